@@ -1,0 +1,21 @@
+//! The content tag: a short hash that is the same on all replicas and in all releases.
+
+use xxhash_rust::xxh3::Xxh3;
+
+/// Hashes fields one after the other; each is preceded by its length, so that no two different
+/// lists of fields give the same input.
+#[derive(Default)]
+pub(crate) struct Tag(Xxh3);
+
+impl Tag {
+    pub(crate) fn field(mut self, bytes: &[u8]) -> Self {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+        self
+    }
+
+    /// The upper half of the 64-bit hash.
+    pub(crate) fn finish(self) -> u32 {
+        (self.0.digest() >> 32) as u32
+    }
+}

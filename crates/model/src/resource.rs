@@ -1,0 +1,340 @@
+//! A resource: one named, typed payload, kept as the bytes that go on the wire.
+//!
+//! # One frame, two protocols
+//! `DeltaDiscoveryResponse.resources` and `DiscoveryResponse.resources` are both field 2, and so is
+//! `Resource.resource`, the `Any` inside the delta form. A resource is therefore kept as the delta
+//! field with its `Any` first:
+//!
+//! ```text
+//! 12 <len> │ 12 <len> 0a <type URL> 12 <body> │ 0a <version> 1a <name> 22 <alias>…
+//!          └──────── SotW field ─────────────┘
+//! └──────────────────── delta field ─────────────────────────────────────────────┘
+//! ```
+//!
+//! The SotW field is a slice of the delta field and the body a slice of both, so that one copy of the
+//! bytes serves both protocols and every stream. The body is what admission produced, never encoded
+//! again (SVC-18).
+
+use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::{
+    ResourceName, Revision, TypeUrl, Version,
+    hash::Tag,
+    wire::{len_field_len, put_len_field, put_len_header},
+};
+
+/// What identifies a resource inside a scope.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceKey {
+    /// The type.
+    pub type_url: TypeUrl,
+    /// The name.
+    pub name: ResourceName,
+}
+
+impl fmt::Display for ResourceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.type_url.message_name(), self.name)
+    }
+}
+
+/// A resource as admission hands it over: all but the version, which only applying it can give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceDraft {
+    /// Type and name.
+    pub key: ResourceKey,
+    /// The encoded message: `Any.value`.
+    pub body: Bytes,
+    /// Other names by which it can be asked for (DELTA-29).
+    pub aliases: Vec<ResourceName>,
+    /// Lifetime at the client (TTL-01).
+    pub ttl: Option<Duration>,
+    /// For people and selectors; never sent to clients.
+    pub labels: BTreeMap<String, String>,
+    /// Resources that a client asks for because of this one: the endpoints of an EDS cluster, the
+    /// routes of a listener. Sorted, without duplicates.
+    pub children: Vec<ResourceKey>,
+}
+
+impl ResourceDraft {
+    /// A draft with a name and a body and nothing else.
+    #[must_use]
+    pub fn new(key: ResourceKey, body: Bytes) -> Self {
+        Self { key, body, aliases: vec![], ttl: None, labels: BTreeMap::new(), children: vec![] }
+    }
+
+    fn tag(&self) -> u32 {
+        let mut tag = Tag::default()
+            .field(self.key.type_url.as_str().as_bytes())
+            .field(self.key.name.as_str().as_bytes())
+            .field(&self.body)
+            .field(&self.ttl.map_or(0, |ttl| ttl.as_nanos()).to_le_bytes());
+        for alias in &self.aliases {
+            tag = tag.field(alias.as_str().as_bytes());
+        }
+        tag.finish()
+    }
+}
+
+/// A resource in the state. Immutable; shared by `Arc`.
+#[derive(Clone)]
+pub struct Resource {
+    name: ResourceName,
+    version: Version,
+    frame: Bytes,
+    any: Range<u32>,
+    body: Range<u32>,
+    extra: Option<Box<Extra>>,
+}
+
+/// What few resources have.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Extra {
+    aliases: Vec<ResourceName>,
+    ttl: Option<Duration>,
+    labels: BTreeMap<String, String>,
+    children: Vec<ResourceKey>,
+}
+
+impl Resource {
+    /// Gives a draft its version: `revision` is that of the transaction that publishes it.
+    #[must_use]
+    pub fn publish(draft: &ResourceDraft, revision: Revision) -> Self {
+        Self::with_version(draft, Version { revision, tag: draft.tag() })
+    }
+
+    /// Puts a stored resource together again, with the version it had.
+    #[must_use]
+    pub fn with_version(draft: &ResourceDraft, version: Version) -> Self {
+        let ResourceKey { type_url, name } = &draft.key;
+        let shown = version.to_string();
+        let any_len = len_field_len(type_url.as_str().len()) + len_field_len(draft.body.len());
+        let inner_len = len_field_len(any_len)
+            + len_field_len(shown.len())
+            + len_field_len(name.as_str().len())
+            + draft.aliases.iter().map(|alias| len_field_len(alias.as_str().len())).sum::<usize>();
+        let mut frame = BytesMut::with_capacity(len_field_len(inner_len));
+        put_len_header(&mut frame, 2, inner_len);
+        let any_start = frame.len();
+        put_len_header(&mut frame, 2, any_len);
+        put_len_field(&mut frame, 1, type_url.as_str().as_bytes());
+        put_len_header(&mut frame, 2, draft.body.len());
+        let body_start = frame.len();
+        frame.extend_from_slice(&draft.body);
+        let any_end = frame.len();
+        put_len_field(&mut frame, 1, shown.as_bytes());
+        put_len_field(&mut frame, 3, name.as_str().as_bytes());
+        for alias in &draft.aliases {
+            put_len_field(&mut frame, 4, alias.as_str().as_bytes());
+        }
+        let extra = Extra {
+            aliases: draft.aliases.clone(),
+            ttl: draft.ttl,
+            labels: draft.labels.clone(),
+            children: draft.children.clone(),
+        };
+        Self {
+            name: name.clone(),
+            version,
+            frame: frame.freeze(),
+            any: offset(any_start)..offset(any_end),
+            body: offset(body_start)..offset(any_end),
+            extra: (extra != Extra::default()).then(|| Box::new(extra)),
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &ResourceName {
+        &self.name
+    }
+
+    /// The version that clients see.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The encoded message: `Any.value`.
+    #[must_use]
+    pub fn body(&self) -> Bytes {
+        self.frame.slice(self.body.start as usize..self.body.end as usize)
+    }
+
+    /// The `resources` field of a `DeltaDiscoveryResponse` with this resource, key and length included.
+    #[must_use]
+    pub fn delta_field(&self) -> Bytes {
+        self.frame.clone()
+    }
+
+    /// The `resources` field of a `DiscoveryResponse` with this resource, key and length included.
+    #[must_use]
+    pub fn sotw_field(&self) -> Bytes {
+        self.frame.slice(self.any.start as usize..self.any.end as usize)
+    }
+
+    /// Length of [`Resource::delta_field`] in bytes.
+    #[must_use]
+    pub fn delta_len(&self) -> usize {
+        self.frame.len()
+    }
+
+    /// Length of [`Resource::sotw_field`] in bytes.
+    #[must_use]
+    pub fn sotw_len(&self) -> usize {
+        self.any.len()
+    }
+
+    /// Other names by which it can be asked for.
+    #[must_use]
+    pub fn aliases(&self) -> &[ResourceName] {
+        self.extra.as_ref().map_or(&[], |extra| &extra.aliases)
+    }
+
+    /// Lifetime at the client, if it has one.
+    #[must_use]
+    pub fn ttl(&self) -> Option<Duration> {
+        self.extra.as_ref().and_then(|extra| extra.ttl)
+    }
+
+    /// Labels for people and selectors.
+    #[must_use]
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.extra
+            .iter()
+            .flat_map(|extra| extra.labels.iter())
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+    }
+
+    /// Resources that a client asks for because of this one.
+    #[must_use]
+    pub fn children(&self) -> &[ResourceKey] {
+        self.extra.as_ref().map_or(&[], |extra| &extra.children)
+    }
+
+    /// The resource as a draft again, for storing it. The body is shared, not copied.
+    #[must_use]
+    pub fn to_draft(&self, type_url: &TypeUrl) -> ResourceDraft {
+        let extra = self.extra.as_deref().cloned().unwrap_or_default();
+        ResourceDraft {
+            key: ResourceKey { type_url: type_url.clone(), name: self.name.clone() },
+            body: self.body(),
+            aliases: extra.aliases,
+            ttl: extra.ttl,
+            labels: extra.labels,
+            children: extra.children,
+        }
+    }
+
+    /// What publishing `draft` over this resource would change.
+    pub(crate) fn compare(&self, draft: &ResourceDraft) -> Difference {
+        let default = Extra::default();
+        let extra = self.extra.as_deref().unwrap_or(&default);
+        if self.body() != draft.body || extra.aliases != draft.aliases || extra.ttl != draft.ttl {
+            Difference::Wire
+        } else if extra.labels != draft.labels || extra.children != draft.children {
+            Difference::Labels
+        } else {
+            Difference::None
+        }
+    }
+}
+
+/// How a draft differs from the resource it would replace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Difference {
+    /// Not at all: nothing is written.
+    None,
+    /// In what clients never see: written, under the same version.
+    Labels,
+    /// In what clients see: a new version.
+    Wire,
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Bodies may hold secrets: never shown.
+        f.debug_struct("Resource")
+            .field("name", &self.name)
+            .field("version", &format_args!("{}", self.version))
+            .field("bytes", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Resources are shared by pointer and told apart by version.
+impl PartialEq for Resource {
+    fn eq(&self, other: &Self) -> bool {
+        self.version == other.version && self.name == other.name
+    }
+}
+impl Eq for Resource {}
+
+/// Offsets are kept in 32 bits: a transaction is refused long before a body reaches 4 GiB.
+fn offset(n: usize) -> u32 {
+    u32::try_from(n).expect("a resource is smaller than 4 GiB: admission and the log limit it")
+}
+
+/// A shared resource with the name as its map key's source.
+pub(crate) type Shared = Arc<Resource>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft() -> ResourceDraft {
+        ResourceDraft::new(
+            ResourceKey {
+                type_url: TypeUrl::from_static("type.googleapis.com/x.Y"),
+                name: ResourceName::new("n").unwrap(),
+            },
+            Bytes::from_static(b"body"),
+        )
+    }
+
+    #[test]
+    fn the_sotw_field_is_a_slice_of_the_delta_field() {
+        let mut draft = draft();
+        draft.aliases = vec![ResourceName::new("other").unwrap()];
+        let resource = Resource::publish(&draft, Revision(7));
+        let any = [b"\x0a\x17type.googleapis.com/x.Y".as_slice(), b"\x12\x04body"].concat();
+        let sotw = [&[0x12, u8::try_from(any.len()).unwrap()], any.as_slice()].concat();
+        assert_eq!(resource.sotw_field(), sotw);
+        let version = resource.version().to_string();
+        let inner = [
+            sotw.as_slice(),
+            &[0x0a, u8::try_from(version.len()).unwrap()],
+            version.as_bytes(),
+            b"\x1a\x01n",
+            b"\x22\x05other",
+        ]
+        .concat();
+        let delta = [&[0x12, u8::try_from(inner.len()).unwrap()], inner.as_slice()].concat();
+        assert_eq!(resource.delta_field(), delta);
+        assert_eq!((resource.sotw_len(), resource.delta_len()), (sotw.len(), delta.len()));
+        assert_eq!(resource.body(), "body");
+        assert_eq!(resource.to_draft(&draft.key.type_url), draft);
+    }
+
+    #[test]
+    fn the_tag_depends_on_all_that_goes_on_the_wire_and_on_nothing_else() {
+        let base = Resource::publish(&draft(), Revision(1)).version().tag;
+        let tag = |change: fn(&mut ResourceDraft)| {
+            let mut draft = draft();
+            change(&mut draft);
+            Resource::publish(&draft, Revision(2)).version().tag
+        };
+        assert_eq!(base, tag(|d| drop(d.labels.insert("a".into(), "b".into()))));
+        assert_ne!(base, tag(|d| d.body = Bytes::from_static(b"other")));
+        assert_ne!(base, tag(|d| d.ttl = Some(Duration::from_secs(1))));
+        assert_ne!(base, tag(|d| d.aliases.push(ResourceName::new("a").unwrap())));
+    }
+
+    /// The tag is part of versions that clients hold across upgrades.
+    #[test]
+    fn the_tag_never_changes_between_releases() {
+        assert_eq!(Resource::publish(&draft(), Revision(7)).version().to_string(), "7-abde0be4");
+    }
+}

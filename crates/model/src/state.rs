@@ -1,0 +1,332 @@
+//! The replicated state and the one function that changes it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use imbl::OrdMap;
+
+use crate::{
+    Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Node, Outcome,
+    Precondition, Refusal, Resource, ResourceKey, ResourceName, Revision, ScopeName, Summary,
+    Transaction, TypeUrl, default_assignment,
+    resource::{Difference, Shared},
+};
+
+/// All resources of one type in one scope. Immutable, shared by `Arc`: two states between which
+/// it did not change hold the same one.
+#[derive(Debug, Clone)]
+pub struct Collection {
+    /// The scope it belongs to.
+    pub scope: ScopeName,
+    /// The type of its resources.
+    pub type_url: TypeUrl,
+    /// The last revision that changed it. Kept when it becomes empty, so that versions never go back.
+    pub changed: Revision,
+    /// The label of that revision.
+    pub label: Option<Arc<str>>,
+    /// The resources by name.
+    pub resources: OrdMap<ResourceName, Arc<Resource>>,
+}
+
+/// A scope: its collections, by type.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// The collections; a type that never had a resource in this scope is not there.
+    pub types: BTreeMap<TypeUrl, Arc<Collection>>,
+    /// The last revision that changed it.
+    pub changed: Revision,
+}
+
+impl Scope {
+    /// Number of resources, of all types.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.types.values().map(|collection| collection.resources.len()).sum()
+    }
+
+    /// Whether it has no resources.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.types.values().all(|collection| collection.resources.is_empty())
+    }
+}
+
+/// The assignments, in the order in which they are tried.
+#[derive(Debug, Clone)]
+pub struct Assignments {
+    /// The last revision that changed one.
+    pub changed: Revision,
+    /// By falling priority, then by name.
+    pub rules: Vec<Assignment>,
+}
+
+impl Assignments {
+    /// The first assignment that holds for `node`.
+    #[must_use]
+    pub fn for_node(&self, node: &Node) -> Option<&Assignment> {
+        self.rules.iter().find(|rule| rule.matcher.mismatch(node).is_none())
+    }
+
+    /// Puts assignments into the order in which they are tried.
+    pub fn sort(rules: &mut [Assignment]) {
+        rules.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));
+    }
+}
+
+/// Everything that is replicated, at one revision. Cloning it is cheap.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// The revision.
+    pub revision: Revision,
+    /// The life of the cluster.
+    pub incarnation: Incarnation,
+    /// The scopes. One that lost all its resources stays, with the revision of that loss.
+    pub scopes: OrdMap<ScopeName, Arc<Scope>>,
+    /// The assignments.
+    pub assignments: Arc<Assignments>,
+}
+
+/// What [`State::apply`] gives.
+#[derive(Debug, Clone)]
+pub struct Applied {
+    /// The state afterwards; the same one if nothing changed.
+    pub state: State,
+    /// What came of the transaction.
+    pub outcome: Outcome,
+    /// The resources that changed, by scope, type and name.
+    pub changes: Vec<Change>,
+}
+
+impl State {
+    /// The state of a new cluster: no resources, and every node sees the scope `default`.
+    #[must_use]
+    pub fn new(incarnation: Incarnation) -> Self {
+        Self {
+            revision: Revision(0),
+            incarnation,
+            scopes: OrdMap::new(),
+            assignments: Arc::new(Assignments {
+                changed: Revision(0),
+                rules: vec![default_assignment()],
+            }),
+        }
+    }
+
+    /// One resource.
+    #[must_use]
+    pub fn get(&self, scope: &ScopeName, key: &ResourceKey) -> Option<&Arc<Resource>> {
+        self.scopes.get(scope)?.types.get(&key.type_url)?.resources.get(&key.name)
+    }
+
+    /// The collection of a type in a scope.
+    #[must_use]
+    pub fn collection(&self, scope: &ScopeName, type_url: &TypeUrl) -> Option<&Arc<Collection>> {
+        self.scopes.get(scope)?.types.get(type_url)
+    }
+
+    /// Number of resources, of all scopes and types. O(scopes · types).
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.scopes.values().map(|scope| scope.len()).sum()
+    }
+
+    /// Whether there are no resources.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.scopes.values().all(|scope| scope.is_empty())
+    }
+
+    /// Applies a transaction: all of it under one new revision, or none of it. A transaction that
+    /// changes nothing makes no revision. Total: no input makes it fail or panic.
+    ///
+    /// O(d log M) for d resources in the transaction (and O(scope) for a pruned scope).
+    #[must_use]
+    pub fn apply(&self, transaction: &Transaction) -> Applied {
+        if let Some(refusal) = self.refusal(transaction) {
+            return Applied {
+                state: self.clone(),
+                outcome: Outcome::Refused(refusal),
+                changes: vec![],
+            };
+        }
+        let revision = Revision(self.revision.0 + 1);
+        let mut work = Work { before: self, revision, wanted: BTreeMap::new() };
+        work.collect(transaction);
+        let (state, changes, unchanged) = work.finish(transaction);
+        let (state, assignments) = state.with_assignments(revision, &transaction.assignments);
+        let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
+        let any = !changes.is_empty() || assignments > 0;
+        let state = if any { State { revision, ..state } } else { self.clone() };
+        let summary = Summary {
+            revision: state.revision,
+            changed: (changes.len() - removed) as u64,
+            removed: removed as u64,
+            unchanged,
+            assignments,
+        };
+        Applied { state, outcome: Outcome::Committed(summary), changes }
+    }
+
+    fn refusal(&self, transaction: &Transaction) -> Option<Refusal> {
+        transaction.preconditions.iter().find_map(|precondition| match precondition {
+            Precondition::Revision(expected) => self.revision_refusal(*expected, transaction),
+            Precondition::Resource { scope, key, expectation } => {
+                let found = self.get(scope, key).map(|resource| resource.version());
+                let holds = match expectation {
+                    Expectation::Absent => found.is_none(),
+                    Expectation::Present => found.is_some(),
+                    Expectation::Version(version) => found == Some(*version),
+                };
+                (!holds).then(|| Refusal::Resource {
+                    scope: scope.clone(),
+                    key: key.clone(),
+                    expectation: *expectation,
+                    found,
+                })
+            }
+        })
+    }
+
+    fn revision_refusal(&self, expected: Revision, transaction: &Transaction) -> Option<Refusal> {
+        if expected > self.revision {
+            return Some(Refusal::RevisionAhead { expected, current: self.revision });
+        }
+        let touched = (transaction.upserts.iter().map(|upsert| &upsert.scope))
+            .chain(transaction.deletes.iter().map(|(scope, _)| scope))
+            .chain(&transaction.prune);
+        let newest = touched
+            .filter_map(|name| Some((name, self.scopes.get(name)?.changed)))
+            .filter(|(_, changed)| *changed > expected)
+            .max_by_key(|(_, changed)| *changed);
+        if let Some((scope, changed)) = newest {
+            return Some(Refusal::RevisionBehind { expected, scope: Some(scope.clone()), changed });
+        }
+        let changed = self.assignments.changed;
+        (!transaction.assignments.is_empty() && changed > expected)
+            .then_some(Refusal::RevisionBehind { expected, scope: None, changed })
+    }
+
+    fn with_assignments(self, revision: Revision, ops: &[AssignmentOp]) -> (Self, u64) {
+        let mut rules = self.assignments.rules.clone();
+        let mut count = 0;
+        for op in ops {
+            let name = match op {
+                AssignmentOp::Put(assignment) => &assignment.name,
+                AssignmentOp::Delete(name) => name,
+            };
+            let at = rules.iter().position(|rule| rule.name == *name);
+            match (op, at) {
+                (AssignmentOp::Put(new), Some(at)) if rules[at] == *new => continue,
+                (AssignmentOp::Put(new), Some(at)) => rules[at] = new.clone(),
+                (AssignmentOp::Put(new), None) => rules.push(new.clone()),
+                (AssignmentOp::Delete(_), Some(at)) => drop(rules.remove(at)),
+                (AssignmentOp::Delete(_), None) => continue,
+            }
+            count += 1;
+        }
+        if count == 0 {
+            return (self, 0);
+        }
+        Assignments::sort(&mut rules);
+        (Self { assignments: Arc::new(Assignments { changed: revision, rules }), ..self }, count)
+    }
+}
+
+/// A transaction being applied: what it wants each resource to be in the end.
+struct Work<'a> {
+    before: &'a State,
+    revision: Revision,
+    /// By scope, type and name; `None` is "not there".
+    wanted: BTreeMap<(&'a ScopeName, &'a TypeUrl), BTreeMap<&'a ResourceName, Option<usize>>>,
+}
+
+impl<'a> Work<'a> {
+    fn collect(&mut self, transaction: &'a Transaction) {
+        for (scope, key) in &transaction.deletes {
+            self.want(scope, key, None);
+        }
+        let prune: BTreeSet<&ScopeName> = transaction.prune.iter().collect();
+        for name in prune {
+            let Some(scope) = self.before.scopes.get(name) else { continue };
+            for (type_url, collection) in &scope.types {
+                let wanted = self.wanted.entry((name, type_url)).or_default();
+                wanted.extend(collection.resources.keys().map(|resource| (resource, None)));
+            }
+        }
+        for (index, upsert) in transaction.upserts.iter().enumerate() {
+            self.want(&upsert.scope, &upsert.draft.key, Some(index));
+        }
+    }
+
+    fn want(&mut self, scope: &'a ScopeName, key: &'a ResourceKey, upsert: Option<usize>) {
+        self.wanted.entry((scope, &key.type_url)).or_default().insert(&key.name, upsert);
+    }
+
+    /// The new state (its revision and assignments still the old ones), what changed, and how many
+    /// resources were published as they already were.
+    fn finish(self, transaction: &Transaction) -> (State, Vec<Change>, u64) {
+        let Self { before, revision, wanted } = self;
+        let mut state = before.clone();
+        let mut changes = Vec::new();
+        let mut unchanged = 0;
+        for ((scope_name, type_url), wanted) in wanted {
+            let old = before.collection(scope_name, type_url);
+            let mut resources = old.map(|old| old.resources.clone()).unwrap_or_default();
+            let first = changes.len();
+            for (name, upsert) in wanted {
+                let draft = upsert.map(|index| &transaction.upserts[index].draft);
+                let current = old.and_then(|old| old.resources.get(name));
+                let (kind, resource) = match (current, draft) {
+                    (None, None) => continue,
+                    (Some(_), None) => (ChangeKind::Removed, None),
+                    (None, Some(draft)) => {
+                        (ChangeKind::Added, Some(Resource::publish(draft, revision)))
+                    }
+                    (Some(current), Some(draft)) => match current.compare(draft) {
+                        Difference::None => {
+                            unchanged += 1;
+                            continue;
+                        }
+                        Difference::Labels => (
+                            ChangeKind::Relabeled,
+                            Some(Resource::with_version(draft, current.version())),
+                        ),
+                        Difference::Wire => {
+                            (ChangeKind::Updated, Some(Resource::publish(draft, revision)))
+                        }
+                    },
+                };
+                let resource: Option<Shared> = resource.map(Arc::new);
+                match &resource {
+                    Some(new) => drop(resources.insert(new.name().clone(), Arc::clone(new))),
+                    None => drop(resources.remove(name)),
+                }
+                let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+                changes.push(Change { scope: scope_name.clone(), key, kind, resource });
+            }
+            let visible = changes[first..].iter().any(|c| c.kind != ChangeKind::Relabeled);
+            if changes.len() == first {
+                continue;
+            }
+            let (changed, label) = match old {
+                Some(old) if !visible => (old.changed, old.label.clone()),
+                _ => (revision, transaction.meta.label.clone()),
+            };
+            let mut scope =
+                state.scopes.get(scope_name).map(|scope| Scope::clone(scope)).unwrap_or_default();
+            scope.changed = revision;
+            let collection = Collection {
+                scope: scope_name.clone(),
+                type_url: type_url.clone(),
+                changed,
+                label,
+                resources,
+            };
+            scope.types.insert(type_url.clone(), Arc::new(collection));
+            state.scopes.insert(scope_name.clone(), Arc::new(scope));
+        }
+        (state, changes, unchanged)
+    }
+}

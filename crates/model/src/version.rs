@@ -1,0 +1,119 @@
+//! Revisions and the versions that clients see (design 4.2, SOTW-14 to -17, DELTA-51).
+
+use std::{fmt, sync::Arc};
+
+/// Position in the replicated history. 0 is the state before the first transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Tells one life of a cluster from the next: two clusters, or one before and after a restore,
+/// differ in it. Chosen when the cluster is formed, and committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Incarnation(pub u32);
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&base36(u64::from(self.0)))
+    }
+}
+
+/// Version of one resource: the revision that last changed it, and a tag of its content.
+///
+/// Shown as `<revision in base 36>-<tag in hex>`. Opaque to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// The revision of the transaction that last changed the resource.
+    pub revision: Revision,
+    /// A hash of all that goes on the wire.
+    pub tag: u32,
+}
+
+impl Version {
+    /// Reads a version that a client reports. `None` for anything this program did not write: a
+    /// version of another server counts as different (DELTA-59).
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (revision, tag) = text.split_once('-')?;
+        let version = Self {
+            revision: Revision(u64::from_str_radix(revision, 36).ok()?),
+            tag: u32::from_str_radix(tag, 16).ok()?,
+        };
+        // Only the canonical spelling is one of ours.
+        (version.to_string() == text).then_some(version)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:08x}", base36(self.revision.0), self.tag)
+    }
+}
+
+/// Version of a type in a view: SotW `version_info` and delta `system_version_info`.
+///
+/// Shown as `<revision in base 36>-<incarnation>`, and `-<label>` if the author gave one. Never empty
+/// (SOTW-17), never smaller for the same node later on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeVersion {
+    /// The last revision at which what the node sees of the type may have changed.
+    pub revision: Revision,
+    /// The life of the cluster that counts the revisions.
+    pub incarnation: Incarnation,
+    /// The label of that revision, if its author gave one.
+    pub label: Option<Arc<str>>,
+}
+
+impl fmt::Display for TypeVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", base36(self.revision.0), self.incarnation)?;
+        match &self.label {
+            Some(label) => write!(f, "-{label}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn base36(mut n: u64) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut out = Vec::with_capacity(13);
+    loop {
+        out.push(char::from(DIGITS[usize::try_from(n % 36).unwrap_or(0)]));
+        n /= 36;
+        if n == 0 {
+            return out.into_iter().rev().collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_reads_back_as_itself_and_nothing_else_does() {
+        for (revision, tag) in [(0, 0), (1, 1), (35, 0xdead_beef), (36, 7), (u64::MAX, u32::MAX)] {
+            let version = Version { revision: Revision(revision), tag };
+            assert_eq!(Version::parse(&version.to_string()), Some(version));
+        }
+        for text in
+            ["", "-", "1", "1-", "-1", "1-g", "01-00000000", "1-1", "Z-00000001", "1-00000001-x"]
+        {
+            assert_eq!(Version::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_type_version_carries_the_label_last() {
+        let mut version =
+            TypeVersion { revision: Revision(37), incarnation: Incarnation(36), label: None };
+        assert_eq!(version.to_string(), "11-10");
+        version.label = Some("4fe1".into());
+        assert_eq!(version.to_string(), "11-10-4fe1");
+    }
+}

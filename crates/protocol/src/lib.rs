@@ -1,0 +1,1 @@
+//! The xDS protocol as pure code: events in, responses out

@@ -1,0 +1,1 @@
+//! The replicated store: openraft over RocksDB

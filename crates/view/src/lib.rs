@@ -1,0 +1,1 @@
+//! Views of the state, their differences, and the bytes that go on the wire

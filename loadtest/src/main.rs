@@ -1,0 +1,2 @@
+//! loadtest
+fn main() {}
