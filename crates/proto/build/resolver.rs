@@ -1,0 +1,170 @@
+//! Resolves relative type names the way protoc does, before protox sees them.
+//!
+//! In `core.v3.Address`, written in package `envoy.config.cluster.v3`, the first part may be any
+//! enclosing package that *this file or a file it imports* declares. The resolver of prost-reflect
+//! 0.16 looks at every file that has been opened, and so finds `envoy.extensions.config.core` where
+//! `envoy.config.core` is meant: 135 of the Envoy files fail when they are compiled together. Here,
+//! every name is made absolute first.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+use prost_types::{DescriptorProto, FileDescriptorProto};
+use protox::{
+    Error,
+    file::{File, FileResolver, GoogleFileResolver},
+};
+
+/// Finds files under several roots, the well-known ones inside protox.
+pub(crate) struct Resolver {
+    roots: Vec<PathBuf>,
+    parsed: RefCell<BTreeMap<String, Rc<Parsed>>>,
+}
+
+/// A file as it was written, and the names it declares.
+struct Parsed {
+    descriptor: FileDescriptorProto,
+    /// Full names of messages and enums.
+    declared: BTreeSet<String>,
+}
+
+impl Resolver {
+    pub(crate) fn new(roots: Vec<PathBuf>) -> Self {
+        Self { roots, parsed: RefCell::default() }
+    }
+
+    fn parse(&self, name: &str) -> Result<Rc<Parsed>, Error> {
+        if let Some(parsed) = self.parsed.borrow().get(name) {
+            return Ok(Rc::clone(parsed));
+        }
+        let path = self.roots.iter().map(|root| root.join(name)).find(|path| path.is_file());
+        let descriptor = match path {
+            Some(path) => {
+                let source = fs::read_to_string(&path).map_err(Error::new)?;
+                protox_parse::parse(name, &source)?
+            }
+            None => GoogleFileResolver::new().open_file(name)?.file_descriptor_proto().clone(),
+        };
+        let mut declared = BTreeSet::new();
+        let package = descriptor.package();
+        for message in &descriptor.message_type {
+            declare(package, message, &mut declared);
+        }
+        for kind in &descriptor.enum_type {
+            declared.insert(format!("{package}.{}", kind.name()));
+        }
+        let parsed = Rc::new(Parsed { descriptor, declared });
+        self.parsed.borrow_mut().insert(name.to_owned(), Rc::clone(&parsed));
+        Ok(parsed)
+    }
+
+    /// The file itself, what it imports, and what those import publicly.
+    fn visible(&self, file: &Rc<Parsed>) -> Result<Visible, Error> {
+        let mut visible = vec![Rc::clone(file)];
+        let mut open = file.descriptor.dependency.clone();
+        let mut seen = BTreeSet::new();
+        while let Some(name) = open.pop() {
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            let import = self.parse(&name)?;
+            let descriptor = &import.descriptor;
+            open.extend(descriptor.public_dependency.iter().filter_map(|index| {
+                descriptor.dependency.get(usize::try_from(*index).ok()?).cloned()
+            }));
+            visible.push(import);
+        }
+        Ok(Visible(visible))
+    }
+}
+
+impl FileResolver for Resolver {
+    fn resolve_path(&self, path: &Path) -> Option<String> {
+        let name = self.roots.iter().find_map(|root| path.strip_prefix(root).ok())?;
+        Some(name.to_str()?.to_owned())
+    }
+
+    fn open_file(&self, name: &str) -> Result<File, Error> {
+        let parsed = self.parse(name)?;
+        let visible = self.visible(&parsed)?;
+        let mut file = parsed.descriptor.clone();
+        let package = file.package().to_owned();
+        for message in &mut file.message_type {
+            visible.absolute_in_message(&package, message);
+        }
+        for field in &mut file.extension {
+            visible.absolute(&package, &mut field.type_name);
+            visible.absolute(&package, &mut field.extendee);
+        }
+        for method in file.service.iter_mut().flat_map(|service| &mut service.method) {
+            visible.absolute(&package, &mut method.input_type);
+            visible.absolute(&package, &mut method.output_type);
+        }
+        Ok(File::from_file_descriptor_proto(file))
+    }
+}
+
+fn declare(scope: &str, message: &DescriptorProto, declared: &mut BTreeSet<String>) {
+    let name = format!("{scope}.{}", message.name());
+    for nested in &message.nested_type {
+        declare(&name, nested, declared);
+    }
+    for kind in &message.enum_type {
+        declared.insert(format!("{name}.{}", kind.name()));
+    }
+    declared.insert(name);
+}
+
+/// The files whose names a file may use.
+struct Visible(Vec<Rc<Parsed>>);
+
+impl Visible {
+    fn is_type(&self, name: &str) -> bool {
+        self.0.iter().any(|file| file.declared.contains(name))
+    }
+
+    /// Whether `name` is a package, or the beginning of one.
+    fn is_package(&self, name: &str) -> bool {
+        self.0.iter().any(|file| {
+            let rest = file.descriptor.package().strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    }
+
+    /// Makes `name`, used in `scope`, absolute: the innermost scope in which its first part means
+    /// something decides. A name that means nothing is left for protox to report.
+    fn absolute(&self, scope: &str, name: &mut Option<String>) {
+        let Some(relative) = name.as_mut().filter(|name| !name.starts_with('.')) else { return };
+        let first = relative.split('.').next().unwrap_or(relative);
+        let is_qualified = first.len() != relative.len();
+        let mut scope = Some(scope);
+        while let Some(inner) = scope {
+            let prefix = if inner.is_empty() { String::new() } else { format!("{inner}.") };
+            let head = format!("{prefix}{first}");
+            if self.is_type(&head) || (is_qualified && self.is_package(&head)) {
+                *relative = format!(".{prefix}{relative}");
+                return;
+            }
+            scope = match inner.rsplit_once('.') {
+                Some((outer, _)) => Some(outer),
+                None => (!inner.is_empty()).then_some(""),
+            };
+        }
+    }
+
+    fn absolute_in_message(&self, scope: &str, message: &mut DescriptorProto) {
+        let inner = format!("{scope}.{}", message.name());
+        for field in message.field.iter_mut().chain(&mut message.extension) {
+            self.absolute(&inner, &mut field.type_name);
+            self.absolute(&inner, &mut field.extendee);
+        }
+        for nested in &mut message.nested_type {
+            self.absolute_in_message(&inner, nested);
+        }
+    }
+}
