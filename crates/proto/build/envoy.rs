@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::{resolver::Resolver, tree};
+use crate::{cargo, resolver::Resolver, tree};
 
 /// The package, and the version that the workspace manifest pins: `cargo metadata` is asked which
 /// one is in the graph, and a registry copy is only taken if it is this one.
@@ -52,7 +52,7 @@ pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
 
 /// The directory of the package's sources.
 fn package(here: &Path) -> anyhow::Result<PathBuf> {
-    println!("cargo:rerun-if-env-changed=CARGO_HOME");
+    cargo::rerun_if_env_changed("CARGO_HOME")?;
     match unpacked() {
         Some(directory) => Ok(directory),
         None => from_metadata(here),

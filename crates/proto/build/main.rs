@@ -2,6 +2,7 @@
 //! - the modules and the descriptor set of our own APIs, from every `.proto` under `/proto`;
 //! - the descriptor set of the Envoy API, from the `.proto` tree inside the package `envoy-types`.
 
+mod cargo;
 mod envoy;
 mod own;
 mod resolver;
@@ -16,7 +17,7 @@ fn main() -> anyhow::Result<()> {
     let here =
         PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").context("cargo sets CARGO_MANIFEST_DIR")?);
     for path in ["build", "proto", "Cargo.toml"] {
-        println!("cargo:rerun-if-changed={}", here.join(path).display());
+        cargo::rerun_if_changed(&here.join(path))?;
     }
     own::generate(&here.join("../../proto"), &out).context("our own protos")?;
     envoy::generate(&here, &out).context("the Envoy protos")

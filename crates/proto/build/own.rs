@@ -7,10 +7,8 @@ use std::{
     path::Path,
 };
 
+use crate::{cargo, resolver::Resolver, tree};
 use anyhow::Context;
-use prost_types::FileDescriptorSet;
-
-use crate::{resolver::Resolver, tree};
 
 /// Modules, named by the parts of a package; the one that has a file has a package name.
 #[derive(Default)]
@@ -23,7 +21,7 @@ struct Module {
 /// package `chancery.admin.v1` is module `admin::v1`.
 pub(crate) fn generate(root: &Path, out: &Path) -> anyhow::Result<()> {
     // A directory is watched with all that is in it; one that is not there yet, for its coming.
-    println!("cargo:rerun-if-changed={}", root.display());
+    cargo::rerun_if_changed(root)?;
     let files = if root.is_dir() { tree::protos(root)? } else { Vec::new() };
     let mut compiler = protox::Compiler::with_file_resolver(Resolver::new(vec![root.to_owned()]));
     compiler.include_imports(true).include_source_info(true);
@@ -31,9 +29,14 @@ pub(crate) fn generate(root: &Path, out: &Path) -> anyhow::Result<()> {
         compiler.open_file(file).with_context(|| file.display().to_string())?;
     }
     fs::write(out.join("own.fds"), compiler.encode_file_descriptor_set())?;
-    let mut set = FileDescriptorSet { file: compiler.file_descriptor_set().file };
-    set.file.retain(|file| !file.package().starts_with("google.protobuf"));
-    let packages: BTreeSet<String> = set.file.iter().map(|f| f.package().to_owned()).collect();
+    let set = compiler.file_descriptor_set();
+    // The well-known types are those of prost-types; the generator still has to see them.
+    let packages: BTreeSet<String> = set
+        .file
+        .iter()
+        .map(|file| file.package().to_owned())
+        .filter(|package| package != "google.protobuf")
+        .collect();
     tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")
