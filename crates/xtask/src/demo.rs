@@ -1,0 +1,452 @@
+//! `cargo xtask demo`: a control plane with sample resources, and real clients pointed at it.
+//!
+//! Invariant: all that it starts ends with it. Children are killed when their [`Guard`] is dropped;
+//! the upstreams also end when their standard input closes, should this process be killed.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::{
+    paths::Paths,
+    proc::{self, Guard},
+    say::say,
+    setup,
+};
+
+/// How long one step (a start, a first answer, a moved endpoint) may take.
+const STEP: Duration = Duration::from_secs(30);
+
+/// Files of `deploy/demo`, written with the demo's own ports in them.
+const FILES: &[&str] = &[
+    "resources.yaml",
+    "moved.yaml",
+    "envoy.yaml",
+    "grpc-bootstrap.json",
+    "upstream.py",
+    "grpc_client.py",
+];
+
+/// Starts everything, says how to use it, and runs until it is told to stop.
+pub(crate) fn serve(paths: &Paths) -> Result<ExitCode> {
+    let stop = stop_flag()?;
+    let chancery = build(paths)?;
+    let mut demo =
+        Demo::start(paths, &chancery, paths.target.join("demo"), &Ports::usual()?, &stop)?;
+    say!("{}", demo.instructions(paths));
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(100));
+        demo.replica.expect_running()?;
+    }
+    say!("stopping");
+    demo.stop();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts everything, drives a real Envoy and a real gRPC client through it, and judges.
+pub(crate) fn check(paths: &Paths) -> Result<ExitCode> {
+    let stop = stop_flag()?;
+    let chancery = build(paths)?;
+    let dir = paths.target.join(format!("demo-check-{}", std::process::id()));
+    let demo = Demo::start(paths, &chancery, dir.clone(), &Ports::free()?, &stop)?;
+    demo.drive(paths).with_context(|| format!("the logs are in {}", dir.display()))?;
+    demo.stop();
+    fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    say!("demo: Envoy and the gRPC client took their config and followed a moved endpoint");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Set by SIGINT and SIGTERM.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("register for signals")?;
+    }
+    Ok(stop)
+}
+
+fn build(paths: &Paths) -> Result<PathBuf> {
+    setup::all(paths)?;
+    say!("building chancery (release; some minutes the first time)");
+    proc::run(paths.cargo("build").args(["--release", "--package", "chancery-server"]))?;
+    Ok(paths.target.join("release/chancery"))
+}
+
+/// The ports of one demo, by the names that the templates use.
+#[derive(Debug)]
+struct Ports(Vec<(&'static str, u16)>);
+
+impl Ports {
+    const USUAL: &[(&str, u16)] = &[
+        ("XDS", 18000),
+        ("ADMIN", 18001),
+        ("RAFT", 18002),
+        ("LISTENER", 10000),
+        ("ENVOY_ADMIN", 9901),
+        ("HTTP_A", 18081),
+        ("HTTP_B", 18082),
+        ("GRPC_A", 18083),
+        ("GRPC_B", 18084),
+    ];
+
+    /// The usual ones; a free one in place of each that is taken.
+    fn usual() -> Result<Self> {
+        Self::choose(|usual| usual)
+    }
+
+    /// Free ones.
+    fn free() -> Result<Self> {
+        Self::choose(|_| 0)
+    }
+
+    fn choose(wish: impl Fn(u16) -> u16) -> Result<Self> {
+        let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+        // Held until all are chosen, so that no port is chosen twice.
+        let mut held = Vec::new();
+        let mut ports = Vec::new();
+        for (name, usual) in Self::USUAL {
+            let listener =
+                bind(wish(*usual)).or_else(|_| bind(0)).context("bind a port on 127.0.0.1")?;
+            ports.push((*name, listener.local_addr().context("ask for a bound port")?.port()));
+            held.push(listener);
+        }
+        Ok(Self(ports))
+    }
+
+    fn get(&self, name: &str) -> Result<u16> {
+        self.0
+            .iter()
+            .find_map(|(known, port)| (*known == name).then_some(*port))
+            .ok_or_else(|| anyhow!("no port is called {name}"))
+    }
+
+    /// The template with each `{{NAME}}` replaced.
+    fn fill(&self, template: &str) -> Result<String> {
+        let mut filled = template.to_owned();
+        for (name, port) in &self.0 {
+            filled = filled.replace(&format!("{{{{{name}}}}}"), &port.to_string());
+        }
+        match filled.split_once("{{") {
+            Some((_, rest)) => {
+                bail!("no port is called {:?}", rest.split("}}").next().unwrap_or(rest))
+            }
+            None => Ok(filled),
+        }
+    }
+}
+
+/// A running control plane and its upstreams.
+struct Demo {
+    dir: PathBuf,
+    chancery: PathBuf,
+    admin: String,
+    listener: u16,
+    replica: Guard,
+    /// Dropped last: the upstreams serve until the end.
+    _upstreams: Vec<Guard>,
+}
+
+impl Demo {
+    fn start(
+        paths: &Paths,
+        chancery: &Path,
+        dir: PathBuf,
+        ports: &Ports,
+        stop: &AtomicBool,
+    ) -> Result<Self> {
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(|| format!("clear {}", dir.display()))?;
+        }
+        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        for file in FILES {
+            let template = paths.root.join("deploy/demo").join(file);
+            let text = fs::read_to_string(&template)
+                .with_context(|| format!("read {}", template.display()))?;
+            let filled = ports.fill(&text).with_context(|| format!("fill {file}"))?;
+            fs::write(dir.join(file), filled).with_context(|| format!("write {file}"))?;
+        }
+        say!(
+            "starting two upstreams and the control plane; files and logs are in {}",
+            dir.display()
+        );
+        let upstreams = ["a", "b"]
+            .map(|name| upstream(paths, &dir, name, ports))
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?;
+
+        let address = |name| Ok::<_, anyhow::Error>(format!("127.0.0.1:{}", ports.get(name)?));
+        let admin = address("ADMIN")?;
+        let mut serve = Command::new(chancery);
+        serve
+            .arg("serve")
+            .arg("--data-dir")
+            .arg(dir.join("data"))
+            .args(["--xds", &address("XDS")?, "--admin", &admin, "--raft", &address("RAFT")?])
+            .stdin(Stdio::null());
+        let mut replica = Guard::spawn("chancery", logged(&mut serve, &dir, "chancery")?)?;
+        wait_for("the control plane to be ready", Some(stop), || {
+            replica.expect_running().with_context(|| log_tail(&dir, "chancery"))?;
+            Ok(get(ports.get("ADMIN")?, "/readyz").ok().map(drop))
+        })?;
+        let demo = Self {
+            dir,
+            chancery: chancery.to_owned(),
+            admin,
+            listener: ports.get("LISTENER")?,
+            replica,
+            _upstreams: upstreams,
+        };
+        demo.apply("resources.yaml")?;
+        Ok(demo)
+    }
+
+    fn apply(&self, file: &str) -> Result<()> {
+        let mut apply = Command::new(&self.chancery);
+        apply.args(["--server", &self.admin, "apply", "-f"]).arg(self.dir.join(file));
+        let said = proc::output(&mut apply)?;
+        say!("{}: {}", proc::shown(&apply), said.trim_end());
+        Ok(())
+    }
+
+    /// A request through Envoy and a call by the gRPC client; both again after the endpoints moved.
+    fn drive(&self, paths: &Paths) -> Result<()> {
+        say!("starting Envoy and the gRPC client");
+        let mut envoy = self.envoy(paths);
+        let mut envoy = Guard::spawn("envoy", logged(&mut envoy, &self.dir, "envoy")?)?;
+        let mut client = self.grpc_client(paths);
+        client.args(["--until", "hello from b", "--seconds", "60"]).stdout(Stdio::piped());
+        let mut client = Guard::spawn("the gRPC client", &mut client)?;
+        let answers = lines(&mut client)?;
+
+        self.expect_http(&mut envoy, "hello from a")?;
+        expect_line(&answers, "hello from a")?;
+        self.apply("moved.yaml")?;
+        self.expect_http(&mut envoy, "hello from b")?;
+        expect_line(&answers, "hello from b")
+    }
+
+    fn expect_http(&self, envoy: &mut Guard, answer: &str) -> Result<()> {
+        wait_for(&format!("{answer:?} through Envoy"), None, || {
+            envoy.expect_running().with_context(|| log_tail(&self.dir, "envoy"))?;
+            Ok(get(self.listener, "/").ok().filter(|body| body == answer).map(drop))
+        })?;
+        say!("Envoy answers {answer:?}");
+        Ok(())
+    }
+
+    fn envoy(&self, paths: &Paths) -> Command {
+        let mut envoy = Command::new(paths.clients.join("bin/python"));
+        envoy
+            .arg("-c")
+            .arg(ENVOY)
+            .arg("-c")
+            .arg(self.dir.join("envoy.yaml"))
+            .args(["--disable-hot-restart", "--concurrency", "1"])
+            .stdin(Stdio::null());
+        envoy
+    }
+
+    fn grpc_client(&self, paths: &Paths) -> Command {
+        let mut client = Command::new(paths.clients.join("bin/python"));
+        client
+            .arg(self.dir.join("grpc_client.py"))
+            .env("GRPC_XDS_BOOTSTRAP", self.dir.join("grpc-bootstrap.json"))
+            .stdin(Stdio::null());
+        client
+    }
+
+    fn instructions(&self, paths: &Paths) -> String {
+        let dir = self.dir.display();
+        let clients = paths.clients.display();
+        let chancery = format!("{} --server {}", self.chancery.display(), self.admin);
+        format!(
+            "the control plane is up; Ctrl-C stops it and all that belongs to it
+
+An Envoy (delta ADS), in another terminal:
+  {clients}/bin/envoy -c {dir}/envoy.yaml --disable-hot-restart --concurrency 1
+  curl http://127.0.0.1:{}/                      # hello from a
+
+A proxyless gRPC client (Python):
+  GRPC_XDS_BOOTSTRAP={dir}/grpc-bootstrap.json {clients}/bin/python {dir}/grpc_client.py
+
+Move both services from upstream a to upstream b, while they run:
+  {chancery} apply -f {dir}/moved.yaml --wait
+
+Look around:
+  {chancery} nodes
+  {chancery} node envoy-demo
+  {chancery} get
+  {chancery} explain envoy-demo cluster web
+  curl http://{}/metrics
+",
+            self.listener, self.admin
+        )
+    }
+
+    /// Lets the control plane drain before it is killed.
+    fn stop(mut self) {
+        let pid = self.replica.id().to_string();
+        // The shell's own `kill`: a minimal system has no other.
+        if proc::succeeds(Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid])) {
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while self.replica.expect_running().is_ok() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// Replaces the Python process by Envoy, so that the process we started is the one we kill.
+const ENVOY: &str = "\
+import os, sys, envoy
+binary = os.path.join(list(envoy.__path__)[0], '_bin', 'envoy')
+os.execv(binary, ['envoy', *sys.argv[1:]])";
+
+fn upstream(paths: &Paths, dir: &Path, name: &str, ports: &Ports) -> Result<Guard> {
+    let port = |kind: &str| {
+        Ok::<_, anyhow::Error>(ports.get(&format!("{kind}_{}", name.to_uppercase()))?.to_string())
+    };
+    let mut command = Command::new(paths.clients.join("bin/python"));
+    command
+        .arg(dir.join("upstream.py"))
+        .args(["--name", name, "--http", &port("HTTP")?, "--grpc", &port("GRPC")?])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut upstream = Guard::spawn(&format!("upstream {name}"), &mut command)?;
+    let answers = lines(&mut upstream)?;
+    expect_line(&answers, "ready").with_context(|| format!("start upstream {name}"))?;
+    Ok(upstream)
+}
+
+/// Sends what the command prints to `<name>.log`.
+fn logged<'a>(command: &'a mut Command, dir: &Path, name: &str) -> Result<&'a mut Command> {
+    let path = dir.join(format!("{name}.log"));
+    let log = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    let same = log.try_clone().with_context(|| format!("open {} twice", path.display()))?;
+    Ok(command.stdout(log).stderr(same))
+}
+
+/// The end of a log, for an error message.
+fn log_tail(dir: &Path, name: &str) -> String {
+    let log = fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    format!("{name} said:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+}
+
+/// The lines that a child prints, as they come. The queue holds 64; when it is full the child waits.
+fn lines(child: &mut Guard) -> Result<mpsc::Receiver<String>> {
+    let output = BufReader::new(child.stdout()?);
+    let (sender, receiver) = mpsc::sync_channel(64);
+    thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// The next line has to be this one.
+fn expect_line(lines: &mpsc::Receiver<String>, expected: &str) -> Result<()> {
+    let line = lines.recv_timeout(STEP).with_context(|| format!("no {expected:?} came"))?;
+    if line != expected {
+        bail!("expected {expected:?}, and got {line:?}");
+    }
+    Ok(())
+}
+
+/// Asks until there is an answer, for at most [`STEP`].
+fn wait_for<T>(
+    what: &str,
+    stop: Option<&AtomicBool>,
+    mut ask: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + STEP;
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            bail!("told to stop while waiting for {what}");
+        }
+        if Instant::now() > deadline {
+            bail!("waited {} s for {what}", STEP.as_secs());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The body of a 200 answer.
+fn get(port: u16, path: &str) -> Result<String> {
+    let timeout = Duration::from_secs(2);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, timeout).context("connect")?;
+    stream.set_read_timeout(Some(timeout)).context("set a timeout")?;
+    stream.set_write_timeout(Some(timeout)).context("set a timeout")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
+        .context("send the request")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("read the answer")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no end of the answer's head")?;
+    if head.split(' ').nth(1) != Some("200") {
+        bail!("{path} answered {:?}", head.lines().next().unwrap_or(head));
+    }
+    Ok(body.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_filled_with_ports_and_unknown_names_refused() {
+        let ports = Ports(vec![("XDS", 18000), ("HTTP_A", 1)]);
+        assert_eq!(ports.fill("a: {{XDS}}, {x: {{HTTP_A}}}").unwrap(), "a: 18000, {x: 1}");
+        let error = ports.fill("{{GRPC_Z}}").unwrap_err().to_string();
+        assert_eq!(error, "no port is called \"GRPC_Z\"");
+    }
+
+    #[test]
+    fn chosen_ports_differ() {
+        let mut ports: Vec<u16> = Ports::free().unwrap().0.iter().map(|(_, port)| *port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), Ports::USUAL.len());
+    }
+
+    #[test]
+    fn the_body_of_a_200_is_returned_and_another_status_is_an_error() {
+        let serve = |answer: &'static str| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                // The end of the request's head, so that closing does not reset the connection.
+                let mut request = BufReader::new(stream.try_clone().unwrap());
+                let mut line = String::new();
+                while request.read_line(&mut line).unwrap() > 2 {
+                    line.clear();
+                }
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            get(port, "/x")
+        };
+        assert_eq!(serve("HTTP/1.1 200 OK\r\na: b\r\n\r\nhello").unwrap(), "hello");
+        let error = serve("HTTP/1.1 503 Service Unavailable\r\n\r\n").unwrap_err().to_string();
+        assert_eq!(error, "/x answered \"HTTP/1.1 503 Service Unavailable\"");
+    }
+}

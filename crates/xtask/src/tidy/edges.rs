@@ -1,0 +1,227 @@
+//! The edges between crates (`docs/ARCHITECTURE.md`, "Crates"), proven by what cargo says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// Which of our crates each may use. A crate that is not here may not exist.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("chancery-model", &[]),
+    ("chancery-view", &["chancery-model"]),
+    ("chancery-protocol", &["chancery-model", "chancery-view"]),
+    ("chancery-proto", &[]),
+    ("chancery-store", &["chancery-model", "chancery-proto"]),
+    ("chancery-admission", &["chancery-model", "chancery-proto"]),
+    ("chancery-fanout", &["chancery-model", "chancery-view", "chancery-protocol"]),
+    (
+        "chancery-xds",
+        &[
+            "chancery-model",
+            "chancery-view",
+            "chancery-protocol",
+            "chancery-proto",
+            "chancery-fanout",
+        ],
+    ),
+    (
+        "chancery-admin",
+        &[
+            "chancery-model",
+            "chancery-view",
+            "chancery-protocol",
+            "chancery-proto",
+            "chancery-store",
+            "chancery-admission",
+            "chancery-fanout",
+        ],
+    ),
+    (
+        "chancery-server",
+        &[
+            "chancery-model",
+            "chancery-view",
+            "chancery-protocol",
+            "chancery-proto",
+            "chancery-store",
+            "chancery-admission",
+            "chancery-fanout",
+            "chancery-xds",
+            "chancery-admin",
+        ],
+    ),
+    // Drives a server from outside, as a client and as an author do.
+    ("chancery-loadtest", &["chancery-model", "chancery-proto"]),
+    ("xtask", &[]),
+];
+
+/// Crates without async, gRPC, randomness: rules that test in milliseconds.
+pub(super) const PURE: &[&str] = &["chancery-model", "chancery-view", "chancery-protocol"];
+
+/// What no pure crate may reach, however far away.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "tokio-util",
+    "tonic",
+    "tonic-prost",
+    "hyper",
+    "h2",
+    "mio",
+    "rand",
+    "getrandom",
+    "openraft",
+    "rocksdb",
+];
+
+/// Heavy dependencies, and the one crate that may name each.
+const WALLS: &[(&str, &str)] = &[
+    ("openraft", "chancery-store"),
+    ("openraft-rocksstore", "chancery-store"),
+    ("rocksdb", "chancery-store"),
+    ("librocksdb-sys", "chancery-store"),
+];
+
+/// A package of the workspace.
+#[derive(Debug)]
+pub(super) struct Package {
+    name: String,
+    /// Names it depends on, and whether one of the dependencies is more than a test's.
+    dependencies: BTreeMap<String, Reach>,
+}
+
+/// Where a dependency is visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    Tests,
+    Code,
+}
+
+/// Reads `cargo metadata --no-deps`.
+pub(super) fn packages(metadata: &str) -> Result<Vec<Package>> {
+    let metadata: Value = serde_json::from_str(metadata).context("read cargo's metadata")?;
+    let packages = metadata["packages"].as_array().context("cargo's metadata has no packages")?;
+    packages.iter().map(package).collect()
+}
+
+fn package(package: &Value) -> Result<Package> {
+    let name = package["name"].as_str().context("a package without a name")?.to_owned();
+    let mut dependencies = BTreeMap::new();
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        let on = dependency["name"].as_str().context("a dependency without a name")?;
+        let reach = match dependency["kind"].as_str() {
+            Some("dev") => Reach::Tests,
+            _ => Reach::Code,
+        };
+        let known = dependencies.entry(on.to_owned()).or_insert(reach);
+        *known = reach.max(*known);
+    }
+    Ok(Package { name, dependencies })
+}
+
+/// Every direct edge is an allowed one. Tests may use any crate of ours that is allowed or pure.
+pub(super) fn direct(packages: &[Package]) -> Vec<String> {
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
+    let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let mut complaints = Vec::new();
+    for package in packages {
+        let name = package.name.as_str();
+        let Some(may_use) = allowed.get(name) else {
+            complaints.push(format!("{name}: a crate that ALLOWED in tidy/edges.rs does not know"));
+            continue;
+        };
+        for (on, reach) in &package.dependencies {
+            let on = on.as_str();
+            let is_own = ours.contains(on);
+            let is_allowed = may_use.contains(&on)
+                || on == name
+                || (*reach == Reach::Tests && PURE.contains(&on));
+            if is_own && !is_allowed {
+                complaints.push(format!("{name}: may not use {on}"));
+            }
+            for (wall, owner) in WALLS {
+                if on == *wall && name != *owner {
+                    complaints.push(format!("{name}: names {wall}, which only {owner} may"));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+/// Nothing impure in the `cargo tree --prefix=none` of a pure crate.
+pub(super) fn reached(pure: &str, tree: &str) -> Vec<String> {
+    let reached: BTreeSet<&str> =
+        tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    if !reached.contains(pure) {
+        return vec![format!("{pure}: cargo tree did not show the crate itself")];
+    }
+    IMPURE
+        .iter()
+        .filter(|impure| reached.contains(*impure))
+        .map(|impure| format!("{pure}: is pure, and reaches {impure}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(json: &str) -> Vec<String> {
+        direct(&packages(json).unwrap())
+    }
+
+    #[test]
+    fn an_edge_against_the_order_is_found() {
+        let json = r#"{"packages": [
+            {"name": "chancery-model", "dependencies": [{"name": "chancery-view", "kind": null}]},
+            {"name": "chancery-view", "dependencies": [{"name": "chancery-model", "kind": null}]}
+        ]}"#;
+        assert_eq!(complaints(json), ["chancery-model: may not use chancery-view"]);
+    }
+
+    #[test]
+    fn a_test_may_use_a_pure_crate_but_no_impure_one() {
+        let json = r#"{"packages": [
+            {"name": "chancery-model", "dependencies": []},
+            {"name": "chancery-store", "dependencies": []},
+            {"name": "chancery-proto", "dependencies": [
+                {"name": "chancery-model", "kind": "dev"}, {"name": "chancery-store", "kind": "dev"}]}
+        ]}"#;
+        assert_eq!(complaints(json), ["chancery-proto: may not use chancery-store"]);
+    }
+
+    #[test]
+    fn only_the_store_names_openraft_and_rocksdb_even_in_tests() {
+        let json = r#"{"packages": [
+            {"name": "chancery-store", "dependencies": [{"name": "rocksdb", "kind": null}]},
+            {"name": "chancery-server", "dependencies": [{"name": "openraft", "kind": "dev"}]}
+        ]}"#;
+        assert_eq!(
+            complaints(json),
+            ["chancery-server: names openraft, which only chancery-store may"]
+        );
+    }
+
+    #[test]
+    fn an_unknown_crate_is_found() {
+        let json = r#"{"packages": [{"name": "chancery-utils", "dependencies": []}]}"#;
+        assert_eq!(complaints(json).len(), 1);
+    }
+
+    #[test]
+    fn a_dependency_of_code_and_tests_counts_as_code() {
+        let json = r#"{"packages": [{"name": "chancery-proto", "dependencies": [
+            {"name": "chancery-model", "kind": null}, {"name": "chancery-model", "kind": "dev"}]},
+            {"name": "chancery-model", "dependencies": []}]}"#;
+        assert_eq!(complaints(json), ["chancery-proto: may not use chancery-model"]);
+    }
+
+    #[test]
+    fn a_pure_crate_that_reaches_tokio_is_found() {
+        let tree = "chancery-view v0.1.0 (/x)\nbytes v1.12.1\ntokio v1.54.1\n";
+        assert_eq!(reached("chancery-view", tree), ["chancery-view: is pure, and reaches tokio"]);
+        let tree = "chancery-view v0.1.0 (/x)\nrand_core v0.9.1\ntokio-macros-like v1\n";
+        assert!(reached("chancery-view", tree).is_empty());
+        assert_eq!(reached("chancery-view", "").len(), 1);
+    }
+}

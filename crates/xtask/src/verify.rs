@@ -1,0 +1,48 @@
+//! `verify` reads and judges; `fix` writes.
+
+use anyhow::Result;
+
+use crate::{conformance, paths::Paths, proc, say::say, setup, tidy};
+
+/// Everything that is checked without running a test. Cheap checks come first.
+pub(crate) fn verify(paths: &Paths) -> Result<()> {
+    say!("verify: formatting");
+    proc::run(paths.cargo("fmt").args(["--all", "--check"]))?;
+    say!("verify: our own rules (crate edges, file lengths, docs that are generated)");
+    tidy::check(paths)?;
+    conformance::check(paths)?;
+    setup::build_needs(paths)?;
+    say!("verify: clippy, warnings are errors");
+    proc::run(paths.cargo("clippy").args([
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-Dwarnings",
+    ]))?;
+    say!("verify: rustdoc, warnings are errors");
+    proc::run(
+        paths
+            .cargo("doc")
+            .args(["--workspace", "--no-deps", "--locked"])
+            .env("RUSTDOCFLAGS", "-Dwarnings"),
+    )?;
+    say!("verify: all good");
+    Ok(())
+}
+
+/// Formats, applies what clippy can apply, and regenerates what is generated.
+pub(crate) fn fix(paths: &Paths) -> Result<()> {
+    setup::build_needs(paths)?;
+    say!("fix: clippy's suggestions");
+    proc::run(paths.cargo("clippy").args([
+        "--workspace",
+        "--all-targets",
+        "--fix",
+        "--allow-dirty",
+        "--allow-staged",
+    ]))?;
+    say!("fix: formatting");
+    proc::run(paths.cargo("fmt").arg("--all"))?;
+    conformance::write(paths)
+}
