@@ -145,6 +145,16 @@ impl ResourceName {
         refuse_characters(WHAT, name, |c| !c.is_control())?;
         Ok(Self(name.into()))
     }
+
+    /// Takes a name that a client asks for. It need not be one that a resource could have: then
+    /// there is no such resource, which is no error of the stream (SOTW-110).
+    ///
+    /// # Errors
+    /// If it is empty or longer than [`RESOURCE_NAME_BYTES_MAX`].
+    pub fn requested(name: &str) -> Result<Self, NameError> {
+        check_len("resource name", name, RESOURCE_NAME_BYTES_MAX)?;
+        Ok(Self(name.into()))
+    }
 }
 
 impl ScopeName {

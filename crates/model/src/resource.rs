@@ -200,7 +200,6 @@ impl Resource {
     }
 
     /// Labels for people and selectors.
-    #[must_use]
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.extra
             .iter()

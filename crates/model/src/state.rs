@@ -28,6 +28,51 @@ pub struct Collection {
     pub label: Option<Arc<str>>,
     /// The resources by name.
     pub resources: OrdMap<ResourceName, Arc<Resource>>,
+    /// Names of resources by their aliases; of two resources with one alias the last published has it.
+    pub aliases: OrdMap<ResourceName, ResourceName>,
+}
+
+impl Collection {
+    /// An empty collection that nothing ever changed.
+    #[must_use]
+    pub fn new(scope: ScopeName, type_url: TypeUrl) -> Self {
+        Self {
+            scope,
+            type_url,
+            changed: Revision(0),
+            label: None,
+            resources: OrdMap::new(),
+            aliases: OrdMap::new(),
+        }
+    }
+
+    /// The resource of that name, or with that alias (DELTA-29).
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Arc<Resource>> {
+        match self.resources.get(name) {
+            Some(resource) => Some(resource),
+            None => self.resources.get(self.aliases.get(name)?),
+        }
+    }
+
+    /// Puts a resource in the place of the one of the same name.
+    pub fn insert(&mut self, resource: Arc<Resource>) {
+        self.remove(resource.name());
+        for alias in resource.aliases() {
+            self.aliases.insert(alias.clone(), resource.name().clone());
+        }
+        self.resources.insert(resource.name().clone(), resource);
+    }
+
+    /// Takes a resource out.
+    pub fn remove(&mut self, name: &ResourceName) {
+        let Some(old) = self.resources.remove(name) else { return };
+        for alias in old.aliases() {
+            if self.aliases.get(alias) == Some(name) {
+                self.aliases.remove(alias);
+            }
+        }
+    }
 }
 
 /// A scope: its collections, by type.
@@ -37,6 +82,14 @@ pub struct Scope {
     pub types: BTreeMap<TypeUrl, Arc<Collection>>,
     /// The last revision that changed it.
     pub changed: Revision,
+}
+
+/// Scopes are compared by revision: of one history, no two scopes of a name that changed at the same
+/// revision differ.
+impl PartialEq for Scope {
+    fn eq(&self, other: &Self) -> bool {
+        self.changed == other.changed
+    }
 }
 
 impl Scope {
@@ -273,7 +326,10 @@ impl<'a> Work<'a> {
         let mut unchanged = 0;
         for ((scope_name, type_url), wanted) in wanted {
             let old = before.collection(scope_name, type_url);
-            let mut resources = old.map(|old| old.resources.clone()).unwrap_or_default();
+            let mut collection = match old {
+                Some(old) => Collection::clone(old),
+                None => Collection::new(scope_name.clone(), type_url.clone()),
+            };
             let first = changes.len();
             for (name, upsert) in wanted {
                 let draft = upsert.map(|index| &transaction.upserts[index].draft);
@@ -300,8 +356,8 @@ impl<'a> Work<'a> {
                 };
                 let resource: Option<Shared> = resource.map(Arc::new);
                 match &resource {
-                    Some(new) => drop(resources.insert(new.name().clone(), Arc::clone(new))),
-                    None => drop(resources.remove(name)),
+                    Some(new) => collection.insert(Arc::clone(new)),
+                    None => collection.remove(name),
                 }
                 let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
                 changes.push(Change { scope: scope_name.clone(), key, kind, resource });
@@ -310,20 +366,13 @@ impl<'a> Work<'a> {
             if changes.len() == first {
                 continue;
             }
-            let (changed, label) = match old {
-                Some(old) if !visible => (old.changed, old.label.clone()),
-                _ => (revision, transaction.meta.label.clone()),
-            };
+            if visible {
+                collection.changed = revision;
+                collection.label = transaction.meta.label.clone();
+            }
             let mut scope =
                 state.scopes.get(scope_name).map(|scope| Scope::clone(scope)).unwrap_or_default();
             scope.changed = revision;
-            let collection = Collection {
-                scope: scope_name.clone(),
-                type_url: type_url.clone(),
-                changed,
-                label,
-                resources,
-            };
             scope.types.insert(type_url.clone(), Arc::new(collection));
             state.scopes.insert(scope_name.clone(), Arc::new(scope));
         }

@@ -1,0 +1,250 @@
+//! What a transaction does, in words.
+#![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use chancery_model::{
+    Applied, AssignmentOp, ChangeKind, Expectation, Incarnation, Outcome, Precondition, Refusal,
+    ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, State, Summary, Transaction,
+    TransactionMeta, TypeUrl, Upsert, default_assignment, types,
+};
+
+fn scope(name: &str) -> ScopeName {
+    ScopeName::new(name).unwrap()
+}
+
+fn key(name: &str) -> ResourceKey {
+    ResourceKey {
+        type_url: TypeUrl::from_static(types::CLUSTER),
+        name: ResourceName::new(name).unwrap(),
+    }
+}
+
+fn upsert(scope_name: &str, name: &str, body: &str) -> Upsert {
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    Upsert { scope: scope(scope_name), draft: ResourceDraft::new(key(name), body) }
+}
+
+fn put(upserts: Vec<Upsert>) -> Transaction {
+    Transaction { upserts, ..Transaction::default() }
+}
+
+fn summary(applied: &Applied) -> Summary {
+    match &applied.outcome {
+        Outcome::Committed(summary) => *summary,
+        Outcome::Refused(refusal) => panic!("refused: {refusal}"),
+    }
+}
+
+fn refusal(applied: Applied) -> Refusal {
+    match applied.outcome {
+        Outcome::Refused(refusal) => refusal,
+        Outcome::Committed(summary) => panic!("committed: {summary:?}"),
+    }
+}
+
+fn version(state: &State, scope_name: &str, name: &str) -> String {
+    state.get(&scope(scope_name), &key(name)).unwrap().version().to_string()
+}
+
+fn new() -> State {
+    State::new(Incarnation(1))
+}
+
+#[test]
+fn a_transaction_is_one_revision_over_many_scopes() {
+    let applied = new().apply(&put(vec![upsert("a", "x", "1"), upsert("b", "x", "2")]));
+    let expected = Summary { revision: Revision(1), changed: 2, ..Summary::default() };
+    assert_eq!(summary(&applied), expected);
+    assert!(version(&applied.state, "a", "x").starts_with("1-"));
+    assert!(version(&applied.state, "b", "x").starts_with("1-"));
+    assert_eq!(applied.state.revision, Revision(1));
+}
+
+#[test]
+fn identical_bytes_change_nothing() {
+    let first = new().apply(&put(vec![upsert("a", "x", "1")])).state;
+    let again = first.apply(&put(vec![upsert("a", "x", "1")]));
+    let expected = Summary { revision: Revision(1), unchanged: 1, ..Summary::default() };
+    assert_eq!(summary(&again), expected);
+    assert!(again.changes.is_empty());
+    let (before, after) = (&first.scopes[&scope("a")], &again.state.scopes[&scope("a")]);
+    assert!(Arc::ptr_eq(before, after), "nothing is copied");
+}
+
+#[test]
+fn a_resource_that_comes_back_has_a_new_version() {
+    let first = new().apply(&put(vec![upsert("a", "x", "1")])).state;
+    let delete = Transaction { deletes: vec![(scope("a"), key("x"))], ..Transaction::default() };
+    let gone = first.apply(&delete);
+    let expected = Summary { revision: Revision(2), removed: 1, ..Summary::default() };
+    assert_eq!(summary(&gone), expected);
+    let back = gone.state.apply(&put(vec![upsert("a", "x", "1")])).state;
+    assert_ne!(version(&first, "a", "x"), version(&back, "a", "x"));
+}
+
+#[test]
+fn deleting_what_is_not_there_is_no_change() {
+    let delete = Transaction { deletes: vec![(scope("a"), key("x"))], ..Transaction::default() };
+    assert_eq!(summary(&new().apply(&delete)), Summary::default());
+}
+
+#[test]
+fn prune_leaves_exactly_what_was_published_in_the_scope() {
+    let state = new()
+        .apply(&put(vec![upsert("a", "x", "1"), upsert("a", "y", "1"), upsert("b", "y", "1")]))
+        .state;
+    let prune = Transaction {
+        prune: vec![scope("a"), scope("unknown")],
+        upserts: vec![upsert("a", "x", "1"), upsert("a", "z", "1")],
+        ..Transaction::default()
+    };
+    let applied = state.apply(&prune);
+    let expected =
+        Summary { revision: Revision(2), changed: 1, removed: 1, unchanged: 1, assignments: 0 };
+    assert_eq!(summary(&applied), expected);
+    assert!(applied.state.get(&scope("a"), &key("y")).is_none());
+    assert!(applied.state.get(&scope("b"), &key("y")).is_some());
+    let kinds: Vec<_> = applied.changes.iter().map(|c| (c.key.name.as_str(), c.kind)).collect();
+    assert_eq!(kinds, [("y", ChangeKind::Removed), ("z", ChangeKind::Added)]);
+}
+
+#[test]
+fn labels_alone_give_no_new_version_and_no_new_type_version() {
+    let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
+    let mut labeled = upsert("a", "x", "1");
+    labeled.draft.labels = BTreeMap::from([("team".to_owned(), "shop".to_owned())]);
+    let applied = state.apply(&put(vec![labeled]));
+    let expected = Summary { revision: Revision(2), changed: 1, ..Summary::default() };
+    assert_eq!(summary(&applied), expected);
+    assert_eq!(applied.changes[0].kind, ChangeKind::Relabeled);
+    assert_eq!(version(&state, "a", "x"), version(&applied.state, "a", "x"));
+    let collection = applied.state.collection(&scope("a"), &key("x").type_url).unwrap();
+    assert_eq!(collection.changed, Revision(1));
+    assert_eq!(applied.state.scopes[&scope("a")].changed, Revision(2));
+}
+
+#[test]
+fn an_emptied_collection_keeps_the_revision_of_its_last_change() {
+    let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
+    let delete = Transaction { deletes: vec![(scope("a"), key("x"))], ..Transaction::default() };
+    let state = state.apply(&delete).state;
+    let collection = state.collection(&scope("a"), &key("x").type_url).unwrap();
+    assert!(collection.resources.is_empty());
+    assert_eq!(collection.changed, Revision(2));
+    assert!(state.is_empty());
+}
+
+#[test]
+fn a_label_belongs_to_the_revision_that_carries_it() {
+    let mut labeled = put(vec![upsert("a", "x", "1")]);
+    labeled.meta = TransactionMeta { label: Some("4fe1".into()), ..TransactionMeta::default() };
+    let state = new().apply(&labeled).state;
+    let label = |state: &State| {
+        state
+            .collection(&scope("a"), &key("x").type_url)
+            .unwrap()
+            .label
+            .as_deref()
+            .map(str::to_owned)
+    };
+    assert_eq!(label(&state).as_deref(), Some("4fe1"));
+    let state = state.apply(&put(vec![upsert("a", "x", "2")])).state;
+    assert_eq!(label(&state), None);
+}
+
+#[test]
+fn aliases_follow_their_resource() {
+    let mut first = upsert("a", "x", "1");
+    first.draft.aliases = vec![ResourceName::new("also").unwrap()];
+    let state = new().apply(&put(vec![first])).state;
+    let find = |state: &State, name: &str| {
+        let collection = state.collection(&scope("a"), &key("x").type_url).unwrap();
+        collection.find(name).map(|resource| resource.name().to_string())
+    };
+    assert_eq!(find(&state, "also").as_deref(), Some("x"));
+    let mut second = upsert("a", "y", "1");
+    second.draft.aliases = vec![ResourceName::new("also").unwrap()];
+    let state = state.apply(&put(vec![second, upsert("a", "x", "1")])).state;
+    assert_eq!(find(&state, "also").as_deref(), Some("y"), "the last one has it");
+    let delete = Transaction { deletes: vec![(scope("a"), key("y"))], ..Transaction::default() };
+    assert_eq!(find(&state.apply(&delete).state, "also"), None);
+}
+
+#[test]
+fn a_revision_precondition_looks_at_what_the_transaction_touches() {
+    let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
+    let state = state.apply(&put(vec![upsert("b", "x", "1")])).state;
+    let at = |revision: u64, upserts: Vec<Upsert>| Transaction {
+        preconditions: vec![Precondition::Revision(Revision(revision))],
+        ..put(upserts)
+    };
+    assert_eq!(summary(&state.apply(&at(1, vec![upsert("a", "x", "2")]))).revision, Revision(3));
+    let behind = refusal(state.apply(&at(1, vec![upsert("b", "x", "2")])));
+    assert_eq!(
+        behind.to_string(),
+        "scope \"b\" has changed at revision 2, after the expected revision 1"
+    );
+    let ahead = refusal(state.apply(&at(9, vec![upsert("a", "x", "2")])));
+    assert_eq!(ahead.to_string(), "revision 9 was expected, but the store is only at revision 2");
+}
+
+#[test]
+fn a_resource_precondition_is_absent_present_or_a_version() {
+    let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
+    let found = state.get(&scope("a"), &key("x")).unwrap().version();
+    let with = |name: &str, expectation| Transaction {
+        preconditions: vec![Precondition::Resource {
+            scope: scope("a"),
+            key: key(name),
+            expectation,
+        }],
+        ..put(vec![upsert("a", "new", "1")])
+    };
+    for (name, expectation) in [
+        ("x", Expectation::Present),
+        ("x", Expectation::Version(found)),
+        ("y", Expectation::Absent),
+    ] {
+        assert_eq!(summary(&state.apply(&with(name, expectation))).changed, 1);
+    }
+    let other = chancery_model::Version { tag: found.tag ^ 1, ..found };
+    for (name, expectation, text) in [
+        ("y", Expectation::Present, "does not exist"),
+        ("y", Expectation::Version(found), "does not exist"),
+        ("x", Expectation::Absent, "exists already"),
+        ("x", Expectation::Version(other), "not the expected"),
+    ] {
+        let applied = state.apply(&with(name, expectation));
+        assert_eq!(applied.state.revision, state.revision);
+        let refusal = refusal(applied).to_string();
+        assert!(refusal.contains(text), "{refusal}");
+    }
+}
+
+#[test]
+fn assignments_are_tried_by_falling_priority_then_by_name() {
+    let put = |name: &str, priority| {
+        let mut assignment = default_assignment();
+        (assignment.name, assignment.priority) = (name.into(), priority);
+        AssignmentOp::Put(assignment)
+    };
+    let transaction = Transaction {
+        assignments: vec![put("b", 1), put("a", 1), put("c", 2)],
+        ..Transaction::default()
+    };
+    let state = new().apply(&transaction).state;
+    let order: Vec<_> = state.assignments.rules.iter().map(|rule| rule.name.to_string()).collect();
+    assert_eq!(order, ["c", "a", "b", "default"]);
+    assert_eq!((state.revision, state.assignments.changed), (Revision(1), Revision(1)));
+
+    let again = state.apply(&transaction);
+    assert_eq!(summary(&again), Summary { revision: Revision(1), ..Summary::default() });
+
+    let delete = Transaction {
+        assignments: vec![AssignmentOp::Delete("default".into()), AssignmentOp::Delete("x".into())],
+        ..Transaction::default()
+    };
+    assert_eq!(summary(&state.apply(&delete)).assignments, 1);
+}

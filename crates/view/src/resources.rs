@@ -1,0 +1,181 @@
+//! A list of resources that shares what it can.
+
+use std::{ops::Range, sync::Arc};
+
+use chancery_model::Resource;
+
+#[derive(Debug, Clone)]
+enum Piece {
+    One(Arc<Resource>),
+    Shared(Arc<[Arc<Resource>]>, Range<usize>),
+}
+
+impl Piece {
+    fn as_slice(&self) -> &[Arc<Resource>] {
+        match self {
+            Self::One(resource) => std::slice::from_ref(resource),
+            Self::Shared(all, range) => &all[range.clone()],
+        }
+    }
+}
+
+/// Resources for one response. The list that all sessions at one step send is there once and
+/// referred to; only what a session adds of its own costs it memory.
+#[derive(Debug, Clone, Default)]
+pub struct Resources {
+    pieces: Vec<Piece>,
+    len: usize,
+}
+
+impl Resources {
+    /// Adds one resource.
+    pub fn push(&mut self, resource: Arc<Resource>) {
+        self.len += 1;
+        self.pieces.push(Piece::One(resource));
+    }
+
+    /// Adds a list that others refer to as well.
+    pub fn push_shared(&mut self, all: &Arc<[Arc<Resource>]>) {
+        if !all.is_empty() {
+            self.len += all.len();
+            self.pieces.push(Piece::Shared(Arc::clone(all), 0..all.len()));
+        }
+    }
+
+    /// Number of resources.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The resources, in order.
+    #[must_use]
+    pub fn iter(&self) -> ResourcesIter<'_> {
+        ResourcesIter { pieces: self.pieces.iter(), current: [].iter() }
+    }
+
+    /// Takes resources from the front until `bytes` of them, as measured by `size`, have been
+    /// taken; at least one if there is any. The rest stays.
+    #[must_use]
+    pub fn take_front(&mut self, bytes: usize, size: impl Fn(&Resource) -> usize) -> Self {
+        let mut front = Self::default();
+        let mut taken = 0;
+        let mut pieces = std::mem::take(&mut self.pieces).into_iter();
+        for piece in pieces.by_ref() {
+            let fits = piece.as_slice().iter().take_while(|resource| {
+                let first = taken == 0;
+                let next = taken + size(resource);
+                let fits = first || next <= bytes;
+                if fits {
+                    taken = next;
+                }
+                fits
+            });
+            let n = fits.count();
+            front.len += n;
+            match piece {
+                Piece::Shared(all, range) if n < range.len() => {
+                    let cut = range.start + n;
+                    front.pieces.push(Piece::Shared(Arc::clone(&all), range.start..cut));
+                    self.pieces.push(Piece::Shared(all, cut..range.end));
+                    break;
+                }
+                Piece::One(_) if n == 0 => {
+                    self.pieces.push(piece);
+                    break;
+                }
+                whole => front.pieces.push(whole),
+            }
+        }
+        self.pieces.extend(pieces);
+        self.len -= front.len;
+        front
+    }
+
+    /// The resource at a cursor (piece, place in it), and the cursor of the next one.
+    #[must_use]
+    pub fn at(&self, mut cursor: (usize, usize)) -> Option<(&Arc<Resource>, (usize, usize))> {
+        loop {
+            let slice = self.pieces.get(cursor.0)?.as_slice();
+            match slice.get(cursor.1) {
+                Some(resource) => return Some((resource, (cursor.0, cursor.1 + 1))),
+                None => cursor = (cursor.0 + 1, 0),
+            }
+        }
+    }
+}
+
+/// Iterates over [`Resources`].
+#[derive(Debug, Clone)]
+pub struct ResourcesIter<'a> {
+    pieces: std::slice::Iter<'a, Piece>,
+    current: std::slice::Iter<'a, Arc<Resource>>,
+}
+
+impl<'a> Iterator for ResourcesIter<'a> {
+    type Item = &'a Arc<Resource>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(resource) = self.current.next() {
+                return Some(resource);
+            }
+            self.current = self.pieces.next()?.as_slice().iter();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use chancery_model::{ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl};
+
+    use super::*;
+
+    fn list(n: usize) -> Resources {
+        let resource = |i: usize| {
+            let key = ResourceKey {
+                type_url: TypeUrl::from_static("t/x.Y"),
+                name: ResourceName::new(&format!("{i:03}")).unwrap(),
+            };
+            Arc::new(Resource::publish(&ResourceDraft::new(key, Bytes::new()), Revision(1)))
+        };
+        let mut list = Resources::default();
+        list.push(resource(0));
+        list.push_shared(&(1..n).map(resource).collect());
+        list.push(resource(n));
+        list
+    }
+
+    #[test]
+    fn cutting_a_list_loses_nothing_and_keeps_the_order() {
+        for bytes in [0, 1, 3, 4, 11, 1000] {
+            let mut rest = list(10);
+            let mut seen = Vec::new();
+            while !rest.is_empty() {
+                let before = rest.len();
+                let front = rest.take_front(bytes, |_| 1);
+                assert_eq!(front.len(), bytes.clamp(1, before), "cut at {bytes}");
+                assert_eq!(front.iter().count(), front.len());
+                seen.extend(front.iter().map(|resource| resource.name().to_string()));
+            }
+            assert_eq!(seen, (0..=10).map(|i| format!("{i:03}")).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_cursor_walks_over_all_pieces() {
+        let list = list(5);
+        let (mut cursor, mut n) = ((0, 0), 0);
+        while let Some((_, next)) = list.at(cursor) {
+            (cursor, n) = (next, n + 1);
+        }
+        assert_eq!(n, list.len());
+    }
+}
