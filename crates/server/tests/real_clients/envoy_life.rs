@@ -1,0 +1,143 @@
+//! An Envoy's whole life under continuous load: nothing an author publishes costs a request.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http, in_directory,
+    load::Load,
+    manifests::{TYPES, cluster, endpoints, listener, route},
+    ports, upstream, wait_for,
+};
+
+/// Envoy waits this long, by default, for endpoints that never come again after its cluster changed.
+/// What takes effect well before it was not left to that timeout.
+const WARMING: Duration = Duration::from_secs(9);
+
+/// SOTW-02, SOTW-69, ADS-03, ADS-06, ADS-08, ADS-11: boot, a moved endpoint, make-before-break in one
+/// transaction, a changed cluster, and listeners that come and go, on one aggregated SotW stream.
+#[test]
+fn sotw_ads_loses_no_request() -> Result<()> {
+    life(Mode::SotwAds)
+}
+
+/// DELTA-22, DELTA-42, ADS-03, ADS-06, ADS-08, ADS-11: the same on one aggregated delta stream.
+#[test]
+fn delta_ads_loses_no_request() -> Result<()> {
+    life(Mode::DeltaAds)
+}
+
+/// SVC-05, ADS-24: the same with a SotW stream per type and, for endpoints, per cluster.
+#[test]
+fn sotw_per_type_loses_no_request() -> Result<()> {
+    life(Mode::SotwPerType)
+}
+
+/// SVC-05, ADS-24: the same with delta streams per type.
+#[test]
+fn delta_per_type_loses_no_request() -> Result<()> {
+    life(Mode::DeltaPerType)
+}
+
+fn life(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let main_listener = listener(mode, "main", port, "main", "main");
+        let chancery = Chancery::start(dir)?;
+
+        // Boot.
+        chancery.publish(&[
+            cluster(mode, "one", "1s"),
+            endpoints("one", a),
+            main_listener.clone(),
+            route("main", "one"),
+        ])?;
+        let mut envoy = Envoy::start(dir, mode, "envoy-life", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        load.wait_for_only("a")?;
+        chancery.wait_for_node("envoy-life", "synced", &TYPES)?;
+
+        // The endpoint moves.
+        chancery.publish(&[
+            cluster(mode, "one", "1s"),
+            endpoints("one", b),
+            main_listener.clone(),
+            route("main", "one"),
+        ])?;
+        load.wait_for_only("b")?;
+
+        // One transaction: a new cluster, the route moves to it, the old cluster goes.
+        let second = |connect_timeout| {
+            [
+                cluster(mode, "two", connect_timeout),
+                endpoints("two", a),
+                main_listener.clone(),
+                route("main", "two"),
+            ]
+        };
+        chancery.publish(&second("1s"))?;
+        load.wait_for_only("a")?;
+        wait_for("the old cluster to go", STEP, || {
+            Ok(envoy.active_cluster("one")?.is_none().then_some(()))
+        })?;
+        load.wait_for_more(200)?;
+
+        // The cluster changes: Envoy warms the new one before it takes it.
+        chancery.publish(&second("3s"))?;
+        wait_for("the changed cluster to be in use", WARMING, || {
+            let timeout = envoy.active_cluster("two")?.map(|it| it["connect_timeout"].clone());
+            if timeout.as_ref().is_some_and(|timeout| *timeout == "3s") {
+                return Ok(Some(()));
+            }
+            bail!("its connect_timeout is {timeout:?}")
+        })?;
+        load.wait_for_more(200)?;
+
+        let n_min = listeners(mode, &chancery, &envoy, &second("3s"))?;
+
+        envoy.expect_running()?;
+        chancery.wait_for_node("envoy-life", "synced", &TYPES)?;
+        load.finish_without_failure(n_min)?;
+        Ok(())
+    })
+}
+
+/// A second listener, with load of its own: added, changed, removed.
+fn listeners(
+    mode: Mode,
+    chancery: &Chancery,
+    envoy: &Envoy,
+    rest: &[serde_json::Value],
+) -> Result<u64> {
+    let port = ports::free()?;
+    let with = |stat_prefix| {
+        let second =
+            [listener(mode, "second", port, "second", stat_prefix), route("second", "two")];
+        [rest, &second].concat()
+    };
+    chancery.publish(&with("before"))?;
+    wait_for("the added listener", STEP, || http::get(port, "/").map(Some))?;
+    let load = Load::start(port);
+    load.wait_for_more(200)?;
+
+    chancery.publish(&with("after"))?;
+    wait_for("requests on the changed listener", STEP, || {
+        // Connections stay with the listener that accepted them; a new one gets the new listener.
+        http::get(port, "/")?;
+        Ok((envoy.stat("http.after.downstream_rq_total")? > 0).then_some(()))
+    })?;
+    load.wait_for_more(200)?;
+    let tally = load.finish_without_failure(400)?;
+
+    chancery.publish(rest)?;
+    wait_for("the removed listener to go", STEP, || {
+        Ok(http::get(port, "/").is_err().then_some(()))
+    })?;
+    Ok(tally.n_answered())
+}

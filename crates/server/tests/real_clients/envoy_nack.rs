@@ -1,0 +1,183 @@
+//! What Envoy rejects: seen with its own words, harmless, and healed by the next good version.
+
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http, in_directory,
+    load::Load,
+    manifests::{LISTENER, TYPES, cluster, endpoints, listener, route},
+    ports, upstream, wait_for,
+};
+
+/// SOTW-20, SOTW-21, SOTW-23, SOTW-27, SOTW-28: a listener that can not bind.
+#[test]
+fn sotw_nack_is_seen_and_recovered() -> Result<()> {
+    nack_and_recovery(Mode::SotwAds)
+}
+
+/// DELTA-11, DELTA-16, SOTW-28: a listener that can not bind.
+#[test]
+fn delta_nack_is_seen_and_recovered() -> Result<()> {
+    nack_and_recovery(Mode::DeltaAds)
+}
+
+fn nack_and_recovery(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let chancery = Chancery::start(dir)?;
+        let base = |upstream| {
+            [
+                cluster(mode, "one", "1s"),
+                endpoints("one", upstream),
+                listener(mode, "main", port, "main", "main"),
+                route("main", "one"),
+            ]
+        };
+        chancery.publish(&base(a))?;
+        let envoy = Envoy::start(dir, mode, "envoy-nack", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-nack", "synced", &TYPES)?;
+
+        // No check of ours can foresee it: on this machine the port belongs to somebody else.
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        let taken = (taken.local_addr()?.port(), taken);
+        let second = |port| listener(mode, "second", port, "main", "second");
+        chancery.publish(&[base(a).as_slice(), &[second(taken.0)]].concat())?;
+        let message = wait_for("the NACK in `chancery node`", STEP, || {
+            let subscriptions = chancery.subscriptions("envoy-nack")?;
+            let listeners = subscriptions
+                .iter()
+                .find(|subscription| subscription["type_url"] == LISTENER)
+                .context("no subscription to listeners")?;
+            if listeners["state"] == "nacked" {
+                return Ok(Some(listeners["nack_message"].as_str().unwrap_or_default().to_owned()));
+            }
+            bail!("it is {listeners}")
+        })?;
+        if !message.contains("second") {
+            bail!("Envoy's message about the listener `second` is {message:?}");
+        }
+        let node = chancery.node("envoy-nack")?;
+        if node["state"] != "nacked" {
+            bail!("the node's state is {}", node["state"]);
+        }
+
+        // The rest of the stream goes on meanwhile, and what was rejected is not sent again.
+        let rejected = envoy.stat("listener_manager.lds.update_rejected")?;
+        chancery.publish(&[base(b).as_slice(), &[second(taken.0)]].concat())?;
+        load.wait_for_only("b")?;
+        load.wait_for_more(500)?;
+        let again = envoy.stat("listener_manager.lds.update_rejected")?;
+        if (rejected, again) != (1, 1) {
+            bail!("one rejection was due, and Envoy counts {rejected} and then {again}");
+        }
+
+        // A good version.
+        let free = ports::free()?;
+        chancery.publish(&[base(b).as_slice(), &[second(free)]].concat())?;
+        wait_for("the good listener", STEP, || http::get(free, "/").map(Some))?;
+        chancery.wait_for_node("envoy-nack", "synced", &TYPES)?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// SOTW-24: back to what was there before a rejected version.
+#[test]
+fn sotw_rollback_after_a_nack_is_sent() -> Result<()> {
+    rollback_after_nack(Mode::SotwAds)
+}
+
+/// DELTA-18: back to what was there before a rejected version.
+#[test]
+fn delta_rollback_after_a_nack_is_sent() -> Result<()> {
+    rollback_after_nack(Mode::DeltaAds)
+}
+
+fn rollback_after_nack(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let a = upstream::spawn("a")?;
+        let port = ports::free()?;
+        let chancery = Chancery::start(dir)?;
+        let with_port = |port| {
+            [
+                cluster(mode, "one", "1s"),
+                endpoints("one", a),
+                listener(mode, "main", port, "main", "main"),
+                route("main", "one"),
+            ]
+        };
+        chancery.publish(&with_port(port))?;
+        let _envoy = Envoy::start(dir, mode, "envoy-rollback", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-rollback", "synced", &TYPES)?;
+
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        chancery.publish(&with_port(taken.local_addr()?.port()))?;
+        chancery.wait_for_node("envoy-rollback", "nacked", &TYPES)?;
+        chancery.publish(&with_port(port))?;
+        chancery.wait_for_node("envoy-rollback", "synced", &TYPES)?;
+        load.wait_for_more(200)?;
+        load.finish_without_failure(200)?;
+        Ok(())
+    })
+}
+
+/// `apply --wait` tells the author who rejected it, and in which words.
+#[test]
+fn the_author_who_waits_is_told_of_the_nack() -> Result<()> {
+    in_directory(|dir| {
+        let mode = Mode::DeltaAds;
+        let a = upstream::spawn("a")?;
+        let port = ports::free()?;
+        let chancery = Chancery::start(dir)?;
+        let base = [
+            cluster(mode, "one", "1s"),
+            endpoints("one", a),
+            listener(mode, "main", port, "main", "main"),
+            route("main", "one"),
+        ];
+        chancery.publish(&base)?;
+        let _envoy = Envoy::start(dir, mode, "envoy-wait", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        chancery.wait_for_node("envoy-wait", "synced", &TYPES)?;
+
+        let apply = |resource: &serde_json::Value| {
+            let manifest = serde_json::json!({"resources": [resource]}).to_string();
+            chancery.cli(&["apply", "-f", "-", "--wait"], &manifest)
+        };
+        let good = apply(&listener(mode, "second", ports::free()?, "main", "second"))?;
+        if good["wait"]["settled"] != true {
+            bail!("a good listener did not settle: {good}");
+        }
+
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        let bad = listener(mode, "third", taken.local_addr()?.port(), "main", "third");
+        // The command fails, and its message names the node and the listener.
+        let told = match apply(&bad) {
+            Ok(answer) => answer.to_string(),
+            Err(error) => format!("{error:#}"),
+        };
+        for word in ["envoy-wait", "third", "nacked"] {
+            if !told.contains(word) {
+                bail!("{word:?} is missing in what the author is told: {told}");
+            }
+        }
+        // Deadlines are part of the promise: nothing here took as long as a lost ACK would.
+        wait_for("the good listener to serve", Duration::from_secs(5), || {
+            http::get(port, "/").map(Some)
+        })?;
+        Ok(())
+    })
+}

@@ -1,0 +1,184 @@
+//! The server dies and comes back: with the same state, and with another.
+
+use anyhow::{Result, bail};
+
+use crate::support::{
+    STEP,
+    chancery::{Addresses, Chancery},
+    envoy::{Envoy, Mode},
+    http, in_directory,
+    load::Load,
+    manifests::{TYPES, cluster, endpoints, listener, route},
+    ports, report, upstream, wait_for,
+};
+
+/// SOTW-14, SOTW-100: after `kill -9` the same versions; Envoy finds nothing to change.
+#[test]
+fn sotw_ads_sees_the_same_state_after_a_kill() -> Result<()> {
+    same_state(Mode::SotwAds)
+}
+
+/// DELTA-22, DELTA-58, DELTA-70: after `kill -9` the same versions; only what was asked for by name is
+/// sent again, once.
+#[test]
+fn delta_ads_sees_the_same_state_after_a_kill() -> Result<()> {
+    same_state(Mode::DeltaAds)
+}
+
+/// SOTW-14, SOTW-100, ADS-24: the same with SotW streams per type.
+#[test]
+fn sotw_per_type_sees_the_same_state_after_a_kill() -> Result<()> {
+    same_state(Mode::SotwPerType)
+}
+
+/// DELTA-58, DELTA-70, ADS-24: the same with delta streams per type.
+#[test]
+fn delta_per_type_sees_the_same_state_after_a_kill() -> Result<()> {
+    same_state(Mode::DeltaPerType)
+}
+
+fn same_state(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut chancery = Chancery::start(dir)?;
+        let state = |upstream| {
+            [
+                cluster(mode, "one", "1s"),
+                endpoints("one", upstream),
+                listener(mode, "main", port, "main", "main"),
+                route("main", "one"),
+            ]
+        };
+        chancery.publish(&state(a))?;
+        let mut envoy = Envoy::start(dir, mode, "envoy-same", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-same", "synced", &TYPES)?;
+        let resources = chancery.cli(&["get"], "")?;
+        let versions = acked_versions(&chancery, "envoy-same")?;
+        let counts = envoy.change_counts()?;
+        if chancery.metric("chancery_xds_pushed_resources_total", "type=\"cluster\"")? < 1.0 {
+            bail!("the metric that is judged below did not count the boot");
+        }
+
+        chancery.kill()?;
+        load.wait_for_more(200)?;
+        chancery.start_again()?;
+        chancery.wait_for_node("envoy-same", "synced", &TYPES)?;
+        load.wait_for_more(200)?;
+
+        if chancery.cli(&["get"], "")? != resources {
+            bail!("the resources are not what they were before the kill");
+        }
+        let again = envoy.change_counts()?;
+        if again != counts {
+            bail!("Envoy changed something: before {counts:?}, afterwards {again:?}");
+        }
+        if mode.is_delta() {
+            // Wildcard types resume by what the client says it holds. What it asks for by name is
+            // answered on every new stream (DELTA-22).
+            for (alias, demanded) in
+                [("cluster", 0.0), ("listener", 0.0), ("endpoint", 1.0), ("route", 1.0)]
+            {
+                let label = format!("type=\"{alias}\"");
+                let n_pushed = chancery.metric("chancery_xds_pushed_resources_total", &label)?;
+                if n_pushed > demanded {
+                    bail!("{n_pushed} resources of {alias} were sent again");
+                }
+            }
+        } else {
+            let versions_again = acked_versions(&chancery, "envoy-same")?;
+            if versions_again != versions {
+                bail!("versions were {versions:?}, and are {versions_again:?}");
+            }
+        }
+
+        // The streams that resumed are alive.
+        chancery.publish(&state(b))?;
+        load.wait_for_only("b")?;
+        envoy.expect_running()?;
+        load.finish_without_failure(400)?;
+        Ok(())
+    })
+}
+
+/// Type URLs with the version that the node acknowledged.
+fn acked_versions(chancery: &Chancery, node: &str) -> Result<Vec<(String, String)>> {
+    let mut versions: Vec<_> = chancery
+        .subscriptions(node)?
+        .iter()
+        .map(|it| (it["type_url"].to_string(), it["acked_version"].to_string()))
+        .collect();
+    versions.sort();
+    Ok(versions)
+}
+
+/// ADS-08, DELTA-46, DELTA-58: what Envoy still routes to is removed only after its routes moved.
+#[test]
+fn delta_ads_loses_no_request_to_a_changed_state() -> Result<()> {
+    let n_failed = changed_state(Mode::DeltaAds)?;
+    if n_failed > 0 {
+        bail!("{n_failed} requests failed");
+    }
+    Ok(())
+}
+
+/// SOTW-100: the server can not know what a SotW client holds, so that some requests may fail. How many
+/// is reported; afterwards not one fails any more.
+#[test]
+fn sotw_ads_recovers_to_a_changed_state() -> Result<()> {
+    let n_failed = changed_state(Mode::SotwAds)?;
+    report(&format!("SotW, restart with changed state: {n_failed} requests failed"));
+    Ok(())
+}
+
+/// Returns how many requests failed until the new state was in use.
+fn changed_state(mode: Mode) -> Result<u64> {
+    let mut n_failed = 0;
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut chancery = Chancery::start(dir)?;
+        let state = |name, upstream| {
+            [
+                cluster(mode, name, "1s"),
+                endpoints(name, upstream),
+                listener(mode, "main", port, "main", "main"),
+                route("main", name),
+            ]
+        };
+        chancery.publish(&state("one", a))?;
+        let mut envoy = Envoy::start(dir, mode, "envoy-changed", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        load.wait_for_only("a")?;
+        chancery.wait_for_node("envoy-changed", "synced", &TYPES)?;
+
+        // Changed where Envoy can not see it: the same data, on other ports.
+        chancery.kill()?;
+        let seen_by_envoy = std::mem::replace(&mut chancery.at, Addresses::free()?);
+        chancery.start_again()?;
+        chancery.publish(&state("two", b))?;
+        chancery.terminate()?;
+        chancery.at = seen_by_envoy;
+        load.wait_for_more(100)?;
+        chancery.start_again()?;
+
+        load.wait_for_only("b")?;
+        wait_for("the old cluster to go", STEP, || {
+            Ok(envoy.active_cluster("one")?.is_none().then_some(()))
+        })?;
+        chancery.wait_for_node("envoy-changed", "synced", &TYPES)?;
+        let tally = load.take();
+        n_failed = tally.n_failed;
+        if mode.is_delta() && n_failed > 0 {
+            bail!("{n_failed} requests failed: {:#?}", tally.failures);
+        }
+        load.wait_for_more(500)?;
+        envoy.expect_running()?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })?;
+    Ok(n_failed)
+}

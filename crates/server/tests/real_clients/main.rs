@@ -1,0 +1,11 @@
+//! The whole server against real clients: Envoy 1.40 and grpcio, under continuous load.
+//!
+//! Each test starts the `chancery` binary, upstreams and a client of its own, on ports and in a
+//! directory of its own. The clients come from `cargo xtask setup`; without them a test fails and
+//! says so. Nothing here waits without a deadline, and all that was started ends with its test.
+
+mod envoy_life;
+mod envoy_nack;
+mod envoy_restart;
+mod grpc_python;
+mod support;

@@ -1,0 +1,188 @@
+//! The server under test: the `chancery` binary, and its command line.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use super::{http, ports, process::Process, wait_for};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
+/// How long a start may take, in a debug build on a busy machine.
+const START: Duration = Duration::from_secs(30);
+const COMMAND: Duration = Duration::from_secs(30);
+
+/// Where a replica listens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) xds: u16,
+    pub(crate) admin: u16,
+    raft: u16,
+}
+
+impl Addresses {
+    pub(crate) fn free() -> Result<Self> {
+        Ok(Self { xds: ports::free()?, admin: ports::free()?, raft: ports::free()? })
+    }
+}
+
+/// A replica, running or not; its data and its addresses stay.
+#[derive(Debug)]
+pub(crate) struct Chancery {
+    dir: PathBuf,
+    pub(crate) at: Addresses,
+    process: Option<Process>,
+}
+
+impl Chancery {
+    pub(crate) fn start(dir: &Path) -> Result<Self> {
+        let mut chancery = Self { dir: dir.to_owned(), at: Addresses::free()?, process: None };
+        chancery.start_again()?;
+        Ok(chancery)
+    }
+
+    /// Starts it on its data, where clients expect it.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        let loopback = |port| format!("127.0.0.1:{port}");
+        let mut serve = Command::new(BINARY);
+        serve.arg("serve").arg("--data-dir").arg(self.dir.join("data")).args([
+            "--xds",
+            &loopback(self.at.xds),
+            "--admin",
+            &loopback(self.at.admin),
+            "--raft",
+            &loopback(self.at.raft),
+        ]);
+        let process = self.process.insert(Process::spawn("chancery", &self.dir, &serve)?);
+        let admin = self.at.admin;
+        // Not inside the wait: a server that has ended will not get ready.
+        let deadline = Instant::now() + START;
+        while http::get(admin, "/readyz").is_err() {
+            process.expect_running()?;
+            if Instant::now() > deadline {
+                bail!("the server was not ready after {START:?}");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.process.take().context("the server does not run")?.kill()
+    }
+
+    /// SIGTERM; it has to drain and end with 0.
+    pub(crate) fn terminate(&mut self) -> Result<()> {
+        let mut process = self.process.take().context("the server does not run")?;
+        let status = process.terminate(Duration::from_secs(20))?;
+        if !status.success() {
+            bail!("the server ended with {status} after SIGTERM");
+        }
+        Ok(())
+    }
+
+    /// Runs a command of the CLI and reads its JSON. `input` is its standard input.
+    pub(crate) fn cli(&self, args: &[&str], input: &str) -> Result<Value> {
+        let shown = format!("chancery {}", args.join(" "));
+        let output = self.dir.join("cli.out");
+        let errors = self.dir.join("cli.err");
+        let mut child = Command::new(BINARY)
+            .args(["--server", &format!("127.0.0.1:{}", self.at.admin)])
+            .args(args)
+            .args(["-o", "json"])
+            .stdin(Stdio::piped())
+            .stdout(fs::File::create(&output)?)
+            .stderr(fs::File::create(&errors)?)
+            .spawn()
+            .with_context(|| format!("start {shown}"))?;
+        // Our inputs fit into a pipe's buffer, so that this can not block.
+        let mut stdin = child.stdin.take().context("no pipe")?;
+        let written = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        let deadline = Instant::now() + COMMAND;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > deadline {
+                child.kill()?;
+                child.wait()?;
+                bail!("{shown} did not end in {COMMAND:?}");
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        if !status.success() {
+            bail!("{shown} failed: {status}: {}", fs::read_to_string(&errors)?.trim_end());
+        }
+        written.with_context(|| format!("write to {shown}"))?;
+        let output = fs::read_to_string(&output)?;
+        serde_json::from_str(&output).with_context(|| format!("{shown} printed {output:?}"))
+    }
+
+    /// One transaction after which the scope `default` holds exactly these resources.
+    pub(crate) fn publish(&self, resources: &[Value]) -> Result<Value> {
+        let manifest = serde_json::json!({"scope": "default", "resources": resources});
+        self.cli(&["apply", "-f", "-", "--prune"], &manifest.to_string())
+    }
+
+    /// What `chancery node ID` says.
+    pub(crate) fn node(&self, id: &str) -> Result<Value> {
+        self.cli(&["node", id], "")
+    }
+
+    /// All subscriptions of a node, over all of its streams.
+    pub(crate) fn subscriptions(&self, id: &str) -> Result<Vec<Value>> {
+        let node = self.node(id)?;
+        let streams = node["streams"].as_array().with_context(|| format!("no streams: {node}"))?;
+        Ok(streams
+            .iter()
+            .filter_map(|stream| stream["subscriptions"].as_array())
+            .flatten()
+            .cloned()
+            .collect())
+    }
+
+    /// Waits until the node is in this state, and subscribed to these types.
+    pub(crate) fn wait_for_node(&self, id: &str, state: &str, types: &[&str]) -> Result<()> {
+        wait_for(&format!("node {id} to be {state}"), Duration::from_secs(40), || {
+            let subscriptions = self.subscriptions(id)?;
+            let has_all = types.iter().all(|wanted| {
+                subscriptions.iter().any(|subscription| subscription["type_url"] == *wanted)
+            });
+            let node = self.node(id)?;
+            if has_all && node["state"] == state {
+                return Ok(Some(()));
+            }
+            bail!("it is {node}")
+        })
+    }
+
+    /// The sum of a metric over the series with this label (`name="value"`); 0 if there is none.
+    pub(crate) fn metric(&self, name: &str, label: &str) -> Result<f64> {
+        let page = http::get(self.at.admin, "/metrics")?;
+        sum_of_metric(&page, name, label)
+    }
+}
+
+fn sum_of_metric(page: &str, name: &str, label: &str) -> Result<f64> {
+    let mut sum = 0.0;
+    for line in page.lines() {
+        let Some((labels, value)) =
+            line.strip_prefix(name).and_then(|rest| rest.strip_prefix('{')?.split_once("} "))
+        else {
+            continue;
+        };
+        if labels.split(',').any(|it| it == label) {
+            sum += value.parse::<f64>().with_context(|| format!("the metric {line:?}"))?;
+        }
+    }
+    Ok(sum)
+}

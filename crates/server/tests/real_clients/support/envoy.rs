@@ -1,0 +1,175 @@
+//! A real Envoy.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use super::{
+    http,
+    process::{Process, python},
+    wait_for,
+};
+
+/// How an Envoy takes its config.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    SotwAds,
+    DeltaAds,
+    SotwPerType,
+    DeltaPerType,
+}
+
+impl Mode {
+    pub(crate) fn is_delta(self) -> bool {
+        matches!(self, Self::DeltaAds | Self::DeltaPerType)
+    }
+
+    pub(crate) fn is_aggregated(self) -> bool {
+        matches!(self, Self::SotwAds | Self::DeltaAds)
+    }
+
+    /// The `ConfigSource` that resources and the bootstrap name.
+    pub(crate) fn config_source(self) -> Value {
+        if self.is_aggregated() {
+            return json!({"resource_api_version": "V3", "ads": {}});
+        }
+        json!({"resource_api_version": "V3", "api_config_source": self.api_config_source()})
+    }
+
+    fn api_config_source(self) -> Value {
+        json!({
+            "api_type": if self.is_delta() { "DELTA_GRPC" } else { "GRPC" },
+            "transport_api_version": "V3",
+            "set_node_on_first_message_only": true,
+            "grpc_services": [{"envoy_grpc": {"cluster_name": "chancery"}}],
+        })
+    }
+
+    /// The bootstrap of a node that finds the server at `xds`.
+    fn bootstrap(self, node: &str, xds: u16) -> Value {
+        let mut dynamic =
+            json!({"lds_config": self.config_source(), "cds_config": self.config_source()});
+        if self.is_aggregated() {
+            dynamic["ads_config"] = self.api_config_source();
+        }
+        json!({
+            "node": {"id": node, "cluster": "e2e"},
+            "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
+            "dynamic_resources": dynamic,
+            "static_resources": {"clusters": [{
+                "name": "chancery",
+                "type": "STATIC",
+                "connect_timeout": "1s",
+                "load_assignment": {
+                    "cluster_name": "chancery",
+                    "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {
+                        "socket_address": {"address": "127.0.0.1", "port_value": xds}
+                    }}}]}],
+                },
+                "typed_extension_protocol_options": {
+                    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                        "explicit_http_config": {"http2_protocol_options": {}},
+                    },
+                },
+            }]},
+        })
+    }
+}
+
+/// Replaces the Python process by the Envoy binary of the package, so that the process we start is
+/// the one we kill.
+const EXEC: &str = "\
+import os, sys, envoy
+binary = os.path.join(list(envoy.__path__)[0], '_bin', 'envoy')
+os.execv(binary, ['envoy', *sys.argv[1:]])";
+
+/// A running Envoy.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    process: Process,
+    admin: u16,
+}
+
+impl Envoy {
+    pub(crate) fn start(dir: &Path, mode: Mode, node: &str, xds: u16) -> Result<Self> {
+        let bootstrap = dir.join(format!("{node}.json"));
+        fs::write(&bootstrap, mode.bootstrap(node, xds).to_string())?;
+        let address = dir.join(format!("{node}.admin"));
+        let mut command = Command::new(python()?);
+        command
+            .args(["-c", EXEC, "-c"])
+            .arg(&bootstrap)
+            .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "info"])
+            .arg("--admin-address-path")
+            .arg(&address);
+        let mut process = Process::spawn(node, dir, &command)?;
+        let admin = wait_for("Envoy's admin address", Duration::from_secs(20), || {
+            process.expect_running()?;
+            admin_port(&address)
+        })?;
+        Ok(Self { process, admin })
+    }
+
+    pub(crate) fn expect_running(&mut self) -> Result<()> {
+        self.process.expect_running()
+    }
+
+    /// A counter or gauge; 0 if Envoy does not have it yet.
+    pub(crate) fn stat(&self, name: &str) -> Result<u64> {
+        let page = http::get(self.admin, "/stats?format=json")?;
+        let page: Value = serde_json::from_str(&page)?;
+        let stats = page["stats"].as_array().context("no stats")?;
+        Ok(stats
+            .iter()
+            .find(|stat| stat["name"] == name)
+            .map_or(0, |stat| stat["value"].as_u64().unwrap_or_default()))
+    }
+
+    /// The dynamic clusters that are in use, by `version_info` and config.
+    pub(crate) fn active_clusters(&self) -> Result<Vec<Value>> {
+        self.dump("dynamic_active_clusters", "cluster")
+    }
+
+    /// The active dynamic cluster of this name.
+    pub(crate) fn active_cluster(&self, name: &str) -> Result<Option<Value>> {
+        Ok(self.active_clusters()?.into_iter().find(|cluster| cluster["name"] == name))
+    }
+
+    fn dump(&self, resource: &str, field: &str) -> Result<Vec<Value>> {
+        let page = http::get(self.admin, &format!("/config_dump?resource={resource}"))?;
+        let mut page: Value = serde_json::from_str(&page)?;
+        let Some(configs) = page["configs"].as_array_mut() else { return Ok(Vec::new()) };
+        Ok(configs.iter_mut().map(|config| config[field].take()).collect())
+    }
+
+    /// What counts how often Envoy took something new: unchanged if nothing new was sent.
+    pub(crate) fn change_counts(&self) -> Result<Vec<(&'static str, u64)>> {
+        const COUNTERS: [&str; 8] = [
+            "cluster_manager.cluster_added",
+            "cluster_manager.cluster_modified",
+            "cluster_manager.cluster_removed",
+            "listener_manager.listener_added",
+            "listener_manager.listener_modified",
+            "listener_manager.listener_removed",
+            "listener_manager.listener_in_place_updated",
+            "cluster_manager.cds.update_rejected",
+        ];
+        COUNTERS.into_iter().map(|name| Ok((name, self.stat(name)?))).collect()
+    }
+}
+
+/// The port in the file that Envoy writes when it has bound it.
+fn admin_port(path: &PathBuf) -> Result<Option<u16>> {
+    let Ok(address) = fs::read_to_string(path) else { return Ok(None) };
+    match address.rsplit(':').next().map(str::parse) {
+        Some(Ok(port)) => Ok(Some(port)),
+        _ => bail!("Envoy's admin address is {address:?}"),
+    }
+}

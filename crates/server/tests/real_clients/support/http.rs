@@ -1,0 +1,115 @@
+//! As much of an HTTP/1.1 client as asking an admin port and making load takes.
+
+use std::{
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+    /// The server closes the connection after it.
+    pub(crate) closes: bool,
+}
+
+/// A connection that may be used again.
+#[derive(Debug)]
+pub(crate) struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    pub(crate) fn open(port: u16) -> Result<Self> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT)
+            .with_context(|| format!("connect to {address}"))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Sends a request and reads the whole answer. `None` if the connection was closed before the
+    /// first byte of an answer: on a connection that was used before, every client then tries anew.
+    pub(crate) fn get(&mut self, path: &str) -> Result<Option<Answer>> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: chancery.test\r\n\r\n");
+        match self.0.get_mut().write_all(request.as_bytes()) {
+            Err(error) if is_closed(error.kind()) => return Ok(None),
+            sent => sent.context("send a request")?,
+        }
+        let mut line = String::new();
+        match self.0.read_line(&mut line) {
+            Ok(0) => return Ok(None),
+            Err(error) if is_closed(error.kind()) && line.is_empty() => return Ok(None),
+            read => read.context("read the status line")?,
+        };
+        let status = line
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .ok_or_else(|| anyhow!("no status in {line:?}"))?;
+        let (mut length, mut closes, mut chunked) = (None, false, false);
+        loop {
+            line.clear();
+            self.0.read_line(&mut line).context("read a header")?;
+            let header = line.trim_end().to_ascii_lowercase();
+            let Some((name, value)) = header.split_once(": ") else { break };
+            match name {
+                "content-length" => length = Some(value.parse::<usize>()?),
+                "connection" => closes = value == "close",
+                "transfer-encoding" => chunked = value == "chunked",
+                _ => (),
+            }
+        }
+        let body = match length {
+            Some(length) => self.exactly(length)?,
+            None if chunked => self.chunks()?,
+            None => bail!("an answer without a length"),
+        };
+        let body = String::from_utf8(body).context("read the body")?;
+        Ok(Some(Answer { status, body, closes }))
+    }
+
+    fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).context("read the body")?;
+        Ok(bytes)
+    }
+
+    fn chunks(&mut self) -> Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).context("read a chunk's length")?;
+            let length = usize::from_str_radix(line.trim_end(), 16).context("a chunk's length")?;
+            body.extend(self.exactly(length)?);
+            self.exactly(2)?;
+            if length == 0 {
+                return Ok(body);
+            }
+        }
+    }
+}
+
+fn is_closed(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
+    )
+}
+
+/// One request on a connection of its own; anything but 200 is an error.
+pub(crate) fn get(port: u16, path: &str) -> Result<String> {
+    let answer = Connection::open(port)?
+        .get(path)?
+        .with_context(|| format!("{path}: the connection was closed"))?;
+    if answer.status != 200 {
+        bail!("{path}: status {}: {}", answer.status, answer.body);
+    }
+    Ok(answer.body)
+}

@@ -1,0 +1,86 @@
+//! Resources as an author writes them.
+
+use serde_json::{Value, json};
+
+use super::envoy::Mode;
+
+pub(crate) const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+pub(crate) const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+pub(crate) const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+pub(crate) const ENDPOINT: &str =
+    "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+/// The four types that every client here subscribes to.
+pub(crate) const TYPES: [&str; 4] = [LISTENER, ROUTE, CLUSTER, ENDPOINT];
+
+pub(crate) fn cluster(mode: Mode, name: &str, connect_timeout: &str) -> Value {
+    json!({
+        "@type": CLUSTER,
+        "name": name,
+        "type": "EDS",
+        "connect_timeout": connect_timeout,
+        "eds_cluster_config": {"eds_config": mode.config_source()},
+    })
+}
+
+pub(crate) fn endpoints(cluster: &str, port: u16) -> Value {
+    json!({
+        "@type": ENDPOINT,
+        "cluster_name": cluster,
+        "endpoints": [{
+            "locality": {"region": "r", "zone": "z"},
+            "load_balancing_weight": 1,
+            "lb_endpoints": [{
+                "health_status": "HEALTHY",
+                "endpoint": {"address": {
+                    "socket_address": {"address": "127.0.0.1", "port_value": port}
+                }},
+            }],
+        }],
+    })
+}
+
+pub(crate) fn route(name: &str, cluster: &str) -> Value {
+    json!({
+        "@type": ROUTE,
+        "name": name,
+        "virtual_hosts": [{
+            "name": "all",
+            "domains": ["*"],
+            "routes": [{"match": {"prefix": ""}, "route": {"cluster": cluster}}],
+        }],
+    })
+}
+
+/// A listener of a proxy.
+pub(crate) fn listener(mode: Mode, name: &str, port: u16, route: &str, stat_prefix: &str) -> Value {
+    json!({
+        "@type": LISTENER,
+        "name": name,
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
+        "filter_chains": [{"filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": connection_manager(mode, route, stat_prefix),
+        }]}],
+    })
+}
+
+/// A listener of a gRPC client: the name that it dials.
+pub(crate) fn api_listener(name: &str, route: &str) -> Value {
+    json!({
+        "@type": LISTENER,
+        "name": name,
+        "api_listener": {"api_listener": connection_manager(Mode::SotwAds, route, name)},
+    })
+}
+
+fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> Value {
+    json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": stat_prefix,
+        "rds": {"route_config_name": route, "config_source": mode.config_source()},
+        "http_filters": [{
+            "name": "envoy.filters.http.router",
+            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+        }],
+    })
+}

@@ -1,0 +1,71 @@
+//! What the tests are made of: processes, load, manifests, and waiting for a state.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+pub(crate) mod chancery;
+pub(crate) mod envoy;
+pub(crate) mod grpc;
+pub(crate) mod http;
+pub(crate) mod load;
+pub(crate) mod manifests;
+pub(crate) mod ports;
+pub(crate) mod process;
+pub(crate) mod upstream;
+
+/// How long a step may take that ends in well under a second on a quiet machine.
+pub(crate) const STEP: Duration = Duration::from_secs(20);
+
+/// Asks every few milliseconds until there is an answer. An error of `ask` is kept for the message
+/// and counts as "not yet".
+pub(crate) fn wait_for<T>(
+    what: &str,
+    timeout: Duration,
+    mut ask: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let answer = ask();
+        match answer {
+            Ok(Some(answer)) => return Ok(answer),
+            _ if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+            Ok(None) => bail!("waited {timeout:?} for {what}"),
+            Err(error) => {
+                return Err(error).with_context(|| format!("waited {timeout:?} for {what}"));
+            }
+        }
+    }
+}
+
+/// Runs a test in a directory of its own; when it fails, shows the end of every log in it.
+pub(crate) fn in_directory(test: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let dir = tempfile::Builder::new().prefix("chancery-e2e-").tempdir()?;
+    let result = test(dir.path());
+    if result.is_err() {
+        let mut logs: Vec<_> = fs::read_dir(dir.path())?
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+            .collect();
+        logs.sort();
+        for log in logs {
+            let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+            let lines: Vec<&str> = text.lines().collect();
+            report(&format!("---- end of {} ----", log.display()));
+            report(&lines[lines.len().saturating_sub(60)..].join("\n"));
+        }
+    }
+    result
+}
+
+/// Says something to whoever reads the test's output.
+pub(crate) fn report(text: &str) {
+    drop(writeln!(std::io::stderr().lock(), "{text}"));
+}

@@ -1,0 +1,119 @@
+//! Child processes that never outlive their test.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// A child. Killed when dropped; and, through `setpriv`, by the kernel when the test process dies.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+}
+
+impl Process {
+    /// Starts it with both outputs appended to `<dir>/<name>.log`.
+    pub(crate) fn spawn(name: &str, dir: &Path, command: &Command) -> Result<Self> {
+        let path = dir.join(format!("{name}.log"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(&path)?;
+        let mut leashed = leashed(command);
+        leashed.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = leashed.spawn().with_context(|| format!("start {name}"))?;
+        Ok(Self { child, name: name.to_owned() })
+    }
+
+    /// Starts it with pipes for its input and output; errors go to `<dir>/<name>.log`.
+    pub(crate) fn spawn_piped(name: &str, dir: &Path, command: &Command) -> Result<Self> {
+        let log = fs::File::create(dir.join(format!("{name}.log")))?;
+        let mut leashed = leashed(command);
+        leashed.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let child = leashed.spawn().with_context(|| format!("start {name}"))?;
+        Ok(Self { child, name: name.to_owned() })
+    }
+
+    /// Its pipes.
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// An error if it has ended.
+    pub(crate) fn expect_running(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended by itself: {status}", self.name),
+        }
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill().with_context(|| format!("kill {}", self.name))?;
+        self.child.wait().with_context(|| format!("wait for {}", self.name))?;
+        Ok(())
+    }
+
+    /// SIGTERM, and how it ended.
+    pub(crate) fn terminate(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let pid = self.child.id().to_string();
+        let status = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status()?;
+        if !status.success() {
+            bail!("no SIGTERM for {}: {status}", self.name);
+        }
+        let deadline = Instant::now() + timeout;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        bail!("{} still runs {timeout:?} after SIGTERM", self.name)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already, which is what we want.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The same command, started so that the kernel kills it when the thread that started it ends.
+/// `setpriv` (util-linux, always there on Debian) becomes the command: the process id stays.
+fn leashed(command: &Command) -> Command {
+    let mut leashed = Command::new("setpriv");
+    leashed.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => leashed.env(name, value),
+            None => leashed.env_remove(name),
+        };
+    }
+    leashed
+}
+
+/// A program of the environment that `cargo xtask setup` made.
+pub(crate) fn python() -> Result<PathBuf> {
+    let clients = match env::var_os("CHANCERY_CLIENTS") {
+        Some(dir) => PathBuf::from(dir),
+        None => env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
+            .context("neither XDG_CACHE_HOME nor HOME is set")?
+            .join("chancery/clients"),
+    };
+    if !clients.join("complete").is_file() {
+        bail!("no real clients in {}: run `cargo xtask setup` first", clients.display());
+    }
+    Ok(clients.join("bin/python"))
+}
+
+/// A script beside the tests.
+pub(crate) fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
+}
