@@ -1,0 +1,185 @@
+//! From an encoded body to a draft: does it parse, what is it called, what will its clients ask for
+//! next?
+
+use bytes::Bytes;
+use chancery_model::{ResourceDraft, ResourceKey, ResourceName, TypeUrl, types};
+use prost_reflect::{FieldDescriptor, MessageDescriptor};
+
+use crate::{
+    inspect::{self, Value, Visitor},
+    problem::{Fault, Place, Problem},
+};
+
+/// Takes a body that an author has encoded. The bytes are kept as they are (SVC-18), after they were
+/// found to parse as the declared type (SVC-23); a type that is not known is opaque.
+///
+/// # Errors
+/// If the body does not parse, or the name is missing, not the one in the body, or no name.
+pub fn draft_from_body(
+    type_url: &TypeUrl,
+    name: Option<&str>,
+    body: Bytes,
+) -> Result<ResourceDraft, Problem> {
+    draft(type_url, name, body).map_err(|fault| {
+        let resource = Some(label(type_url.as_str(), name));
+        Place { resource, ..Place::default() }.problem(&fault.path, fault.rule)
+    })
+}
+
+/// How a resource is called in a message: `Cluster "web"`.
+pub(crate) fn label(type_url: &str, name: Option<&str>) -> String {
+    let short = type_url.rsplit(['/', '.']).next().unwrap_or(type_url);
+    match name {
+        Some(name) => format!("{short} {}", crate::node::shown(name)),
+        None => short.to_owned(),
+    }
+}
+
+pub(crate) fn draft(
+    type_url: &TypeUrl,
+    name: Option<&str>,
+    body: Bytes,
+) -> Result<ResourceDraft, Fault> {
+    let message = message_of(type_url)?;
+    let properties = types::properties(type_url);
+    let mut found = Found { name_field: properties.name_field, ..Found::default() };
+    if let Some(message) = &message {
+        inspect::walk(message, &body, &mut found)?;
+    }
+    let name = match (properties.name_field, name) {
+        (None, None) => return Err(Fault::new(name_missing(type_url))),
+        (None, Some(name)) => name,
+        (Some(field), given) => {
+            let in_body = found.name.as_str();
+            match given {
+                Some(given) if in_body.is_empty() => {
+                    let rule = format!("is empty, but the resource is named {given:?}");
+                    return Err(Fault::new(rule).within(field));
+                }
+                Some(given) if given != in_body => {
+                    return Err(Fault::new(format!(
+                        "the resource is named {given:?}, but its {field} is {in_body:?}"
+                    ))
+                    .within("name"));
+                }
+                None if in_body.is_empty() => {
+                    return Err(
+                        Fault::new("is empty: it is the name of the resource").within(field)
+                    );
+                }
+                _ => in_body,
+            }
+        }
+    };
+    check_form(type_url, name)?;
+    let name = ResourceName::new(name).map_err(|e| Fault::new(e.to_string()).within("name"))?;
+    let children = found.children(type_url, &name);
+    let key = ResourceKey { type_url: type_url.clone(), name };
+    Ok(ResourceDraft { children, ..ResourceDraft::new(key, body) })
+}
+
+/// The descriptor of a type. A known one has exactly one type URL (SVC-06).
+fn message_of(type_url: &TypeUrl) -> Result<Option<MessageDescriptor>, Fault> {
+    let name = type_url.message_name();
+    let message = chancery_proto::envoy_pool().get_message_by_name(name);
+    let expected = format!("type.googleapis.com/{name}");
+    if message.is_some() && type_url.as_str() != expected {
+        let rule = format!("the type URL of {name} is {expected:?}");
+        return Err(Fault::new(rule).within("@type"));
+    }
+    Ok(message)
+}
+
+fn name_missing(type_url: &TypeUrl) -> String {
+    let why = match type_url.as_str() {
+        types::VIRTUAL_HOST => {
+            "clients ask for a virtual host as <route configuration>/<host>, which is not in its body"
+        }
+        _ => "where the name stands in the body is not known for this type",
+    };
+    format!("the name is missing: {why}; give {{\"resource\": …, \"name\": …}}")
+}
+
+/// DELTA-60: the name of a virtual host has two parts.
+fn check_form(type_url: &TypeUrl, name: &str) -> Result<(), Fault> {
+    let is_pair = name.rsplit_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
+    if type_url.as_str() == types::VIRTUAL_HOST && !is_pair {
+        let rule = format!("{name:?} is not <route configuration>/<host>");
+        return Err(Fault::new(rule).within("name"));
+    }
+    Ok(())
+}
+
+/// `Cluster.type`: the number of `EDS`.
+const EDS: u64 = 3;
+
+/// What a walk through a body finds.
+#[derive(Default)]
+struct Found {
+    name_field: Option<&'static str>,
+    name: String,
+    /// `Cluster.type`; `cluster_type` of the same oneof is not EDS.
+    discovery_type: u64,
+    /// `Cluster.eds_cluster_config.service_name`.
+    service_name: String,
+    /// Names of route configurations that are asked for.
+    routes: Vec<String>,
+}
+
+impl Visitor for Found {
+    fn value(
+        &mut self,
+        message: &MessageDescriptor,
+        field: &FieldDescriptor,
+        depth: usize,
+        value: Value<'_>,
+    ) {
+        match value {
+            Value::Text(text) => {
+                if depth == 0 && self.name_field == Some(field.name()) {
+                    text.clone_into(&mut self.name);
+                }
+                match (field.name(), message.full_name()) {
+                    (
+                        "route_config_name",
+                        "envoy.extensions.filters.network.http_connection_manager.v3.Rds",
+                    )
+                    | (
+                        "route_configuration_name",
+                        "envoy.config.route.v3.ScopedRouteConfiguration",
+                    ) => self.routes.push(text.to_owned()),
+                    ("service_name", "envoy.config.cluster.v3.Cluster.EdsClusterConfig") => {
+                        text.clone_into(&mut self.service_name);
+                    }
+                    _ => {}
+                }
+            }
+            Value::Number(number) => {
+                if depth == 0 && field.full_name() == "envoy.config.cluster.v3.Cluster.type" {
+                    self.discovery_type = number;
+                }
+            }
+        }
+    }
+}
+
+impl Found {
+    /// What a client asks for because it has this resource: sorted, each once.
+    fn children(self, type_url: &TypeUrl, name: &ResourceName) -> Vec<ResourceKey> {
+        let (child, mut names) = match type_url.as_str() {
+            types::CLUSTER if self.discovery_type == EDS => {
+                let service = self.service_name;
+                let is_own = service.is_empty();
+                (types::ENDPOINT, vec![if is_own { name.as_str().to_owned() } else { service }])
+            }
+            types::LISTENER | types::SCOPED_ROUTE => (types::ROUTE, self.routes),
+            _ => return Vec::new(),
+        };
+        names.sort_unstable();
+        names.dedup();
+        // Text that is no name names nothing that could be published.
+        let names = names.iter().filter_map(|name| ResourceName::new(name).ok());
+        let type_url = TypeUrl::from_static(child);
+        names.map(|name| ResourceKey { type_url: type_url.clone(), name }).collect()
+    }
+}

@@ -1,0 +1,300 @@
+//! From JSON to the canonical bytes of a message (design 4.12).
+//!
+//! Fields come by rising number, map entries by key, and a nested `Any` is encoded the same way: the
+//! same content gives the same bytes, whatever the order of keys in the document. Nothing passes
+//! through a reflected message, whose maps have a random order.
+//!
+//! Follows the JSON mapping of proto3 and is stricter than it: no unknown fields, no unknown enum
+//! values, no `null` in lists. All faults of a message are collected.
+
+use std::{cmp::Ordering, fmt::Write};
+
+use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
+
+use crate::{
+    node::{Node, shown},
+    problem::{Fault, suggestion},
+    scalar::{self, Scalar},
+    wire::{WireType, put_key, put_len, put_varint},
+};
+
+/// Faults that are kept of one resource.
+const FAULTS_MAX: usize = 20;
+
+/// A step from a message to a part of it.
+#[derive(Clone, Copy)]
+enum Step<'n> {
+    Field(&'n str),
+    Index(usize),
+    Key(&'n str),
+}
+
+/// Encodes one resource.
+pub(crate) struct Encoder<'n> {
+    pub(crate) pool: &'static DescriptorPool,
+    path: Vec<Step<'n>>,
+    faults: Vec<Fault>,
+}
+
+/// The bytes of a value, or nothing if it has faults, which the encoder has noted.
+pub(crate) type Encoded<T = Vec<u8>> = Option<T>;
+
+impl<'n> Encoder<'n> {
+    pub(crate) fn new(pool: &'static DescriptorPool) -> Self {
+        Self { pool, path: Vec::new(), faults: Vec::new() }
+    }
+
+    /// What was wrong.
+    pub(crate) fn into_faults(self) -> Vec<Fault> {
+        self.faults
+    }
+
+    pub(crate) fn fault<T>(&mut self, rule: impl Into<String>) -> Encoded<T> {
+        if self.faults.len() < FAULTS_MAX {
+            let mut path = String::new();
+            for step in &self.path {
+                let dot = if path.is_empty() { "" } else { "." };
+                // Writing to a string can not fail.
+                let _ = match step {
+                    Step::Field(name) => write!(path, "{dot}{name}"),
+                    Step::Index(index) => write!(path, "[{index}]"),
+                    Step::Key(key) => write!(path, "[{}]", shown(key)),
+                };
+            }
+            self.faults.push(Fault { path, rule: rule.into() });
+        }
+        None
+    }
+
+    pub(crate) fn expected<T>(&mut self, what: &str, found: &Node) -> Encoded<T> {
+        self.fault(format!("expected {what}, found {found}"))
+    }
+
+    /// Notes the fault of something that does not know where it is.
+    pub(crate) fn noted<T>(&mut self, result: Result<T, String>) -> Encoded<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(rule) => self.fault(rule),
+        }
+    }
+
+    pub(crate) fn within<T>(
+        &mut self,
+        field: &'n str,
+        encode: impl FnOnce(&mut Self) -> Encoded<T>,
+    ) -> Encoded<T> {
+        self.at(Step::Field(field), encode)
+    }
+
+    fn at<T>(
+        &mut self,
+        step: Step<'n>,
+        encode: impl FnOnce(&mut Self) -> Encoded<T>,
+    ) -> Encoded<T> {
+        self.path.push(step);
+        let encoded = encode(self);
+        self.path.pop();
+        encoded
+    }
+
+    /// The body of a message.
+    pub(crate) fn message(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
+        match message.full_name().strip_prefix("google.protobuf.") {
+            Some(name) => self.well_known(name, message, node),
+            None => self.fields(message, node),
+        }
+    }
+
+    /// The body of a message that has no JSON form of its own. A key `@type` is not a field.
+    pub(crate) fn fields(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
+        let Node::Map(entries) = node else {
+            return self.expected(&format!("a {}", message.name()), node);
+        };
+        let mut is_good = true;
+        let mut fields: Vec<(FieldDescriptor, &'n str, &'n Node)> =
+            Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            if key == "@type" {
+                continue;
+            }
+            let found =
+                message.get_field_by_name(key).or_else(|| message.get_field_by_json_name(key));
+            match found {
+                Some(field) if value.is_null() && !takes_null(&field) => {}
+                Some(field) => fields.push((field, key, value)),
+                None => {
+                    is_good = false;
+                    self.within(key, |e| e.unknown_field::<()>(message, key));
+                }
+            }
+        }
+        fields.sort_by_key(|(field, _, _)| field.number());
+        is_good &= self.exclusive(&fields);
+        let mut out = Vec::new();
+        for (field, key, value) in &fields {
+            let written = self.within(key, |e| e.field(field, value, &mut out));
+            is_good &= written.is_some();
+        }
+        is_good.then_some(out)
+    }
+
+    fn unknown_field<T>(&mut self, message: &MessageDescriptor, key: &str) -> Encoded<T> {
+        let fields: Vec<FieldDescriptor> = message.fields().collect();
+        let meant = suggestion(key, fields.iter().map(FieldDescriptor::name));
+        let meant = meant.map_or(String::new(), |name| format!("; did you mean {name:?}?"));
+        self.fault(format!("{} has no such field{meant}", message.name()))
+    }
+
+    /// Whether no field is given twice, by its two names, and at most one of each oneof.
+    fn exclusive(&mut self, fields: &[(FieldDescriptor, &'n str, &'n Node)]) -> bool {
+        let before = self.faults.len();
+        for pair in fields.windows(2) {
+            if pair[0].0.number() == pair[1].0.number() {
+                self.fault::<()>(format!("{:?} and {:?} are the same field", pair[0].1, pair[1].1));
+            }
+        }
+        let mut chosen: Vec<(String, &str)> = Vec::new();
+        for (field, key, _) in fields {
+            let Some(oneof) = field.containing_oneof().filter(|oneof| !oneof.is_synthetic()) else {
+                continue;
+            };
+            match chosen.iter().find(|(name, _)| name == oneof.name()) {
+                Some((_, other)) => {
+                    let rule = format!(
+                        "{other:?} and {key:?} exclude each other: give one of {}",
+                        oneof.name()
+                    );
+                    self.fault::<()>(rule);
+                }
+                None => chosen.push((oneof.name().to_owned(), key)),
+            }
+        }
+        self.faults.len() == before
+    }
+
+    /// Writes a field with its key. Nothing, if it has the default value and no presence.
+    fn field(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
+        let number = field.number();
+        if field.is_map() {
+            return self.map(field, node, out);
+        }
+        if field.is_list() {
+            return self.list(field, node, out);
+        }
+        match field.kind() {
+            Kind::Message(message) => {
+                let body = self.message(&message, node)?;
+                put_len(out, number, &body);
+            }
+            kind => {
+                let scalar = self.scalar(&kind, node)?;
+                if field.supports_presence() || !scalar.is_default() {
+                    scalar.put_field(out, number);
+                }
+            }
+        }
+        Some(())
+    }
+
+    pub(crate) fn scalar(&mut self, kind: &Kind, node: &'n Node) -> Encoded<Scalar<'n>> {
+        let read = scalar::read(kind, node);
+        self.noted(read)
+    }
+
+    fn list(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
+        let Node::List(items) = node else { return self.expected("a list", node) };
+        let (number, kind) = (field.number(), field.kind());
+        let mut is_good = true;
+        let mut packed = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let written = self.at(Step::Index(index), |e| {
+                if item.is_null() && !takes_null(field) {
+                    return e.fault("a list can not hold null");
+                }
+                match &kind {
+                    Kind::Message(message) => put_len(out, number, &e.message(message, item)?),
+                    kind if field.is_packed() => e.scalar(kind, item)?.put_value(&mut packed),
+                    kind => e.scalar(kind, item)?.put_field(out, number),
+                }
+                Some(())
+            });
+            is_good &= written.is_some();
+        }
+        if !packed.is_empty() {
+            put_len(out, number, &packed);
+        }
+        is_good.then_some(())
+    }
+
+    fn map(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
+        let Node::Map(entries) = node else { return self.expected("a map", node) };
+        let Kind::Message(entry) = field.kind() else {
+            return self.fault("a map without entries: the descriptors are damaged");
+        };
+        let (key_kind, value_field) =
+            (entry.map_entry_key_field().kind(), entry.map_entry_value_field());
+        let mut is_good = true;
+        let mut encoded = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let entry = self.at(Step::Key(key), |e| {
+                let key = e.noted(scalar::read_key(&key_kind, key));
+                if value.is_null() && !takes_null(&value_field) {
+                    return e.fault("a map can not hold null");
+                }
+                let value = match value_field.kind() {
+                    Kind::Message(message) => e.message(&message, value).map(Scalar::from_body),
+                    kind => e.scalar(&kind, value),
+                };
+                Some((key?, value?))
+            });
+            is_good &= entry.is_some();
+            encoded.extend(entry);
+        }
+        encoded.sort_by(|(a, _), (b, _)| a.compare_keys(b));
+        if encoded.windows(2).any(|pair| pair[0].0.compare_keys(&pair[1].0) == Ordering::Equal) {
+            return self.fault("two keys of the map are the same");
+        }
+        for (key, value) in &encoded {
+            let mut entry = Vec::new();
+            key.put_field(&mut entry, 1);
+            value.put_field(&mut entry, 2);
+            put_len(out, field.number(), &entry);
+        }
+        is_good.then_some(())
+    }
+}
+
+/// Whether `null` is a value of the field, rather than its absence.
+fn takes_null(field: &FieldDescriptor) -> bool {
+    match field.kind() {
+        Kind::Message(message) => message.full_name() == "google.protobuf.Value",
+        Kind::Enum(kind) => kind.full_name() == "google.protobuf.NullValue",
+        _ => false,
+    }
+}
+
+impl Scalar<'_> {
+    /// Writes the value, with its key.
+    pub(crate) fn put_field(&self, out: &mut Vec<u8>, number: u32) {
+        let wire_type = match self {
+            Self::Bytes(_) => WireType::Len,
+            Self::Varint(_) => WireType::Varint,
+            Self::Fixed32(_) => WireType::Fixed32,
+            Self::Fixed64(_) => WireType::Fixed64,
+        };
+        put_key(out, number, wire_type);
+        self.put_value(out);
+    }
+
+    fn put_value(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Varint(value) => put_varint(out, *value),
+            Self::Fixed32(value) => out.extend_from_slice(value),
+            Self::Fixed64(value) => out.extend_from_slice(value),
+            Self::Bytes(value) => {
+                put_varint(out, value.len() as u64);
+                out.extend_from_slice(value);
+            }
+        }
+    }
+}

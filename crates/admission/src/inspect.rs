@@ -1,0 +1,141 @@
+//! Reads encoded messages without building them: do they parse, what are they called, what do they
+//! refer to?
+//!
+//! Checks what a reader of the declared type checks (SVC-23): wire types, lengths, UTF-8, depth;
+//! inside `Any`s of known types too. Unknown fields are left alone.
+
+use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
+
+use crate::{
+    problem::Fault,
+    wire::{Raw, Reader},
+};
+
+/// Depth at which protobuf readers stop.
+const DEPTH_MAX: usize = 100;
+
+/// A value that is met on the way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Text(&'a str),
+    Number(u64),
+}
+
+/// Is shown every text and every number of a message, in the order of the bytes.
+pub(crate) trait Visitor {
+    /// A value of `field`, a field of `message`, at `depth`: 0 is the resource itself.
+    fn value(
+        &mut self,
+        message: &MessageDescriptor,
+        field: &FieldDescriptor,
+        depth: usize,
+        value: Value<'_>,
+    );
+}
+
+impl Visitor for () {
+    fn value(&mut self, _: &MessageDescriptor, _: &FieldDescriptor, _: usize, _: Value<'_>) {}
+}
+
+/// Whether `body` parses as `message`.
+pub(crate) fn check(message: &MessageDescriptor, body: &[u8]) -> Result<(), Fault> {
+    walk(message, body, &mut ())
+}
+
+/// Shows all of `body` to `visitor`.
+pub(crate) fn walk(
+    message: &MessageDescriptor,
+    body: &[u8],
+    visitor: &mut dyn Visitor,
+) -> Result<(), Fault> {
+    walk_message(message, body, 0, visitor)
+}
+
+fn walk_message(
+    message: &MessageDescriptor,
+    body: &[u8],
+    depth: usize,
+    visitor: &mut dyn Visitor,
+) -> Result<(), Fault> {
+    if depth >= DEPTH_MAX {
+        return Err(Fault::new(format!("nested deeper than {DEPTH_MAX} messages")));
+    }
+    let is_any = message.full_name() == "google.protobuf.Any";
+    let (mut type_url, mut payload) = ("", [].as_slice());
+    let mut reader = Reader(body);
+    while let Some((number, raw)) = reader.next().map_err(Fault::new)? {
+        let Some(field) = message.get_field(number) else { continue };
+        walk_field(message, &field, raw, depth, visitor)
+            .map_err(|fault| fault.within(field.name()))?;
+        match (is_any, number, raw) {
+            (true, 1, Raw::Len(bytes)) => type_url = text(bytes)?,
+            (true, 2, Raw::Len(bytes)) => payload = bytes,
+            _ => {}
+        }
+    }
+    if is_any {
+        let name = type_url.rsplit('/').next().unwrap_or(type_url);
+        if let Some(inner) = message.parent_pool().get_message_by_name(name) {
+            return walk_message(&inner, payload, depth + 1, visitor);
+        }
+    }
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> Result<&str, Fault> {
+    std::str::from_utf8(bytes).map_err(|_| Fault::new("a text is not UTF-8"))
+}
+
+fn walk_field(
+    message: &MessageDescriptor,
+    field: &FieldDescriptor,
+    raw: Raw<'_>,
+    depth: usize,
+    visitor: &mut dyn Visitor,
+) -> Result<(), Fault> {
+    let kind = field.kind();
+    match (&kind, raw) {
+        (Kind::Message(inner), Raw::Len(bytes)) => walk_message(inner, bytes, depth + 1, visitor),
+        (Kind::String, Raw::Len(bytes)) => {
+            visitor.value(message, field, depth, Value::Text(text(bytes)?));
+            Ok(())
+        }
+        (Kind::Bytes, Raw::Len(_))
+        | (Kind::Double | Kind::Fixed64 | Kind::Sfixed64, Raw::Fixed64)
+        | (Kind::Float | Kind::Fixed32 | Kind::Sfixed32, Raw::Fixed32) => Ok(()),
+        (kind, Raw::Varint(value)) if is_varint(kind) => {
+            visitor.value(message, field, depth, Value::Number(value));
+            Ok(())
+        }
+        (kind, Raw::Len(bytes)) if field.is_list() => packed(kind, bytes),
+        _ => Err(Fault::new("the bytes hold another kind of value")),
+    }
+}
+
+fn is_varint(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Bool
+            | Kind::Enum(_)
+            | Kind::Int32
+            | Kind::Int64
+            | Kind::Sint32
+            | Kind::Sint64
+            | Kind::Uint32
+            | Kind::Uint64
+    )
+}
+
+fn packed(kind: &Kind, bytes: &[u8]) -> Result<(), Fault> {
+    let mut reader = Reader(bytes);
+    while !reader.0.is_empty() {
+        match kind {
+            Kind::Double | Kind::Fixed64 | Kind::Sfixed64 => reader.skip::<8>(),
+            Kind::Float | Kind::Fixed32 | Kind::Sfixed32 => reader.skip::<4>(),
+            kind if is_varint(kind) => reader.varint().map(drop),
+            _ => Err("the bytes hold another kind of value"),
+        }
+        .map_err(Fault::new)?;
+    }
+    Ok(())
+}

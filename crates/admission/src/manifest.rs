@@ -1,0 +1,239 @@
+//! From manifests to one transaction.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use chancery_model::{
+    AssignmentOp, Precondition, ResourceKey, Revision, ScopeName, Transaction, TransactionMeta,
+    Upsert,
+};
+
+use crate::{
+    assignments,
+    node::{Node, shown},
+    problem::{Fault, Place, Problem, Report},
+    resource,
+    source::{self, Document},
+};
+
+/// A file that an author applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its name as the author knows it; `-` is standard input. `.json` makes it JSON.
+    pub file: String,
+    /// Its text: JSON, or YAML with any number of documents.
+    pub content: String,
+}
+
+/// What happens to resources of a scope that the input names, but that the input does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Prune {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They are removed: the scope then holds exactly what the input has.
+    Prune,
+}
+
+/// How manifests are applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The scope of documents that name none.
+    pub scope: ScopeName,
+    /// What happens to what the input does not have.
+    pub prune: Prune,
+    /// Only if nothing that is touched has changed after this revision.
+    pub if_revision: Option<Revision>,
+    /// Who, why, when.
+    pub meta: TransactionMeta,
+}
+
+impl Options {
+    /// Nothing but the scope of documents that name none.
+    #[must_use]
+    pub fn new(scope: ScopeName) -> Self {
+        Self { scope, prune: Prune::Keep, if_revision: None, meta: TransactionMeta::default() }
+    }
+}
+
+/// Makes one transaction of manifests, or says everything that is wrong with them.
+///
+/// # Errors
+/// If anything at all is wrong: nothing is applied in part.
+pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, Vec<Problem>> {
+    let mut admission = Admission::new(options);
+    for manifest in manifests {
+        for document in source::documents(&manifest.file, &manifest.content, &mut admission.report)
+        {
+            admission.document(&manifest.file, &document);
+        }
+    }
+    admission.finish()
+}
+
+/// Where a resource was first met: small, because there is one for each.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    file: &'a str,
+    document: usize,
+    list: &'static str,
+    index: usize,
+}
+
+impl Origin<'_> {
+    fn describe(&self) -> String {
+        let resource = Some(format!("{}[{}]", self.list, self.index));
+        Place { file: self.file, document: Some(self.document), resource }.to_string()
+    }
+}
+
+struct Admission<'a> {
+    options: &'a Options,
+    transaction: Transaction,
+    report: Report,
+    resources: HashMap<(ScopeName, ResourceKey), Origin<'a>>,
+    assignments: HashMap<Arc<str>, Origin<'a>>,
+    /// Scopes that the input speaks of.
+    scopes: BTreeSet<ScopeName>,
+    has_list: bool,
+}
+
+const KEYS: [&str; 3] = ["scope", "resources", "assignments"];
+
+impl<'a> Admission<'a> {
+    fn new(options: &'a Options) -> Self {
+        Self {
+            options,
+            transaction: Transaction { meta: options.meta.clone(), ..Transaction::default() },
+            report: Report::default(),
+            resources: HashMap::new(),
+            assignments: HashMap::new(),
+            scopes: BTreeSet::new(),
+            has_list: false,
+        }
+    }
+
+    fn document(&mut self, file: &'a str, document: &Document) {
+        let place = Place { file, document: Some(document.index), resource: None };
+        let root = &document.root;
+        if !matches!(root, Node::Map(_)) {
+            let rule =
+                format!("a manifest is a map with the keys {}, this is {root}", KEYS.join(", "));
+            return self.report.add(place.problem("", rule));
+        }
+        if root.get("@type").is_some() {
+            let rule = "this is a resource, not a manifest: put it into the list \"resources\"";
+            return self.report.add(place.problem("", rule));
+        }
+        let mut faults = Vec::new();
+        assignments::unknown_keys(root, &KEYS, &mut faults);
+        self.report.add_faults(&place, faults);
+        let scope = match root.get("scope") {
+            None => Some(self.options.scope.clone()),
+            Some(Node::Text(name)) => match ScopeName::new(name) {
+                Ok(scope) => Some(scope),
+                Err(error) => {
+                    self.report.add(place.problem("scope", error.to_string()));
+                    None
+                }
+            },
+            Some(other) => {
+                self.report.add(place.problem("scope", format!("expected text, found {other}")));
+                None
+            }
+        };
+        let resources = self.list(&place, root, "resources");
+        // A document of assignments alone speaks of no scope.
+        if let Some(scope) = &scope
+            && (resources.is_some() || root.get("scope").is_some())
+        {
+            self.scopes.insert(scope.clone());
+        }
+        for (index, node) in resources.into_iter().flatten().enumerate() {
+            if self.report.is_full() {
+                return;
+            }
+            let origin = Origin { file, document: document.index, list: "resources", index };
+            self.resource(origin, scope.as_ref(), node);
+        }
+        for (index, node) in
+            self.list(&place, root, "assignments").into_iter().flatten().enumerate()
+        {
+            let origin = Origin { file, document: document.index, list: "assignments", index };
+            self.assignment(origin, node);
+        }
+    }
+
+    fn list<'n>(&mut self, place: &Place<'_>, root: &'n Node, key: &str) -> Option<&'n [Node]> {
+        match root.get(key)? {
+            Node::List(items) => {
+                self.has_list = true;
+                Some(items)
+            }
+            other => {
+                let hint = if other.is_null() { "; an empty one is []" } else { "" };
+                let rule = format!("expected a list, found {other}{hint}");
+                self.report.add(place.problem(key, rule));
+                None
+            }
+        }
+    }
+
+    fn resource(&mut self, origin: Origin<'a>, scope: Option<&ScopeName>, node: &Node) {
+        let (draft, scope) = match (resource::read(node), scope) {
+            (Ok(draft), Some(scope)) => (draft, scope.clone()),
+            // What is wrong with the scope has been said.
+            (Ok(_), None) => return,
+            (Err(faults), _) => return self.refuse(origin, &resource::label(node), faults),
+        };
+        let key = (scope, draft.key.clone());
+        if let Some(first) = self.resources.get(&key) {
+            let rule = format!(
+                "is in scope {:?} of this input already: {}",
+                key.0.as_str(),
+                first.describe()
+            );
+            return self.refuse(origin, &resource::label(node), vec![Fault::new(rule)]);
+        }
+        self.transaction.upserts.push(Upsert { scope: key.0.clone(), draft });
+        self.resources.insert(key, origin);
+    }
+
+    fn assignment(&mut self, origin: Origin<'a>, node: &Node) {
+        let label = node.get("name").and_then(Node::text).map_or(String::new(), shown);
+        match assignments::read(node) {
+            Err(faults) => self.refuse(origin, &label, faults),
+            Ok(assignment) => {
+                if let Some(first) = self.assignments.get(&assignment.name) {
+                    let rule = format!("is in this input already: {}", first.describe());
+                    return self.refuse(origin, &label, vec![Fault::new(rule)]);
+                }
+                self.assignments.insert(Arc::clone(&assignment.name), origin);
+                self.transaction.assignments.push(AssignmentOp::Put(assignment));
+            }
+        }
+    }
+
+    fn refuse(&mut self, origin: Origin<'_>, label: &str, faults: Vec<Fault>) {
+        let space = if label.is_empty() { "" } else { " " };
+        let resource = Some(format!("{}[{}]{space}{label}", origin.list, origin.index));
+        let place = Place { file: origin.file, document: Some(origin.document), resource };
+        self.report.add_faults(&place, faults);
+    }
+
+    fn finish(mut self) -> Result<Transaction, Vec<Problem>> {
+        if let Some(revision) = self.options.if_revision {
+            self.transaction.preconditions.push(Precondition::Revision(revision));
+        }
+        if self.options.prune == Prune::Prune {
+            self.transaction.prune = self.scopes.into_iter().collect();
+        }
+        if !self.has_list && self.transaction.prune.is_empty() && !self.report.has_problems() {
+            let rule = "the input has neither resources nor assignments".to_owned();
+            self.report.add(Problem { rule, ..Problem::default() });
+        }
+        self.report.finish(self.transaction)
+    }
+}

@@ -1,0 +1,187 @@
+//! A document as a tree, before anything is known of its meaning.
+//!
+//! Not `serde_json::Value`: that one takes the last of two equal keys and turns a number that is none
+//! into `null`, each without a word.
+
+use std::{cell::Cell, fmt};
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+/// JSON, or the part of YAML that is JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Node {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Above what [`Node::Int`] holds.
+    Uint(u64),
+    /// Finite.
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    /// In the order of the document, without equal keys.
+    Map(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// The value of a key, if this is a map that has it.
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        match self {
+            Self::Map(entries) => entries.iter().find(|(k, _)| k == key).map(|(_, value)| value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+}
+
+/// What was found, for "expected …, found …".
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Int(value) => write!(f, "the number {value}"),
+            Self::Uint(value) => write!(f, "the number {value}"),
+            Self::Float(value) => write!(f, "the number {value}"),
+            Self::Text(value) => write!(f, "the text {}", shown(value)),
+            Self::List(_) => f.write_str("a list"),
+            Self::Map(_) => f.write_str("a map"),
+        }
+    }
+}
+
+/// Text in quotes, cut if it is long: a message stays a line, and a secret that stands in the wrong
+/// place is not spread whole into logs.
+pub(crate) fn shown(text: &str) -> String {
+    const LETTERS_MAX: usize = 40;
+    match text.char_indices().nth(LETTERS_MAX) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+    }
+}
+
+/// What a tree may still take. Aliases let a short YAML document stand for a huge one.
+pub(crate) struct Budget {
+    nodes: Cell<usize>,
+    bytes: Cell<usize>,
+}
+
+impl Budget {
+    /// For a document of so many bytes: it may take what it could without aliases, and a million
+    /// nodes and 64 MiB of text more.
+    pub(crate) fn for_document(len: usize) -> Self {
+        Self { nodes: Cell::new(len + 1_000_000), bytes: Cell::new(len + (64 << 20)) }
+    }
+
+    fn node<E: Error>(&self) -> Result<(), E> {
+        let left = self.nodes.get().checked_sub(1);
+        self.nodes.set(left.ok_or_else(|| E::custom("the aliases expand to too many values"))?);
+        Ok(())
+    }
+
+    fn text<E: Error>(&self, text: &str) -> Result<(), E> {
+        let left = self.bytes.get().checked_sub(text.len());
+        self.bytes.set(left.ok_or_else(|| E::custom("the aliases expand to too much text"))?);
+        Ok(())
+    }
+}
+
+/// Reads a tree within a budget.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeSeed<'b>(pub(crate) &'b Budget);
+
+impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
+    type Value = Node;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        self.0.node()?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for NodeSeed<'_> {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value that JSON has")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Int(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Node, E> {
+        Ok(i64::try_from(value).map_or(Node::Uint(value), Node::Int))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Node, E> {
+        if value.is_finite() {
+            Ok(Node::Float(value))
+        } else {
+            Err(E::custom(
+                "a number that is not finite is written \"NaN\", \"Infinity\" or \"-Infinity\"",
+            ))
+        }
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Node, E> {
+        self.0.text(value)?;
+        Ok(Node::Text(value.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Node, E> {
+        self.0.text(&value)?;
+        Ok(Node::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
+        let mut nodes = Vec::new();
+        while let Some(node) = list.next_element_seed(self)? {
+            nodes.push(node);
+        }
+        Ok(Node::List(nodes))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut entries: Vec<(String, Node)> = Vec::new();
+        while let Some(key) = map.next_key::<String>()? {
+            self.0.text(&key)?;
+            entries.push((key, map.next_value_seed(self)?));
+        }
+        let mut keys: Vec<&str> = entries.iter().map(|(key, _)| key.as_str()).collect();
+        keys.sort_unstable();
+        if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(A::Error::custom(format_args!(
+                "the key {} is given twice",
+                shown(pair[0])
+            )));
+        }
+        Ok(Node::Map(entries))
+    }
+}

@@ -1,0 +1,230 @@
+//! What is wrong with an input, and where: the text that authors read.
+
+use std::fmt;
+
+/// One thing that is wrong. `Display` is one line.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Problem {
+    /// The file as the author knows it; empty if there is none.
+    pub file: String,
+    /// Which document of the file, from 1; `None` if it concerns no single one.
+    pub document: Option<usize>,
+    /// Line and column in the file, from 1, where they are known: for errors of syntax.
+    pub position: Option<(u64, u64)>,
+    /// Which resource or assignment: `resources[3] Cluster "web"`.
+    pub resource: Option<String>,
+    /// The field inside it: `filter_chains[0].filters[0].typed_config.stat_prefix`.
+    pub field_path: Option<String>,
+    /// The rule that is broken.
+    pub rule: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.file.is_empty() {
+            f.write_str(&self.file)?;
+            if let Some((line, column)) = self.position {
+                write!(f, ":{line}:{column}")?;
+            }
+            f.write_str(": ")?;
+        }
+        if let Some(document) = self.document {
+            write!(f, "document {document}: ")?;
+        }
+        for part in [&self.resource, &self.field_path].into_iter().flatten() {
+            write!(f, "{part}: ")?;
+        }
+        f.write_str(&self.rule)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// What is wrong inside one resource: it does not know which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The field; empty for the resource as a whole.
+    pub(crate) path: String,
+    /// The rule that is broken.
+    pub(crate) rule: String,
+}
+
+impl Fault {
+    pub(crate) fn new(rule: impl Into<String>) -> Self {
+        Self { path: String::new(), rule: rule.into() }
+    }
+
+    /// Path and rule in one text.
+    pub(crate) fn in_words(&self) -> String {
+        match self.path.as_str() {
+            "" => self.rule.clone(),
+            path => format!("{path}: {}", self.rule),
+        }
+    }
+
+    /// The same fault, seen from the message that has it in `field`.
+    pub(crate) fn within(mut self, field: &str) -> Self {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        self.path = format!("{field}{dot}{}", self.path);
+        self
+    }
+}
+
+/// Where in the input something is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Place<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) document: Option<usize>,
+    pub(crate) resource: Option<String>,
+}
+
+impl Place<'_> {
+    pub(crate) fn problem(&self, field_path: &str, rule: impl Into<String>) -> Problem {
+        Problem {
+            file: self.file.to_owned(),
+            document: self.document,
+            position: None,
+            resource: self.resource.clone(),
+            field_path: (!field_path.is_empty()).then(|| field_path.to_owned()),
+            rule: rule.into(),
+        }
+    }
+}
+
+/// As [`Problem`] shows it, for "also defined in …".
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        if !self.file.is_empty() {
+            f.write_str(self.file)?;
+            separator = ": ";
+        }
+        if let Some(document) = self.document {
+            write!(f, "{separator}document {document}")?;
+            separator = ": ";
+        }
+        match &self.resource {
+            Some(resource) => write!(f, "{separator}{resource}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Most problems that are reported of one input: an author mends no more at a time, and an input of
+/// a million wrong resources must not cost a gigabyte of text.
+const PROBLEMS_MAX: usize = 1000;
+
+/// The problems found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Report(Vec<Problem>);
+
+impl Report {
+    pub(crate) fn add(&mut self, problem: Problem) {
+        if self.0.len() < PROBLEMS_MAX {
+            self.0.push(problem);
+        }
+    }
+
+    pub(crate) fn add_faults(&mut self, place: &Place<'_>, faults: Vec<Fault>) {
+        for fault in faults {
+            self.add(place.problem(&fault.path, fault.rule));
+        }
+    }
+
+    pub(crate) fn has_problems(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Whether looking for more is of use.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() >= PROBLEMS_MAX
+    }
+
+    /// `value`, if nothing was wrong.
+    pub(crate) fn finish<T>(mut self, value: T) -> Result<T, Vec<Problem>> {
+        if self.0.is_empty() {
+            return Ok(value);
+        }
+        if self.is_full() {
+            let rule =
+                format!("these are the first {PROBLEMS_MAX} problems; nothing after them was read");
+            self.0.push(Problem { rule, ..Problem::default() });
+        }
+        Err(self.0)
+    }
+}
+
+/// The known word that `word` most likely means, if any is close.
+pub(crate) fn suggestion<'a>(
+    word: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // A third of the letters may be wrong; a long word is compared by its first 64 letters at most.
+    let letters: Vec<char> = word.chars().take(64).collect();
+    let most = letters.len().div_ceil(3).min(4);
+    known
+        .into_iter()
+        .filter(|candidate| candidate.len().abs_diff(word.len()) <= most)
+        .map(|candidate| (distance(&letters, candidate), candidate))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Letters to insert, delete, replace, or swap with the next one.
+fn distance(from: &[char], to: &str) -> usize {
+    let to: Vec<char> = to.chars().take(64).collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in to.iter().enumerate() {
+            let mut cost = (above[j] + usize::from(a != b)).min(above[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
+                cost = cost.min(before[j - 1] + 1);
+            }
+            row.push(cost);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suggestion_is_close_or_absent() {
+        let known = ["stream_idle_timeout", "stat_prefix", "name", "http_filters"];
+        for (word, expected) in [
+            ("stream_idle_timeuot", Some("stream_idle_timeout")),
+            ("nmae", Some("name")),
+            ("http_filter", Some("http_filters")),
+            ("route_config", None),
+            ("", None),
+        ] {
+            assert_eq!(suggestion(word, known), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_one_line_with_all_that_is_known() {
+        let problem = Problem {
+            file: "web.yaml".into(),
+            document: Some(2),
+            resource: Some("resources[3] Cluster \"web\"".into()),
+            field_path: Some("lb_policy".into()),
+            rule: "x".into(),
+            ..Problem::default()
+        };
+        assert_eq!(
+            problem.to_string(),
+            "web.yaml: document 2: resources[3] Cluster \"web\": lb_policy: x"
+        );
+        let problem =
+            Problem { position: Some((3, 7)), resource: None, field_path: None, ..problem };
+        assert_eq!(problem.to_string(), "web.yaml:3:7: document 2: x");
+        assert_eq!(Problem { rule: "x".into(), ..Problem::default() }.to_string(), "x");
+    }
+}

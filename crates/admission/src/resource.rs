@@ -1,0 +1,141 @@
+//! One entry of the `resources` of a manifest: plain, or wrapped with what is not in its body.
+
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use chancery_model::{ResourceDraft, ResourceName, TypeUrl, types};
+
+use crate::{
+    assignments::unknown_keys,
+    draft,
+    encode::Encoder,
+    node::{Node, shown},
+    problem::Fault,
+    time,
+};
+
+const WRAPPER_KEYS: [&str; 5] = ["resource", "name", "ttl", "labels", "aliases"];
+
+/// The resource, or everything that is wrong with it.
+pub(crate) fn read(node: &Node) -> Result<ResourceDraft, Vec<Fault>> {
+    if node.get("@type").is_some() {
+        return body(node, None);
+    }
+    match (node, node.get("resource")) {
+        (Node::Map(_), Some(inner)) => wrapped(node, inner),
+        (Node::Map(_), None) => Err(vec![Fault::new(
+            "expected a resource with \"@type\", or {\"resource\": …}; found neither key",
+        )]),
+        _ => Err(vec![Fault::new(format!("expected a map, found {node}"))]),
+    }
+}
+
+/// How an entry is called in a message, whatever is wrong with it.
+pub(crate) fn label(node: &Node) -> String {
+    let inner =
+        if node.get("@type").is_some() { node } else { node.get("resource").unwrap_or(node) };
+    let Some(url) = inner.get("@type").and_then(Node::text) else { return String::new() };
+    let field = TypeUrl::new(url).ok().and_then(|url| types::properties(&url).name_field);
+    let in_body = inner.get(field.unwrap_or("name")).or_else(|| inner.get("clusterName"));
+    let name = match std::ptr::eq(inner, node) {
+        true => in_body,
+        false => node.get("name").or(in_body),
+    };
+    draft::label(url, name.and_then(Node::text))
+}
+
+fn wrapped(node: &Node, inner: &Node) -> Result<ResourceDraft, Vec<Fault>> {
+    let mut faults = Vec::new();
+    unknown_keys(node, &WRAPPER_KEYS, &mut faults);
+    let name = match node.get("name") {
+        None => None,
+        Some(Node::Text(name)) => Some(name.as_str()),
+        Some(other) => {
+            faults.push(Fault::new(format!("expected text, found {other}")).within("name"));
+            None
+        }
+    };
+    let ttl = node.get("ttl").and_then(|node| {
+        ttl(node).map_err(|rule| faults.push(Fault::new(rule).within("ttl"))).ok()
+    });
+    let labels = labels(node.get("labels"), &mut faults);
+    let aliases = aliases(node.get("aliases"), &mut faults);
+    match body(inner, name) {
+        Ok(draft) if faults.is_empty() => Ok(ResourceDraft { ttl, labels, aliases, ..draft }),
+        Ok(_) => Err(faults),
+        Err(inner) => {
+            faults.extend(inner);
+            Err(faults)
+        }
+    }
+}
+
+fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
+    let mut encoder = Encoder::new(chancery_proto::envoy_pool());
+    let Some((url, body)) = encoder.any_parts(node) else {
+        return Err(encoder.into_faults());
+    };
+    let type_url =
+        TypeUrl::new(url).map_err(|e| vec![Fault::new(e.to_string()).within("@type")])?;
+    draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])
+}
+
+/// TTL-01: how long a client keeps the resource without hearing of it.
+fn ttl(node: &Node) -> Result<Duration, String> {
+    let Some((seconds, nanos)) = node.text().and_then(time::parse_duration) else {
+        return Err(format!("expected a duration like \"30s\", found {node}"));
+    };
+    match (u64::try_from(seconds), u32::try_from(nanos)) {
+        (Ok(seconds), Ok(nanos)) if seconds > 0 || nanos > 0 => Ok(Duration::new(seconds, nanos)),
+        _ => Err(format!("has to be longer than zero, found {node}")),
+    }
+}
+
+fn labels(node: Option<&Node>, faults: &mut Vec<Fault>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    match node {
+        None => {}
+        Some(Node::Map(entries)) => {
+            for (key, value) in entries {
+                match value {
+                    Node::Text(value) => drop(labels.insert(key.clone(), value.clone())),
+                    other => {
+                        let rule = format!("expected text, found {other}");
+                        faults.push(Fault::new(rule).within(&format!("labels[{}]", shown(key))));
+                    }
+                }
+            }
+        }
+        Some(other) => {
+            faults.push(Fault::new(format!("expected a map, found {other}")).within("labels"));
+        }
+    }
+    labels
+}
+
+fn aliases(node: Option<&Node>, faults: &mut Vec<Fault>) -> Vec<ResourceName> {
+    let mut aliases: Vec<ResourceName> = Vec::new();
+    let items = match node {
+        None => return aliases,
+        Some(Node::List(items)) => items,
+        Some(other) => {
+            faults.push(Fault::new(format!("expected a list, found {other}")).within("aliases"));
+            return aliases;
+        }
+    };
+    for (index, item) in items.iter().enumerate() {
+        let rule: Cow<'_, str> = match item {
+            Node::Text(alias) => match ResourceName::new(alias) {
+                Ok(alias) if aliases.contains(&alias) => "is given twice".into(),
+                Ok(alias) => {
+                    aliases.push(alias);
+                    continue;
+                }
+                Err(error) => error.to_string().into(),
+            },
+            other => format!("expected text, found {other}").into(),
+        };
+        faults.push(Fault::new(rule).within(&format!("aliases[{index}]")));
+    }
+    aliases
+}

@@ -1,0 +1,240 @@
+//! Scalars: from JSON to what goes on the wire.
+
+use std::{borrow::Cow, cmp::Ordering};
+
+use base64::{
+    Engine,
+    alphabet::{STANDARD, URL_SAFE},
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
+use prost_reflect::{EnumDescriptor, Kind};
+
+use crate::{
+    node::{Node, shown},
+    problem::suggestion,
+};
+
+/// A scalar, ready to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Scalar<'n> {
+    Varint(u64),
+    Fixed32([u8; 4]),
+    Fixed64([u8; 8]),
+    Bytes(Cow<'n, [u8]>),
+}
+
+impl Scalar<'_> {
+    /// The body of a message: it is written like bytes.
+    pub(crate) fn from_body(body: Vec<u8>) -> Self {
+        Self::Bytes(Cow::Owned(body))
+    }
+
+    /// Zero or empty. Minus zero is neither.
+    pub(crate) fn is_default(&self) -> bool {
+        match self {
+            Self::Varint(value) => *value == 0,
+            Self::Fixed32(value) => *value == [0; 4],
+            Self::Fixed64(value) => *value == [0; 8],
+            Self::Bytes(value) => value.is_empty(),
+        }
+    }
+
+    /// The order of map entries: any one will do, if it is always the same.
+    pub(crate) fn compare_keys(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Varint(a), Self::Varint(b)) => a.cmp(b),
+            (Self::Fixed32(a), Self::Fixed32(b)) => a.cmp(b),
+            (Self::Fixed64(a), Self::Fixed64(b)) => a.cmp(b),
+            (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
+            // Keys of one map have one kind.
+            _ => Ordering::Equal,
+        }
+    }
+}
+
+type Read<'n> = Result<Scalar<'n>, String>;
+
+fn expected<T>(what: &str, found: &Node) -> Result<T, String> {
+    Err(format!("expected {what}, found {found}"))
+}
+
+/// Reads a value of any kind but a message.
+pub(crate) fn read<'n>(kind: &Kind, node: &'n Node) -> Read<'n> {
+    Ok(match kind {
+        Kind::Bool => match node {
+            Node::Bool(value) => Scalar::Varint((*value).into()),
+            _ => return expected("true or false", node),
+        },
+        Kind::Int32 => Scalar::Varint(sign_extended(integer::<i32>(node)?.into())),
+        Kind::Int64 => Scalar::Varint(sign_extended(integer(node)?)),
+        Kind::Sint32 => Scalar::Varint(zigzag(integer::<i32>(node)?.into())),
+        Kind::Sint64 => Scalar::Varint(zigzag(integer(node)?)),
+        Kind::Sfixed32 => Scalar::Fixed32(integer::<i32>(node)?.to_le_bytes()),
+        Kind::Sfixed64 => Scalar::Fixed64(integer::<i64>(node)?.to_le_bytes()),
+        Kind::Uint32 => Scalar::Varint(integer::<u32>(node)?.into()),
+        Kind::Uint64 => Scalar::Varint(integer(node)?),
+        Kind::Fixed32 => Scalar::Fixed32(integer::<u32>(node)?.to_le_bytes()),
+        Kind::Fixed64 => Scalar::Fixed64(integer::<u64>(node)?.to_le_bytes()),
+        Kind::Float => Scalar::Fixed32(single(node)?.to_le_bytes()),
+        Kind::Double => Scalar::Fixed64(double(node)?.to_le_bytes()),
+        Kind::String => match node {
+            Node::Text(text) => Scalar::Bytes(Cow::Borrowed(text.as_bytes())),
+            Node::Bool(_) | Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
+                return expected("text", node).map_err(|rule: String| rule + "; put it in quotes");
+            }
+            _ => return expected("text", node),
+        },
+        Kind::Bytes => match node {
+            Node::Text(text) => Scalar::Bytes(Cow::Owned(base64_decoded(text)?)),
+            _ => return expected("base64 text", node),
+        },
+        Kind::Enum(kind) => Scalar::Varint(sign_extended(enum_number(kind, node)?.into())),
+        Kind::Message(message) => return expected(&format!("a {}", message.name()), node),
+    })
+}
+
+/// Reads the key of a map entry: JSON has only text there.
+pub(crate) fn read_key(kind: &Kind, key: &str) -> Result<Scalar<'static>, String> {
+    let node = match (kind, key) {
+        (Kind::Bool, "true") => Node::Bool(true),
+        (Kind::Bool, "false") => Node::Bool(false),
+        _ => Node::Text(key.to_owned()),
+    };
+    Ok(match read(kind, &node)? {
+        Scalar::Bytes(bytes) => Scalar::Bytes(Cow::Owned(bytes.into_owned())),
+        Scalar::Varint(value) => Scalar::Varint(value),
+        Scalar::Fixed32(value) => Scalar::Fixed32(value),
+        Scalar::Fixed64(value) => Scalar::Fixed64(value),
+    })
+}
+
+/// Negative numbers take ten bytes, whatever their size.
+fn sign_extended(value: i64) -> u64 {
+    u64::from_le_bytes(value.to_le_bytes())
+}
+
+fn zigzag(value: i64) -> u64 {
+    sign_extended((value << 1) ^ (value >> 63))
+}
+
+/// A whole number, exactly, whether it is a number or text.
+fn whole(node: &Node) -> Option<i128> {
+    match node {
+        Node::Int(value) => Some((*value).into()),
+        Node::Uint(value) => Some((*value).into()),
+        Node::Float(value) => from_float(*value),
+        Node::Text(text) if text.len() <= 40 => match text.parse() {
+            Ok(value) if !text.starts_with('+') => Some(value),
+            _ => number_text(text).and_then(from_float),
+        },
+        _ => None,
+    }
+}
+
+/// The exact value of a float without a fraction.
+fn from_float(value: f64) -> Option<i128> {
+    // Its shortest decimal form is exact for anything that 64 bits hold, and has no exponent.
+    (value.fract() == 0.0 && value.abs() <= 18_446_744_073_709_551_616.0)
+        .then(|| format!("{value:.0}").parse().ok())
+        .flatten()
+}
+
+/// A number as JSON spells it; `inf` and the like, which the standard library takes, are none.
+fn number_text(text: &str) -> Option<f64> {
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        && text.ends_with(|c: char| c.is_ascii_digit());
+    text.parse().ok().filter(|value: &f64| is_number && value.is_finite())
+}
+
+/// The numbers of a kind, for people.
+trait Integer: TryFrom<i128> {
+    const RANGE: &'static str;
+}
+impl Integer for i32 {
+    const RANGE: &'static str = "a whole number from -2147483648 to 2147483647";
+}
+impl Integer for u32 {
+    const RANGE: &'static str = "a whole number from 0 to 4294967295";
+}
+impl Integer for i64 {
+    const RANGE: &'static str = "a whole number of 64 bits";
+}
+impl Integer for u64 {
+    const RANGE: &'static str = "a whole number of 64 bits that is not negative";
+}
+
+fn integer<T: Integer>(node: &Node) -> Result<T, String> {
+    match whole(node).map(T::try_from) {
+        Some(Ok(value)) => Ok(value),
+        _ => expected(T::RANGE, node),
+    }
+}
+
+pub(crate) fn double(node: &Node) -> Result<f64, String> {
+    let value = match node {
+        Node::Int(value) => number_text(&value.to_string()),
+        Node::Uint(value) => number_text(&value.to_string()),
+        Node::Float(value) => Some(*value),
+        Node::Text(text) => match text.as_str() {
+            "NaN" => Some(f64::NAN),
+            "Infinity" => Some(f64::INFINITY),
+            "-Infinity" => Some(f64::NEG_INFINITY),
+            text => number_text(text),
+        },
+        _ => None,
+    };
+    value.map_or_else(|| expected("a number", node), Ok)
+}
+
+fn single(node: &Node) -> Result<f32, String> {
+    let value = double(node)?;
+    // Through text, because the standard library has no checked conversion: the nearest number.
+    let single: f32 = value.to_string().parse().map_err(|_| "not a number".to_owned())?;
+    if value.is_finite() && single.is_infinite() {
+        return expected("a number that 32 bits can hold", node);
+    }
+    Ok(single)
+}
+
+fn enum_number(kind: &EnumDescriptor, node: &Node) -> Result<i32, String> {
+    if kind.full_name() == "google.protobuf.NullValue" && node.is_null() {
+        return Ok(0);
+    }
+    let found = match node {
+        Node::Text(name) => match kind.get_value_by_name(name) {
+            Some(value) => return Ok(value.number()),
+            None => format!("has no value {}", shown(name)),
+        },
+        Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
+            let number = whole(node).and_then(|number| i32::try_from(number).ok());
+            match number.filter(|number| kind.get_value(*number).is_some()) {
+                Some(number) => return Ok(number),
+                None => format!("has no value for {node}"),
+            }
+        }
+        _ => return expected(&format!("a value of {}", kind.name()), node),
+    };
+    let values: Vec<String> = kind.values().map(|value| value.name().to_owned()).collect();
+    let meant = node
+        .text()
+        .and_then(|name| suggestion(&name.to_uppercase(), values.iter().map(String::as_str)));
+    Err(match meant {
+        Some(meant) => format!("{} {found}; did you mean {meant}?", kind.name()),
+        None if values.len() <= 12 => {
+            format!("{} {found}; it has {}", kind.name(), values.join(", "))
+        }
+        None => format!("{} {found}", kind.name()),
+    })
+}
+
+/// Standard or URL-safe alphabet, with or without padding: what the JSON mapping accepts.
+pub(crate) fn base64_decoded(text: &str) -> Result<Vec<u8>, String> {
+    let config = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    let is_url_safe = text.contains(['-', '_']);
+    let alphabet = if is_url_safe { &URL_SAFE } else { &STANDARD };
+    GeneralPurpose::new(alphabet, config)
+        .decode(text)
+        .map_err(|error| format!("{} is not base64: {error}", shown(text)))
+}

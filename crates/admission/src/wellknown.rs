@@ -1,0 +1,274 @@
+//! The types of `google.protobuf` that have a JSON form of their own, and `Any`.
+
+use prost_reflect::{Kind, MessageDescriptor};
+
+use crate::{
+    encode::{Encoded, Encoder},
+    inspect,
+    node::{Node, shown},
+    problem::suggestion,
+    scalar::{Scalar, base64_decoded, double},
+    time,
+    wire::put_len,
+};
+
+/// Whether the JSON form of a type is not a map of its fields: inside an `Any` it is then the key
+/// `value`.
+pub(crate) fn has_own_form(full_name: &str) -> bool {
+    full_name.strip_prefix("google.protobuf.").is_some_and(|name| {
+        is_wrapper(name)
+            || matches!(
+                name,
+                "Any"
+                    | "Duration"
+                    | "Empty"
+                    | "FieldMask"
+                    | "ListValue"
+                    | "Struct"
+                    | "Timestamp"
+                    | "Value"
+            )
+    })
+}
+
+pub(crate) fn is_wrapper(name: &str) -> bool {
+    matches!(
+        name,
+        "BoolValue"
+            | "BytesValue"
+            | "DoubleValue"
+            | "FloatValue"
+            | "Int32Value"
+            | "Int64Value"
+            | "StringValue"
+            | "UInt32Value"
+            | "UInt64Value"
+    )
+}
+
+impl<'n> Encoder<'n> {
+    /// The body of a message of `google.protobuf`.
+    pub(crate) fn well_known(
+        &mut self,
+        name: &str,
+        message: &MessageDescriptor,
+        node: &'n Node,
+    ) -> Encoded {
+        match name {
+            "Any" => self.any(node),
+            "Duration" => self.moment(node, "a duration like \"1.5s\"", time::parse_duration),
+            "Timestamp" => {
+                self.moment(node, "a time like \"2026-01-31T12:00:00Z\"", time::parse_timestamp)
+            }
+            "FieldMask" => self.field_mask(node),
+            "Struct" => match node {
+                Node::Map(entries) => Some(struct_body(entries)),
+                _ => self.expected("a map", node),
+            },
+            "ListValue" => match node {
+                Node::List(items) => Some(list_body(items)),
+                _ => self.expected("a list", node),
+            },
+            "Value" => {
+                // What is not finite is text here, as anything else in quotes is.
+                Some(value_body(node))
+            }
+            name if is_wrapper(name) => {
+                let kind = message.get_field(1).map_or(Kind::Bytes, |field| field.kind());
+                let scalar = self.scalar(&kind, node)?;
+                let mut out = Vec::new();
+                if !scalar.is_default() {
+                    scalar.put_field(&mut out, 1);
+                }
+                Some(out)
+            }
+            _ => self.fields(message, node),
+        }
+    }
+
+    /// `Duration` and `Timestamp` have the same fields.
+    fn moment(
+        &mut self,
+        node: &'n Node,
+        what: &str,
+        parse: fn(&str) -> Option<(i64, i32)>,
+    ) -> Encoded {
+        let Some((seconds, nanos)) = node.text().and_then(parse) else {
+            return self.expected(what, node);
+        };
+        let mut out = Vec::new();
+        for (number, value) in [(1, seconds), (2, i64::from(nanos))] {
+            if value != 0 {
+                Scalar::Varint(u64::from_le_bytes(value.to_le_bytes())).put_field(&mut out, number);
+            }
+        }
+        Some(out)
+    }
+
+    fn field_mask(&mut self, node: &'n Node) -> Encoded {
+        let Some(text) = node.text() else {
+            return self.expected("a list of fields like \"a,b.c\"", node);
+        };
+        let mut out = Vec::new();
+        for path in text.split(',').filter(|path| !path.is_empty()) {
+            let mut snake = String::with_capacity(path.len());
+            for c in path.chars() {
+                if c.is_ascii_uppercase() {
+                    snake.push('_');
+                }
+                snake.push(c.to_ascii_lowercase());
+            }
+            put_len(&mut out, 1, snake.as_bytes());
+        }
+        Some(out)
+    }
+
+    fn any(&mut self, node: &'n Node) -> Encoded {
+        let (url, body) = self.any_parts(node)?;
+        let mut out = Vec::with_capacity(body.len() + url.len() + 8);
+        put_len(&mut out, 1, url.as_bytes());
+        if !body.is_empty() {
+            put_len(&mut out, 2, &body);
+        }
+        Some(out)
+    }
+
+    /// Type URL and body of an `Any`: also that of a resource.
+    pub(crate) fn any_parts(&mut self, node: &'n Node) -> Encoded<(&'n str, Vec<u8>)> {
+        let Node::Map(entries) = node else {
+            return self.expected("a map with \"@type\"", node);
+        };
+        let url = match node.get("@type") {
+            Some(Node::Text(url)) => url,
+            Some(other) => return self.within("@type", |e| e.expected("a type URL", other)),
+            None => return self.fault("\"@type\" is missing"),
+        };
+        let Some((prefix, name)) = url.rsplit_once('/').filter(|(prefix, _)| !prefix.is_empty())
+        else {
+            let known = self.pool.get_message_by_name(url).is_some();
+            let meant = if known {
+                format!("; did you mean \"type.googleapis.com/{url}\"?")
+            } else {
+                String::new()
+            };
+            return self
+                .within("@type", |e| e.fault(format!("{} is not a type URL{meant}", shown(url))));
+        };
+        let message = self.pool.get_message_by_name(name);
+        // `{"@type": …, "value": …}` and nothing else.
+        let only_value = match entries.as_slice() {
+            [(_, _), (_, _)] => node.get("value"),
+            _ => None,
+        };
+        let body = match (message, only_value) {
+            (Some(message), value) if has_own_form(message.full_name()) => {
+                self.own_form(&message, entries, value)?
+            }
+            (Some(message), Some(Node::Text(text)))
+                if message.get_field_by_name("value").is_none() =>
+            {
+                self.within("value", |e| {
+                    let body = e.noted(base64_decoded(text))?;
+                    let found = inspect::check(&message, &body);
+                    e.noted(found.map_err(|fault| {
+                        format!("not an encoded {}: {}", message.name(), fault.in_words())
+                    }))?;
+                    Some(body)
+                })?
+            }
+            (Some(message), _) => self.fields(&message, node)?,
+            (None, Some(value)) => self.within("value", |e| match value {
+                Node::Text(text) => e.noted(base64_decoded(text)),
+                _ => e.expected("base64 text, because the type is not known", value),
+            })?,
+            (None, None) => return self.unknown_type(prefix, name),
+        };
+        Some((url, body))
+    }
+
+    fn own_form(
+        &mut self,
+        message: &MessageDescriptor,
+        entries: &'n [(String, Node)],
+        value: Option<&'n Node>,
+    ) -> Encoded {
+        match (entries, value) {
+            (_, Some(value)) => self.within("value", |e| e.message(message, value)),
+            ([_], None) if message.name() == "Empty" => Some(Vec::new()),
+            _ => self.fault(format!(
+                "a {} is written {{\"@type\": …, \"value\": …}}, with no other keys",
+                message.name()
+            )),
+        }
+    }
+
+    fn unknown_type<T>(&mut self, prefix: &str, name: &str) -> Encoded<T> {
+        let meant = suggest_type(self.pool, name);
+        let hint = match meant {
+            Some(meant) => format!("did you mean \"{prefix}/{meant}\"?"),
+            None => {
+                "a type that is not known is given as {\"@type\": …, \"value\": <base64 of the \
+                     encoded message>}"
+                    .to_owned()
+            }
+        };
+        self.within("@type", |e| e.fault(format!("unknown type {}; {hint}", shown(name))))
+    }
+}
+
+fn suggest_type(pool: &prost_reflect::DescriptorPool, name: &str) -> Option<String> {
+    let names: Vec<String> = pool
+        .all_messages()
+        .map(|message| message.full_name().to_owned())
+        .filter(|known| known.len().abs_diff(name.len()) <= 2)
+        .collect();
+    // Long names share most of their letters: only the last parts are compared.
+    let tail = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+    let head = |name: &str| name.rsplit_once('.').map(|(head, _)| head.to_owned());
+    let same_package: Vec<(String, &String)> = names
+        .iter()
+        .filter(|known| head(known) == head(name))
+        .map(|known| (tail(known), known))
+        .collect();
+    let meant = suggestion(&tail(name), same_package.iter().map(|(tail, _)| tail.as_str()))?;
+    same_package.iter().find(|(tail, _)| tail == meant).map(|(_, known)| (*known).clone())
+}
+
+/// A `Struct`: entries sorted by key.
+fn struct_body(entries: &[(String, Node)]) -> Vec<u8> {
+    let mut sorted: Vec<&(String, Node)> = entries.iter().collect();
+    sorted.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
+    let mut out = Vec::new();
+    for (key, value) in sorted {
+        let mut entry = Vec::new();
+        put_len(&mut entry, 1, key.as_bytes());
+        put_len(&mut entry, 2, &value_body(value));
+        put_len(&mut out, 1, &entry);
+    }
+    out
+}
+
+fn list_body(items: &[Node]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for item in items {
+        put_len(&mut out, 1, &value_body(item));
+    }
+    out
+}
+
+fn value_body(node: &Node) -> Vec<u8> {
+    let mut out = Vec::new();
+    match node {
+        Node::Null => Scalar::Varint(0).put_field(&mut out, 1),
+        Node::Bool(value) => Scalar::Varint((*value).into()).put_field(&mut out, 4),
+        Node::Text(text) => put_len(&mut out, 3, text.as_bytes()),
+        Node::Map(entries) => put_len(&mut out, 5, &struct_body(entries)),
+        Node::List(items) => put_len(&mut out, 6, &list_body(items)),
+        Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
+            // A number is always one.
+            let number = double(node).unwrap_or_default();
+            Scalar::Fixed64(number.to_le_bytes()).put_field(&mut out, 2);
+        }
+    }
+    out
+}

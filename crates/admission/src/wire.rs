@@ -1,0 +1,147 @@
+//! Protobuf's wire format: written field by field, and read without building anything.
+
+/// How a field's bytes are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WireType {
+    Varint = 0,
+    Fixed64 = 1,
+    Len = 2,
+    StartGroup = 3,
+    EndGroup = 4,
+    Fixed32 = 5,
+}
+
+impl WireType {
+    fn new(bits: u64) -> Option<Self> {
+        Some(match bits {
+            0 => Self::Varint,
+            1 => Self::Fixed64,
+            2 => Self::Len,
+            3 => Self::StartGroup,
+            4 => Self::EndGroup,
+            5 => Self::Fixed32,
+            _ => return None,
+        })
+    }
+}
+
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n.to_le_bytes()[0] | 0x80);
+        n >>= 7;
+    }
+    out.push(n.to_le_bytes()[0]);
+}
+
+pub(crate) fn put_key(out: &mut Vec<u8>, number: u32, wire_type: WireType) {
+    put_varint(out, u64::from(number) << 3 | wire_type as u64);
+}
+
+/// Writes a length-delimited field.
+pub(crate) fn put_len(out: &mut Vec<u8>, number: u32, content: &[u8]) {
+    put_key(out, number, WireType::Len);
+    put_varint(out, content.len() as u64);
+    out.extend_from_slice(content);
+}
+
+/// The value of one field, as far as anything here looks at it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Raw<'a> {
+    Varint(u64),
+    Fixed64,
+    Len(&'a [u8]),
+    Fixed32,
+    /// Skipped, as all that reads messages without groups does.
+    Group,
+}
+
+/// Takes fields off the front of a message.
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+/// What is wrong with the bytes.
+pub(crate) type Malformed = &'static str;
+
+const TRUNCATED: Malformed = "the bytes end inside a field";
+
+impl<'a> Reader<'a> {
+    /// The next field and its number; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, Raw<'a>)>, Malformed> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let (number, wire_type) = self.key()?;
+        let raw = match wire_type {
+            WireType::Varint => Raw::Varint(self.varint()?),
+            WireType::Fixed64 => {
+                self.skip::<8>()?;
+                Raw::Fixed64
+            }
+            WireType::Len => Raw::Len(self.len_delimited()?),
+            WireType::Fixed32 => {
+                self.skip::<4>()?;
+                Raw::Fixed32
+            }
+            WireType::StartGroup => {
+                self.skip_group(number)?;
+                Raw::Group
+            }
+            WireType::EndGroup => return Err("a group ends that has not begun"),
+        };
+        Ok(Some((number, raw)))
+    }
+
+    fn key(&mut self) -> Result<(u32, WireType), Malformed> {
+        let key = self.varint()?;
+        let number = u32::try_from(key >> 3).ok().filter(|n| (1..1 << 29).contains(n));
+        let number = number.ok_or("a field has an impossible number")?;
+        let wire_type = WireType::new(key & 7).ok_or("a field has an impossible wire type")?;
+        Ok((number, wire_type))
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0;
+        for shift in (0..70).step_by(7) {
+            let (byte, rest) = self.0.split_first().ok_or(TRUNCATED)?;
+            self.0 = rest;
+            if shift == 63 && *byte > 1 {
+                break;
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err("a number takes more than 64 bits")
+    }
+
+    pub(crate) fn skip<const N: usize>(&mut self) -> Result<(), Malformed> {
+        (_, self.0) = self.0.split_first_chunk::<N>().ok_or(TRUNCATED)?;
+        Ok(())
+    }
+
+    fn len_delimited(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = usize::try_from(self.varint()?).map_err(|_| TRUNCATED)?;
+        let (head, rest) = self.0.split_at_checked(len).ok_or(TRUNCATED)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    /// Skips to behind the end of the group, and of the groups inside it, without recursion.
+    fn skip_group(&mut self, number: u32) -> Result<(), Malformed> {
+        let mut open = vec![number];
+        while let Some(innermost) = open.last() {
+            let (number, wire_type) = self.key()?;
+            match wire_type {
+                WireType::Varint => drop(self.varint()?),
+                WireType::Fixed64 => self.skip::<8>()?,
+                WireType::Len => drop(self.len_delimited()?),
+                WireType::Fixed32 => self.skip::<4>()?,
+                WireType::StartGroup if open.len() >= 100 => return Err("groups nest too deep"),
+                WireType::StartGroup => open.push(number),
+                WireType::EndGroup if *innermost == number => drop(open.pop()),
+                WireType::EndGroup => return Err("a group ends that has not begun"),
+            }
+        }
+        Ok(())
+    }
+}
