@@ -43,7 +43,7 @@ const FILES: &[&str] = &[
 /// Starts everything, says how to use it, and runs until it is told to stop.
 pub(crate) fn serve(paths: &Paths) -> Result<ExitCode> {
     let stop = stop_flag()?;
-    let chancery = build(paths)?;
+    let chancery = build(paths, Profile::Release)?;
     let mut demo =
         Demo::start(paths, &chancery, paths.target.join("demo"), &Ports::usual()?, &stop)?;
     say!("{}", demo.instructions(paths));
@@ -57,16 +57,16 @@ pub(crate) fn serve(paths: &Paths) -> Result<ExitCode> {
 }
 
 /// Starts everything, drives a real Envoy and a real gRPC client through it, and judges.
-pub(crate) fn check(paths: &Paths) -> Result<ExitCode> {
+pub(crate) fn check(paths: &Paths, profile: Profile) -> Result<()> {
     let stop = stop_flag()?;
-    let chancery = build(paths)?;
+    let chancery = build(paths, profile)?;
     let dir = paths.target.join(format!("demo-check-{}", std::process::id()));
     let demo = Demo::start(paths, &chancery, dir.clone(), &Ports::free()?, &stop)?;
     demo.drive(paths).with_context(|| format!("the logs are in {}", dir.display()))?;
     demo.stop();
     fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
     say!("demo: Envoy and the gRPC client took their config and followed a moved endpoint");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Set by SIGINT and SIGTERM.
@@ -78,11 +78,27 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn build(paths: &Paths) -> Result<PathBuf> {
+/// What is built: for people, or what the tests have built anyway.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Profile {
+    Release,
+    Dev,
+}
+
+fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     setup::all(paths)?;
-    say!("building chancery (release; some minutes the first time)");
-    proc::run(paths.cargo("build").args(["--release", "--package", "chancery-server"]))?;
-    Ok(paths.target.join("release/chancery"))
+    let mut cargo = paths.cargo("build");
+    cargo.args(["--package", "chancery-server"]);
+    let dir = match profile {
+        Profile::Release => {
+            say!("building chancery (release; some minutes the first time)");
+            cargo.arg("--release");
+            "release"
+        }
+        Profile::Dev => "debug",
+    };
+    proc::run(&mut cargo)?;
+    Ok(paths.target.join(dir).join("chancery"))
 }
 
 /// The ports of one demo, by the names that the templates use.

@@ -54,7 +54,7 @@ fn run() -> Result<ExitCode> {
     match args.as_slice() {
         ["setup"] => setup::all(&paths)?,
         ["demo"] => return demo::serve(&paths),
-        ["demo", "--check"] => return demo::check(&paths),
+        ["demo", "--check"] => demo::check(&paths, demo::Profile::Release)?,
         ["test", rest @ ..] => return test(&paths, rest),
         ["verify"] => verify::verify(&paths)?,
         ["fix"] => verify::fix(&paths)?,
@@ -69,31 +69,73 @@ fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the tests, with cargo's own output. Arguments that are not ours go to `cargo test`.
+/// Runs the tests, with cargo's own output. Arguments that are not ours go to `cargo test`. When nothing
+/// narrows it down, the demo is tried too.
 fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     setup::all(paths)?;
+    let call = TestCall::parse(args);
     let mut cargo = paths.cargo("test");
-    let ours = args.iter().take_while(|arg| **arg != "--");
-    let names_package = ours.clone().any(|arg| {
-        ["-p", "--package", "--workspace", "--all", "--manifest-path"].contains(arg)
-            || arg.starts_with("--package=")
-    });
-    if !names_package {
+    if !call.names_package {
         cargo.arg("--workspace");
     }
-    let mut before_separator = true;
-    for arg in args {
-        before_separator &= *arg != "--";
-        match *arg {
-            "--long" if before_separator => {
-                cargo.env("CHANCERY_TEST_LONG", "1");
-            }
-            other => {
-                cargo.arg(other);
-            }
+    if call.is_long {
+        cargo.env("CHANCERY_TEST_LONG", "1");
+    }
+    cargo.args(&call.rest);
+    say!("running the tests: {}", proc::shown(&cargo));
+    if !proc::status(&mut cargo)?.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    if call.rest.is_empty() {
+        say!("trying the demo, with a real Envoy and a real gRPC client");
+        demo::check(paths, demo::Profile::Dev)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `cargo xtask test` was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct TestCall<'a> {
+    /// The long forms of tests.
+    is_long: bool,
+    /// A package was named: not the whole workspace.
+    names_package: bool,
+    /// For `cargo test`.
+    rest: Vec<&'a str>,
+}
+
+impl<'a> TestCall<'a> {
+    fn parse(args: &[&'a str]) -> Self {
+        let separator = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+        let (ours, theirs) = args.split_at(separator);
+        let packages = ["-p", "--package", "--workspace", "--all", "--manifest-path"];
+        Self {
+            is_long: ours.contains(&"--long"),
+            names_package: ours
+                .iter()
+                .any(|arg| packages.contains(arg) || arg.starts_with("--package=")),
+            rest: ours.iter().filter(|arg| **arg != "--long").chain(theirs).copied().collect(),
         }
     }
-    say!("running the tests: {}", proc::shown(&cargo));
-    let status = proc::status(&mut cargo)?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_a_test_run_are_told_apart() {
+        let call = TestCall::parse(&["--long", "-p", "chancery-view", "--", "--long"]);
+        assert_eq!(
+            call,
+            TestCall {
+                is_long: true,
+                names_package: true,
+                rest: vec!["-p", "chancery-view", "--", "--long"]
+            }
+        );
+        let call = TestCall::parse(&["diff"]);
+        assert!(!call.is_long && !call.names_package);
+        assert_eq!(TestCall::parse(&["--long"]).rest, Vec::<&str>::new());
+    }
 }
