@@ -1,1 +1,27 @@
-//! The gRPC discovery services
+//! The gRPC discovery services.
+//!
+//! An own accept loop over hyper's HTTP/2, no generated services: a path is a row of the type table,
+//! a request is decoded from the bytes that the connection read, and a response is the shared bytes
+//! of the state, handed to HTTP/2 by reference (design 4.4, 4.13).
+//!
+//! Invariants:
+//! - Response headers go out before anything else.
+//! - Reading never waits for writing. A client that does not read holds up its own stream only.
+//! - Whatever a client sends, the answer is a status on that stream; nothing it sends can end
+//!   another stream, the accept loop or the process.
+
+mod body;
+mod config;
+mod connection;
+mod framing;
+mod grpc;
+mod methods;
+mod metrics;
+mod node;
+mod reader;
+mod serve;
+mod service;
+
+pub use config::{Config, ConfigError};
+pub use metrics::METRICS;
+pub use serve::serve;

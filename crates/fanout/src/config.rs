@@ -1,0 +1,82 @@
+//! What can be set, with its defaults and its rules.
+
+use std::num::NonZeroUsize;
+
+/// Settings of the fan-out.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Number of shards; 0 is one per core.
+    pub shards: usize,
+    /// Events that a shard's inbox holds. When it is full the readers of its streams wait, and TCP
+    /// makes their clients wait; the shard never does.
+    pub inbox_events: usize,
+    /// Events, sessions and timers that a shard handles before it lets other tasks run.
+    pub turn_work_max: usize,
+    /// Streams that the replica serves at a time; one more is refused with `RESOURCE_EXHAUSTED`
+    /// (OPS-11).
+    pub streams_max: usize,
+    /// `ControlPlane.identifier` of every response: names this replica (SVC-20).
+    pub control_plane: String,
+    /// Settings of the protocol.
+    pub session: chancery_protocol::Config,
+}
+
+/// A setting that can not be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}, it has to be at least {min}")]
+pub struct ConfigError {
+    /// The field of [`Config`].
+    pub key: &'static str,
+    /// Its value.
+    pub value: usize,
+    /// The least that it may be.
+    pub min: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            shards: 0,
+            inbox_events: 1024,
+            turn_work_max: 128,
+            streams_max: 200_000,
+            control_plane: "chancery".to_owned(),
+            session: chancery_protocol::Config::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Checks the rules that the types do not express.
+    ///
+    /// # Errors
+    /// Names the first setting that can not be.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let at_least = |key, value, min| match value < min {
+            true => Err(ConfigError { key, value, min }),
+            false => Ok(()),
+        };
+        at_least("inbox_events", self.inbox_events, 1)?;
+        at_least("turn_work_max", self.turn_work_max, 1)?;
+        at_least("streams_max", self.streams_max, 1)
+    }
+
+    pub(crate) fn n_shards(&self) -> usize {
+        match self.shards {
+            0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+            n => n,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_a_zero_bound_is_not() {
+        assert_eq!(Config::default().validate(), Ok(()));
+        let error = Config { inbox_events: 0, ..Config::default() }.validate().unwrap_err();
+        assert_eq!(error.to_string(), "inbox_events is 0, it has to be at least 1");
+    }
+}

@@ -1,0 +1,79 @@
+//! What a shard holds of one stream.
+
+use std::{sync::Arc, time::SystemTime};
+
+use chancery_model::{Node, Revision, ScopeName};
+use chancery_protocol::{Session, SyncState};
+use tokio::time::Instant;
+
+use crate::{
+    line::Line,
+    status::{NackRecord, StreamStatus, Unsettled, UnsettledState},
+};
+
+/// Scopes that a node sees, in layers; one list per shard for all nodes with equal ones.
+pub(crate) type ScopeList = Arc<[ScopeName]>;
+
+/// A stream that has sent its first request.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) line: Arc<Line>,
+    pub(crate) session: Session,
+    pub(crate) node: Arc<Node>,
+    /// The assignment that holds for the node, with its scopes; `None` if none does: such a node has
+    /// no view, which is not the same as an empty one (OPS-05).
+    pub(crate) assigned: Option<(Arc<str>, ScopeList)>,
+    /// The revision of the assignments that `assigned` was found in.
+    pub(crate) assigned_at: Revision,
+    pub(crate) opened: Instant,
+    pub(crate) since: SystemTime,
+    /// The last refusal of each type: bounded by the types that the session may have.
+    pub(crate) nacks: Vec<NackRecord>,
+    /// It is in the queue of those to be polled.
+    pub(crate) queued: bool,
+    /// The client will send no more: to be ended when nothing can be sent.
+    pub(crate) half_closed: bool,
+    /// The time of its current entry in the timers.
+    pub(crate) wake_at: Option<u64>,
+}
+
+impl Entry {
+    pub(crate) fn scopes(&self) -> &[ScopeName] {
+        self.assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
+    }
+
+    /// Keeps a refusal in the place of the last one of its type.
+    pub(crate) fn record(&mut self, nack: NackRecord) {
+        match self.nacks.iter_mut().find(|known| known.type_url == nack.type_url) {
+            Some(known) => *known = nack,
+            None => self.nacks.push(nack),
+        }
+    }
+
+    /// What the client has not acknowledged up to a revision that the shard has seen.
+    pub(crate) fn unsettled(&self, revision: Revision, out: &mut Vec<Unsettled>) {
+        out.extend(self.session.unsettled(revision).map(|status| Unsettled {
+            node: self.node.id.clone(),
+            type_url: Some(status.type_url),
+            state: match (status.state, status.nack) {
+                (SyncState::Nacked, Some(nack)) => UnsettledState::Nacked(nack.message),
+                _ => UnsettledState::Pending,
+            },
+        }));
+    }
+
+    pub(crate) fn status(&self) -> StreamStatus {
+        let info = &self.line.info;
+        StreamStatus {
+            node: Arc::clone(&self.node),
+            peer: info.peer,
+            protocol: info.kind.protocol,
+            type_url: info.kind.type_url.clone(),
+            assignment: self.assigned.as_ref().map(|(name, _)| Arc::clone(name)),
+            scopes: self.scopes().to_vec(),
+            since: self.since,
+            subscriptions: self.session.status(),
+            nacks: self.nacks.clone(),
+        }
+    }
+}

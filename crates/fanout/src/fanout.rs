@@ -1,0 +1,134 @@
+//! The handle to the shards.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use chancery_model::{Revision, State};
+use chancery_view::Differ;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
+    line::{Line, Mailbox},
+    metrics::{METRICS, limit_hit},
+    shard::{Event, Inputs, Page, Shard, Streams},
+};
+
+/// The shards that serve all streams of a replica. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Fanout {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    shards: Vec<ShardHandle>,
+    streams: Streams,
+    streams_max: usize,
+}
+
+#[derive(Debug)]
+struct ShardHandle {
+    inbox: mpsc::Sender<Event>,
+    mailbox: Arc<Mailbox>,
+}
+
+/// Why a stream was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The replica serves as many as it may (OPS-11).
+    #[error("this replica serves {max} streams already, the most that streams_max allows")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+}
+
+impl Fanout {
+    /// Starts the shards. They follow `state`, which has to hold a state that is fit to be served
+    /// (OPS-04), until `cancel`.
+    #[must_use]
+    pub fn spawn(
+        config: Config,
+        state: watch::Receiver<Arc<State>>,
+        tracker: &TaskTracker,
+        cancel: CancellationToken,
+    ) -> Self {
+        METRICS.iter().for_each(|metric| metric.describe());
+        let config = Arc::new(config);
+        let differ = Arc::new(Differ::new());
+        let start = Instant::now();
+        let shards = (0..config.n_shards()).map(|n| {
+            let (sender, inbox) = mpsc::channel(config.inbox_events);
+            let mailbox = Arc::new(Mailbox::default());
+            let inputs =
+                Inputs { inbox, mailbox: Arc::clone(&mailbox), state: state.clone(), start };
+            let now = Arc::clone(&state.borrow());
+            let shard = Shard::new(Arc::clone(&config), now, Arc::clone(&differ), n);
+            tracker.spawn(shard.run(inputs, cancel.clone()));
+            ShardHandle { inbox: sender, mailbox }
+        });
+        let shards = shards.collect();
+        let streams = Streams::default();
+        Self { shared: Arc::new(Shared { shards, streams, streams_max: config.streams_max }) }
+    }
+
+    /// Opens a stream on the shard that has the fewest. Its session begins with its first request.
+    ///
+    /// # Errors
+    /// [`OpenError::TooMany`] if the replica has as many as it may.
+    pub fn open(&self, info: StreamInfo) -> Result<(Intake, Outlet), OpenError> {
+        let Shared { shards, streams, streams_max } = &*self.shared;
+        if streams.fetch_add(1, Ordering::Relaxed) >= *streams_max {
+            streams.fetch_sub(1, Ordering::Relaxed);
+            limit_hit("streams");
+            return Err(OpenError::TooMany { max: *streams_max });
+        }
+        let shard = shards
+            .iter()
+            .min_by_key(|shard| shard.mailbox.load.load(Ordering::Relaxed))
+            .expect("there is at least one shard");
+        let line = Line::new(info, Arc::clone(&shard.mailbox));
+        let outlet = Outlet::new(Arc::clone(&line), Arc::clone(streams));
+        Ok((Intake::new(line, shard.inbox.clone()), outlet))
+    }
+
+    /// Number of open streams, those without a request included.
+    #[must_use]
+    pub fn n_streams(&self) -> usize {
+        self.shared.streams.load(Ordering::Relaxed)
+    }
+
+    /// How every stream stands, at slightly different instants.
+    pub async fn nodes(&self) -> Vec<StreamStatus> {
+        self.ask(|from, reply| Event::Status { from, reply }).await
+    }
+
+    /// Who has not acknowledged yet what it should have of `revision`. A shard that has not seen that
+    /// revision counts.
+    pub async fn unsettled(&self, revision: Revision) -> Vec<Unsettled> {
+        self.ask(|from, reply| Event::Unsettled { revision, from, reply }).await
+    }
+
+    /// Asks all shards, page by page: a page is a bounded piece of a shard's time.
+    async fn ask<T>(&self, event: impl Fn(usize, oneshot::Sender<Page<T>>) -> Event) -> Vec<T> {
+        let mut items = Vec::new();
+        for shard in &self.shared.shards {
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let (reply, answer) = oneshot::channel();
+                if shard.inbox.send(event(at, reply)).await.is_err() {
+                    break;
+                }
+                // A shard that stops in between has no streams any more.
+                let Ok(page) = answer.await else { break };
+                items.extend(page.items);
+                from = page.next;
+            }
+        }
+        items
+    }
+}

@@ -1,0 +1,329 @@
+//! What a stream's transport and its shard share: a one-slot outbox, and the flags around it.
+//!
+//! Late binding (design 4.6): a response is built when the transport has nothing left to write, never
+//! earlier, so that it always tells the newest state. The transport says so by asking for the next
+//! message; a shard that wanted to send before that leaves a mark, and is called back through its
+//! ready list.
+//!
+//! Invariants:
+//! - The shard puts a message only into an empty slot, and only the shard does.
+//! - A line is at most once in its shard's ready list, so the list is bounded by the streams.
+//! - Nothing here waits: both sides hold the lock for a few instructions.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use chancery_model::Node;
+use chancery_protocol::{Message, Request, StreamKind};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+
+use crate::{
+    shard::Event,
+    status::{End, EndCode},
+};
+
+/// No session has been made for the line yet, or it is gone.
+const NO_KEY: u32 = u32::MAX;
+
+/// What is known of a stream when it opens.
+#[derive(Debug, Clone)]
+pub struct StreamInfo {
+    /// Protocol, and the type of a stream that is not aggregated.
+    pub kind: StreamKind,
+    /// Where the client connects from.
+    pub peer: SocketAddr,
+}
+
+/// What the transport of a stream is given next.
+#[derive(Debug)]
+pub enum Delivery {
+    /// A response to write.
+    Message(Message),
+    /// The stream is over.
+    End(End),
+}
+
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) info: StreamInfo,
+    /// The session's place in the shard. Read and written by the shard only.
+    key: AtomicU32,
+    outbox: Mutex<Outbox>,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Debug, Default)]
+struct Outbox {
+    message: Option<Message>,
+    end: Option<End>,
+    waker: Option<Waker>,
+    /// The transport is busy with the message it took, and has not asked for another.
+    busy: bool,
+    /// The shard may have more to send as soon as the transport asks.
+    wanted: bool,
+    /// The transport is gone.
+    closed: bool,
+    /// The line is in the ready list.
+    listed: bool,
+}
+
+/// How the transports of a shard's streams call it, without ever waiting for it.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    ready: Mutex<Vec<Arc<Line>>>,
+    pub(crate) notify: Notify,
+    /// Streams of the shard.
+    pub(crate) load: AtomicUsize,
+}
+
+/// What a line asks of its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// It can take another message.
+    Hungry,
+    /// Its transport is gone: forget the session.
+    Closed,
+}
+
+// === impl Mailbox ===
+
+impl Mailbox {
+    /// Moves the lines that called into `out`.
+    pub(crate) fn take(&self, out: &mut Vec<Arc<Line>>) {
+        out.append(&mut self.ready.lock());
+    }
+
+    fn push(&self, line: Arc<Line>) {
+        self.ready.lock().push(line);
+        self.notify.notify_one();
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    pub(crate) fn new(info: StreamInfo, mailbox: Arc<Mailbox>) -> Arc<Self> {
+        Arc::new(Self {
+            info,
+            key: AtomicU32::new(NO_KEY),
+            outbox: Mutex::new(Outbox::default()),
+            mailbox,
+        })
+    }
+
+    pub(crate) fn key(&self) -> Option<u32> {
+        Some(self.key.load(Ordering::Relaxed)).filter(|key| *key != NO_KEY)
+    }
+
+    pub(crate) fn set_key(&self, key: Option<u32>) {
+        self.key.store(key.unwrap_or(NO_KEY), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        let outbox = self.outbox.lock();
+        outbox.closed || outbox.end.is_some()
+    }
+
+    /// Whether a message may be put now. If not, the shard is called when it may.
+    pub(crate) fn can_take(&self) -> bool {
+        let mut outbox = self.outbox.lock();
+        let free = !outbox.busy && outbox.message.is_none() && outbox.end.is_none();
+        outbox.wanted |= !free;
+        free
+    }
+
+    /// Hands a message to the transport. The slot has to be empty, see [`Line::can_take`].
+    pub(crate) fn put(&self, message: Message, then: Then) {
+        let waker = {
+            let mut outbox = self.outbox.lock();
+            debug_assert!(outbox.message.is_none(), "a message was put into a full slot");
+            outbox.message = Some(message);
+            outbox.wanted |= then == Then::CallBack;
+            outbox.waker.take()
+        };
+        wake(waker);
+    }
+
+    /// Ends the stream after the message that waits in the slot, if any. The first end counts.
+    pub(crate) fn end(&self, end: End) {
+        let waker = {
+            let mut outbox = self.outbox.lock();
+            outbox.end.get_or_insert(end);
+            outbox.waker.take()
+        };
+        wake(waker);
+    }
+
+    /// Takes the line's call, after it was taken from the ready list.
+    pub(crate) fn answer(&self) -> Call {
+        let mut outbox = self.outbox.lock();
+        outbox.listed = false;
+        if outbox.closed { Call::Closed } else { Call::Hungry }
+    }
+
+    fn poll_next(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<Delivery> {
+        let call = {
+            let mut outbox = self.outbox.lock();
+            if let Some(message) = outbox.message.take() {
+                outbox.busy = true;
+                return Poll::Ready(Delivery::Message(message));
+            }
+            if let Some(end) = outbox.end.clone() {
+                return Poll::Ready(Delivery::End(end));
+            }
+            outbox.busy = false;
+            match &mut outbox.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            let call = outbox.wanted && !outbox.listed;
+            outbox.wanted = false;
+            outbox.listed |= call;
+            call
+        };
+        if call {
+            self.mailbox.push(Arc::clone(self));
+        }
+        Poll::Pending
+    }
+
+    fn close(self: &Arc<Self>) {
+        let call = {
+            let mut outbox = self.outbox.lock();
+            outbox.closed = true;
+            outbox.message = None;
+            outbox.waker = None;
+            let call = !outbox.listed;
+            outbox.listed = true;
+            call
+        };
+        if call {
+            self.mailbox.push(Arc::clone(self));
+        }
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Whether the shard wants to hear when a message has been written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// It may have more to send.
+    CallBack,
+    /// Only an event can give it more to send.
+    Rest,
+}
+
+// === impl Intake ===
+
+/// The requests' way in. One per stream, held by what reads the client's messages.
+#[derive(Debug, Clone)]
+pub struct Intake {
+    line: Arc<Line>,
+    inbox: mpsc::Sender<Event>,
+}
+
+/// The shard has stopped: the replica shuts down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the replica is shutting down")]
+pub struct Stopped;
+
+impl Intake {
+    pub(crate) fn new(line: Arc<Line>, inbox: mpsc::Sender<Event>) -> Self {
+        Self { line, inbox }
+    }
+
+    /// Hands over a request, in the order in which the client sent them. Waits while the shard's
+    /// inbox is full.
+    ///
+    /// `node` is the client's identity, in the first request and in any where it has changed.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the shard is gone.
+    pub async fn request(&self, request: Request, node: Option<Arc<Node>>) -> Result<(), Stopped> {
+        self.send(Event::Request { line: Arc::clone(&self.line), request, node }).await
+    }
+
+    /// Says that the client will send no more (SOTW-111): the stream ends with OK when it has been sent
+    /// what can be sent now.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the shard is gone.
+    pub async fn half_close(&self) -> Result<(), Stopped> {
+        self.send(Event::HalfClose { line: Arc::clone(&self.line) }).await
+    }
+
+    /// Ends the stream from the transport's side. The first end of a stream counts.
+    pub fn end(&self, end: End) {
+        self.line.end(end);
+    }
+
+    /// A handle that can do nothing but end the stream.
+    #[must_use]
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::clone(&self.line))
+    }
+
+    async fn send(&self, event: Event) -> Result<(), Stopped> {
+        self.inbox.send(event).await.map_err(|_| {
+            self.end(End::new(EndCode::Unavailable, Stopped.to_string()));
+            Stopped
+        })
+    }
+}
+
+/// Ends one stream, from outside of it: a drain, a connection that has reached its age.
+#[derive(Debug, Clone)]
+pub struct Ender(Arc<Line>);
+
+impl Ender {
+    /// Ends the stream. The first end of a stream counts.
+    pub fn end(&self, end: End) {
+        self.0.end(end);
+    }
+}
+
+// === impl Outlet ===
+
+/// The responses' way out. One per stream, held by what writes to the client. Dropping it frees all
+/// that the replica holds for the stream (SOTW-111).
+#[derive(Debug)]
+pub struct Outlet {
+    line: Arc<Line>,
+    streams: Arc<AtomicUsize>,
+}
+
+impl Outlet {
+    /// Counts the stream in; `streams` is the number of all open ones.
+    pub(crate) fn new(line: Arc<Line>, streams: Arc<AtomicUsize>) -> Self {
+        line.mailbox.load.fetch_add(1, Ordering::Relaxed);
+        Self { line, streams }
+    }
+
+    /// The next thing to write. Asking means that all before it has been handed to the transport: a
+    /// response is not built earlier than that.
+    ///
+    /// After [`Delivery::End`] it is that same end for ever.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Delivery> {
+        self.line.poll_next(cx)
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.line.mailbox.load.fetch_sub(1, Ordering::Relaxed);
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+        self.line.close();
+    }
+}

@@ -1,0 +1,278 @@
+//! What a shard does for one session: opening, requests, responses, scopes, the end.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use chancery_model::{Node, Revision, ScopeName, TypeUrl};
+use chancery_protocol::{ErrorCode, ProtocolError, Request, Session, Verdict};
+use tracing::{debug, warn};
+
+use crate::{
+    entry::{Entry, ScopeList},
+    line::{Line, Then},
+    metrics::limit_hit,
+    shard::{Now, Shard, key, place},
+    status::{End, EndCode, NackRecord},
+};
+
+impl Shard {
+    pub(crate) fn on_request(
+        &mut self,
+        line: &Arc<Line>,
+        request: Request,
+        node: Option<Arc<Node>>,
+        now: Now,
+    ) {
+        // What a stream sent before it ended may still arrive.
+        if line.is_closed() {
+            return;
+        }
+        let at = match (line.key().map(place), node) {
+            (Some(at), None) => at,
+            (Some(at), Some(node)) => {
+                self.adopt(at, node);
+                at
+            }
+            (None, Some(node)) => self.open(line, node, now),
+            (None, None) => {
+                let text = "the first request of the stream has no node";
+                line.end(End::new(EndCode::InvalidArgument, text));
+                self.metrics.ends_refused.increment(1);
+                return;
+            }
+        };
+        let view = self.view_of(at);
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        match entry.session.on_request(request, view.as_ref(), now.ms) {
+            Ok(receipt) => {
+                self.metrics.of(&receipt.type_url).requests.increment(1);
+                if let Some(verdict) = receipt.verdict {
+                    self.on_verdict(at, &receipt.type_url, verdict, now);
+                }
+                self.register_changes(at);
+                self.enqueue(at);
+            }
+            Err(error) => {
+                debug!(node = %entry.node.id, peer = %entry.line.info.peer, %error, "stream refused");
+                let code = match error.code() {
+                    ErrorCode::InvalidArgument => EndCode::InvalidArgument,
+                    ErrorCode::ResourceExhausted => EndCode::ResourceExhausted,
+                };
+                if let Some(limit) = limit_of(&error) {
+                    limit_hit(limit);
+                }
+                self.metrics.ends_refused.increment(1);
+                line.end(End::new(code, error.to_string()));
+                self.forget(key(at));
+            }
+        }
+    }
+
+    /// SOTW-111: the stream ends with OK once nothing more can be sent to it at the moment.
+    pub(crate) fn on_half_close(&mut self, line: &Arc<Line>) {
+        match line.key().map(place) {
+            Some(at) => {
+                if let Some(entry) = self.sessions.get_mut(at) {
+                    entry.half_closed = true;
+                }
+                self.enqueue(at);
+            }
+            None => line.end(End::ok()),
+        }
+    }
+
+    /// Sends the session's next response, if it has one and its transport can take it.
+    pub(crate) fn poll_session(&mut self, at: usize, now: Now) {
+        self.reassign(at);
+        let Some(entry) = self.sessions.get(at) else { return };
+        if !entry.line.can_take() {
+            return;
+        }
+        let view = self.view_of(at);
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        match entry.session.poll(view.as_ref(), &self.differ, now.ms) {
+            Some(response) => {
+                let metrics = self.metrics.of(response.type_url());
+                metrics.pushes.increment(1);
+                let n_resources = response.n_resources() + response.removed().len();
+                metrics.pushed_resources.increment(n_resources as u64);
+                let message = response.into_message(&self.config.control_plane);
+                metrics.pushed_bytes.increment(message.len() as u64);
+                // Nothing to wake up for is nothing that could be sent, either.
+                let then = match entry.session.wake_at(now.ms) {
+                    Some(_) => Then::CallBack,
+                    None => Then::Rest,
+                };
+                entry.line.put(message, then);
+            }
+            None if entry.half_closed => {
+                entry.line.end(End::ok());
+                self.metrics.ends_half_close.increment(1);
+                self.forget(key(at));
+                return;
+            }
+            None => {}
+        }
+        self.set_timer(at, now);
+    }
+
+    /// Frees everything that is held for a session (SOTW-111).
+    pub(crate) fn forget(&mut self, session: u32) {
+        let Some(entry) = self.sessions.try_remove(place(session)) else { return };
+        entry.line.set_key(None);
+        self.metrics.streams(&entry.line.info.kind).decrement(1.0);
+        for interest in entry.session.interest() {
+            self.index.forget(session, entry.scopes(), &interest);
+        }
+        if !entry.line.is_closed() {
+            self.metrics.ends_client.increment(1);
+        }
+        if let Some((_, scopes)) = entry.assigned {
+            self.views.release(scopes);
+        }
+    }
+
+    /// Finds the session's scopes anew if the assignments have changed since, and registers it under
+    /// those it has not been registered under.
+    pub(crate) fn reassign(&mut self, at: usize) {
+        let changed = self.views.state().assignments.changed;
+        if self.sessions.get(at).is_none_or(|entry| entry.assigned_at == changed) {
+            return;
+        }
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        entry.assigned_at = changed;
+        let node = Arc::clone(&entry.node);
+        let new = self.assign(&node);
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let old = std::mem::replace(&mut entry.assigned, new);
+        if old.is_some() != entry.assigned.is_some() || scopes_of(&old) != entry.scopes() {
+            let missing = |from: &[ScopeName], other: &[ScopeName]| -> Vec<ScopeName> {
+                from.iter().filter(|scope| !other.contains(scope)).cloned().collect()
+            };
+            let gone = missing(scopes_of(&old), entry.scopes());
+            let come = missing(entry.scopes(), scopes_of(&old));
+            for interest in entry.session.interest() {
+                self.index.forget(key(at), &gone, &interest);
+                self.index.note(key(at), &come, &interest);
+            }
+            entry.session.on_new_view();
+            self.enqueue(at);
+        }
+        if let Some((_, scopes)) = old {
+            self.views.release(scopes);
+        }
+    }
+
+    fn open(&mut self, line: &Arc<Line>, node: Arc<Node>, now: Now) -> usize {
+        let assigned = self.assign(&node);
+        let entry = Entry {
+            line: Arc::clone(line),
+            session: Session::new(line.info.kind.clone(), Arc::clone(&self.protocol)),
+            node,
+            assigned,
+            assigned_at: self.views.state().assignments.changed,
+            opened: now.instant,
+            since: SystemTime::now(),
+            nacks: Vec::new(),
+            queued: false,
+            half_closed: false,
+            wake_at: None,
+        };
+        debug!(node = %entry.node.id, peer = %line.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
+        let at = self.sessions.insert(entry);
+        line.set_key(Some(key(at)));
+        self.metrics.streams(&line.info.kind).increment(1.0);
+        at
+    }
+
+    /// Takes over what a node says of itself now (SOTW-03).
+    fn adopt(&mut self, at: usize, node: Arc<Node>) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        entry.node = node;
+        // No revision of the assignments: they have to be looked at again.
+        entry.assigned_at = Revision(u64::MAX);
+        self.reassign(at);
+    }
+
+    /// The first assignment that holds for the node, and its scopes.
+    fn assign(&mut self, node: &Node) -> Option<(Arc<str>, ScopeList)> {
+        let state = Arc::clone(self.views.state());
+        let assignment = state.assignments.for_node(node)?;
+        let scopes = self.views.intern(assignment.scopes_for(node));
+        Some((Arc::clone(&assignment.name), scopes))
+    }
+
+    fn view_of(&mut self, at: usize) -> Option<chancery_view::View> {
+        let (_, scopes) = self.sessions.get(at)?.assigned.as_ref()?;
+        Some(self.views.of(scopes))
+    }
+
+    /// Registers what the last request changed of the session's interests.
+    fn register_changes(&mut self, at: usize) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        for interest in entry.session.drain_interest() {
+            self.index.note(key(at), entry.scopes(), &interest);
+        }
+    }
+
+    fn on_verdict(&mut self, at: usize, type_url: &TypeUrl, verdict: Verdict, now: Now) {
+        match verdict {
+            Verdict::Ack { revision, waited_ms } => {
+                self.metrics.of(type_url).acks.increment(1);
+                self.metrics.ack_seconds.record(Duration::from_millis(waited_ms).as_secs_f64());
+                let Some(entry) = self.sessions.get(at) else { return };
+                // What was there when the stream opened did not come to it as a commit.
+                if let Some(arrival) = self.commits.arrival(revision)
+                    && arrival >= entry.opened
+                {
+                    let passed = now.instant.saturating_duration_since(arrival);
+                    self.metrics.convergence_seconds.record(passed.as_secs_f64());
+                }
+            }
+            Verdict::Nack { version, code, message } => {
+                self.metrics.of(type_url).nacks.increment(1);
+                let Some(entry) = self.sessions.get_mut(at) else { return };
+                let (node, peer) = (&entry.node.id, entry.line.info.peer);
+                warn!(%node, %peer, %type_url, %version, code, message, "client rejected a response");
+                let time = SystemTime::now();
+                entry.record(NackRecord {
+                    type_url: type_url.clone(),
+                    version,
+                    code,
+                    message,
+                    time,
+                });
+            }
+        }
+    }
+
+    /// Makes sure that the session is looked at when it wants to be. An earlier entry stays.
+    fn set_timer(&mut self, at: usize, now: Now) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        if let Some(wake_at) = entry.session.wake_at(now.ms)
+            && entry.wake_at.is_none_or(|known| wake_at < known)
+        {
+            entry.wake_at = Some(wake_at);
+            self.timers.set(wake_at, key(at));
+        }
+    }
+}
+
+fn scopes_of(assigned: &Option<(Arc<str>, ScopeList)>) -> &[ScopeName] {
+    assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
+}
+
+/// The limit that a request exceeds, as the metric names it.
+fn limit_of(error: &ProtocolError) -> Option<&'static str> {
+    match error {
+        ProtocolError::TypesTooMany { .. } => Some("types"),
+        ProtocolError::NamesTooMany { .. } => Some("names"),
+        ProtocolError::Name(_) => Some("name_bytes"),
+        ProtocolError::TypeMissing
+        | ProtocolError::Type(_)
+        | ProtocolError::TypeForeign { .. }
+        | ProtocolError::Variant => None,
+    }
+}

@@ -1,0 +1,40 @@
+//! What the transport counts, beside the fan-out.
+
+use chancery_fanout::{Metric, MetricKind};
+use metrics::{Counter, Gauge, counter, gauge};
+
+const CONNECTIONS: &str = "chancery_xds_connections";
+const CONNECTIONS_TOTAL: &str = "chancery_xds_connections_total";
+const ACCEPT_ERRORS: &str = "chancery_xds_accept_errors_total";
+const REQUEST_BYTES: &str = "chancery_xds_request_bytes_total";
+
+/// Every metric of this crate.
+pub const METRICS: &[Metric] = &[
+    Metric::new(CONNECTIONS, MetricKind::Gauge, "Open connections."),
+    Metric::new(CONNECTIONS_TOTAL, MetricKind::Counter, "Connections that were accepted."),
+    Metric::new(
+        ACCEPT_ERRORS,
+        MetricKind::Counter,
+        "Times that no connection could be accepted, most often because no file was free.",
+    ),
+    Metric::new(REQUEST_BYTES, MetricKind::Counter, "Bytes of discovery requests."),
+];
+
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    pub(crate) connections: Gauge,
+    pub(crate) connections_total: Counter,
+    pub(crate) accept_errors: Counter,
+    pub(crate) request_bytes: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            connections: gauge!(CONNECTIONS),
+            connections_total: counter!(CONNECTIONS_TOTAL),
+            accept_errors: counter!(ACCEPT_ERRORS),
+            request_bytes: counter!(REQUEST_BYTES),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Who a client says it is: read once per stream, and again only when it says something else.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use chancery_model::{Locality, Node};
+use chancery_proto::node as proto;
+use prost::Message;
+use prost_types::{Struct, value::Kind};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Why a stream is refused for its node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NodeError {
+    /// SOTW-06.
+    #[error("the first request of a stream has to carry a node")]
+    Missing,
+    /// SOTW-06.
+    #[error("node.id is empty; a client has to say who it is (--service-node in Envoy)")]
+    NoId,
+    /// SOTW-03.
+    #[error("node.{field} was {old:?} at the start of the stream and is {new:?} now")]
+    Changed { field: &'static str, old: String, new: String },
+    /// It is no `Node`.
+    #[error("malformed node: {0}")]
+    Malformed(prost::DecodeError),
+    /// OPS-11.
+    #[error("the node has {len} bytes, at most {max} are allowed (node_bytes_max)")]
+    TooLong { len: usize, max: usize },
+    /// OPS-11.
+    #[error("node.metadata has more than {max} scalars (node_metadata_max)")]
+    Metadata { max: usize },
+}
+
+/// The node of one stream.
+#[derive(Debug)]
+pub(crate) struct NodeReader {
+    bytes_max: usize,
+    metadata_max: usize,
+    /// Envoy puts the same tens of kilobytes into every request: bytes that were read once are known
+    /// by their hash. A client that made two nodes with one hash would only keep its own old one.
+    seen: u128,
+    node: Option<Arc<Node>>,
+}
+
+impl NodeReader {
+    pub(crate) fn new(bytes_max: usize, metadata_max: usize) -> Self {
+        Self { bytes_max, metadata_max, seen: 0, node: None }
+    }
+
+    /// Reads the node of a request. Gives it only if it is new or has changed.
+    pub(crate) fn read(&mut self, bytes: Option<Bytes>) -> Result<Option<Arc<Node>>, NodeError> {
+        let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
+            return match self.node {
+                Some(_) => Ok(None),
+                None => Err(NodeError::Missing),
+            };
+        };
+        let (len, max) = (bytes.len(), self.bytes_max);
+        if len > max {
+            return Err(NodeError::TooLong { len, max });
+        }
+        let hash = xxh3_128(&bytes);
+        if self.node.is_some() && self.seen == hash {
+            return Ok(None);
+        }
+        let node = proto::Node::decode(bytes).map_err(NodeError::Malformed)?;
+        let node = to_model(node, self.metadata_max)?;
+        if node.id.is_empty() {
+            return Err(NodeError::NoId);
+        }
+        if let Some(known) = &self.node {
+            let same = |field, old: &String, new: &String| match old == new {
+                true => Ok(()),
+                false => Err(NodeError::Changed { field, old: old.clone(), new: new.clone() }),
+            };
+            same("id", &known.id, &node.id)?;
+            same("cluster", &known.cluster, &node.cluster)?;
+            if **known == node {
+                self.seen = hash;
+                return Ok(None);
+            }
+        }
+        let node = Arc::new(node);
+        self.seen = hash;
+        self.node = Some(Arc::clone(&node));
+        Ok(Some(node))
+    }
+}
+
+fn to_model(node: proto::Node, metadata_max: usize) -> Result<Node, NodeError> {
+    let user_agent = user_agent(&node);
+    let mut metadata = BTreeMap::new();
+    if let Some(fields) = node.metadata {
+        flatten(String::new(), fields, metadata_max, &mut metadata)?;
+    }
+    let locality = node.locality.map(|locality| Locality {
+        region: locality.region,
+        zone: locality.zone,
+        sub_zone: locality.sub_zone,
+    });
+    Ok(Node {
+        id: node.id,
+        cluster: node.cluster,
+        locality: locality.unwrap_or_default(),
+        metadata,
+        user_agent,
+        client_features: node.client_features,
+    })
+}
+
+/// `name/version`, as far as they are there.
+fn user_agent(node: &proto::Node) -> String {
+    let version = match &node.user_agent_version {
+        Some(proto::UserAgentVersion::Text(text)) => text.clone(),
+        Some(proto::UserAgentVersion::Build(build)) => {
+            let number = |v: &proto::SemanticVersion| {
+                format!("{}.{}.{}", v.major_number, v.minor_number, v.patch)
+            };
+            build.version.as_ref().map(number).unwrap_or_default()
+        }
+        None => node.build_version.clone(),
+    };
+    match (node.user_agent_name.as_str(), version.as_str()) {
+        (name, "") => name.to_owned(),
+        ("", version) => version.to_owned(),
+        (name, version) => format!("{name}/{version}"),
+    }
+}
+
+/// Scalars by their path. Depth is bounded by the protobuf decoder's recursion limit.
+fn flatten(
+    prefix: String,
+    fields: Struct,
+    max: usize,
+    out: &mut BTreeMap<String, String>,
+) -> Result<(), NodeError> {
+    for (key, value) in fields.fields {
+        let path = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+        let text = match value.kind {
+            Some(Kind::StringValue(text)) => text,
+            Some(Kind::BoolValue(value)) => value.to_string(),
+            Some(Kind::NumberValue(number)) => decimal(number),
+            Some(Kind::StructValue(fields)) => {
+                flatten(path, fields, max, out)?;
+                continue;
+            }
+            Some(Kind::NullValue(_) | Kind::ListValue(_)) | None => continue,
+        };
+        if out.len() >= max {
+            return Err(NodeError::Metadata { max });
+        }
+        out.entry(path).or_insert(text);
+    }
+    Ok(())
+}
+
+/// A number as people write it: `3`, `0.5`, never `3.0`, `-0` or `1e3`.
+fn decimal(number: f64) -> String {
+    match number == 0.0 {
+        true => "0".to_owned(),
+        false => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::Value;
+
+    use super::*;
+
+    fn reader() -> NodeReader {
+        NodeReader::new(1024, 8)
+    }
+
+    fn node(id: &str, cluster: &str) -> proto::Node {
+        proto::Node { id: id.into(), cluster: cluster.into(), ..proto::Node::default() }
+    }
+
+    fn bytes(node: &proto::Node) -> Option<Bytes> {
+        Some(node.encode_to_vec().into())
+    }
+
+    fn value(kind: Kind) -> Value {
+        Value { kind: Some(kind) }
+    }
+
+    fn fields(all: impl IntoIterator<Item = (&'static str, Value)>) -> Struct {
+        Struct { fields: all.into_iter().map(|(key, value)| (key.into(), value)).collect() }
+    }
+
+    /// SOTW-06, SOTW-02: needed once per stream.
+    #[test]
+    fn the_first_request_needs_a_node_with_an_id() {
+        assert_eq!(reader().read(None), Err(NodeError::Missing));
+        assert_eq!(reader().read(Some(Bytes::new())), Err(NodeError::Missing));
+        assert_eq!(reader().read(bytes(&node("", "c"))), Err(NodeError::NoId));
+        let mut reader = reader();
+        assert_eq!(reader.read(bytes(&node("a", "c"))).unwrap().unwrap().id, "a");
+        assert_eq!(reader.read(None), Ok(None));
+        assert_eq!(reader.read(bytes(&node("a", "c"))), Ok(None));
+    }
+
+    /// SOTW-03: another id or cluster is another client; other metadata is adopted.
+    #[test]
+    fn a_node_may_change_what_it_says_but_not_who_it_is() {
+        let mut reader = reader();
+        reader.read(bytes(&node("a", "c"))).unwrap().unwrap();
+        let error = reader.read(bytes(&node("b", "c"))).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "node.id was \"a\" at the start of the stream and is \"b\" now"
+        );
+        assert!(matches!(
+            reader.read(bytes(&node("a", "d"))),
+            Err(NodeError::Changed { field: "cluster", .. })
+        ));
+        let mut changed = node("a", "c");
+        changed.metadata = Some(fields([("mesh", value(Kind::StringValue("m1".into())))]));
+        let adopted = reader.read(bytes(&changed)).unwrap().unwrap();
+        assert_eq!(adopted.metadata["mesh"], "m1");
+        assert_eq!(reader.read(bytes(&changed)), Ok(None));
+    }
+
+    #[test]
+    fn metadata_is_flattened_to_scalars() {
+        let mut node = node("a", "c");
+        let inner = fields([
+            ("s", value(Kind::StringValue("x".into()))),
+            ("b", value(Kind::BoolValue(true))),
+            ("list", value(Kind::ListValue(prost_types::ListValue::default()))),
+            ("null", value(Kind::NullValue(0))),
+        ]);
+        node.metadata = Some(fields([
+            ("a", value(Kind::StructValue(inner))),
+            ("i", value(Kind::NumberValue(3.0))),
+            ("f", value(Kind::NumberValue(0.5))),
+            ("z", value(Kind::NumberValue(-0.0))),
+            ("big", value(Kind::NumberValue(1e15))),
+        ]));
+        let read = reader().read(bytes(&node)).unwrap().unwrap();
+        let pairs: Vec<String> = read.metadata.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(pairs, ["a.b=true", "a.s=x", "big=1000000000000000", "f=0.5", "i=3", "z=0"]);
+    }
+
+    #[test]
+    fn a_node_is_bounded() {
+        let long = node(&"x".repeat(2000), "");
+        assert!(matches!(reader().read(bytes(&long)), Err(NodeError::TooLong { .. })));
+        let mut wide = node("a", "");
+        let all = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        wide.metadata = Some(fields(all.map(|key| (key, value(Kind::BoolValue(true))))));
+        assert_eq!(reader().read(bytes(&wide)), Err(NodeError::Metadata { max: 8 }));
+        let garbage = Some(Bytes::from_static(&[0xff; 7]));
+        assert!(matches!(reader().read(garbage), Err(NodeError::Malformed(_))));
+    }
+
+    #[test]
+    fn the_user_agent_is_name_and_version() {
+        let mut node = node("a", "");
+        node.user_agent_name = "envoy".into();
+        let version = proto::SemanticVersion { major_number: 1, minor_number: 40, patch: 2 };
+        node.user_agent_version = Some(proto::UserAgentVersion::Build(proto::BuildVersion {
+            version: Some(version),
+            metadata: None,
+        }));
+        assert_eq!(reader().read(bytes(&node)).unwrap().unwrap().user_agent, "envoy/1.40.2");
+    }
+}

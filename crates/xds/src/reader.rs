@@ -1,0 +1,225 @@
+//! Reads a stream's requests and hands them to its shard.
+//!
+//! It goes on whatever the state of the response: a client that does not read is still listened to
+//! (its ACKs free what it is owed). Memory is bounded by one message: the next is read when the shard
+//! has taken this one.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chancery_fanout::{End, EndCode, Intake, limit_hit};
+use chancery_model::Node;
+use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status};
+use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest};
+use http_body::Body;
+use metrics::Counter;
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::{
+    Config,
+    framing::{FrameError, Frames},
+    node::{NodeError, NodeReader},
+};
+
+/// Reads the requests of one stream.
+#[derive(Debug)]
+pub(crate) struct Reader<B> {
+    frames: Frames<B>,
+    intake: Intake,
+    protocol: Protocol,
+    node: NodeReader,
+    bucket: Bucket,
+    names_max: usize,
+    bytes: Counter,
+}
+
+/// Why a stream is ended for its requests.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("malformed {message}: {error}")]
+    Malformed { message: &'static str, error: prost::DecodeError },
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error("a request names {found} resources, at most {max} are allowed (names_per_request_max)")]
+    Names { found: usize, max: usize },
+    #[error("more than {max} requests per second (requests_per_second_max)")]
+    Rate { max: u32 },
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
+    pub(crate) fn new(
+        frames: Frames<B>,
+        intake: Intake,
+        protocol: Protocol,
+        config: &Config,
+        bytes: Counter,
+    ) -> Self {
+        Self {
+            frames,
+            intake,
+            protocol,
+            node: NodeReader::new(config.node_bytes_max, config.node_metadata_max),
+            bucket: Bucket::new(config.requests_per_second_max, config.requests_burst_max),
+            names_max: config.names_per_request_max,
+            bytes,
+        }
+    }
+
+    /// Reads until the client closes its half or breaks a rule.
+    pub(crate) async fn run(mut self) {
+        loop {
+            match self.next().await {
+                Ok(Some((request, node))) => {
+                    if self.intake.request(request, node).await.is_err() {
+                        return;
+                    }
+                }
+                // If the shard has stopped, that has ended the stream.
+                Ok(None) => {
+                    let _stopped = self.intake.half_close().await;
+                    return;
+                }
+                Err(error) => return self.refuse(&error),
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<(Request, Option<Arc<Node>>)>, ReadError> {
+        let Some(bytes) = self.frames.next().await? else { return Ok(None) };
+        self.bytes.increment(bytes.len() as u64);
+        if !self.bucket.take(Instant::now()) {
+            return Err(ReadError::Rate { max: self.bucket.per_second });
+        }
+        self.decode(bytes).map(Some)
+    }
+
+    fn decode(&mut self, bytes: Bytes) -> Result<(Request, Option<Arc<Node>>), ReadError> {
+        let (node, request) = match self.protocol {
+            Protocol::Sotw => {
+                let message = DiscoveryRequest::decode(bytes)
+                    .map_err(|error| ReadError::Malformed { message: "DiscoveryRequest", error })?;
+                self.check_names(message.resource_names.len())?;
+                let request = SotwRequest {
+                    type_url: message.type_url,
+                    version_info: message.version_info,
+                    resource_names: message.resource_names,
+                    response_nonce: message.response_nonce,
+                    error_detail: message.error_detail.map(error_detail),
+                };
+                (message.node, Request::Sotw(request))
+            }
+            Protocol::Delta => {
+                let message = DeltaDiscoveryRequest::decode(bytes).map_err(|error| {
+                    ReadError::Malformed { message: "DeltaDiscoveryRequest", error }
+                })?;
+                let n_names = message.resource_names_subscribe.len()
+                    + message.resource_names_unsubscribe.len()
+                    + message.initial_resource_versions.len();
+                self.check_names(n_names)?;
+                let request = DeltaRequest {
+                    type_url: message.type_url,
+                    subscribe: message.resource_names_subscribe,
+                    unsubscribe: message.resource_names_unsubscribe,
+                    initial_resource_versions: message
+                        .initial_resource_versions
+                        .into_iter()
+                        .collect(),
+                    response_nonce: message.response_nonce,
+                    error_detail: message.error_detail.map(error_detail),
+                };
+                (message.node, Request::Delta(request))
+            }
+        };
+        Ok((request, self.node.read(node)?))
+    }
+
+    fn check_names(&self, found: usize) -> Result<(), ReadError> {
+        let max = self.names_max;
+        if found > max { Err(ReadError::Names { found, max }) } else { Ok(()) }
+    }
+
+    fn refuse(&self, error: &ReadError) {
+        if let Some(limit) = error.limit() {
+            limit_hit(limit);
+        }
+        tracing::debug!(%error, "request refused");
+        self.intake.end(End::new(error.code(), error.to_string()));
+    }
+}
+
+impl ReadError {
+    fn code(&self) -> EndCode {
+        match self {
+            Self::Frame(FrameError::TooLong { .. })
+            | Self::Node(NodeError::TooLong { .. } | NodeError::Metadata { .. })
+            | Self::Names { .. }
+            | Self::Rate { .. } => EndCode::ResourceExhausted,
+            Self::Frame(FrameError::Compressed) => EndCode::Unimplemented,
+            Self::Frame(_) => EndCode::Internal,
+            Self::Malformed { .. } | Self::Node(_) => EndCode::InvalidArgument,
+        }
+    }
+
+    fn limit(&self) -> Option<&'static str> {
+        match self {
+            Self::Frame(FrameError::TooLong { .. }) => Some("request_bytes"),
+            Self::Node(NodeError::TooLong { .. }) => Some("node_bytes"),
+            Self::Node(NodeError::Metadata { .. }) => Some("node_metadata"),
+            Self::Names { .. } => Some("names_per_request"),
+            Self::Rate { .. } => Some("requests_per_second"),
+            Self::Frame(_) | Self::Malformed { .. } | Self::Node(_) => None,
+        }
+    }
+}
+
+fn error_detail(status: Status) -> ErrorDetail {
+    ErrorDetail { code: status.code, message: status.message }
+}
+
+/// Lets a burst through, and a rate over time.
+#[derive(Debug)]
+struct Bucket {
+    per_second: u32,
+    burst: f64,
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn new(per_second: u32, burst: u32) -> Self {
+        let burst = f64::from(burst);
+        Self { per_second, burst, left: burst, at: Instant::now() }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        self.left = (self.left + passed * f64::from(self.per_second)).min(self.burst);
+        let there = self.left >= 1.0;
+        if there {
+            self.left -= 1.0;
+        }
+        there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_lets_a_burst_through_and_then_the_rate() {
+        let mut bucket = Bucket::new(10, 3);
+        let start = bucket.at;
+        assert_eq!((0..5).filter(|_| bucket.take(start)).count(), 3);
+        let later = start + Duration::from_millis(150);
+        assert_eq!((0..5).filter(|_| bucket.take(later)).count(), 1);
+        let much_later = start + Duration::from_secs(60);
+        assert_eq!((0..5).filter(|_| bucket.take(much_later)).count(), 3);
+    }
+}

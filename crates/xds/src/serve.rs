@@ -1,0 +1,140 @@
+//! The accept loop. It outlives whatever `accept` may say, and ends when it is told to.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use chancery_fanout::{Fanout, limit_hit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use crate::{
+    Config,
+    connection::{self, Connection},
+    methods::Methods,
+    metrics::{METRICS, Metrics},
+    service::{Service, Shared},
+};
+
+/// How long accepting pauses after it has failed: no file is free, most often.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves the discovery services on a listener until `drain`. Then no connection is accepted, every
+/// stream is ended with `UNAVAILABLE` so that its client goes to another replica, and it returns when
+/// all connections are closed (OPS-15).
+///
+/// # Errors
+/// If the configuration is not valid ([`Config::validate`]), or the listener has no address.
+pub async fn serve(
+    listener: TcpListener,
+    fanout: Fanout,
+    config: Config,
+    drain: CancellationToken,
+) -> io::Result<()> {
+    config.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    METRICS.iter().for_each(|metric| metric.describe());
+    let metrics = Metrics::new();
+    let address = listener.local_addr()?;
+    let shared = Arc::new(Shared {
+        config,
+        fanout,
+        methods: Methods::new(),
+        request_bytes: metrics.request_bytes.clone(),
+    });
+    let front = Front { shared, metrics, open: Arc::default(), tracker: TaskTracker::new(), drain };
+    let mut failing = false;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = front.drain.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                failing = false;
+                front.on_connection(stream, peer);
+            }
+            // The client was gone before it was accepted: nothing of ours.
+            Err(error) if is_of_connection(&error) => {}
+            Err(error) => {
+                front.metrics.accept_errors.increment(1);
+                if !std::mem::replace(&mut failing, true) {
+                    warn!(%error, %address, "can not accept connections; trying on");
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    info!(%address, connections = front.open.load(Ordering::Relaxed), "draining");
+    front.tracker.close();
+    front.tracker.wait().await;
+    Ok(())
+}
+
+struct Front {
+    shared: Arc<Shared>,
+    metrics: Metrics,
+    open: Arc<AtomicUsize>,
+    tracker: TaskTracker,
+    drain: CancellationToken,
+}
+
+impl Front {
+    fn on_connection(&self, stream: TcpStream, peer: SocketAddr) {
+        if self.open.load(Ordering::Relaxed) >= self.shared.config.connections_max {
+            limit_hit("connections");
+            return;
+        }
+        // It costs latency, not correctness.
+        drop(stream.set_nodelay(true));
+        let count = Count::new(&self.open, &self.metrics);
+        let shared = Arc::clone(&self.shared);
+        let drain = self.drain.clone();
+        self.tracker.spawn(async move {
+            let connection = Connection::new(peer);
+            let service = Service::new(Arc::clone(&shared), Arc::clone(&connection));
+            connection::run(stream, service, connection, &shared.config, drain).await;
+            drop(count);
+        });
+    }
+}
+
+/// Counts a connection while it is open.
+struct Count {
+    open: Arc<AtomicUsize>,
+    gauge: metrics::Gauge,
+}
+
+impl Count {
+    fn new(open: &Arc<AtomicUsize>, metrics: &Metrics) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        metrics.connections.increment(1.0);
+        metrics.connections_total.increment(1);
+        Self { open: Arc::clone(open), gauge: metrics.connections.clone() }
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.gauge.decrement(1.0);
+    }
+}
+
+fn is_of_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,99 @@
+//! Decides what an HTTP request is: a stream to open, or something that is not served.
+
+use std::{convert::Infallible, future::Ready, sync::Arc};
+
+use chancery_fanout::{End, EndCode, Fanout, StreamInfo, limit_hit};
+use futures::future::abortable;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use metrics::Counter;
+
+use crate::{
+    Config,
+    body::{ResponseBody, StreamBody},
+    connection::Connection,
+    framing::Frames,
+    grpc,
+    methods::Methods,
+    reader::Reader,
+};
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) fanout: Fanout,
+    pub(crate) methods: Methods,
+    pub(crate) request_bytes: Counter,
+}
+
+/// The service of one connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+}
+
+impl Service {
+    pub(crate) fn new(shared: Arc<Shared>, connection: Arc<Connection>) -> Self {
+        Self { shared, connection }
+    }
+
+    fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        let kind = self.shared.methods.get(request.uri().path());
+        if !grpc::is_grpc(request.headers()) {
+            // SVC-26; a discovery method that is called in another way is told apart.
+            return grpc::not_grpc(match kind {
+                Some(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                None => StatusCode::NOT_FOUND,
+            });
+        }
+        if request.method() != Method::POST {
+            return grpc::not_grpc(StatusCode::METHOD_NOT_ALLOWED);
+        }
+        let Some(kind) = kind else {
+            let text = format!("{} is not served here", request.uri().path());
+            return grpc::refuse(&End::new(EndCode::Unimplemented, text));
+        };
+        let max = usize::try_from(self.shared.config.streams_per_connection_max);
+        let max = max.unwrap_or(usize::MAX);
+        if self.connection.n_streams() >= max {
+            limit_hit("streams_per_connection");
+            let text = format!(
+                "this connection has {max} streams already (streams_per_connection_max); use \
+                 aggregated discovery or another connection"
+            );
+            return grpc::refuse(&End::new(EndCode::ResourceExhausted, text));
+        }
+        let info = StreamInfo { kind: kind.clone(), peer: self.connection.peer };
+        let protocol = info.kind.protocol;
+        let (intake, outlet) = match self.shared.fanout.open(info) {
+            Ok(ends) => ends,
+            Err(error) => {
+                return grpc::refuse(&End::new(EndCode::ResourceExhausted, error.to_string()));
+            }
+        };
+        let place = self.connection.add(intake.ender());
+        let encoding = grpc::encoding(request.headers());
+        let config = &self.shared.config;
+        let frames = Frames::new(request.into_body(), encoding, config.request_bytes_max);
+        let bytes = self.shared.request_bytes.clone();
+        let (reader, handle) =
+            abortable(Reader::new(frames, intake, protocol, config, bytes).run());
+        // Aborted or at its end: either way there is nothing more to read.
+        self.connection.tasks.spawn(async move {
+            let _aborted = reader.await;
+        });
+        grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(outlet, handle, place))))
+    }
+}
+
+impl hyper::service::Service<Request<Incoming>> for Service {
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        std::future::ready(Ok(self.answer(request)))
+    }
+}

@@ -1,0 +1,4 @@
+//! The discovery services over a real socket, with a real state behind them.
+
+mod basics;
+mod support;

@@ -1,0 +1,275 @@
+//! A server with a real state behind a real socket, and clients that speak to it.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use chancery_fanout::Fanout;
+use chancery_model::{
+    AssignmentOp, Incarnation, Outcome, ResourceDraft, ResourceKey, ResourceName, Revision,
+    ScopeName, State, Transaction, TypeUrl, Upsert,
+    types::{CLUSTER, ENDPOINT},
+};
+use chancery_proto::{
+    discovery::{
+        DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+    },
+    node::Node,
+};
+use prost::Message;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Code, Status, Streaming, transport::Channel};
+
+pub(crate) const CDS: &str = CLUSTER;
+pub(crate) const EDS: &str = ENDPOINT;
+pub(crate) const ADS: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService";
+pub(crate) const SOTW_ADS: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+pub(crate) const DELTA_ADS: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+pub(crate) const DELTA_CDS: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters";
+pub(crate) const SOTW_CDS: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters";
+
+/// How long a test waits for what has to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) fanout: Fanout,
+    pub(crate) drain: CancellationToken,
+    pub(crate) task: JoinHandle<std::io::Result<()>>,
+    state: watch::Sender<Arc<State>>,
+    cancel: CancellationToken,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.task.abort();
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::with(chancery_xds::Config::default(), fanout_config()).await
+    }
+
+    pub(crate) async fn with(config: chancery_xds::Config, fanout: chancery_fanout::Config) -> Self {
+        let (state, watch) = watch::channel(Arc::new(State::new(Incarnation(7))));
+        let cancel = CancellationToken::new();
+        let fanout = Fanout::spawn(fanout, watch, &TaskTracker::new(), cancel.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let drain = CancellationToken::new();
+        let serve = chancery_xds::serve(listener, fanout.clone(), config, drain.clone());
+        let task = tokio::spawn(serve);
+        Self { address, fanout, drain, task, state, cancel }
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        let endpoint = Channel::from_shared(format!("http://{}", self.address)).unwrap();
+        endpoint.connect().await.unwrap()
+    }
+
+    pub(crate) async fn sotw(&self, path: &'static str) -> Sotw {
+        Client::open(self.channel().await, path).await.unwrap()
+    }
+
+    pub(crate) async fn delta(&self, path: &'static str) -> Delta {
+        Client::open(self.channel().await, path).await.unwrap()
+    }
+
+    pub(crate) fn apply(&self, transaction: &Transaction) -> Revision {
+        let applied = self.state.borrow().apply(transaction);
+        let Outcome::Committed(summary) = applied.outcome else {
+            panic!("refused: {:?}", applied.outcome)
+        };
+        self.state.send_replace(Arc::new(applied.state));
+        summary.revision
+    }
+
+    /// Publishes resources in the scope `default`.
+    pub(crate) fn put(&self, type_url: &str, resources: &[(&str, &str)]) -> Revision {
+        self.apply(&Transaction {
+            upserts: resources
+                .iter()
+                .map(|(name, body)| upsert("default", type_url, name, body))
+                .collect(),
+            ..Transaction::default()
+        })
+    }
+
+    pub(crate) fn delete(&self, type_url: &str, names: &[&str]) -> Revision {
+        let deletes = names.iter().map(|name| (scope("default"), key(type_url, name))).collect();
+        self.apply(&Transaction { deletes, ..Transaction::default() })
+    }
+
+    pub(crate) fn assign(&self, op: AssignmentOp) -> Revision {
+        self.apply(&Transaction { assignments: vec![op], ..Transaction::default() })
+    }
+
+    /// Waits until no stream is left.
+    pub(crate) async fn until_no_stream(&self) {
+        until("all streams are freed", async || {
+            self.fanout.n_streams() == 0 && self.fanout.nodes().await.is_empty()
+        })
+        .await;
+    }
+}
+
+/// Two shards, whatever the machine.
+pub(crate) fn fanout_config() -> chancery_fanout::Config {
+    chancery_fanout::Config { shards: 2, ..chancery_fanout::Config::default() }
+}
+
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(tokio::time::Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+pub(crate) fn scope(name: &str) -> ScopeName {
+    ScopeName::new(name).unwrap()
+}
+
+pub(crate) fn key(type_url: &str, name: &str) -> ResourceKey {
+    ResourceKey {
+        type_url: TypeUrl::new(type_url).unwrap(),
+        name: ResourceName::new(name).unwrap(),
+    }
+}
+
+pub(crate) fn upsert(in_scope: &str, type_url: &str, name: &str, body: &str) -> Upsert {
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    Upsert { scope: scope(in_scope), draft: ResourceDraft::new(key(type_url, name), body) }
+}
+
+pub(crate) fn node(id: &str) -> Option<Bytes> {
+    let node = Node { id: id.into(), cluster: "test".into(), ..Node::default() };
+    Some(node.encode_to_vec().into())
+}
+
+pub(crate) type Sotw = Client<DiscoveryRequest, DiscoveryResponse>;
+pub(crate) type Delta = Client<DeltaDiscoveryRequest, DeltaDiscoveryResponse>;
+
+/// One stream.
+pub(crate) struct Client<Q, R> {
+    pub(crate) requests: Option<mpsc::Sender<Q>>,
+    pub(crate) responses: Streaming<R>,
+}
+
+impl<Q, R> Client<Q, R>
+where
+    Q: Message + 'static,
+    R: Message + Default + 'static,
+{
+    pub(crate) async fn open(channel: Channel, path: &'static str) -> Result<Self, Status> {
+        let (requests, receiver) = mpsc::channel(64);
+        let mut grpc = tonic::client::Grpc::new(channel);
+        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let response = grpc
+            .streaming(
+                tonic::Request::new(ReceiverStream::new(receiver)),
+                http::uri::PathAndQuery::from_static(path),
+                tonic_prost::ProstCodec::<Q, R>::default(),
+            )
+            .await?;
+        Ok(Self { requests: Some(requests), responses: response.into_inner() })
+    }
+
+    pub(crate) async fn send(&self, request: Q) {
+        self.requests.as_ref().unwrap().send(request).await.unwrap();
+    }
+
+    pub(crate) async fn next(&mut self) -> R {
+        let next = tokio::time::timeout(PATIENCE, self.responses.message()).await;
+        next.expect("no response in time").unwrap().expect("the stream has ended")
+    }
+
+    /// The status that ends the stream; what comes before it is skipped.
+    pub(crate) async fn end(&mut self) -> Status {
+        tokio::time::timeout(PATIENCE, async {
+            loop {
+                match self.responses.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Status::new(Code::Ok, ""),
+                    Err(status) => return status,
+                }
+            }
+        })
+        .await
+        .expect("the stream goes on")
+    }
+
+    /// Whether nothing comes, as far as one can tell: until another round trip is done.
+    pub(crate) async fn is_silent(&mut self) -> bool {
+        let next = tokio::time::timeout(Duration::from_millis(100), self.responses.message());
+        next.await.is_err()
+    }
+}
+
+impl Sotw {
+    pub(crate) async fn subscribe(&self, type_url: &str, names: &[&str]) {
+        self.send(DiscoveryRequest {
+            type_url: type_url.into(),
+            resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            node: node("n1"),
+            ..DiscoveryRequest::default()
+        })
+        .await;
+    }
+
+    pub(crate) async fn ack(&self, response: &DiscoveryResponse, names: &[&str]) {
+        self.send(DiscoveryRequest {
+            type_url: response.type_url.clone(),
+            version_info: response.version_info.clone(),
+            response_nonce: response.nonce.clone(),
+            resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..DiscoveryRequest::default()
+        })
+        .await;
+    }
+}
+
+impl Delta {
+    pub(crate) async fn subscribe(&self, type_url: &str, names: &[&str]) {
+        self.send(DeltaDiscoveryRequest {
+            type_url: type_url.into(),
+            resource_names_subscribe: names.iter().map(|name| (*name).to_owned()).collect(),
+            node: node("n1"),
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    }
+
+    pub(crate) async fn ack(&self, response: &DeltaDiscoveryResponse) {
+        self.send(DeltaDiscoveryRequest {
+            type_url: response.type_url.clone(),
+            response_nonce: response.nonce.clone(),
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    }
+}
+
+/// The names in a response, sorted.
+pub(crate) fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
+    let mut names: Vec<&str> = response.resources.iter().map(|r| r.name.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The bodies in a response, sorted.
+pub(crate) fn bodies(response: &DiscoveryResponse) -> Vec<&str> {
+    let mut all: Vec<&str> =
+        response.resources.iter().map(|any| std::str::from_utf8(&any.value).unwrap()).collect();
+    all.sort_unstable();
+    all
+}
