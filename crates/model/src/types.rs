@@ -186,6 +186,7 @@ pub static KNOWN: [Properties; 10] = [
         order: 6,
         referrers: &[ROUTE],
         after: &[CLUSTER, ENDPOINT],
+        answer_empty: true,
         absent_as_alias: true,
         service: Some(Service {
             name: "envoy.service.route.v3.VirtualHostDiscoveryService",

@@ -1,0 +1,447 @@
+//! A session: all types of one stream, and the order between them.
+
+use std::{cell::RefCell, sync::Arc};
+
+use chancery_model::{Resource, ResourceName, Revision, TypeUrl, TypeVersion};
+use chancery_view::{Differ, View};
+
+use crate::{
+    Config, Protocol, ProtocolError, Request, Response, StreamKind, SubscriptionStatus,
+    plan::Removals,
+    response::size_of,
+    subscription::{Names, Outstanding, Subscription},
+};
+
+/// Something that the session wants to be told of, or no longer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interest {
+    /// One name.
+    Name(TypeUrl, ResourceName),
+    /// That name no longer.
+    NoName(TypeUrl, ResourceName),
+    /// All of a type.
+    Wildcard(TypeUrl),
+    /// All of a type no longer; names that were asked for beside it stay.
+    NoWildcard(TypeUrl),
+}
+
+impl Interest {
+    pub(crate) fn wildcard(type_url: &TypeUrl, on: bool) -> Self {
+        match on {
+            true => Self::Wildcard(type_url.clone()),
+            false => Self::NoWildcard(type_url.clone()),
+        }
+    }
+}
+
+/// The client's word on a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was accepted.
+    Ack {
+        /// The revision that the response was built from.
+        revision: Revision,
+        /// The time between response and answer, in milliseconds.
+        waited_ms: u64,
+    },
+    /// It was rejected.
+    Nack {
+        /// The version that was rejected.
+        version: TypeVersion,
+        /// The client's code.
+        code: i32,
+        /// The client's message, cut to the limit.
+        message: String,
+    },
+}
+
+/// What a request was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// The type that it was for.
+    pub type_url: TypeUrl,
+    /// What it says of a response, if it answers one.
+    pub verdict: Option<Verdict>,
+}
+
+/// The protocol state of one stream.
+#[derive(Debug)]
+pub struct Session {
+    kind: StreamKind,
+    config: Arc<Config>,
+    /// In the order of sending (ADS-04).
+    subscriptions: Vec<Subscription>,
+    interest: RefCell<Vec<Interest>>,
+    last_nonce: u64,
+}
+
+/// What looking at one type came to.
+enum Turn {
+    /// A response.
+    Send(Response),
+    /// Nothing to send, but others may have waited for that to be known.
+    Settled,
+    /// Nothing.
+    Idle,
+}
+
+impl Session {
+    /// The state of a stream that has just been opened.
+    #[must_use]
+    pub fn new(kind: StreamKind, config: Arc<Config>) -> Self {
+        Self {
+            kind,
+            config,
+            subscriptions: Vec::new(),
+            interest: RefCell::default(),
+            last_nonce: 0,
+        }
+    }
+
+    /// What the stream was opened for.
+    #[must_use]
+    pub fn kind(&self) -> &StreamKind {
+        &self.kind
+    }
+
+    /// Takes a request. `view` is what the node sees now; `None` if no assignment holds for it.
+    ///
+    /// # Errors
+    /// If the stream has to be ended; the error says with what code.
+    pub fn on_request(
+        &mut self,
+        mut request: Request,
+        view: Option<&View>,
+        now: u64,
+    ) -> Result<Receipt, ProtocolError> {
+        let (protocol, type_url, error) = match &mut request {
+            Request::Sotw(r) => (Protocol::Sotw, &r.type_url, &mut r.error_detail),
+            Request::Delta(r) => (Protocol::Delta, &r.type_url, &mut r.error_detail),
+        };
+        if protocol != self.kind.protocol {
+            return Err(ProtocolError::Variant);
+        }
+        let type_url = self.type_of(type_url)?;
+        if let Some(error) = error {
+            cut(&mut error.message, self.config.nack_message_bytes_max);
+        }
+        let at = self.subscription_of(&type_url, now)?;
+        let others: usize = self.subscriptions.iter().map(|s| s.names.len()).sum();
+        let names = Names {
+            view: view.map(|view| view.of_type(&type_url)),
+            others: others - self.subscriptions[at].names.len(),
+            max: self.config.names_max,
+            interest: &self.interest,
+        };
+        let subscription = &mut self.subscriptions[at];
+        let answer = match &request {
+            Request::Sotw(request) => subscription.on_sotw(request, &names, now)?,
+            Request::Delta(request) => subscription.on_delta(request, &names, now)?,
+        };
+        let verdict = answer.map(|answer| match subscription.nack() {
+            Some(nack) if !answer.accepted => Verdict::Nack {
+                version: nack.version.clone(),
+                code: nack.code,
+                message: nack.message.clone(),
+            },
+            _ => Verdict::Ack {
+                revision: answer.outstanding.revision,
+                waited_ms: now.saturating_sub(answer.outstanding.sent_at),
+            },
+        });
+        Ok(Receipt { type_url, verdict })
+    }
+
+    /// The type of a request (SVC-06 to -10).
+    fn type_of(&self, text: &str) -> Result<TypeUrl, ProtocolError> {
+        match &self.kind.type_url {
+            Some(only) if text.is_empty() || text == only.as_str() => Ok(only.clone()),
+            Some(only) => Err(ProtocolError::TypeForeign {
+                expected: only.to_string(),
+                found: text.to_owned(),
+            }),
+            None if text.is_empty() => Err(ProtocolError::TypeMissing),
+            None => match self.subscriptions.iter().find(|s| s.type_url.as_str() == text) {
+                Some(known) => Ok(known.type_url.clone()),
+                None => TypeUrl::new(text).map_err(ProtocolError::Type),
+            },
+        }
+    }
+
+    /// The place of a type's subscription, which is opened if it is not yet there.
+    fn subscription_of(&mut self, type_url: &TypeUrl, now: u64) -> Result<usize, ProtocolError> {
+        if let Some(at) = self.subscriptions.iter().position(|s| s.type_url == *type_url) {
+            return Ok(at);
+        }
+        if self.subscriptions.len() >= self.config.types_max {
+            return Err(ProtocolError::TypesTooMany { max: self.config.types_max });
+        }
+        let new = Subscription::new(type_url.clone(), self.kind.protocol, now);
+        let place = (new.properties.order, &new.type_url);
+        let at = self.subscriptions.partition_point(|s| (s.properties.order, &s.type_url) < place);
+        self.subscriptions.insert(at, new);
+        Ok(at)
+    }
+
+    /// Something of this type that the session is interested in may have changed. O(types).
+    pub fn on_change(&mut self, type_url: &TypeUrl) {
+        if let Some(s) = self.subscriptions.iter_mut().find(|s| s.type_url == *type_url) {
+            s.dirty = true;
+        }
+    }
+
+    /// The node sees other scopes now: anything may have changed.
+    pub fn on_new_view(&mut self) {
+        self.subscriptions.iter_mut().for_each(|subscription| subscription.dirty = true);
+    }
+
+    /// The next response that may be sent now, built from `view`. To be called again until there is
+    /// none, and only when the stream can take one. `view` is never older than that of the call before.
+    pub fn poll(&mut self, view: Option<&View>, differ: &Differ, now: u64) -> Option<Response> {
+        // OPS-05: an unknown view is not an empty one.
+        let view = view?;
+        loop {
+            let mut settled = false;
+            for at in 0..self.subscriptions.len() {
+                match self.turn(at, view, differ, now) {
+                    Turn::Send(response) => return Some(response),
+                    Turn::Settled => settled = true,
+                    Turn::Idle => {}
+                }
+            }
+            if !settled {
+                return None;
+            }
+        }
+    }
+
+    fn turn(&mut self, at: usize, view: &View, differ: &Differ, now: u64) -> Turn {
+        let subscription = &self.subscriptions[at];
+        let waiting = subscription.awaits_answer(&self.config, now);
+        if subscription.train.is_some() {
+            // SOTW-36: one unacknowledged response at most; delta parts may follow each other.
+            if waiting && subscription.protocol == Protocol::Sotw {
+                return Turn::Idle;
+            }
+            return self.send_part(at, now);
+        }
+        let removals = self.removals(at, now);
+        let release = removals == Removals::Announce && !subscription.lingering.is_empty();
+        if !subscription.has_work() && !release {
+            return Turn::Idle;
+        }
+        if waiting && !subscription.urgent {
+            return Turn::Idle;
+        }
+        if self.is_gated(at, now) {
+            let since = &mut self.subscriptions[at].gated_since;
+            *since = since.or(Some(now));
+            return Turn::Idle;
+        }
+        let subscription = &mut self.subscriptions[at];
+        subscription.gated_since = None;
+        let before = subscription.base.clone();
+        let of_type = view.of_type(&subscription.type_url);
+        let touched = subscription.plan(&of_type, view.revision(), removals, differ);
+        let subscription = &mut self.subscriptions[at];
+        subscription.lingering_since = match subscription.lingering.is_empty() {
+            true => None,
+            false => subscription.lingering_since.or(Some(now)),
+        };
+        if self.kind.type_url.is_none() {
+            self.resend_children(at, before.as_ref(), &touched);
+        }
+        match self.subscriptions[at].train.is_some() {
+            true => self.send_part(at, now),
+            false => Turn::Settled,
+        }
+    }
+
+    /// Sends the front of the train. Full states can not be cut (SOTW-70).
+    fn send_part(&mut self, at: usize, now: u64) -> Turn {
+        let subscription = &mut self.subscriptions[at];
+        let Some(mut train) = subscription.train.take() else { return Turn::Idle };
+        let protocol = subscription.protocol;
+        let whole = protocol == Protocol::Sotw && subscription.properties.full_state;
+        let target = if whole { usize::MAX } else { self.config.response_bytes_target };
+        let resources = train.resources.take_front(target, size_of(protocol));
+        self.last_nonce += 1;
+        let mut response = Response {
+            protocol,
+            type_url: subscription.type_url.clone(),
+            version: train.version.clone(),
+            nonce: self.last_nonce,
+            resources,
+            removed: vec![],
+            absent: vec![],
+            revision: train.revision,
+        };
+        subscription.on_sent(Outstanding {
+            nonce: self.last_nonce,
+            sent_at: now,
+            version: train.version.clone(),
+            revision: train.revision,
+        });
+        if train.resources.is_empty() {
+            // DELTA-53: additions before removals.
+            response.removed = std::mem::take(&mut train.removed);
+            response.absent = std::mem::take(&mut train.absent);
+        } else {
+            subscription.train = Some(train);
+        }
+        Turn::Send(response)
+    }
+
+    /// Whether a type has to wait until those that come before it are acknowledged (ADS-06), which it
+    /// does for a bounded time (ADS-22). What a client has just asked for does not wait (ADS-20,
+    /// ADS-26), unless it resumes: then it may hold routes to clusters that it has yet to get.
+    fn is_gated(&self, at: usize, now: u64) -> bool {
+        let subscription = &self.subscriptions[at];
+        let timeout = self.config.ack_timeout_ms;
+        if self.kind.type_url.is_some()
+            || subscription.gated_since.is_some_and(|since| since + timeout <= now)
+        {
+            return false;
+        }
+        let asked = subscription.urgent || subscription.answer_due;
+        if asked && !(subscription.resumed && subscription.last_nonce == 0) {
+            return false;
+        }
+        let after = subscription.properties.after;
+        let mut earlier =
+            self.subscriptions.iter().filter(|other| after.contains(&other.type_url.as_str()));
+        earlier.any(|other| !other.is_quiet(&self.config, now))
+    }
+
+    /// Whether a type's removals may be announced now (ADS-08, ADS-09).
+    fn removals(&self, at: usize, now: u64) -> Removals {
+        let subscription = &self.subscriptions[at];
+        let referrers = subscription.properties.referrers;
+        if self.kind.type_url.is_some() || referrers.is_empty() {
+            return Removals::Announce;
+        }
+        if subscription.opened_at + self.config.resume_hold_ms > now {
+            return Removals::Hold;
+        }
+        let timeout = self.config.ack_timeout_ms;
+        let since = subscription.lingering_since.unwrap_or(now);
+        let referrers =
+            || self.subscriptions.iter().filter(|s| referrers.contains(&s.type_url.as_str()));
+        let rejected = referrers().any(|other| other.nack().is_some());
+        if rejected && subscription.lingering.len() <= self.config.held_removals_max {
+            return Removals::Hold;
+        }
+        let moved =
+            since + timeout <= now || referrers().all(|other| other.is_quiet(&self.config, now));
+        // gRPC learns of a new cluster from the route, and drops the old name once the new one works; it
+        // is given the time that the referrers would have had (`clients.md` rule 4).
+        let dropped = subscription.wildcard
+            || subscription.protocol == Protocol::Delta
+            || since + 2 * timeout <= now
+            || referrers().all(|other| other.last_sent_at.is_none_or(|sent| sent + timeout <= now));
+        if moved && dropped { Removals::Announce } else { Removals::Hold }
+    }
+
+    /// ADS-11: a client that gets a changed parent finishes warming it only when it gets the children
+    /// again, changed or not.
+    fn resend_children(
+        &mut self,
+        at: usize,
+        before: Option<&chancery_view::TypeView>,
+        touched: &[Arc<Resource>],
+    ) {
+        let parent = self.subscriptions[at].type_url.clone();
+        let is_cluster = parent.as_str() == chancery_model::types::CLUSTER;
+        for resource in touched {
+            // A new cluster needs its endpoints even if the client has them for another cluster; a new
+            // listener takes the routes that the client has.
+            let is_new = before.is_none_or(|before| before.get(resource.name().as_str()).is_none());
+            if is_new && !is_cluster {
+                continue;
+            }
+            for child in resource.children() {
+                let mut others = self.subscriptions.iter_mut();
+                if let Some(other) = others.find(|other| other.type_url == child.type_url)
+                    && other.holds(&child.name)
+                {
+                    other.pending.insert(child.name.clone());
+                }
+            }
+        }
+        // ADS-12: of a parent whose children are not known the client may still ask for them.
+        let unknown = touched.iter().any(|resource| resource.children().is_empty());
+        for other in self.subscriptions.iter_mut().filter(|_| unknown) {
+            let referrers = other.properties.referrers;
+            other.repeat_due |= referrers.contains(&parent.as_str());
+        }
+    }
+
+    /// When to poll again though nothing has happened until then.
+    #[must_use]
+    pub fn wake_at(&self, now: u64) -> Option<u64> {
+        let busy = |s: &Subscription| s.has_work() || !s.lingering.is_empty();
+        if !self.subscriptions.iter().any(busy) {
+            return None;
+        }
+        let timeout = self.config.ack_timeout_ms;
+        let deadlines = self.subscriptions.iter().flat_map(|s| {
+            let held =
+                (!s.lingering.is_empty()).then_some(s.opened_at + self.config.resume_hold_ms);
+            [
+                s.outstanding.back().map(|sent| sent.sent_at + timeout),
+                s.last_sent_at.map(|sent| sent + timeout),
+                s.gated_since.map(|since| since + timeout),
+                s.lingering_since.map(|since| since + timeout),
+                s.lingering_since.map(|since| since + 2 * timeout),
+                held,
+            ]
+        });
+        deadlines.flatten().filter(|deadline| *deadline > now).min()
+    }
+
+    /// What the session has become interested in since the last call, or no longer is.
+    #[must_use]
+    pub fn drain_interest(&mut self) -> Vec<Interest> {
+        std::mem::take(self.interest.get_mut())
+    }
+
+    /// All that the session is interested in.
+    #[must_use]
+    pub fn interest(&self) -> Vec<Interest> {
+        let mut all = Vec::new();
+        for s in &self.subscriptions {
+            if s.wildcard {
+                all.push(Interest::Wildcard(s.type_url.clone()));
+            }
+            all.extend(s.names.keys().map(|n| Interest::Name(s.type_url.clone(), n.clone())));
+        }
+        all
+    }
+
+    /// How far the client is, by type, in the order of sending.
+    #[must_use]
+    pub fn status(&self) -> Vec<SubscriptionStatus> {
+        self.subscriptions.iter().map(Subscription::status).collect()
+    }
+
+    /// The types that the client has not acknowledged up to `revision`. The caller has marked all
+    /// changes up to there.
+    pub fn unsettled(&self, revision: Revision) -> impl Iterator<Item = SubscriptionStatus> {
+        let open = self.subscriptions.iter().filter(move |s| {
+            let idle = !s.has_work() && s.outstanding.is_empty() && s.lingering.is_empty();
+            s.nack().is_some() || !(idle || s.settled_revision >= revision)
+        });
+        open.map(Subscription::status)
+    }
+}
+
+/// Cuts text to at most `max` bytes, between characters.
+fn cut(text: &mut String, max: usize) {
+    if text.len() > max {
+        let mut end = max;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+}

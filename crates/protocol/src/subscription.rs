@@ -1,0 +1,488 @@
+//! What one stream asks for of one type, and what it was sent.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use chancery_model::{
+    Resource, ResourceName, Revision, TypeUrl, TypeVersion, Version,
+    types::{Properties, properties},
+};
+use chancery_view::TypeView;
+
+use crate::{
+    Config, DeltaRequest, ErrorDetail, Interest, Nack, Protocol, ProtocolError, SotwRequest,
+    SubscriptionStatus, SyncState, plan::Train,
+};
+
+/// Most unanswered responses that are remembered; an answer to an older one is taken for a stale one.
+const OUTSTANDING_MAX: usize = 256;
+
+/// The name that asks for everything (SOTW-60, DELTA-30).
+const WILDCARD: &str = "*";
+
+/// What the client was last told of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Nothing yet.
+    Nothing,
+    /// That there is no such resource.
+    Absent,
+    /// This version.
+    Version(Version),
+}
+
+/// A response that was not answered yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Outstanding {
+    pub(crate) nonce: u64,
+    pub(crate) sent_at: u64,
+    pub(crate) version: TypeVersion,
+    pub(crate) revision: Revision,
+}
+
+/// The client's word on a response.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) outstanding: Outstanding,
+    pub(crate) accepted: bool,
+}
+
+/// What one stream asks for of one type, and what it was sent.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) type_url: TypeUrl,
+    pub(crate) properties: &'static Properties,
+    pub(crate) protocol: Protocol,
+    /// It asks for all of the view.
+    pub(crate) wildcard: bool,
+    /// A request was taken.
+    opened: bool,
+    /// The client holds something from an earlier stream, so that even its first answer keeps the
+    /// order between types.
+    pub(crate) resumed: bool,
+    /// A non-empty list was seen, so that an empty one means nothing from now on (SOTW-62).
+    named: bool,
+    /// The names it asks for.
+    pub(crate) names: BTreeMap<ResourceName, Held>,
+    /// The view that the client was brought to; `None` before the first time.
+    pub(crate) base: Option<TypeView>,
+    /// What a client said it holds when it asked for everything; used up by the first plan. `None` as
+    /// a version: one that this cluster never gave.
+    pub(crate) known: BTreeMap<ResourceName, Option<Version>>,
+    /// Names that are answered whether or not they changed.
+    pub(crate) pending: BTreeSet<ResourceName>,
+    /// The pending names were just asked for: they do not wait for an ACK.
+    pub(crate) urgent: bool,
+    /// The opening request is answered even with nothing.
+    pub(crate) answer_due: bool,
+    /// Something it is interested in may have changed.
+    pub(crate) dirty: bool,
+    /// Resources that are gone, whose removal waits for what refers to them (ADS-08).
+    pub(crate) lingering: BTreeMap<ResourceName, Arc<Resource>>,
+    /// Since when there are any.
+    pub(crate) lingering_since: Option<u64>,
+    /// Since when it waits for types that come before it.
+    pub(crate) gated_since: Option<u64>,
+    /// The rest of a state that did not fit into one response.
+    pub(crate) train: Option<Train>,
+    /// Oldest first. More than one only for the parts of a train, and after timeouts.
+    pub(crate) outstanding: VecDeque<Outstanding>,
+    /// The nonce of the last response; 0 before the first.
+    pub(crate) last_nonce: u64,
+    pub(crate) last_sent_at: Option<u64>,
+    pub(crate) opened_at: u64,
+    /// A request that repeats the last one asks for children again (ADS-12).
+    pub(crate) repeat_due: bool,
+    pub(crate) sent: Option<TypeVersion>,
+    acked: Option<TypeVersion>,
+    nack: Option<Nack>,
+    /// The client has acknowledged everything up to here.
+    pub(crate) settled_revision: Revision,
+}
+
+impl Subscription {
+    pub(crate) fn new(type_url: TypeUrl, protocol: Protocol, now: u64) -> Self {
+        Self {
+            properties: properties(&type_url),
+            type_url,
+            protocol,
+            wildcard: false,
+            opened: false,
+            resumed: false,
+            named: false,
+            names: BTreeMap::new(),
+            base: None,
+            known: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            urgent: false,
+            answer_due: false,
+            dirty: false,
+            lingering: BTreeMap::new(),
+            lingering_since: None,
+            gated_since: None,
+            train: None,
+            outstanding: VecDeque::new(),
+            last_nonce: 0,
+            last_sent_at: None,
+            opened_at: now,
+            repeat_due: false,
+            sent: None,
+            acked: None,
+            nack: None,
+            settled_revision: Revision(0),
+        }
+    }
+
+    /// Whether the type can be asked for as a whole (SOTW-68). A type without a SotW method is opaque
+    /// there (SVC-05).
+    fn wildcard_allowed(&self) -> bool {
+        let service = self.properties.service.as_ref();
+        self.properties.wildcard
+            && (self.protocol == Protocol::Delta || service.is_some_and(|s| s.sotw.is_some()))
+    }
+
+    // === requests ===
+
+    /// Takes a state-of-the-world request.
+    pub(crate) fn on_sotw(
+        &mut self,
+        request: &SotwRequest,
+        shared: &Names<'_>,
+        now: u64,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let first = !std::mem::replace(&mut self.opened, true);
+        let nonce = parse_nonce(&request.response_nonce);
+        // SOTW-34: a request with an older nonce gets no response of its own. Its names are taken all
+        // the same (SOTW-35): the client's later ACK repeats them, and then nothing is new in it.
+        let current = nonce == Some(self.last_nonce);
+        let (added, removed) = self.set_names(&request.resource_names, shared)?;
+        let answer = match nonce {
+            Some(nonce) if current && !first => {
+                let answered = self.outstanding.iter().any(|sent| sent.nonce == nonce);
+                // The last response answers for those before it.
+                let last = self.outstanding.pop_back();
+                self.outstanding.clear();
+                last.filter(|_| answered)
+            }
+            _ => None,
+        };
+        let repeated = current && answer.is_none() && !added && !removed;
+        if repeated && request.error_detail.is_none() && std::mem::take(&mut self.repeat_due) {
+            self.pending.extend(self.names.keys().cloned());
+        }
+        if first {
+            let asks = self.wildcard || !self.names.is_empty();
+            self.answer_due |= self.properties.answer_empty && asks;
+            self.resumed = !request.version_info.is_empty();
+        }
+        // SOTW-37: an empty nonce is a fresh subscription, not a stale one.
+        self.urgent |= added && (current || first || request.response_nonce.is_empty());
+        Ok(answer
+            .map(|outstanding| self.on_answer(outstanding, request.error_detail.as_ref(), now)))
+    }
+
+    /// Replaces the list of names (SOTW-40, SOTW-60 to -67). Says whether some were added, and whether
+    /// some were removed.
+    fn set_names(
+        &mut self,
+        list: &[String],
+        shared: &Names<'_>,
+    ) -> Result<(bool, bool), ProtocolError> {
+        let legacy = list.is_empty() && !self.named;
+        self.named |= !list.is_empty();
+        let asked = legacy || list.iter().any(|name| name == WILDCARD);
+        let wildcard = self.wildcard_allowed() && asked;
+        let started = wildcard && !self.wildcard;
+        if wildcard != self.wildcard {
+            self.wildcard = wildcard;
+            shared.note(Interest::wildcard(&self.type_url, wildcard));
+        }
+        if started {
+            (self.base, self.answer_due, self.dirty) = (None, true, true);
+        }
+        let mut fresh = BTreeSet::new();
+        let mut kept = 0;
+        for name in list.iter().filter(|name| !name.is_empty() && *name != WILDCARD) {
+            if self.names.contains_key(name.as_str()) {
+                kept += 1;
+            } else {
+                fresh.insert(shared.name(name)?);
+            }
+        }
+        let mut removed = false;
+        // Repeated names only make the search below needless work, never wrong.
+        if kept < self.names.len() || !fresh.is_empty() {
+            let wanted: BTreeSet<&str> = list.iter().map(String::as_str).collect();
+            let gone: Vec<ResourceName> =
+                self.names.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
+            removed = !gone.is_empty();
+            for name in &gone {
+                self.forget(name, shared);
+            }
+        }
+        shared.check_count(self.names.len() + fresh.len())?;
+        let added = started || !fresh.is_empty();
+        for name in fresh {
+            self.ask(name, shared);
+        }
+        Ok((added, removed))
+    }
+
+    /// Takes a delta request.
+    pub(crate) fn on_delta(
+        &mut self,
+        request: &DeltaRequest,
+        shared: &Names<'_>,
+        now: u64,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let first = !std::mem::replace(&mut self.opened, true);
+        let named = |list: &[String], star: bool| {
+            list.iter().any(|name| (name == WILDCARD) == star && !name.is_empty())
+        };
+        let lists_empty = request.subscribe.is_empty() && request.unsubscribe.is_empty();
+        // DELTA-20: of `*` in both lists, unsubscribe wins.
+        let star_off = named(&request.unsubscribe, true);
+        let star_on = (named(&request.subscribe, true) || (first && lists_empty))
+            && !star_off
+            && self.wildcard_allowed();
+        let subscribe: Vec<ResourceName> = (request.subscribe.iter())
+            .filter(|name| !name.is_empty() && *name != WILDCARD)
+            .map(|name| shared.name(name))
+            .collect::<Result<_, _>>()?;
+        shared.check_count(self.names.len() + subscribe.len())?;
+        if star_off && self.wildcard {
+            self.end_wildcard(shared);
+        }
+        for name in request.unsubscribe.iter().filter(|name| *name != WILDCARD) {
+            let Some((name, _)) = self.names.get_key_value(name.as_str()) else { continue };
+            let name = name.clone();
+            self.forget(&name, shared);
+            if self.wildcard {
+                // DELTA-24: the client does not know whether the wildcard still covers it.
+                self.pending.insert(name);
+                self.urgent = true;
+            }
+        }
+        if star_on && !self.wildcard {
+            self.start_wildcard(shared);
+        }
+        if first {
+            self.take_initial_versions(request, shared)?;
+        }
+        for name in subscribe {
+            self.ask(name, shared);
+            self.urgent = true;
+        }
+        let nonce = parse_nonce(&request.response_nonce).filter(|_| !first);
+        // A client takes responses in order: one that it passed over in silence stays so.
+        let at = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce);
+        let answered = at.and_then(|at| self.outstanding.drain(..=at).next_back());
+        Ok(answered.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now)))
+    }
+
+    /// Takes what the client says it holds (DELTA-22, -46, -57 to -59).
+    fn take_initial_versions(
+        &mut self,
+        request: &DeltaRequest,
+        shared: &Names<'_>,
+    ) -> Result<(), ProtocolError> {
+        let versions = &request.initial_resource_versions;
+        // A client may list what it wants only there (`clients.md` rule 7): names it would otherwise
+        // have to subscribe to, in a type that has no wildcard.
+        let implied = request.subscribe.is_empty()
+            && request.unsubscribe.is_empty()
+            && !self.wildcard_allowed();
+        shared.check_count(self.names.len() + versions.len())?;
+        self.resumed = !versions.is_empty();
+        for (name, version) in versions.iter().filter(|(name, _)| !name.is_empty()) {
+            let name = shared.name(name)?;
+            let version = Version::parse(version);
+            if implied {
+                let held = version.map_or(Held::Nothing, Held::Version);
+                shared.note(Interest::Name(self.type_url.clone(), name.clone()));
+                self.names.insert(name.clone(), held);
+                self.dirty = true;
+            }
+            self.known.insert(name, version);
+        }
+        Ok(())
+    }
+
+    fn start_wildcard(&mut self, shared: &Names<'_>) {
+        self.wildcard = true;
+        shared.note(Interest::wildcard(&self.type_url, true));
+        let held = self.names.iter().filter_map(|(name, held)| match held {
+            Held::Version(version) => Some((name.clone(), Some(*version))),
+            Held::Nothing | Held::Absent => None,
+        });
+        self.known.extend(held);
+        (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
+    }
+
+    /// DELTA-36: named resources stay, and what the wildcard brought of them is remembered.
+    fn end_wildcard(&mut self, shared: &Names<'_>) {
+        self.wildcard = false;
+        shared.note(Interest::wildcard(&self.type_url, false));
+        self.answer_due = false;
+        for (name, held) in &mut self.names {
+            let resource = self.base.as_ref().and_then(|base| base.get(name.as_str()));
+            *held = match (resource, self.lingering.get(name)) {
+                (Some(resource), _) | (None, Some(resource)) => Held::Version(resource.version()),
+                (None, None) => *held,
+            };
+        }
+        self.lingering.retain(|name, _| self.names.contains_key(name));
+        // A state that was not sent to its end: what is left of it is no longer asked for.
+        if self.train.take().is_some() {
+            self.pending.extend(self.names.keys().cloned());
+        }
+    }
+
+    fn ask(&mut self, name: ResourceName, shared: &Names<'_>) {
+        if !self.names.contains_key(&name) {
+            shared.note(Interest::Name(self.type_url.clone(), name.clone()));
+            self.names.insert(name.clone(), Held::Nothing);
+        }
+        self.pending.insert(name);
+    }
+
+    /// Drops a name and all that was remembered of it, so that asking again sends it again (SOTW-44,
+    /// DELTA-27).
+    fn forget(&mut self, name: &ResourceName, shared: &Names<'_>) {
+        shared.note(Interest::NoName(self.type_url.clone(), name.clone()));
+        self.names.remove(name);
+        self.pending.remove(name);
+        if !self.wildcard {
+            self.lingering.remove(name);
+        }
+    }
+
+    // === answers ===
+
+    /// Records an ACK or a NACK (SOTW-20, SOTW-28).
+    fn on_answer(&mut self, sent: Outstanding, error: Option<&ErrorDetail>, now: u64) -> Answer {
+        match error {
+            None => {
+                self.acked = Some(sent.version.clone());
+                if self.outstanding.is_empty() {
+                    // An ACK of another part of the same state does not take a rejection back.
+                    let whole = self.protocol == Protocol::Sotw && self.properties.full_state;
+                    self.nack.take_if(|nack| whole || nack.version != sent.version);
+                    self.settled_revision = self.settled_revision.max(sent.revision);
+                }
+            }
+            Some(error) => {
+                self.nack = Some(Nack {
+                    version: sent.version.clone(),
+                    code: error.code,
+                    message: error.message.clone(),
+                    at_ms: now,
+                });
+            }
+        }
+        Answer { outstanding: sent, accepted: error.is_none() }
+    }
+
+    /// Records that a response was sent.
+    pub(crate) fn on_sent(&mut self, sent: Outstanding) {
+        self.last_nonce = sent.nonce;
+        self.last_sent_at = Some(sent.sent_at);
+        self.sent = Some(sent.version.clone());
+        if self.outstanding.len() == OUTSTANDING_MAX {
+            self.outstanding.pop_front();
+        }
+        self.outstanding.push_back(sent);
+    }
+
+    pub(crate) fn nack(&self) -> Option<&Nack> {
+        self.nack.as_ref()
+    }
+
+    // === what it is waiting for ===
+
+    /// Something is to be sent, as far as is known without looking.
+    pub(crate) fn has_work(&self) -> bool {
+        self.dirty || self.answer_due || !self.pending.is_empty() || self.train.is_some()
+    }
+
+    /// An answer is being waited for, and not for too long yet.
+    pub(crate) fn awaits_answer(&self, config: &Config, now: u64) -> bool {
+        self.outstanding.back().is_some_and(|sent| sent.sent_at + config.ack_timeout_ms > now)
+    }
+
+    /// All there is for the client has been sent and answered, or was given up on.
+    pub(crate) fn is_quiet(&self, config: &Config, now: u64) -> bool {
+        !self.has_work() && !self.awaits_answer(config, now)
+    }
+
+    /// Whether the client was sent the resource of this name.
+    pub(crate) fn holds(&self, name: &ResourceName) -> bool {
+        match self.names.get(name) {
+            Some(Held::Version(_)) => true,
+            _ => {
+                let full = self.protocol == Protocol::Sotw && self.properties.full_state;
+                let covered = self.wildcard || (full && self.names.contains_key(name));
+                covered && self.base.as_ref().is_some_and(|base| base.get(name.as_str()).is_some())
+            }
+        }
+    }
+
+    pub(crate) fn status(&self) -> SubscriptionStatus {
+        let state = match &self.nack {
+            Some(_) if self.outstanding.is_empty() => SyncState::Nacked,
+            _ if self.has_work() || !self.outstanding.is_empty() => SyncState::Pending,
+            _ if self.acked.is_some() => SyncState::Synced,
+            _ => SyncState::Idle,
+        };
+        SubscriptionStatus {
+            type_url: self.type_url.clone(),
+            wildcard: self.wildcard,
+            n_names: self.names.len(),
+            sent: self.sent.clone(),
+            acked: self.acked.clone(),
+            state,
+            nack: self.nack.clone(),
+            n_held_removals: self.lingering.len(),
+        }
+    }
+}
+
+/// A nonce as this program writes it. Anything else names no response of ours.
+fn parse_nonce(text: &str) -> Option<u64> {
+    let nonce = text.parse().ok().filter(|nonce| *nonce > 0)?;
+    (text == u64::to_string(&nonce)).then_some(nonce)
+}
+
+/// What taking a request needs beside the subscription: names that are shared with the view's, the
+/// limit on their number, and where changes of interest are noted.
+pub(crate) struct Names<'a> {
+    pub(crate) view: Option<TypeView>,
+    pub(crate) others: usize,
+    pub(crate) max: usize,
+    pub(crate) interest: &'a std::cell::RefCell<Vec<Interest>>,
+}
+
+impl Names<'_> {
+    /// The name as the view has it, so that a subscription holds no copy of it.
+    fn name(&self, name: &str) -> Result<ResourceName, ProtocolError> {
+        let resource = self.view.as_ref().and_then(|view| view.get(name));
+        match resource.filter(|resource| resource.name().as_str() == name) {
+            Some(resource) => Ok(resource.name().clone()),
+            None => ResourceName::requested(name).map_err(ProtocolError::Name),
+        }
+    }
+
+    fn check_count(&self, names: usize) -> Result<(), ProtocolError> {
+        let found = self.others + names;
+        if found > self.max {
+            return Err(ProtocolError::NamesTooMany { found, max: self.max });
+        }
+        Ok(())
+    }
+
+    fn note(&self, interest: Interest) {
+        self.interest.borrow_mut().push(interest);
+    }
+}

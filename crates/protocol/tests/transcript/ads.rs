@@ -1,0 +1,446 @@
+//! Aggregated streams: order, make before break, warming.
+
+use chancery_protocol::Protocol::{Delta, Sotw};
+
+use crate::check;
+
+/// ADS-03, ADS-05, ADS-06, ADS-08, CLI-E-16: Envoy, one publish that adds a cluster, moves the route and
+/// removes the old cluster.
+#[test]
+fn make_before_break_for_envoy_in_delta() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        -> EDS +a
+        <- EDS a=1
+        ack CDS
+        ack EDS
+        -> LDS
+        <- LDS l=1
+        -> RDS +r
+        <- RDS r=a
+        ack LDS
+        ack RDS
+        wait 10000
+        commit CDS/c=1>EDS/c EDS/c=1 RDS/r=c -CDS/a -EDS/a
+        <- CDS c=1
+        -> EDS +c
+        <- EDS c=1
+        ack CDS
+        ack EDS
+        <- RDS r=c
+        ack RDS
+        <- CDS -a
+        -> EDS -a
+        ack CDS
+        ",
+    );
+}
+
+/// ADS-08, SOTW-15: the same in SotW: a full state that still has the old cluster comes in between.
+#[test]
+fn make_before_break_for_envoy_in_sotw() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        -> EDS a
+        <- EDS a=1
+        ack CDS
+        ack EDS
+        -> LDS
+        <- LDS l=1
+        ack LDS
+        -> RDS r
+        <- RDS r=a
+        ack RDS
+        wait 10000
+        commit CDS/c=1>EDS/c EDS/c=1 RDS/r=c -CDS/a -EDS/a
+        <- CDS c=1 a=1
+        -> EDS c,a @2
+        <- EDS c=1
+        ack CDS
+        ack EDS
+        <- RDS r=c
+        ack RDS
+        <- CDS c=1
+        -> EDS c @6
+        ack CDS
+        ",
+    );
+}
+
+/// ADS-08, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route and drops the
+/// old one itself.
+#[test]
+fn make_before_break_for_grpc() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1 RDS/r=a
+        -> LDS l
+        <- LDS l=1
+        ack LDS
+        -> RDS r
+        <- RDS r=a
+        ack RDS
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        wait 10000
+        commit CDS/c=1>EDS/c EDS/c=1 RDS/r=c -CDS/a -EDS/a
+        <- RDS r=c
+        ack RDS
+        -> CDS a,c @3
+        <- CDS c=1 a=1
+        ack CDS
+        -> EDS a,c @4
+        <- EDS c=1
+        ack EDS
+        -> CDS c @6
+        -> EDS c @7
+        wait 20000
+        ",
+    );
+}
+
+/// ADS-22: a gRPC client that does not drop the cluster loses it after a bounded time.
+#[test]
+fn a_removal_waits_for_a_bounded_time() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a
+        -> RDS r
+        <- RDS r=a
+        ack RDS
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        wait 10000
+        commit RDS/r=b -CDS/a
+        <- RDS r=b
+        ack RDS
+        wait 4999
+        wait 1
+        <- CDS
+        ",
+    );
+}
+
+/// ADS-10: a removal that nothing else goes with is sent at once.
+#[test]
+fn a_removal_alone_does_not_wait() {
+    for (protocol, change) in [(Sotw, "a=1"), (Delta, "-b")] {
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit CDS/a=1 CDS/b=1
+                -> CDS
+                <- CDS a=1 b=1
+                ack CDS
+                wait 10000
+                commit -CDS/b
+                <- CDS {change}
+                "
+            ),
+        );
+    }
+}
+
+/// ADS-09: while the routes that replace the old ones are rejected, the old clusters stay.
+#[test]
+fn a_rejected_route_keeps_the_old_cluster() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> RDS +r
+        <- RDS r=a
+        ack RDS
+        wait 10000
+        commit RDS/r=bad -CDS/a
+        <- RDS r=bad
+        nack RDS
+        wait 60000
+        commit RDS/r=good
+        <- RDS r=good
+        ack RDS
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-07, ADS-22: routes wait for their clusters, for a bounded time.
+#[test]
+fn a_route_waits_for_an_unanswered_cluster_for_a_bounded_time() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> RDS +r
+        <- RDS r=a
+        ack RDS
+        commit CDS/b=1 RDS/r=b
+        <- CDS b=1
+        wait 4999
+        wait 1
+        <- RDS r=b
+        ",
+    );
+}
+
+/// ADS-22: nor does a rejected cluster block the routes.
+#[test]
+fn a_rejected_cluster_does_not_block_the_routes() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> RDS +r
+        <- RDS r=a
+        ack RDS
+        commit CDS/b=bad RDS/r=b
+        <- CDS b=bad
+        nack CDS
+        <- RDS r=b
+        ",
+    );
+}
+
+/// ADS-11, ADS-14, P-40, P-53: a changed cluster's endpoints are sent again, and no others.
+#[test]
+fn a_changed_cluster_gets_its_endpoints_again() {
+    for protocol in [Sotw, Delta] {
+        let subscribe = if protocol == Sotw { "a,b" } else { "+a,b" };
+        let change = if protocol == Sotw { "a=2 b=1" } else { "a=2" };
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit CDS/a=1>EDS/a CDS/b=1>EDS/b EDS/a=1 EDS/b=1
+                -> CDS
+                <- CDS a=1 b=1
+                -> EDS {subscribe}
+                <- EDS a=1 b=1
+                ack CDS
+                ack EDS
+                commit CDS/a=2>EDS/a
+                <- CDS {change}
+                <- EDS a=1
+                ack EDS
+                ack CDS
+                "
+            ),
+        );
+    }
+}
+
+/// ADS-11: a new cluster over endpoints that the client already has.
+#[test]
+fn a_new_cluster_gets_endpoints_that_another_has() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1>EDS/e EDS/e=1
+        -> CDS
+        <- CDS a=1
+        -> EDS +e
+        <- EDS e=1
+        ack CDS
+        ack EDS
+        commit CDS/b=1>EDS/e
+        <- CDS b=1
+        <- EDS e=1
+        ",
+    );
+}
+
+/// ADS-13, P-41: endpoints that were in flight when the cluster changed do not count.
+#[test]
+fn endpoints_in_flight_are_sent_again() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1
+        -> CDS
+        <- CDS a=1
+        -> EDS a
+        <- EDS a=1
+        ack CDS
+        commit CDS/a=2>EDS/a
+        <- CDS a=2
+        ack EDS
+        <- EDS a=1
+        ack EDS
+        ",
+    );
+}
+
+/// ADS-12: a request that repeats itself is answered where the children of the change are not known,
+/// and is silent where they were sent.
+#[test]
+fn a_repeated_child_request_is_answered_once() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 EDS/a=1
+        -> CDS
+        <- CDS a=1
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        ack CDS
+        commit CDS/a=2
+        <- CDS a=2
+        -> EDS a @2
+        <- EDS a=1
+        ack EDS
+        -> EDS a @4
+        ack CDS
+        ",
+    );
+}
+
+/// ADS-18, P-46: a changed listener gets its routes again.
+#[test]
+fn a_changed_listener_gets_its_routes_again() {
+    check(
+        Delta,
+        "",
+        "
+        commit LDS/l=1>RDS/r RDS/r=1
+        -> LDS
+        <- LDS l=1
+        -> RDS +r
+        <- RDS r=1
+        ack LDS
+        ack RDS
+        commit LDS/m=1>RDS/r
+        <- LDS m=1
+        ack LDS
+        commit LDS/l=2>RDS/r
+        <- LDS l=2
+        <- RDS r=1
+        ",
+    );
+}
+
+/// ADS-01, ADS-23, SOTW-12, SOTW-106: any order of types, each with its own state.
+#[test]
+fn children_can_be_asked_for_first() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1 RDS/r=1
+        -> RDS r
+        <- RDS r=1
+        -> EDS a
+        <- EDS a=1
+        ack RDS
+        -> CDS
+        <- CDS a=1
+        ack EDS
+        <- EDS a=1
+        ",
+    );
+}
+
+/// `clients.md` rule 4: a client that resumes in delta at another state loses nothing: routes come
+/// after their clusters, and removals last.
+#[test]
+fn a_resume_at_another_state_breaks_nothing() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1>EDS/b EDS/b=1 LDS/l=1 RDS/r=b
+        -> CDS irv=a@1-00000000
+        <- CDS b=1
+        -> EDS +a irv=a@1-00000000
+        <- EDS -a
+        -> LDS irv=l@held
+        -> RDS +r irv=r@1-00000000
+        -> EDS +b
+        <- EDS b=1
+        ack CDS
+        ack EDS
+        <- LDS
+        <- RDS r=b
+        ack LDS
+        ack RDS
+        wait 1000
+        <- CDS -a
+        -> EDS -a
+        ack CDS
+        ",
+    );
+}
+
+/// ADS-16, ADS-20: what is asked by name is answered, whoever refers to it.
+#[test]
+fn names_that_nobody_refers_to_are_answered() {
+    check(
+        Delta,
+        "",
+        "
+        commit RDS/lonely=1 SDS/s=1
+        -> CDS
+        <- CDS
+        -> SDS +s
+        <- SDS s=1
+        ack CDS
+        -> RDS +lonely
+        <- RDS lonely=1
+        ",
+    );
+}
+
+/// ADS-20, ADS-26: a new client's first answers do not wait for each other.
+#[test]
+fn first_answers_do_not_wait_for_acknowledgements() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        -> LDS
+        <- LDS l=1
+        -> RDS +r
+        <- RDS r=a
+        ",
+    );
+}

@@ -1,0 +1,426 @@
+//! Incremental.
+
+use chancery_protocol::{Config, Protocol::Delta};
+
+use crate::{check, world::check_with};
+
+/// DELTA-31, DELTA-51, DELTA-52: a legacy wildcard gets all, then what changes.
+#[test]
+fn a_wildcard_gets_all_and_then_what_changes() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        commit CDS/b=2 CDS/c=1
+        <- CDS b=2 c=1
+        ack CDS
+        commit -CDS/a
+        <- CDS -a
+        ack CDS
+        ",
+    );
+}
+
+/// DELTA-35: an opening wildcard over nothing is answered; DELTA-55: nothing else is.
+#[test]
+fn only_an_opening_wildcard_is_answered_with_nothing() {
+    check(
+        Delta,
+        "CDS",
+        "
+        -> CDS
+        <- CDS
+        ack CDS
+        commit other:CDS/a=1
+        -> CDS
+        wait 60000
+        ",
+    );
+}
+
+/// DELTA-21, DELTA-40, DELTA-43: each subscribed name is answered, also one that does not exist, which
+/// stays subscribed.
+#[test]
+fn a_subscribed_name_is_answered_and_stays_subscribed() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS +a,b
+        <- EDS a=1 -b
+        ack EDS
+        -> EDS +a
+        <- EDS a=1
+        ack EDS
+        commit EDS/b=1
+        <- EDS b=1
+        ack EDS
+        commit -EDS/b
+        <- EDS -b
+        ack EDS
+        commit EDS/b=1
+        <- EDS b=1
+        ",
+    );
+}
+
+/// DELTA-14, DELTA-15, P-20: a stale nonce drops no subscription.
+#[test]
+fn a_nonce_never_hides_a_subscription() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=1 EDS/c=1
+        -> EDS +a
+        <- EDS a=1
+        -> EDS +b @1
+        <- EDS b=1
+        -> EDS +c @1
+        <- EDS c=1
+        -> EDS +a @bogus
+        <- EDS a=1
+        ",
+    );
+}
+
+/// DELTA-16 to DELTA-18: after a NACK only what changes is sent.
+#[test]
+fn after_a_rejection_only_changes_are_sent() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        commit CDS/a=bad CDS/b=2
+        <- CDS a=bad b=2
+        nack CDS
+        wait 60000
+        commit CDS/c=1
+        <- CDS c=1
+        ack CDS
+        commit CDS/a=1
+        <- CDS a=1
+        ",
+    );
+}
+
+/// DELTA-19, design 4.6: one response in flight; changes fold.
+#[test]
+fn changes_while_waiting_fold_into_one() {
+    check(
+        Delta,
+        "CDS",
+        "
+        -> CDS
+        <- CDS
+        commit CDS/a=1
+        commit CDS/a=2 CDS/b=1
+        commit -CDS/b
+        ack CDS
+        <- CDS a=2
+        ",
+    );
+}
+
+/// DELTA-20: of an ordinary name in both lists subscribe wins, of `*` unsubscribe.
+#[test]
+fn a_name_in_both_lists_is_subscribed_and_a_star_is_not() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS +*,a -*,a
+        <- CDS a=1
+        ack CDS
+        commit CDS/b=2
+        ",
+    );
+}
+
+/// DELTA-23, DELTA-25 to DELTA-28: unsubscribing is silent and forgets.
+#[test]
+fn unsubscribing_is_silent_and_forgets() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS +a,b -phantom
+        <- EDS a=1 b=1
+        ack EDS
+        -> EDS -b,phantom
+        commit EDS/b=2
+        -> EDS
+        -> EDS +b
+        <- EDS b=2
+        ",
+    );
+}
+
+/// DELTA-24, P-27: beside a wildcard an unsubscribed name is answered.
+#[test]
+fn a_name_given_up_beside_a_wildcard_is_answered() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> CDS +a,gone
+        <- CDS a=1 -gone
+        ack CDS
+        -> CDS -a,gone
+        <- CDS a=1 -gone
+        ack CDS
+        ",
+    );
+}
+
+/// DELTA-29: an alias can be asked for.
+#[test]
+fn an_alias_finds_its_resource() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1|also
+        -> EDS +also,a
+        <- EDS a=1
+        ack EDS
+        -> EDS -a
+        commit EDS/a=2|also
+        <- EDS a=2
+        ack EDS
+        commit EDS/a=3
+        <- EDS -also
+        ",
+    );
+}
+
+/// DELTA-30, DELTA-32 to DELTA-34, DELTA-36: the chain of the documents.
+#[test]
+fn a_wildcard_begins_and_ends_by_its_star() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        -> CDS +a
+        <- CDS a=1
+        ack CDS
+        -> CDS -*
+        commit CDS/b=2
+        commit CDS/a=2
+        <- CDS a=2
+        ack CDS
+        -> CDS -a
+        commit CDS/a=3 CDS/b=3
+        -> CDS
+        -> CDS +*
+        <- CDS a=3 b=3
+        ",
+    );
+}
+
+/// DELTA-34: an opening request that only unsubscribes starts no wildcard.
+#[test]
+fn an_opening_unsubscribe_is_no_wildcard() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS -x
+        -> CDS
+        wait 60000
+        ",
+    );
+}
+
+/// DELTA-38: no wildcard where the type has none.
+#[test]
+fn endpoints_have_no_wildcard() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS
+        -> EDS +*
+        commit EDS/a=2
+        ",
+    );
+}
+
+/// DELTA-46, DELTA-58, DELTA-59, P-22: a resume sends what differs and takes away what is gone.
+#[test]
+fn a_resume_sends_only_what_differs() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1 CDS/c=1
+        -> CDS irv=a@held,b@1-00000000,old@5-0123abcd,c@elsewhere
+        <- CDS b=1 c=1 -old
+        ack CDS
+        commit CDS/a=2
+        <- CDS a=2
+        ",
+    );
+}
+
+/// DELTA-58: a client that has everything gets an empty answer to its opening wildcard.
+#[test]
+fn a_resume_with_nothing_new_sends_no_resource() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS irv=a@held
+        <- CDS
+        ack CDS
+        ",
+    );
+}
+
+/// DELTA-22, P-21: named resources are sent though the client lists them.
+#[test]
+fn what_is_listed_and_asked_for_is_sent() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS +a,b irv=a@held,b@1-00000000,c@1-00000000
+        <- EDS a=1 -b -c
+        ack EDS
+        ",
+    );
+}
+
+/// CLI-E-21: a client that lists what it wants only among what it holds is subscribed to it.
+#[test]
+fn what_is_only_listed_is_subscribed() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS irv=a@held,b@1-00000000
+        <- EDS b=1
+        ack EDS
+        commit EDS/a=2
+        <- EDS a=2
+        ",
+    );
+}
+
+/// DELTA-57: only the opening request says what is held.
+#[test]
+fn later_initial_versions_are_ignored() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> CDS irv=x@1-00000000
+        ",
+    );
+}
+
+/// DELTA-62, DELTA-63: an unknown virtual host is answered by an alias.
+#[test]
+fn an_unknown_virtual_host_is_said_by_an_alias() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1|r/a.test
+        -> VHDS
+        <- VHDS r/v=1
+        ack VHDS
+        -> VHDS +r/a.test,r/b.test
+        <- VHDS r/v=1 ~r/b.test
+        ",
+    );
+}
+
+/// DELTA-48: a removal that would break traffic is not announced.
+#[test]
+fn extension_and_runtime_removals_are_not_announced() {
+    check(
+        Delta,
+        "ECDS",
+        "
+        commit ECDS/e=1
+        -> ECDS +e
+        <- ECDS e=1
+        ack ECDS
+        commit -ECDS/e
+        commit ECDS/e=2
+        <- ECDS e=2
+        ",
+    );
+}
+
+/// DELTA-53, OPS-12: a large state comes in parts, removals with the last.
+#[test]
+fn a_large_state_is_cut() {
+    let config = Config { response_bytes_target: 200, ..Config::DEFAULTS };
+    check_with(
+        Delta,
+        "CDS",
+        config,
+        "
+        commit CDS/a=1 CDS/b=1 CDS/c=1 CDS/d=1 CDS/e=1
+        -> CDS irv=x@1-00000000
+        <- CDS a=1 b=1
+        <- CDS c=1 d=1
+        <- CDS e=1 -x
+        commit CDS/a=2
+        ack CDS
+        <- CDS a=2
+        ",
+    );
+}
+
+/// DELTA-41: only the alias form of virtual hosts has a resource without body; endpoints never do.
+#[test]
+fn a_resource_that_comes_and_goes_while_waiting_is_never_mentioned_twice() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1
+        commit -CDS/a
+        commit CDS/a=1
+        ack CDS
+        <- CDS a=1
+        ack CDS
+        commit -CDS/a
+        <- CDS -a
+        ack CDS
+        ",
+    );
+}

@@ -1,0 +1,428 @@
+//! State of the world.
+
+use chancery_protocol::Protocol::Sotw;
+
+use crate::check;
+
+/// SOTW-01, SOTW-10, SOTW-61, SOTW-69, SOTW-70: an empty list opens a wildcard, answered in full.
+#[test]
+fn a_wildcard_is_answered_with_all_and_again_with_all() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        commit CDS/a=2
+        <- CDS a=2 b=1
+        ack CDS
+        commit -CDS/b
+        wait 1000
+        <- CDS a=2
+        ack CDS
+        ",
+    );
+}
+
+/// SOTW-69: an empty view is answered when it is known to be empty.
+#[test]
+fn a_wildcard_over_nothing_is_answered_with_nothing() {
+    check(
+        Sotw,
+        "",
+        "
+        -> CDS
+        <- CDS
+        ack CDS
+        -> LDS
+        <- LDS
+        -> SRDS
+        <- SRDS
+        ",
+    );
+}
+
+/// SOTW-23, SOTW-24, SOTW-27: a rejected content is not sent again; any change is, also one back.
+#[test]
+fn a_rejection_is_not_answered_until_something_changes() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        commit CDS/a=bad
+        <- CDS a=bad
+        nack CDS
+        wait 60000
+        commit CDS/a=1
+        <- CDS a=1
+        ack CDS
+        ",
+    );
+}
+
+/// SOTW-20, SOTW-21: what makes a NACK is its error, whatever the version.
+#[test]
+fn a_rejection_at_the_same_version_is_one() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=bad
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        -> EDS a,b @1 v=1-7
+        <- EDS b=bad
+        -> EDS a,b @2 v=1-7 nack
+        commit EDS/b=2
+        <- EDS b=2
+        ack EDS
+        ",
+    );
+}
+
+/// SOTW-26: a NACK can change the names as well.
+#[test]
+fn a_rejection_may_change_the_subscription() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=bad EDS/b=1
+        -> EDS a
+        <- EDS a=bad
+        -> EDS b @1 nack
+        <- EDS b=1
+        ack EDS
+        commit EDS/a=2
+        ",
+    );
+}
+
+/// SOTW-36, design 4.6: while a response is unanswered changes fold into the next.
+#[test]
+fn changes_while_waiting_fold_into_one() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1
+        -> EDS a,b
+        <- EDS a=1
+        commit EDS/a=2
+        commit EDS/a=3 EDS/b=1
+        ack EDS
+        <- EDS a=3 b=1
+        ack EDS
+        ",
+    );
+}
+
+/// ADS-22, SOTW-31: a client that stays silent is sent the newest state after the timeout.
+#[test]
+fn silence_holds_changes_back_for_a_bounded_time() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1
+        -> EDS a
+        <- EDS a=1
+        commit EDS/a=2
+        wait 4999
+        wait 1
+        <- EDS a=2
+        ",
+    );
+}
+
+/// SOTW-34, SOTW-35: a stale request gets no response of its own, and its names are not lost.
+#[test]
+fn a_stale_nonce_gets_no_response() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        commit EDS/a=2
+        <- EDS a=2
+        -> EDS a,b @1
+        -> EDS a,b @2
+        <- EDS b=1
+        ",
+    );
+}
+
+/// SOTW-08, SOTW-37: an empty nonce is a fresh subscription, whenever it comes.
+#[test]
+fn an_empty_nonce_is_never_stale() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1 EDS/c=1
+        -> EDS a
+        <- EDS a=1
+        -> EDS a,b
+        <- EDS b=1
+        -> EDS a,b,c
+        <- EDS c=1
+        ",
+    );
+}
+
+/// SOTW-05: whatever the nonce of a first request, it opens.
+#[test]
+fn a_nonce_of_another_stream_does_not_matter() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS @17 v=old
+        <- CDS a=1
+        ",
+    );
+}
+
+/// SOTW-40, SOTW-42, SOTW-45, SOTW-75: added names are sent, and only they.
+#[test]
+fn added_names_are_answered_though_nothing_changed() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        -> EDS b,a @1
+        <- EDS b=1
+        ack EDS
+        ",
+    );
+}
+
+/// SOTW-43, CLI-G-09, P-08: a full-state type is answered in full.
+#[test]
+fn named_clusters_come_all_together() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1 CDS/other=1
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> CDS a,b @1
+        <- CDS a=1 b=1
+        ack CDS
+        commit CDS/other=2
+        ",
+    );
+}
+
+/// SOTW-44, SOTW-46, P-05: a name that comes back is sent again.
+#[test]
+fn a_name_that_was_dropped_is_sent_again() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a,b
+        <- EDS a=1 b=1
+        ack EDS
+        -> EDS a @1
+        commit EDS/b=2
+        -> EDS a,b @1
+        <- EDS b=2
+        ack EDS
+        -> EDS a @2
+        -> EDS a,b @2
+        <- EDS b=2
+        ",
+    );
+}
+
+/// SOTW-47, CLI-G-07: an empty list after names means nothing.
+#[test]
+fn an_empty_list_after_names_unsubscribes() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> CDS @1
+        commit CDS/a=2 CDS/b=1
+        -> CDS a @1
+        <- CDS a=2
+        ",
+    );
+}
+
+/// SOTW-50: a request that says nothing new gets nothing.
+#[test]
+fn a_repeated_request_is_silent() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a,b
+        <- EDS a=1 b=1
+        ack EDS
+        -> EDS b,a @1
+        -> EDS a,b,a @1
+        ",
+    );
+}
+
+/// SOTW-60, SOTW-62 to SOTW-67: every transition of the documents.
+#[test]
+fn wildcard_and_names_mix() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        -> CDS *,a @1
+        <- CDS a=1 b=1
+        ack CDS
+        -> CDS a @2
+        commit CDS/b=2
+        commit CDS/a=2
+        <- CDS a=2
+        ack CDS
+        -> CDS @3
+        commit CDS/a=3 CDS/b=3
+        -> CDS * @3
+        <- CDS a=3 b=3
+        ",
+    );
+}
+
+/// SOTW-68, P-07: an empty first list is no wildcard where the type has none.
+#[test]
+fn endpoints_have_no_wildcard() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 RDS/r=1 VHDS/v=1
+        -> EDS
+        -> RDS
+        -> VHDS
+        commit EDS/a=2
+        -> EDS a
+        <- EDS a=2
+        ",
+    );
+}
+
+/// SOTW-77, SOTW-79, SOTW-80: what does not exist comes when it does; clusters and listeners are answered.
+#[test]
+fn a_missing_name_is_remembered() {
+    check(
+        Sotw,
+        "",
+        "
+        -> EDS a
+        commit EDS/a=1
+        <- EDS a=1
+        ack EDS
+        -> LDS l
+        <- LDS
+        ack LDS
+        commit LDS/l=1
+        <- LDS l=1
+        ",
+    );
+}
+
+/// SOTW-84 to SOTW-86: endpoints vanish silently and come back even if they are the same.
+#[test]
+fn a_deleted_child_is_sent_when_it_comes_back() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        commit -EDS/a
+        wait 10000
+        commit EDS/a=1
+        <- EDS a=1
+        ",
+    );
+}
+
+/// SOTW-90, SOTW-91: what others see is no concern of this stream.
+#[test]
+fn changes_elsewhere_cause_nothing() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        commit other:CDS/a=2 other:CDS/b=1
+        commit RDS/r=1
+        wait 60000
+        ",
+    );
+}
+
+/// SOTW-13, DELTA-50: other scopes are a change like any other.
+#[test]
+fn another_list_of_scopes_is_a_change() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1 eu:CDS/b=eu
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        scopes default,eu
+        <- CDS a=1 b=eu
+        ack CDS
+        scopes eu
+        wait 1000
+        <- CDS b=eu
+        ",
+    );
+}
+
+/// SVC-10: an unknown type is an ordinary one without resources.
+#[test]
+fn an_unknown_type_can_be_asked_for() {
+    check(
+        Sotw,
+        "",
+        "
+        -> x.Y thing
+        commit x.Y/thing=1
+        <- x.Y thing=1
+        ",
+    );
+}
