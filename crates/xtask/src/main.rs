@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 
 mod conformance;
 mod demo;
+mod metrics_page;
 mod paths;
 mod proc;
 mod say;
@@ -32,8 +33,10 @@ usage: cargo xtask <command>
   test [--long] [ARGS]   set up what is missing and run all tests; ARGS go to `cargo test`
                          (with -p, only that package); --long runs the long forms
   verify                 everything that is checked without running tests; changes no file
-  fix                    formats, applies clippy's suggestions, regenerates docs/conformance.md
+  fix                    formats, applies clippy's suggestions, regenerates docs/conformance.md and
+                         docs/metrics.md
   conformance [--check]  writes (or checks) docs/conformance.md from the doc comments of tests
+  metrics [--check]      writes (or checks) docs/metrics.md from the METRICS tables in the code
   setup                  installs what the system lacks, builds RocksDB once, installs real clients
 ";
 
@@ -60,6 +63,8 @@ fn run() -> Result<ExitCode> {
         ["fix"] => verify::fix(&paths)?,
         ["conformance"] => conformance::write(&paths)?,
         ["conformance", "--check"] => conformance::check(&paths)?,
+        ["metrics"] => metrics_page::write(&paths)?,
+        ["metrics", "--check"] => metrics_page::check(&paths)?,
         [] | ["help" | "-h" | "--help", ..] => say!("{USAGE}"),
         other => {
             say!("{USAGE}");

@@ -15,7 +15,6 @@ use crate::{
 };
 
 mod edges;
-mod metrics;
 
 /// Longest Rust file, tests included.
 const LINES_MAX: usize = 700;
@@ -49,7 +48,6 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     complaints.extend(lengths(&files, LONG_FILES));
     complaints.extend(files.iter().flat_map(machine_paths));
     complaints.extend(files.iter().flat_map(unfinished));
-    complaints.extend(metrics::documented(&files));
     if complaints.is_empty() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{conformance, paths::Paths, proc, say::say, setup, tidy};
+use crate::{conformance, metrics_page, paths::Paths, proc, say::say, setup, tidy};
 
 /// Everything that is checked without running a test. Cheap checks come first.
 pub(crate) fn verify(paths: &Paths) -> Result<()> {
@@ -11,6 +11,7 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
     say!("verify: our own rules (crate edges, file lengths, docs that are generated)");
     tidy::check(paths)?;
     conformance::check(paths)?;
+    metrics_page::check(paths)?;
     setup::build_needs(paths)?;
     say!("verify: clippy, warnings are errors");
     proc::run(paths.cargo("clippy").args([
@@ -44,5 +45,6 @@ pub(crate) fn fix(paths: &Paths) -> Result<()> {
     ]))?;
     say!("fix: formatting");
     proc::run(paths.cargo("fmt").arg("--all"))?;
-    conformance::write(paths)
+    conformance::write(paths)?;
+    metrics_page::write(paths)
 }

@@ -1,0 +1,243 @@
+//! `docs/metrics.md`: every metric, its kind and its help, from the `METRICS` table of each crate.
+//!
+//! The tables are also what a running server describes its metrics with, so that the page and the
+//! `/metrics` endpoint say the same. A metric that is in no table is a complaint.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::{
+    paths::Paths,
+    say::say,
+    source::{self, Source},
+};
+
+const PAGE: &str = "docs/metrics.md";
+const PREFIX: &str = "chancery_";
+
+/// One row of a table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Metric {
+    name: String,
+    kind: String,
+    help: String,
+}
+
+/// Writes the page.
+pub(crate) fn write(paths: &Paths) -> Result<()> {
+    let page = paths.root.join(PAGE);
+    fs::write(&page, generate(paths)?).with_context(|| format!("write {}", page.display()))?;
+    say!("wrote {PAGE}");
+    Ok(())
+}
+
+/// Fails if the page is not what the code says.
+pub(crate) fn check(paths: &Paths) -> Result<()> {
+    let wanted = generate(paths)?;
+    if fs::read_to_string(paths.root.join(PAGE)).is_ok_and(|page| page == wanted) {
+        return Ok(());
+    }
+    bail!("{PAGE} is not what the code says; run `cargo xtask metrics`")
+}
+
+fn generate(paths: &Paths) -> Result<String> {
+    let files = source::files(paths, "crates")?;
+    let files: Vec<&Source> = files
+        .iter()
+        .filter(|file| file.path.ends_with(".rs") && file.path.contains("/src/"))
+        .filter(|file| !file.path.starts_with("crates/xtask/"))
+        .collect();
+    let mut by_crate: BTreeMap<&str, BTreeSet<Metric>> = BTreeMap::new();
+    for file in &files {
+        let name = file.path.split('/').nth(1).unwrap_or_default();
+        by_crate
+            .entry(name)
+            .or_default()
+            .extend(table(&file.text).with_context(|| format!("read METRICS in {}", file.path))?);
+    }
+    let known: BTreeSet<&str> =
+        by_crate.values().flatten().map(|metric| metric.name.as_str()).collect();
+    let unknown: BTreeSet<&str> = files
+        .iter()
+        .flat_map(|file| names_in_code(&file.text))
+        .filter(|name| !known.contains(base_name(name)))
+        .collect();
+    if !unknown.is_empty() {
+        bail!("metrics that are in no METRICS table: {unknown:?}");
+    }
+    Ok(page(&by_crate))
+}
+
+fn page(by_crate: &BTreeMap<&str, BTreeSet<Metric>>) -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         All that `GET /metrics` on the admin port can show, in Prometheus' text format. Units are base units (seconds, bytes); labels\n\
+         come from closed sets, never a node, stream or resource name. Made by `cargo xtask metrics` from the `METRICS` tables in the code.\n",
+    );
+    for (name, metrics) in by_crate {
+        if metrics.is_empty() {
+            continue;
+        }
+        push(&mut page, format_args!("\n## {name}\n\n| metric | kind | says |\n|---|---|---|\n"));
+        for Metric { name, kind, help } in metrics {
+            let help = help.trim_end_matches('.').replace('|', "\\|");
+            push(&mut page, format_args!("| `{name}` | {kind} | {help} |\n"));
+        }
+    }
+    page
+}
+
+fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
+    page.write_fmt(text).expect("writing to a String can not fail");
+}
+
+/// The rows of a file's `METRICS` table: name (a literal or a constant of the file), kind, help.
+fn table(text: &str) -> Result<Vec<Metric>> {
+    let Some((_, rest)) = text.split_once("const METRICS:") else { return Ok(Vec::new()) };
+    let (body, _) = rest
+        .split_once("= &[")
+        .and_then(|(_, rest)| rest.split_once("];"))
+        .context("METRICS is no slice")?;
+    let words: Vec<Word> = words(body)
+        .into_iter()
+        .filter(|word| match word {
+            Word::Identifier(name) => !["Metric", "new", "MetricKind"].contains(&name.as_str()),
+            Word::Literal(_) => true,
+        })
+        .collect();
+    if !words.len().is_multiple_of(3) {
+        bail!("METRICS has {} words, which are no rows of three", words.len());
+    }
+    words
+        .chunks(3)
+        .map(|row| {
+            let [name, Word::Identifier(kind) | Word::Literal(kind), Word::Literal(help)] = row
+            else {
+                bail!("{row:?} is not name, kind, help");
+            };
+            let name = match name {
+                Word::Literal(name) => name.clone(),
+                Word::Identifier(constant) => constant_value(text, constant)?,
+            };
+            Ok(Metric { name, kind: kind.to_lowercase(), help: help.clone() })
+        })
+        .collect()
+}
+
+fn constant_value(text: &str, constant: &str) -> Result<String> {
+    text.split_once(&format!("const {constant}: &str ="))
+        .and_then(|(_, rest)| rest.split('"').nth(1))
+        .map(str::to_owned)
+        .ok_or_else(|| anyhow!("no constant {constant} in the same file"))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    Identifier(String),
+    Literal(String),
+}
+
+/// Identifiers and string literals of Rust text, without comments.
+fn words(text: &str) -> Vec<Word> {
+    let mut words = Vec::new();
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c == '"' {
+            let mut literal = String::new();
+            while let Some(c) = chars.next().filter(|c| *c != '"') {
+                match (c, chars.peek()) {
+                    // A line that goes on in the next one.
+                    ('\\', Some('\n')) => while chars.next_if(|c| c.is_whitespace()).is_some() {},
+                    ('\\', Some(_)) => literal.extend(chars.next()),
+                    _ => literal.push(c),
+                }
+            }
+            words.push(Word::Literal(literal));
+        } else if c == '/' && chars.peek() == Some(&'/') {
+            while chars.next_if(|c| *c != '\n').is_some() {}
+        } else if c.is_alphabetic() || c == '_' {
+            let mut name = String::from(c);
+            while let Some(c) = chars.next_if(|c| c.is_alphanumeric() || *c == '_') {
+                name.push(c);
+            }
+            words.push(Word::Identifier(name));
+        }
+    }
+    words
+}
+
+/// String literals that are a metric's name and nothing else, outside of comments and tests.
+fn names_in_code(text: &str) -> Vec<&str> {
+    text.lines()
+        .take_while(|line| line.trim() != "#[cfg(test)]")
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| line.split('"').skip(1).step_by(2))
+        .filter(|literal| is_name(literal))
+        .collect()
+}
+
+fn is_name(text: &str) -> bool {
+    text.strip_prefix(PREFIX).is_some_and(|rest| {
+        // `chancery_server=debug` is a log filter, `chancery_xds` a crate.
+        rest.contains('_')
+            && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    })
+}
+
+/// The metric that a series of a histogram belongs to.
+fn base_name(name: &str) -> &str {
+    ["_bucket", "_sum", "_count"]
+        .into_iter()
+        .find_map(|suffix| name.strip_suffix(suffix))
+        .unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_in_both_forms() {
+        let text = "
+const STREAMS: &str = \"chancery_xds_streams\";
+/// All.
+pub const METRICS: &[Metric] = &[
+    // A comment with \"words\".
+    Metric::new(
+        STREAMS,
+        MetricKind::Gauge,
+        \"Open, by \\
+         \\\"type\\\".\",
+    ),
+];";
+        let rows = table(text).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].name, "chancery_xds_streams");
+        assert_eq!(rows[0].kind, "gauge");
+        assert_eq!(rows[0].help, "Open, by \"type\".");
+
+        let text =
+            "const METRICS: &[(&str, &str, &str)] = &[(\"chancery_a_b\", \"counter\", \"C\")];";
+        assert_eq!(table(text).unwrap()[0].kind, "counter");
+    }
+
+    #[test]
+    fn a_table_that_is_not_understood_is_an_error() {
+        assert!(table("const METRICS: &[X] = &[a, \"b\"];").is_err());
+        assert!(table("const METRICS: &[X] = &[MISSING, Gauge, \"b\"];").is_err());
+        assert!(table("no table").unwrap().is_empty());
+    }
+
+    #[test]
+    fn names_are_told_from_crates_filters_comments_and_tests() {
+        let code = "counter!(\"chancery_xds_requests_total\");\n// \"chancery_xds_in_comment\"\n\
+             \"chancery_xds\" \"chancery_server=debug\"\n#[cfg(test)]\n\"chancery_xds_test_only\"\n";
+        assert_eq!(names_in_code(code), ["chancery_xds_requests_total"]);
+        assert_eq!(base_name("chancery_x_seconds_bucket"), "chancery_x_seconds");
+    }
+}
