@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: a control plane with sample resources, and real clients pointed at it.
 //!
-//! Invariant: all that it starts ends with it. Children are killed when their [`Guard`] is dropped;
-//! the upstreams also end when their standard input closes, should this process be killed.
+//! Invariant: all that it starts ends with it. Children are killed when their [`Guard`] is dropped, and
+//! by the kernel should this process be killed.
 
 use std::{
     fs,
@@ -42,34 +42,34 @@ const FILES: &[&str] = &[
 
 /// Starts everything, says how to use it, and runs until it is told to stop.
 pub(crate) fn serve(paths: &Paths) -> Result<ExitCode> {
-    let stop = stop_flag()?;
     let chancery = build(paths, Profile::Release)?;
+    let stop = stop_flag()?;
     let mut demo =
-        Demo::start(paths, &chancery, paths.target.join("demo"), &Ports::usual()?, &stop)?;
+        Demo::start(paths, &chancery, paths.target.join("demo"), &Ports::usual()?, stop)?;
     say!("{}", demo.instructions(paths));
-    while !stop.load(Ordering::Relaxed) {
+    while !demo.stop.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(100));
         demo.replica.expect_running()?;
     }
     say!("stopping");
-    demo.stop();
+    demo.end();
     Ok(ExitCode::SUCCESS)
 }
 
 /// Starts everything, drives a real Envoy and a real gRPC client through it, and judges.
 pub(crate) fn check(paths: &Paths, profile: Profile) -> Result<()> {
-    let stop = stop_flag()?;
     let chancery = build(paths, profile)?;
+    let stop = stop_flag()?;
     let dir = paths.target.join(format!("demo-check-{}", std::process::id()));
-    let demo = Demo::start(paths, &chancery, dir.clone(), &Ports::free()?, &stop)?;
+    let demo = Demo::start(paths, &chancery, dir.clone(), &Ports::free()?, stop)?;
     demo.drive(paths).with_context(|| format!("the logs are in {}", dir.display()))?;
-    demo.stop();
+    demo.end();
     fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
     say!("demo: Envoy and the gRPC client took their config and followed a moved endpoint");
     Ok(())
 }
 
-/// Set by SIGINT and SIGTERM.
+/// Set by SIGINT and SIGTERM. Asked for after the build, which they end by themselves.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -170,6 +170,7 @@ struct Demo {
     chancery: PathBuf,
     admin: String,
     listener: u16,
+    stop: Arc<AtomicBool>,
     replica: Guard,
     /// Dropped last: the upstreams serve until the end.
     _upstreams: Vec<Guard>,
@@ -181,7 +182,7 @@ impl Demo {
         chancery: &Path,
         dir: PathBuf,
         ports: &Ports,
-        stop: &AtomicBool,
+        stop: Arc<AtomicBool>,
     ) -> Result<Self> {
         if dir.exists() {
             fs::remove_dir_all(&dir).with_context(|| format!("clear {}", dir.display()))?;
@@ -205,7 +206,7 @@ impl Demo {
 
         let address = |name| Ok::<_, anyhow::Error>(format!("127.0.0.1:{}", ports.get(name)?));
         let admin = address("ADMIN")?;
-        let mut serve = Command::new(chancery);
+        let mut serve = proc::leashed(chancery);
         serve
             .arg("serve")
             .arg("--data-dir")
@@ -213,7 +214,7 @@ impl Demo {
             .args(["--xds", &address("XDS")?, "--admin", &admin, "--raft", &address("RAFT")?])
             .stdin(Stdio::null());
         let mut replica = Guard::spawn("chancery", logged(&mut serve, &dir, "chancery")?)?;
-        wait_for("the control plane to be ready", Some(stop), || {
+        wait_for("the control plane to be ready", &stop, || {
             replica.expect_running().with_context(|| log_tail(&dir, "chancery"))?;
             Ok(get(ports.get("ADMIN")?, "/readyz").ok().map(drop))
         })?;
@@ -222,6 +223,7 @@ impl Demo {
             chancery: chancery.to_owned(),
             admin,
             listener: ports.get("LISTENER")?,
+            stop,
             replica,
             _upstreams: upstreams,
         };
@@ -255,7 +257,7 @@ impl Demo {
     }
 
     fn expect_http(&self, envoy: &mut Guard, answer: &str) -> Result<()> {
-        wait_for(&format!("{answer:?} through Envoy"), None, || {
+        wait_for(&format!("{answer:?} through Envoy"), &self.stop, || {
             envoy.expect_running().with_context(|| log_tail(&self.dir, "envoy"))?;
             Ok(get(self.listener, "/").ok().filter(|body| body == answer).map(drop))
         })?;
@@ -264,7 +266,7 @@ impl Demo {
     }
 
     fn envoy(&self, paths: &Paths) -> Command {
-        let mut envoy = Command::new(paths.clients.join("bin/python"));
+        let mut envoy = proc::leashed(&paths.clients.join("bin/python"));
         envoy
             .arg("-c")
             .arg(ENVOY)
@@ -276,7 +278,7 @@ impl Demo {
     }
 
     fn grpc_client(&self, paths: &Paths) -> Command {
-        let mut client = Command::new(paths.clients.join("bin/python"));
+        let mut client = proc::leashed(&paths.clients.join("bin/python"));
         client
             .arg(self.dir.join("grpc_client.py"))
             .env("GRPC_XDS_BOOTSTRAP", self.dir.join("grpc-bootstrap.json"))
@@ -313,7 +315,7 @@ Look around:
     }
 
     /// Lets the control plane drain before it is killed.
-    fn stop(mut self) {
+    fn end(mut self) {
         let pid = self.replica.id().to_string();
         // The shell's own `kill`: a minimal system has no other.
         if proc::succeeds(Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid])) {
@@ -335,7 +337,7 @@ fn upstream(paths: &Paths, dir: &Path, name: &str, ports: &Ports) -> Result<Guar
     let port = |kind: &str| {
         Ok::<_, anyhow::Error>(ports.get(&format!("{kind}_{}", name.to_uppercase()))?.to_string())
     };
-    let mut command = Command::new(paths.clients.join("bin/python"));
+    let mut command = proc::leashed(&paths.clients.join("bin/python"));
     command
         .arg(dir.join("upstream.py"))
         .args(["--name", name, "--http", &port("HTTP")?, "--grpc", &port("GRPC")?])
@@ -388,7 +390,7 @@ fn expect_line(lines: &mpsc::Receiver<String>, expected: &str) -> Result<()> {
 /// Asks until there is an answer, for at most [`STEP`].
 fn wait_for<T>(
     what: &str,
-    stop: Option<&AtomicBool>,
+    stop: &AtomicBool,
     mut ask: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let deadline = Instant::now() + STEP;
@@ -396,7 +398,7 @@ fn wait_for<T>(
         if let Some(answer) = ask()? {
             return Ok(answer);
         }
-        if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        if stop.load(Ordering::Relaxed) {
             bail!("told to stop while waiting for {what}");
         }
         if Instant::now() > deadline {

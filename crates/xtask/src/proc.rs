@@ -1,6 +1,9 @@
 //! Running other programs: named in every error, and never left behind.
 
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::{
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -45,6 +48,17 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         .with_context(|| format!("{} printed something else than UTF-8", shown(command)))
 }
 
+/// A command that the kernel kills when this process dies. `setpriv` becomes the program: the process
+/// id stays.
+pub(crate) fn leashed(program: &Path) -> Command {
+    if !succeeds(Command::new("setpriv").args(["--pdeathsig", "KILL", "--", "true"])) {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
+
 /// Whether the command can be run and succeeds. Its output is thrown away.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
@@ -55,7 +69,8 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// A child that ends, at the latest, when this value does.
+/// A child that ends, at the latest, when this value does. Started with [`leashed`] it ends with this
+/// process, however that ends.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
