@@ -25,19 +25,19 @@ fn sotw_ads_loses_no_request() -> Result<()> {
     life(Mode::SotwAds)
 }
 
-/// DELTA-22, DELTA-42, ADS-03, ADS-06, ADS-08, ADS-11: the same on one aggregated delta stream.
+/// DELTA-22, DELTA-42, ADS-03, ADS-06, ADS-08, ADS-11: an Envoy's whole life on one aggregated delta stream.
 #[test]
 fn delta_ads_loses_no_request() -> Result<()> {
     life(Mode::DeltaAds)
 }
 
-/// SVC-05, ADS-24: the same with a SotW stream per type and, for endpoints, per cluster.
+/// SVC-05, ADS-24: an Envoy's whole life with a SotW stream per type and, for endpoints, per cluster.
 #[test]
 fn sotw_per_type_loses_no_request() -> Result<()> {
     life(Mode::SotwPerType)
 }
 
-/// SVC-05, ADS-24: the same with delta streams per type.
+/// SVC-05, ADS-24: an Envoy's whole life with delta streams per type.
 #[test]
 fn delta_per_type_loses_no_request() -> Result<()> {
     life(Mode::DeltaPerType)

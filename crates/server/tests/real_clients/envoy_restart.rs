@@ -25,13 +25,13 @@ fn delta_ads_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::DeltaAds)
 }
 
-/// SOTW-14, SOTW-100, ADS-24: the same with SotW streams per type.
+/// SOTW-14, SOTW-100, ADS-24: the same versions after `kill -9`, with SotW streams per type.
 #[test]
 fn sotw_per_type_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::SotwPerType)
 }
 
-/// DELTA-58, DELTA-70, ADS-24: the same with delta streams per type.
+/// DELTA-58, DELTA-70, ADS-24: the same versions after `kill -9`, with delta streams per type.
 #[test]
 fn delta_per_type_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::DeltaPerType)
