@@ -52,6 +52,10 @@ impl Entry {
 
     /// What the client has not acknowledged up to a revision that the shard has seen.
     pub(crate) fn unsettled(&self, revision: Revision, out: &mut Vec<Unsettled>) {
+        // A node without a view should have nothing.
+        if self.assigned.is_none() {
+            return;
+        }
         out.extend(self.session.unsettled(revision).map(|status| Unsettled {
             node: self.node.id.clone(),
             type_url: Some(status.type_url),

@@ -100,7 +100,7 @@ impl Mailbox {
         out.append(&mut self.ready.lock());
     }
 
-    fn push(&self, line: Arc<Line>) {
+    pub(crate) fn push(&self, line: Arc<Line>) {
         self.ready.lock().push(line);
         self.notify.notify_one();
     }

@@ -101,10 +101,8 @@ impl Shard {
                 let message = response.into_message(&self.config.control_plane);
                 metrics.pushed_bytes.increment(message.len() as u64);
                 // Nothing to wake up for is nothing that could be sent, either.
-                let then = match entry.session.wake_at(now.ms) {
-                    Some(_) => Then::CallBack,
-                    None => Then::Rest,
-                };
+                let more = entry.half_closed || entry.session.wake_at(now.ms).is_some();
+                let then = if more { Then::CallBack } else { Then::Rest };
                 entry.line.put(message, then);
             }
             None if entry.half_closed => {

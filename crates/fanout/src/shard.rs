@@ -375,3 +375,6 @@ pub(crate) fn key(place: usize) -> Key {
 
 /// Number of open streams, of all shards.
 pub(crate) type Streams = Arc<AtomicUsize>;
+
+#[cfg(test)]
+mod tests;

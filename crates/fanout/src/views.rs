@@ -56,6 +56,11 @@ impl Views {
         list
     }
 
+    #[cfg(test)]
+    pub(crate) fn n_lists(&self) -> usize {
+        self.lists.len()
+    }
+
     /// Says that a node no longer sees the list.
     pub(crate) fn release(&mut self, list: ScopeList) {
         if self.last.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, &list)) {

@@ -32,8 +32,10 @@ pub(crate) const SOTW_ADS: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 pub(crate) const DELTA_ADS: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
-pub(crate) const DELTA_CDS: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters";
-pub(crate) const SOTW_CDS: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters";
+pub(crate) const DELTA_CDS: &str =
+    "/envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters";
+pub(crate) const SOTW_CDS: &str =
+    "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters";
 
 /// How long a test waits for what has to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,7 +61,10 @@ impl Server {
         Self::with(chancery_xds::Config::default(), fanout_config()).await
     }
 
-    pub(crate) async fn with(config: chancery_xds::Config, fanout: chancery_fanout::Config) -> Self {
+    pub(crate) async fn with(
+        config: chancery_xds::Config,
+        fanout: chancery_fanout::Config,
+    ) -> Self {
         let (state, watch) = watch::channel(Arc::new(State::new(Incarnation(7))));
         let cancel = CancellationToken::new();
         let fanout = Fanout::spawn(fanout, watch, &TaskTracker::new(), cancel.clone());

@@ -1,0 +1,188 @@
+//! How streams and connections end.
+
+use std::time::Duration;
+
+use chancery_model::{Assignment, AssignmentOp, NodeMatcher, ScopeTemplate, Transaction};
+use tonic::Code;
+
+use crate::support::*;
+
+/// SOTW-111: half-close is answered with OK, after what was asked for; the state goes with it.
+#[tokio::test]
+async fn a_client_that_closes_its_half_is_served_and_ended_with_ok() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", "a1")]);
+    let mut client = server.sotw(SOTW_ADS).await;
+    client.subscribe(CDS, &[]).await;
+    client.requests = None;
+    assert_eq!(bodies(&client.next().await), ["a1"]);
+    assert_eq!(client.end().await.code(), Code::Ok);
+    server.until_no_stream().await;
+    let mut unused = server.sotw(SOTW_ADS).await;
+    unused.requests = None;
+    assert_eq!(unused.end().await.code(), Code::Ok);
+}
+
+/// SOTW-111: a cancelled stream frees all its state, and the others of its connection go on.
+#[tokio::test]
+async fn a_cancelled_stream_is_freed_alone() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", "1")]);
+    let channel = server.channel().await;
+    let mut stays = Delta::open(channel.clone(), DELTA_ADS).await.unwrap();
+    let mut goes = Delta::open(channel, DELTA_ADS).await.unwrap();
+    for client in [&mut stays, &mut goes] {
+        client.subscribe(CDS, &[]).await;
+        let first = client.next().await;
+        client.ack(&first).await;
+    }
+    drop(goes);
+    until("one stream is freed", async || server.fanout.nodes().await.len() == 1).await;
+    server.put(CDS, &[("a", "2")]);
+    assert_eq!(names(&stays.next().await), ["a"]);
+}
+
+/// OPS-15: a drain ends every stream with UNAVAILABLE and returns when the clients have gone.
+#[tokio::test]
+async fn a_drain_ends_streams_with_unavailable() {
+    let mut server = Server::start().await;
+    server.put(CDS, &[("a", "1")]);
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let mut client = server.delta(DELTA_ADS).await;
+        client.subscribe(CDS, &[]).await;
+        client.next().await;
+        clients.push(client);
+    }
+    clients.push(server.delta(DELTA_ADS).await);
+    server.drain.cancel();
+    for client in &mut clients {
+        let status = client.end().await;
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().starts_with("draining: "), "{status}");
+    }
+    drop(clients);
+    let served = tokio::time::timeout(PATIENCE, &mut server.task).await;
+    served.expect("it does not return").unwrap().unwrap();
+    assert!(tokio::net::TcpStream::connect(server.address).await.is_err());
+}
+
+/// OPS-15: a client that does not read can not hold up a drain.
+#[tokio::test]
+async fn a_drain_does_not_wait_for_clients_that_do_not_read() {
+    let config = chancery_xds::Config {
+        close_timeout: Duration::from_millis(200),
+        ..chancery_xds::Config::default()
+    };
+    let mut server = Server::with(config, fanout_config()).await;
+    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let client = server.delta(DELTA_ADS).await;
+    server.put(CDS, &[("a", &"x".repeat(8 << 20))]);
+    client.subscribe(CDS, &[]).await;
+    until("it is served", async || server.fanout.nodes().await.len() == 1).await;
+    server.drain.cancel();
+    let served = tokio::time::timeout(PATIENCE, &mut server.task).await;
+    served.expect("it does not return").unwrap().unwrap();
+    drop((stream, client));
+}
+
+/// OPS-13: a connection that has reached its age is asked to go, and its streams are ended after a
+/// grace time with a status that clients take as normal.
+#[tokio::test]
+async fn a_connection_ends_at_its_age() {
+    let config = chancery_xds::Config {
+        connection_age_max: Some(Duration::from_millis(300)),
+        connection_age_grace: Duration::from_millis(300),
+        ..chancery_xds::Config::default()
+    };
+    let server = Server::with(config, fanout_config()).await;
+    server.put(CDS, &[("a", "1")]);
+    let mut client = server.delta(DELTA_ADS).await;
+    client.subscribe(CDS, &[]).await;
+    client.next().await;
+    let status = client.end().await;
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("maximum age"), "{status}");
+    server.until_no_stream().await;
+}
+
+/// A connection that carries nothing is closed in the end; one that carries a stream is not.
+#[tokio::test]
+async fn only_connections_without_streams_are_idle() {
+    let config = chancery_xds::Config {
+        idle_timeout: Duration::from_millis(200),
+        first_stream_timeout: Duration::from_millis(200),
+        close_timeout: Duration::from_millis(200),
+        ..chancery_xds::Config::default()
+    };
+    let server = Server::with(config, fanout_config()).await;
+    let mut client = server.delta(DELTA_ADS).await;
+    client.subscribe(CDS, &[]).await;
+    let first = client.next().await;
+    client.ack(&first).await;
+    let mut idle = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let mut rest = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut idle, &mut rest);
+    drop(tokio::time::timeout(PATIENCE, read).await.expect("it is still open"));
+    server.put(CDS, &[("a", "1")]);
+    assert_eq!(names(&client.next().await), ["a"]);
+}
+
+/// Design 2: a changed assignment moves a connected node to its new view by the smallest delta.
+#[tokio::test]
+async fn a_changed_assignment_moves_a_connected_node() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", "1"), ("b", "1")]);
+    server.apply(&Transaction {
+        upserts: vec![upsert("node/n1", CDS, "b", "own")],
+        ..Transaction::default()
+    });
+    let mut client = server.delta(DELTA_ADS).await;
+    client.subscribe(CDS, &[]).await;
+    let first = client.next().await;
+    assert_eq!(names(&first), ["a", "b"]);
+    client.ack(&first).await;
+    let template = |text| ScopeTemplate::parse(text).unwrap();
+    server.assign(AssignmentOp::Put(Assignment {
+        name: "own".into(),
+        priority: 1,
+        matcher: NodeMatcher::default(),
+        scopes: vec![template("default"), template("node/{node.id}")],
+    }));
+    let second = client.next().await;
+    assert_eq!(names(&second), ["b"]);
+    assert_eq!(second.resources[0].resource.as_ref().unwrap().value, "own");
+    let nodes = server.fanout.nodes().await;
+    assert_eq!(nodes[0].assignment.as_deref(), Some("own"));
+    assert_eq!(nodes[0].scopes, [scope("default"), scope("node/n1")]);
+}
+
+/// SOTW-92, DELTA-05: many clients, many commits; all of them end with the same newest state.
+#[tokio::test]
+async fn everyone_converges_under_load() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", "0")]);
+    let mut tasks = Vec::new();
+    for _ in 0..40 {
+        let mut client = server.delta(DELTA_ADS).await;
+        client.subscribe(CDS, &[]).await;
+        tasks.push(tokio::spawn(async move {
+            let mut last = -1;
+            while last < 300 {
+                let response = client.next().await;
+                let value = response.resources[0].resource.as_ref().unwrap().value.clone();
+                let value: i32 = std::str::from_utf8(&value).unwrap().parse().unwrap();
+                assert!(value > last, "{value} after {last}");
+                last = value;
+                client.ack(&response).await;
+            }
+        }));
+    }
+    for n in 1..=300 {
+        server.put(CDS, &[("a", &n.to_string())]);
+        tokio::task::yield_now().await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
