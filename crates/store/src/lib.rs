@@ -1,1 +1,59 @@
-//! The replicated store: openraft over RocksDB
+//! The replicated store: openraft over RocksDB. The only crate that names either.
+//!
+//! A [`Replica`] takes transactions, puts them into a replicated log, applies them in its order, and
+//! publishes each new state. One replica alone is a cluster of one: the same code path.
+//!
+//! # Invariants
+//! - A transaction is durable when [`Replica::transact`] returns: its log entry has been synced (design
+//!   4.1). One sync serves all the transactions that came while the one before it ran.
+//! - The published state only ever moves forward, and a caller whose transaction has returned sees it in
+//!   [`Replica::state`].
+//! - A damaged directory is refused, and left as it is. A tail of the write-ahead log that was never
+//!   synced, and so never acknowledged, is no damage.
+//! - When a write fails, the replica takes no more of them and says why; reads and serving go on.
+//!
+//! # Map
+//! `replica` is the handle; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
+//! applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
+//! `directory`, `identity` and `high_water` are the files beside the database; `record`, `codec` and
+//! `raft_codec` are the formats, whose messages are in `/proto/chancery/raft/v1`.
+//!
+//! Durability, and what was rejected: `docs/adr/0002-durability.md`.
+
+mod codec;
+mod config;
+mod database;
+mod directory;
+mod error;
+mod failure;
+mod flusher;
+mod high_water;
+mod history;
+mod identity;
+mod image;
+mod loader;
+mod log;
+mod log_size;
+mod machine;
+mod maintenance;
+mod metrics;
+mod network;
+mod raft;
+mod raft_codec;
+mod record;
+mod recovery;
+mod replica;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "within a cluster of one a snapshot never travels")
+)]
+mod snapshot;
+mod space;
+mod status;
+
+pub use config::{Config, ConfigError};
+pub use error::{OpenError, ShutdownError, TransactError};
+pub use history::{HISTORY_MAX, HistoryEntry};
+pub use metrics::METRICS;
+pub use replica::Replica;
+pub use status::{ClusterId, Status};

@@ -1,0 +1,326 @@
+//! Commands between the model and `chancery.raft.v1`.
+//!
+//! Encoding is total. Decoding checks everything again: what is committed came from a replica, but
+//! perhaps one of another release.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use chancery_model::{
+    Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Precondition,
+    ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, Transaction,
+    TransactionMeta, TypeUrl, Upsert, Version,
+};
+use chancery_proto::raft::v1 as pb;
+
+use crate::record::RecordError;
+
+/// What a committed entry asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Gives the cluster its identity.
+    Form {
+        /// Random.
+        cluster_id: [u8; 16],
+        /// Random.
+        incarnation: Incarnation,
+    },
+    /// Changes the state.
+    Transact(Transaction),
+}
+
+fn invalid(what: &str, error: impl std::fmt::Display) -> RecordError {
+    RecordError::Content(format!("{what}: {error}"))
+}
+
+fn missing(what: &str) -> RecordError {
+    RecordError::Content(format!("{what} is missing; a newer release may have written it"))
+}
+
+// === commands ===
+
+/// Reads a command.
+pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
+    match command.command.ok_or_else(|| missing("the kind of the command"))? {
+        pb::command::Command::Form(form) => Ok(Ask::Form {
+            cluster_id: cluster_id_from_proto(&form.cluster_id)?,
+            incarnation: Incarnation(form.incarnation),
+        }),
+        pb::command::Command::Transaction(transaction) => {
+            transaction_from_proto(transaction).map(Ask::Transact)
+        }
+    }
+}
+
+/// Reads a cluster id.
+pub(crate) fn cluster_id_from_proto(bytes: &[u8]) -> Result<[u8; 16], RecordError> {
+    bytes.try_into().map_err(|_| {
+        RecordError::Content(format!("a cluster id has 16 bytes, this one has {}", bytes.len()))
+    })
+}
+
+/// Makes a command.
+pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
+    let command = match ask {
+        Ask::Form { cluster_id, incarnation } => pb::command::Command::Form(pb::Form {
+            cluster_id: cluster_id.to_vec().into(),
+            incarnation: incarnation.0,
+        }),
+        Ask::Transact(transaction) => {
+            pb::command::Command::Transaction(transaction_to_proto(transaction))
+        }
+    };
+    pb::Command { command: Some(command) }
+}
+
+/// Makes the message of a transaction. Bodies are shared, not copied.
+pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction {
+    pb::Transaction {
+        preconditions: transaction.preconditions.iter().map(precondition_to_proto).collect(),
+        deletes: transaction.deletes.iter().map(|(scope, key)| ref_to_proto(scope, key)).collect(),
+        prune: transaction.prune.iter().map(ToString::to_string).collect(),
+        upserts: transaction
+            .upserts
+            .iter()
+            .map(|upsert| pb::Upsert {
+                scope: upsert.scope.to_string(),
+                key: Some(key_to_proto(&upsert.draft.key)),
+                content: Some(content_to_proto(&upsert.draft)),
+            })
+            .collect(),
+        assignments: transaction.assignments.iter().map(assignment_op_to_proto).collect(),
+        meta: Some(meta_to_proto(&transaction.meta)),
+    }
+}
+
+fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, RecordError> {
+    let scope = |name: &String| ScopeName::new(name).map_err(|error| invalid("a prune", error));
+    Ok(Transaction {
+        preconditions: collect(message.preconditions, precondition_from_proto)?,
+        deletes: collect(message.deletes, ref_from_proto)?,
+        prune: message.prune.iter().map(scope).collect::<Result<_, _>>()?,
+        upserts: collect(message.upserts, upsert_from_proto)?,
+        assignments: collect(message.assignments, assignment_op_from_proto)?,
+        meta: meta_from_proto(message.meta.unwrap_or_default()),
+    })
+}
+
+fn collect<A, B>(
+    items: Vec<A>,
+    convert: impl Fn(A) -> Result<B, RecordError>,
+) -> Result<Vec<B>, RecordError> {
+    items.into_iter().map(convert).collect()
+}
+
+fn upsert_from_proto(message: pb::Upsert) -> Result<Upsert, RecordError> {
+    let scope = ScopeName::new(&message.scope).map_err(|error| invalid("an upsert", error))?;
+    let key = key_from_proto(message.key.as_ref().ok_or_else(|| missing("the key of an upsert"))?)?;
+    let content = message.content.ok_or_else(|| missing("the content of an upsert"))?;
+    Ok(Upsert { scope, draft: draft_from_proto(key, content)? })
+}
+
+fn precondition_to_proto(precondition: &Precondition) -> pb::Precondition {
+    use pb::precondition::{self, resource};
+    let precondition = match precondition {
+        Precondition::Revision(revision) => precondition::Precondition::Revision(revision.0),
+        Precondition::Resource { scope, key, expectation } => {
+            let expectation = match expectation {
+                Expectation::Absent => resource::Expectation::Absent(pb::Absent {}),
+                Expectation::Present => resource::Expectation::Present(pb::Present {}),
+                Expectation::Version(version) => {
+                    resource::Expectation::Version(version_to_proto(*version))
+                }
+            };
+            precondition::Precondition::Resource(precondition::Resource {
+                resource: Some(ref_to_proto(scope, key)),
+                expectation: Some(expectation),
+            })
+        }
+    };
+    pb::Precondition { precondition: Some(precondition) }
+}
+
+fn precondition_from_proto(message: pb::Precondition) -> Result<Precondition, RecordError> {
+    use pb::precondition::{self, resource};
+    match message.precondition.ok_or_else(|| missing("the kind of a precondition"))? {
+        precondition::Precondition::Revision(revision) => {
+            Ok(Precondition::Revision(Revision(revision)))
+        }
+        precondition::Precondition::Resource(message) => {
+            let (scope, key) = ref_from_proto(
+                message.resource.ok_or_else(|| missing("the resource of a precondition"))?,
+            )?;
+            let expectation =
+                match message.expectation.ok_or_else(|| missing("what a precondition expects"))? {
+                    resource::Expectation::Absent(_) => Expectation::Absent,
+                    resource::Expectation::Present(_) => Expectation::Present,
+                    resource::Expectation::Version(version) => {
+                        Expectation::Version(version_from_proto(&version))
+                    }
+                };
+            Ok(Precondition::Resource { scope, key, expectation })
+        }
+    }
+}
+
+// === resources ===
+
+fn key_to_proto(key: &ResourceKey) -> pb::ResourceKey {
+    pb::ResourceKey { type_url: key.type_url.to_string(), name: key.name.to_string() }
+}
+
+fn key_from_proto(message: &pb::ResourceKey) -> Result<ResourceKey, RecordError> {
+    Ok(ResourceKey {
+        type_url: TypeUrl::new(&message.type_url).map_err(|error| invalid("a key", error))?,
+        name: ResourceName::new(&message.name).map_err(|error| invalid("a key", error))?,
+    })
+}
+
+fn ref_to_proto(scope: &ScopeName, key: &ResourceKey) -> pb::ResourceRef {
+    pb::ResourceRef { scope: scope.to_string(), key: Some(key_to_proto(key)) }
+}
+
+fn ref_from_proto(message: pb::ResourceRef) -> Result<(ScopeName, ResourceKey), RecordError> {
+    let scope = ScopeName::new(&message.scope).map_err(|error| invalid("a reference", error))?;
+    let key = message.key.ok_or_else(|| missing("the key of a reference"))?;
+    Ok((scope, key_from_proto(&key)?))
+}
+
+/// Makes the message of a version.
+pub(crate) fn version_to_proto(version: Version) -> pb::Version {
+    pb::Version { revision: version.revision.0, tag: version.tag }
+}
+
+/// Reads a version.
+pub(crate) fn version_from_proto(message: &pb::Version) -> Version {
+    Version { revision: Revision(message.revision), tag: message.tag }
+}
+
+/// Makes the message of what a draft holds beside its key. The body is shared, not copied.
+pub(crate) fn content_to_proto(draft: &ResourceDraft) -> pb::Content {
+    pb::Content {
+        body: draft.body.clone(),
+        aliases: draft.aliases.iter().map(ToString::to_string).collect(),
+        ttl: draft.ttl.map(|ttl| pb::Ttl { seconds: ttl.as_secs(), nanos: ttl.subsec_nanos() }),
+        labels: labels_to_proto(&draft.labels),
+        children: draft.children.iter().map(key_to_proto).collect(),
+    }
+}
+
+/// Puts a draft together again.
+pub(crate) fn draft_from_proto(
+    key: ResourceKey,
+    content: pb::Content,
+) -> Result<ResourceDraft, RecordError> {
+    let alias = |name: &String| ResourceName::new(name).map_err(|error| invalid("an alias", error));
+    let ttl = match content.ttl {
+        Some(ttl) if ttl.nanos >= 1_000_000_000 => {
+            return Err(RecordError::Content(format!("a lifetime has {} ns", ttl.nanos)));
+        }
+        ttl => ttl.map(|ttl| Duration::new(ttl.seconds, ttl.nanos)),
+    };
+    Ok(ResourceDraft {
+        key,
+        body: content.body,
+        aliases: content.aliases.iter().map(alias).collect::<Result<_, _>>()?,
+        ttl,
+        labels: labels_from_proto(content.labels),
+        children: content.children.iter().map(key_from_proto).collect::<Result<_, _>>()?,
+    })
+}
+
+fn labels_to_proto(labels: &BTreeMap<String, String>) -> Vec<pb::Label> {
+    labels.iter().map(|(k, v)| pb::Label { key: k.clone(), value: v.clone() }).collect()
+}
+
+fn labels_from_proto(labels: Vec<pb::Label>) -> BTreeMap<String, String> {
+    labels.into_iter().map(|label| (label.key, label.value)).collect()
+}
+
+// === assignments ===
+
+fn assignment_op_to_proto(op: &AssignmentOp) -> pb::AssignmentOp {
+    let op = match op {
+        AssignmentOp::Put(assignment) => {
+            pb::assignment_op::Op::Put(assignment_to_proto(assignment))
+        }
+        AssignmentOp::Delete(name) => pb::assignment_op::Op::Delete(name.to_string()),
+    };
+    pb::AssignmentOp { op: Some(op) }
+}
+
+fn assignment_op_from_proto(message: pb::AssignmentOp) -> Result<AssignmentOp, RecordError> {
+    match message.op.ok_or_else(|| missing("what to do with an assignment"))? {
+        pb::assignment_op::Op::Put(assignment) => {
+            assignment_from_proto(assignment).map(AssignmentOp::Put)
+        }
+        pb::assignment_op::Op::Delete(name) => Ok(AssignmentOp::Delete(name.into())),
+    }
+}
+
+/// Makes the message of an assignment.
+pub(crate) fn assignment_to_proto(assignment: &Assignment) -> pb::Assignment {
+    let glob = |glob: &Option<Glob>| glob.as_ref().map(|glob| glob.as_str().to_owned());
+    let matcher = &assignment.matcher;
+    let metadata = matcher.metadata.iter();
+    pb::Assignment {
+        name: assignment.name.to_string(),
+        priority: assignment.priority,
+        matcher: Some(pb::NodeMatcher {
+            id: glob(&matcher.id),
+            cluster: glob(&matcher.cluster),
+            region: glob(&matcher.region),
+            zone: glob(&matcher.zone),
+            sub_zone: glob(&matcher.sub_zone),
+            metadata: metadata
+                .map(|(k, v)| pb::Label { key: k.clone(), value: v.as_str().to_owned() })
+                .collect(),
+        }),
+        scopes: assignment.scopes.iter().map(|scope| scope.as_str().to_owned()).collect(),
+    }
+}
+
+/// Reads an assignment.
+pub(crate) fn assignment_from_proto(message: pb::Assignment) -> Result<Assignment, RecordError> {
+    let glob = |text: Option<String>| text.as_deref().map(Glob::new);
+    let scope = |text: &String| {
+        ScopeTemplate::parse(text)
+            .map_err(|error| invalid(&format!("assignment {:?}", message.name), error))
+    };
+    let matcher = message.matcher.unwrap_or_default();
+    let metadata = matcher.metadata.into_iter();
+    Ok(Assignment {
+        priority: message.priority,
+        matcher: NodeMatcher {
+            id: glob(matcher.id),
+            cluster: glob(matcher.cluster),
+            region: glob(matcher.region),
+            zone: glob(matcher.zone),
+            sub_zone: glob(matcher.sub_zone),
+            metadata: metadata.map(|label| (label.key, Glob::new(&label.value))).collect(),
+        },
+        scopes: message.scopes.iter().map(scope).collect::<Result<_, _>>()?,
+        name: message.name.into(),
+    })
+}
+
+// === who, why, when ===
+
+/// Makes the message of a transaction's meta.
+pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
+    pb::TransactionMeta {
+        label: meta.label.as_deref().map(str::to_owned),
+        author: meta.author.clone(),
+        reason: meta.reason.clone(),
+        time_ms: meta.time_ms,
+    }
+}
+
+/// Reads a transaction's meta.
+pub(crate) fn meta_from_proto(message: pb::TransactionMeta) -> TransactionMeta {
+    TransactionMeta {
+        label: message.label.map(Arc::from),
+        author: message.author,
+        reason: message.reason,
+        time_ms: message.time_ms,
+    }
+}

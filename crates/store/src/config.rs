@@ -1,0 +1,124 @@
+//! What can be set about a replica's store.
+
+use std::{path::PathBuf, time::Duration};
+
+/// Settings of a [`crate::Replica`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The data directory. Made if it is not there.
+    pub data_dir: PathBuf,
+    /// This replica's number in its cluster; kept in the directory, which no other replica can use.
+    pub replica_id: u64,
+    /// A snapshot is taken, and the log purged, after so many entries.
+    pub snapshot_log_entries: u64,
+    /// The same, after so many bytes of entries.
+    pub snapshot_log_bytes: u64,
+    /// So many entries stay in the log when it is purged, for replicas that are a little behind.
+    pub log_entries_keep: u64,
+    /// At most so many bytes of entries stay in the log when it is purged.
+    pub log_bytes_keep: u64,
+    /// Writes are refused while the file system of the data directory has fewer bytes free.
+    pub free_bytes_min: u64,
+    /// Largest encoded transaction.
+    pub transaction_bytes_max: usize,
+    /// Encoded transactions in flight at a time, in bytes; further ones wait.
+    pub in_flight_bytes_max: usize,
+    /// A transaction that has not been committed by then fails.
+    pub transact_timeout: Duration,
+    /// Opening fails if the replica has not caught up by then.
+    pub open_timeout: Duration,
+}
+
+/// A setting that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}, but has to be {rule}")]
+pub struct ConfigError {
+    /// The setting.
+    pub key: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What it has to be.
+    pub rule: &'static str,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("chancery-data"),
+            replica_id: 1,
+            snapshot_log_entries: 50_000,
+            snapshot_log_bytes: 64 << 20,
+            log_entries_keep: 10_000,
+            log_bytes_keep: 32 << 20,
+            free_bytes_min: 256 << 20,
+            transaction_bytes_max: 64 << 20,
+            in_flight_bytes_max: 256 << 20,
+            transact_timeout: Duration::from_secs(10),
+            open_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Config {
+    /// Largest [`Config::transaction_bytes_max`]: below protobuf's 2 GiB and RocksDB's 4 GiB.
+    pub const TRANSACTION_BYTES_LIMIT: usize = 1 << 30;
+
+    /// Checks that the settings make sense together.
+    ///
+    /// # Errors
+    /// The first setting that does not.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let check = |holds: bool, key, value: u64, rule| {
+            if holds { Ok(()) } else { Err(ConfigError { key, value, rule }) }
+        };
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        check(self.replica_id > 0, "replica_id", self.replica_id, "at least 1")?;
+        let entries = self.snapshot_log_entries;
+        check(entries > 0, "snapshot_log_entries", entries, "at least 1")?;
+        let bytes = self.snapshot_log_bytes;
+        check(bytes > 0, "snapshot_log_bytes", bytes, "at least 1")?;
+        let keep = self.log_bytes_keep;
+        check(keep <= bytes, "log_bytes_keep", keep, "at most snapshot_log_bytes")?;
+        let max = self.transaction_bytes_max;
+        check(
+            (1..=Self::TRANSACTION_BYTES_LIMIT).contains(&max),
+            "transaction_bytes_max",
+            max as u64,
+            "between 1 and 1 GiB",
+        )?;
+        let in_flight = self.in_flight_bytes_max;
+        check(
+            in_flight >= max && u32::try_from(in_flight).is_ok(),
+            "in_flight_bytes_max",
+            in_flight as u64,
+            "between transaction_bytes_max and 4 GiB",
+        )?;
+        let timeout = millis(self.transact_timeout);
+        check(timeout > 0, "transact_timeout", timeout, "at least 1 ms")?;
+        let timeout = millis(self.open_timeout);
+        check(timeout > 0, "open_timeout", timeout, "at least 1 ms")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_each_rule_is_checked() {
+        assert_eq!(Config::default().validate(), Ok(()));
+        let key = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.validate().unwrap_err().key
+        };
+        assert_eq!(key(|c| c.replica_id = 0), "replica_id");
+        assert_eq!(key(|c| c.snapshot_log_entries = 0), "snapshot_log_entries");
+        assert_eq!(key(|c| c.snapshot_log_bytes = 0), "snapshot_log_bytes");
+        assert_eq!(key(|c| c.log_bytes_keep = u64::MAX), "log_bytes_keep");
+        assert_eq!(key(|c| c.transaction_bytes_max = 0), "transaction_bytes_max");
+        assert_eq!(key(|c| c.in_flight_bytes_max = 1), "in_flight_bytes_max");
+        assert_eq!(key(|c| c.transact_timeout = Duration::ZERO), "transact_timeout");
+        assert_eq!(key(|c| c.open_timeout = Duration::ZERO), "open_timeout");
+    }
+}

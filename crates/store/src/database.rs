@@ -1,0 +1,180 @@
+//! RocksDB: one database, one write-ahead log, a column family for each kind of record.
+//!
+//! Invariants:
+//! - All writes go through the one WAL in the order in which they are made, so that what survives a
+//!   crash is a prefix of them, across all families.
+//! - [`Database::sync`] makes all that was written before it durable.
+
+use std::{io, path::Path};
+
+use bytes::Bytes;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
+    DBRecoveryMode, Direction, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch,
+};
+
+use crate::record::Family;
+
+const MIB: usize = 1 << 20;
+
+/// How a database is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It must not exist.
+    Create,
+    /// It must exist. Changes nothing, so that a damaged one stays as it is.
+    ReadOnly,
+    /// It must exist.
+    ReadWrite,
+}
+
+/// An open database. Whoever holds the last handle has to be joined before the process ends: RocksDB
+/// must not be closed while the process runs its static destructors.
+pub(crate) struct Database {
+    db: DB,
+}
+
+/// Writes that take effect together.
+#[derive(Default)]
+pub(crate) struct Batch(WriteBatch);
+
+fn io_error(error: rocksdb::Error) -> io::Error {
+    let kind = match error.kind() {
+        _ if error.as_ref().contains("No space left on device") => io::ErrorKind::StorageFull,
+        // A file that should be there is not, or is too short.
+        _ if error.as_ref().contains("No such file or directory") => io::ErrorKind::NotFound,
+        rocksdb::ErrorKind::IOError => io::ErrorKind::Other,
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, error.into_string())
+}
+
+fn database_options(access: Access) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(access == Access::Create);
+    options.create_missing_column_families(access == Access::Create);
+    options.set_error_if_exists(access == Access::Create);
+    options.set_max_background_jobs(2);
+    options.set_keep_log_file_num(2);
+    options.set_log_level(LogLevel::Warn);
+    options.set_max_open_files(512);
+    // Bounds both the WAL that a restart replays and, with the memtables, what is not yet in tables.
+    options.set_max_total_wal_size(128 * MIB as u64);
+    options.set_db_write_buffer_size(32 * MIB);
+    // A tail that was never synced is normal after a power cut; replay ends there. Whether anything
+    // acknowledged was behind it is decided by the high-water mark (`crate::recovery`).
+    options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    options.set_track_and_verify_wals_in_manifest(true);
+    options.set_atomic_flush(true);
+    options
+}
+
+fn family_options(family: Family, cache: &Cache) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_format_version(6);
+    table.set_block_cache(cache);
+    table.set_block_size(16 << 10);
+    let mut options = Options::default();
+    match family {
+        Family::Log => {
+            // Read once, in order, soon after it was written.
+            options.set_write_buffer_size(16 * MIB);
+            options.set_compression_type(DBCompressionType::None);
+        }
+        Family::Resources => {
+            table.set_bloom_filter(10.0, false);
+            options.set_write_buffer_size(16 * MIB);
+            options.set_compression_type(DBCompressionType::Lz4);
+        }
+        Family::Index | Family::History | Family::Meta => {
+            options.set_write_buffer_size(4 * MIB);
+            options.set_compression_type(DBCompressionType::Lz4);
+        }
+    }
+    options.set_block_based_table_factory(&table);
+    options
+}
+
+impl Database {
+    /// Opens the database in the directory `path`.
+    pub(crate) fn open(path: &Path, access: Access) -> io::Result<Self> {
+        let options = database_options(access);
+        // The state is held in memory: the cache serves only compaction's neighbours and the log.
+        let cache = Cache::new_lru_cache(8 * MIB);
+        let families = Family::ALL.map(|family| {
+            ColumnFamilyDescriptor::new(family.name(), family_options(family, &cache))
+        });
+        let db = match access {
+            Access::ReadOnly => DB::open_cf_descriptors_read_only(&options, path, families, false),
+            Access::Create | Access::ReadWrite => DB::open_cf_descriptors(&options, path, families),
+        };
+        Ok(Self { db: db.map_err(io_error)? })
+    }
+
+    fn family(&self, family: Family) -> &ColumnFamily {
+        self.db.cf_handle(family.name()).expect("all families are opened with the database")
+    }
+
+    /// Adds a write to a batch.
+    pub(crate) fn put(&self, batch: &mut Batch, family: Family, key: &[u8], record: &[u8]) {
+        batch.0.put_cf(self.family(family), key, record);
+    }
+
+    /// Adds a deletion to a batch.
+    pub(crate) fn delete(&self, batch: &mut Batch, family: Family, key: &[u8]) {
+        batch.0.delete_cf(self.family(family), key);
+    }
+
+    /// Adds a deletion of all keys from `from` up to, not including, `to` to a batch. Cheap however
+    /// many there are, but a later read that crosses the range pays for it.
+    pub(crate) fn delete_range(&self, batch: &mut Batch, family: Family, from: &[u8], to: &[u8]) {
+        batch.0.delete_range_cf(self.family(family), from, to);
+    }
+
+    /// Makes a batch readable. It is durable only after the next [`Database::sync`].
+    pub(crate) fn write(&self, batch: Batch) -> io::Result<()> {
+        self.db.write(batch.0).map_err(io_error)
+    }
+
+    /// Makes all that was written before durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.db.flush_wal(true).map_err(io_error)
+    }
+
+    /// One record.
+    pub(crate) fn get(&self, family: Family, key: &[u8]) -> io::Result<Option<Bytes>> {
+        Ok(self.db.get_cf(self.family(family), key).map_err(io_error)?.map(Bytes::from))
+    }
+
+    /// The last key of a family.
+    pub(crate) fn last_key(&self, family: Family) -> io::Result<Option<Bytes>> {
+        let last = self.db.iterator_cf(self.family(family), IteratorMode::End).next();
+        Ok(last.transpose().map_err(io_error)?.map(|(key, _)| key.into()))
+    }
+
+    /// Records in the order of their keys, from `from` up to, not including, `to`.
+    pub(crate) fn scan(
+        &self,
+        family: Family,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> impl Iterator<Item = io::Result<(Bytes, Bytes)>> {
+        let mut options = ReadOptions::default();
+        // A scan reads everything once; it would only push out what is of use.
+        options.fill_cache(false);
+        options.set_verify_checksums(true);
+        if let Some(to) = to {
+            options.set_iterate_upper_bound(to.to_vec());
+        }
+        let mode = IteratorMode::From(from, Direction::Forward);
+        self.db
+            .iterator_cf_opt(self.family(family), options, mode)
+            .map(|item| item.map(|(k, v)| (k.into(), v.into())).map_err(io_error))
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").field("path", &self.db.path()).finish()
+    }
+}

@@ -1,0 +1,236 @@
+//! The data directory: who may use it, and what has to be in it.
+//!
+//! ```text
+//! IDENTITY       whose it is; there once the replica has been formed
+//! IDENTITY.new   instead of it, while the replica is being formed
+//! HIGHWATER      what has been acknowledged at least
+//! LOCK           locked by the process that uses the directory, and its id
+//! db/            RocksDB
+//! ```
+//!
+//! Invariant: whether the directory can be used is decided before anything in it is changed, apart
+//! from making `LOCK`. A directory without `IDENTITY` is only ever cleared if `IDENTITY.new` says that
+//! forming the replica was interrupted: nothing has been acknowledged by then.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    OpenError,
+    identity::{FORMAT_VERSION, Identity, IdentityError},
+};
+
+const IDENTITY: &str = "IDENTITY";
+const IDENTITY_NEW: &str = "IDENTITY.new";
+const HIGH_WATER: &str = "HIGHWATER";
+const LOCK: &str = "LOCK";
+const DATABASE: &str = "db";
+/// What a file system makes in its root by itself.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// A directory that this process may use, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// Held open for its lock.
+    _lock: File,
+}
+
+/// What is in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing, or what an interrupted forming left.
+    Fresh,
+    /// A replica.
+    Replica(Identity),
+}
+
+fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> OpenError + 'a {
+    move |source| OpenError::Io { what, path: path.to_owned(), source }
+}
+
+impl Directory {
+    /// Takes the directory for this process, and makes it if it is not there.
+    pub(crate) fn open(path: &Path, replica_id: u64) -> Result<(Self, Found), OpenError> {
+        match fs::metadata(path) {
+            Ok(metadata) if !metadata.is_dir() => {
+                return Err(OpenError::NotADirectory { path: path.to_owned() });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(path)
+                    .map_err(io_error("create the data directory", path))?;
+                if let Some(parent) = path.canonicalize().ok().as_deref().and_then(Path::parent) {
+                    sync_directory(parent)?;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                return Err(OpenError::NotADirectory { path: path.to_owned() });
+            }
+            Err(error) => return Err(io_error("look at the data directory", path)(error)),
+        }
+        // Once before anything is made in it, once when nobody else can change it.
+        inspect(path, replica_id)?;
+        let lock = lock(path)?;
+        let found = inspect(path, replica_id)?;
+        Ok((Self { path: path.to_owned(), _lock: lock }, found))
+    }
+
+    /// The data directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the database is.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.path.join(DATABASE)
+    }
+
+    /// Where the high-water mark is.
+    pub(crate) fn high_water(&self) -> PathBuf {
+        self.path.join(HIGH_WATER)
+    }
+
+    /// Begins to form a replica: removes what an interrupted attempt left.
+    pub(crate) fn begin(&self, identity: Identity) -> Result<(), OpenError> {
+        let new = self.path.join(IDENTITY_NEW);
+        // In this order: whatever is left if this is interrupted in turn, IDENTITY.new is there.
+        write_durably(&new, identity.to_text().as_bytes())?;
+        sync_directory(&self.path)?;
+        let database = self.database();
+        absent_ok(fs::remove_dir_all(&database))
+            .map_err(io_error("remove the database of an interrupted start", &database))?;
+        let high_water = self.high_water();
+        absent_ok(fs::remove_file(&high_water))
+            .map_err(io_error("remove the high-water mark of an interrupted start", &high_water))?;
+        sync_directory(&self.path)
+    }
+
+    /// The replica has been formed: from now on nothing in the directory may be lost.
+    pub(crate) fn finish(&self) -> Result<(), OpenError> {
+        let new = self.path.join(IDENTITY_NEW);
+        fs::rename(&new, self.path.join(IDENTITY)).map_err(io_error("rename", &new))?;
+        sync_directory(&self.path)
+    }
+
+    /// Bytes that the directory takes on the disk.
+    pub(crate) fn disk_bytes(path: &Path) -> u64 {
+        let Ok(entries) = fs::read_dir(path) else { return 0 };
+        entries
+            .filter_map(Result::ok)
+            .map(|entry| match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => Self::disk_bytes(&entry.path()),
+                Ok(metadata) => metadata.len(),
+                Err(_) => 0,
+            })
+            .sum()
+    }
+}
+
+fn absent_ok(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Makes the entries of a directory durable.
+pub(crate) fn sync_directory(path: &Path) -> Result<(), OpenError> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(io_error("sync the directory", path))
+}
+
+fn write_durably(path: &Path, content: &[u8]) -> Result<(), OpenError> {
+    let write = || {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(content)?;
+        file.sync_all()
+    };
+    write().map_err(io_error("write", path))
+}
+
+/// Decides what a directory is, without changing it.
+fn inspect(path: &Path, replica_id: u64) -> Result<Found, OpenError> {
+    let read = |name: &str| match fs::read(path.join(name)) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", &path.join(name))(error)),
+    };
+    if let Some(content) = read(IDENTITY)? {
+        let identity = Identity::parse(&content).map_err(|error| match error {
+            IdentityError::Newer(found) => {
+                OpenError::NewerFormat { path: path.to_owned(), found, supported: FORMAT_VERSION }
+            }
+            IdentityError::Damaged(detail) => damaged(path, "the file IDENTITY", detail),
+        })?;
+        if identity.replica_id != replica_id {
+            return Err(OpenError::ReplicaId {
+                path: path.to_owned(),
+                found: identity.replica_id,
+                configured: replica_id,
+            });
+        }
+        for part in [HIGH_WATER, DATABASE] {
+            if !path.join(part).exists() {
+                return Err(damaged(path, "a part is gone", part));
+            }
+        }
+        return Ok(Found::Replica(identity));
+    }
+    let entries = fs::read_dir(path).map_err(io_error("list the data directory", path))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(io_error("list the data directory", path))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name != LOCK && name != LOST_AND_FOUND && name != IDENTITY_NEW {
+            names.push(name);
+        }
+    }
+    names.sort();
+    let interrupted = read(IDENTITY_NEW)?.is_some_and(|content| Identity::parse(&content).is_ok());
+    let own = |name: &String| interrupted && (name == DATABASE || name == HIGH_WATER);
+    match names.into_iter().find(|name| !own(name)) {
+        Some(found) => Err(OpenError::Foreign { path: path.to_owned(), found }),
+        None => Ok(Found::Fresh),
+    }
+}
+
+/// A damaged part of a directory.
+pub(crate) fn damaged(path: &Path, what: &str, detail: impl ToString) -> OpenError {
+    OpenError::Damaged { path: path.to_owned(), what: what.to_owned(), detail: detail.to_string() }
+}
+
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let name = path.join(LOCK);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.open(&name).map_err(io_error("open the lock file", &name))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let read = file.read_to_string(&mut text);
+            let holder = match text.trim() {
+                pid if read.is_ok() && !pid.is_empty() => format!("process {pid}"),
+                _ => "another process".to_owned(),
+            };
+            return Err(OpenError::InUse { path: path.to_owned(), holder });
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(io_error("lock", &name)(error));
+        }
+    }
+    // Only for people, so that a full disk is no reason to fail; the lock itself is the kernel's and
+    // ends with the process.
+    if let Err(error) = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())) {
+        tracing::warn!(%error, path = %name.display(), "the process id was not written to the lock file");
+    }
+    Ok(file)
+}

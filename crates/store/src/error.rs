@@ -1,0 +1,150 @@
+//! What can go wrong, by what the caller does next.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use crate::ConfigError;
+
+/// Why a replica can not be opened. Nothing in the directory has been changed by then, other than a
+/// lock file.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The settings make no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is a file where the directory should be.
+    #[error("{} is not a directory", path.display())]
+    NotADirectory {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// The directory holds something that this program did not write.
+    #[error(
+        "{} is not empty and not a data directory: it holds {found:?} but no IDENTITY; give an empty \
+         directory, or restore IDENTITY if this was a data directory",
+        path.display()
+    )]
+    Foreign {
+        /// The data directory.
+        path: PathBuf,
+        /// A file that is in it.
+        found: String,
+    },
+    /// A later release wrote it.
+    #[error(
+        "{} has format version {found}, this program knows only {supported}: run the release that \
+         wrote it, or a newer one",
+        path.display()
+    )]
+    NewerFormat {
+        /// The data directory.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+        /// The newest that is known.
+        supported: u32,
+    },
+    /// It belongs to another replica.
+    #[error(
+        "{} belongs to replica {found}, but this is configured as replica {configured}",
+        path.display()
+    )]
+    ReplicaId {
+        /// The data directory.
+        path: PathBuf,
+        /// Whose it is.
+        found: u64,
+        /// Who asks.
+        configured: u64,
+    },
+    /// Another process has it.
+    #[error("{} is in use by {holder}", path.display())]
+    InUse {
+        /// The data directory.
+        path: PathBuf,
+        /// The process, as far as it is known.
+        holder: String,
+    },
+    /// Something that was acknowledged is damaged or gone.
+    #[error(
+        "{} is damaged: {what}: {detail}. Nothing has been changed. A replica of a larger cluster \
+         can be removed from it and rejoin with an empty directory; a cluster of one has to be \
+         restored from a backup of the whole directory",
+        path.display()
+    )]
+    Damaged {
+        /// The data directory.
+        path: PathBuf,
+        /// Which part of it.
+        what: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The file system refused.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was to be done.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Raft could not start, or stopped at once.
+    #[error("the replica can not start: {0}")]
+    Failed(String),
+    /// The replica has not caught up in time.
+    #[error("the replica has not caught up with the log within {0:?}")]
+    Timeout(Duration),
+}
+
+/// Why a transaction has not been committed, or may not have been.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TransactError {
+    /// It is too large; it never reached the log.
+    #[error("the transaction has {len} bytes, at most {max} are allowed")]
+    TooLarge {
+        /// Its encoded length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The disk is nearly full; it never reached the log. Reads go on, and so do writes once there is
+    /// space again.
+    #[error(
+        "the disk of {} is nearly full: {free} bytes are free, {needed} are needed; writes are \
+         refused until there is space, reads go on",
+        path.display()
+    )]
+    DiskFull {
+        /// The data directory.
+        path: PathBuf,
+        /// Bytes free.
+        free: u64,
+        /// Bytes that have to be free.
+        needed: u64,
+    },
+    /// Another replica leads; it never reached the log.
+    #[error("replica {leader} leads the cluster, not this one")]
+    NotLeader {
+        /// The leader.
+        leader: u64,
+    },
+    /// Nobody leads; it never reached the log.
+    #[error("the cluster has no leader")]
+    NoLeader,
+    /// It was not committed in time. It may be later.
+    #[error("the transaction was not committed within {0:?}; it may still be")]
+    Timeout(Duration),
+    /// The replica has stopped writing. If the transaction was on its way, its outcome is unknown.
+    #[error("the replica has failed and takes no writes: {0}")]
+    Failed(String),
+    /// The replica has been shut down.
+    #[error("the replica has been shut down")]
+    ShutDown,
+}
+
+/// Why a shutdown was not clean. What was acknowledged is durable all the same.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the replica did not shut down cleanly: {0}")]
+pub struct ShutdownError(pub(crate) String);

@@ -1,0 +1,137 @@
+//! The file `IDENTITY`: whose a data directory is. Text, so that a person can read it.
+//!
+//! ```text
+//! chancery data directory, format 1
+//! cluster 000102030405060708090a0b0c0d0e0f
+//! replica 1
+//! incarnation 1234567890
+//! checksum 0123456789abcdef
+//! ```
+//!
+//! The first line and the checksum over all lines before it stay as they are in every format version,
+//! so that a newer one can be told from a damaged file.
+
+use chancery_model::Incarnation;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::high_water::hex;
+
+/// The newest format version that this program knows.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+
+/// Whose a data directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The cluster.
+    pub(crate) cluster_id: [u8; 16],
+    /// The replica.
+    pub(crate) replica_id: u64,
+    /// The life of the cluster that its versions carry.
+    pub(crate) incarnation: Incarnation,
+}
+
+/// Why an identity can not be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum IdentityError {
+    /// A later release wrote it.
+    Newer(u32),
+    /// It is not what was written.
+    Damaged(&'static str),
+}
+
+impl Identity {
+    /// The content of the file.
+    pub(crate) fn to_text(self) -> String {
+        let mut text = format!(
+            "chancery data directory, format {FORMAT_VERSION}\ncluster {}\nreplica {}\nincarnation {}\n",
+            hex(&self.cluster_id),
+            self.replica_id,
+            self.incarnation.0
+        );
+        let checksum = xxh3_64(text.as_bytes());
+        text.push_str(&format!("checksum {checksum:016x}\n"));
+        text
+    }
+
+    /// Reads the content of the file.
+    pub(crate) fn parse(content: &[u8]) -> Result<Self, IdentityError> {
+        let damaged = IdentityError::Damaged;
+        let text = str::from_utf8(content).map_err(|_| damaged("it is not text"))?;
+        let (body, checksum) =
+            text.rsplit_once("checksum ").ok_or_else(|| damaged("it has no checksum"))?;
+        if checksum != format!("{:016x}\n", xxh3_64(body.as_bytes())) {
+            return Err(damaged("its checksum does not fit its content"));
+        }
+        let mut lines = body.lines();
+        let mut field = |prefix: &'static str| {
+            lines.next().and_then(|line| line.strip_prefix(prefix)).ok_or_else(|| damaged(prefix))
+        };
+        let number = |text: &str| text.parse::<u64>().map_err(|_| damaged("a number is wrong"));
+        let format = number(field("chancery data directory, format ")?)?;
+        if format != u64::from(FORMAT_VERSION) {
+            return Err(IdentityError::Newer(u32::try_from(format).unwrap_or(u32::MAX)));
+        }
+        let cluster_id =
+            from_hex(field("cluster ")?).ok_or_else(|| damaged("the cluster id is wrong"))?;
+        let replica_id = number(field("replica ")?)?;
+        let incarnation = u32::try_from(number(field("incarnation ")?)?)
+            .map_err(|_| damaged("the incarnation is wrong"))?;
+        Ok(Self { cluster_id, replica_id, incarnation: Incarnation(incarnation) })
+    }
+}
+
+fn from_hex(text: &str) -> Option<[u8; 16]> {
+    let mut id = [0; 16];
+    if text.len() != 32 {
+        return None;
+    }
+    for (at, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDENTITY: Identity = Identity {
+        cluster_id: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+        replica_id: 3,
+        incarnation: Incarnation(4_000_000_000),
+    };
+
+    /// Design 4.1: the format of the first release is readable for ever.
+    #[test]
+    fn an_identity_has_the_text_it_had_in_the_first_release() {
+        let text = "chancery data directory, format 1\n\
+                    cluster 000102030405060708090a0b0c0d0e0f\n\
+                    replica 3\n\
+                    incarnation 4000000000\n\
+                    checksum 741821223279ff11\n";
+        assert_eq!(IDENTITY.to_text(), text);
+        assert_eq!(Identity::parse(text.as_bytes()), Ok(IDENTITY));
+    }
+
+    #[test]
+    fn any_flipped_bit_and_any_cut_is_damage() {
+        let text = IDENTITY.to_text().into_bytes();
+        for bit in 0..text.len() * 8 {
+            let mut damaged = text.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let result = Identity::parse(&damaged);
+            assert!(matches!(result, Err(IdentityError::Damaged(_))), "bit {bit}: {result:?}");
+        }
+        for len in 0..text.len() {
+            let result = Identity::parse(&text[..len]);
+            assert!(matches!(result, Err(IdentityError::Damaged(_))), "length {len}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_damage_whatever_its_lines_are() {
+        let body = "chancery data directory, format 2\nsomething new\n";
+        let text = format!("{body}checksum {:016x}\n", xxh3_64(body.as_bytes()));
+        assert_eq!(Identity::parse(text.as_bytes()), Err(IdentityError::Newer(2)));
+    }
+}

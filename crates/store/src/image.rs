@@ -1,0 +1,326 @@
+//! Everything that the log has built, as one immutable value, and how it changes.
+//!
+//! Pure: applying a command gives the next image and the records to write for it. Cloning an image is
+//! cheap, so that a snapshot is an image and takes no time to make.
+//!
+//! Invariant: [`Tally`] counts and sums the records that make up the image. It is stored with every
+//! batch that changes them, and checked against all of them when they are loaded: a record that was
+//! lost, or that came back from the past, is found out even if each record by itself is whole.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use chancery_model::{
+    Applied, Assignments, ChangeKind, Collection, Incarnation, Outcome, Resource, ResourceKey,
+    ResourceName, Revision, Scope, ScopeName, State, Transaction, TypeUrl,
+};
+use chancery_proto::raft::v1 as pb;
+use imbl::{OrdMap, ordmap::DiffItem};
+
+use crate::{
+    codec::{Ask, assignment_to_proto, content_to_proto, version_to_proto},
+    history::{HISTORY_MAX, History, HistoryEntry, history_key},
+    raft::{LogId, Response, StoredMembership},
+    raft_codec::{log_id_to_proto, stored_membership_to_proto},
+    record::{self, Family},
+};
+
+/// The image of the log up to `applied`.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    /// `None` until the cluster is formed.
+    pub(crate) cluster_id: Option<[u8; 16]>,
+    /// The replicated state.
+    pub(crate) state: State,
+    /// The newest revisions, oldest first.
+    pub(crate) history: History,
+    /// The last entry that is in it.
+    pub(crate) applied: Option<LogId>,
+    /// The membership at that entry.
+    pub(crate) membership: StoredMembership,
+    /// Of its records.
+    pub(crate) tally: Tally,
+    /// Number of resources in the state.
+    pub(crate) n_resources: u64,
+}
+
+/// Number and sum of the checksums of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tally {
+    pub(crate) records: u64,
+    pub(crate) sum: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, record: &[u8]) {
+        self.records = self.records.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(record::checksum(record));
+    }
+
+    fn remove(&mut self, record: &[u8]) {
+        self.records = self.records.wrapping_sub(1);
+        self.sum = self.sum.wrapping_sub(record::checksum(record));
+    }
+}
+
+/// A record to write, or to delete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Edit {
+    pub(crate) family: Family,
+    pub(crate) key: Vec<u8>,
+    /// `None` deletes it.
+    pub(crate) record: Option<Vec<u8>>,
+}
+
+/// A whole record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) family: Family,
+    pub(crate) key: Vec<u8>,
+    pub(crate) record: Vec<u8>,
+}
+
+pub(crate) const ASSIGNMENTS_KEY: &[u8] = b"a";
+pub(crate) const COLLECTION_PREFIX: u8 = b'c';
+pub(crate) const SCOPE_PREFIX: u8 = b's';
+pub(crate) const ALIAS_PREFIX: u8 = b'l';
+/// Ends a scope and a type URL in a key; neither can have it.
+pub(crate) const SEPARATOR: u8 = 0;
+
+impl Image {
+    /// The image of an empty log.
+    pub(crate) fn new() -> Self {
+        Self {
+            cluster_id: None,
+            state: State::new(Incarnation(0)),
+            history: History::new(),
+            applied: None,
+            membership: StoredMembership::default(),
+            tally: Tally::default(),
+            n_resources: 0,
+        }
+    }
+
+    /// Does what a command asks; adds the records to write to `edits`. Total.
+    pub(crate) fn apply(&mut self, ask: Ask, edits: &mut Vec<Edit>) -> Response {
+        match ask {
+            Ask::Form { cluster_id, incarnation } => {
+                // The first one counts. A second one would be a replica's error, and changes nothing.
+                if self.cluster_id.is_none() {
+                    self.cluster_id = Some(cluster_id);
+                    self.state = State::new(incarnation);
+                    self.put(edits, None, assignments_record(&self.state.assignments));
+                }
+                Response::Done
+            }
+            Ask::Transact(transaction) => Response::Outcome(self.transact(&transaction, edits)),
+        }
+    }
+
+    fn transact(&mut self, transaction: &Transaction, edits: &mut Vec<Edit>) -> Outcome {
+        let Applied { state, outcome, changes } = self.state.apply(transaction);
+        let before = std::mem::replace(&mut self.state, state);
+        let mut touched = BTreeSet::new();
+        for change in &changes {
+            let old = before
+                .get(&change.scope, &change.key)
+                .map(|old| resource_record(&change.scope, &change.key.type_url, old));
+            match change.kind {
+                ChangeKind::Added => self.n_resources += 1,
+                ChangeKind::Removed => self.n_resources -= 1,
+                ChangeKind::Updated | ChangeKind::Relabeled => {}
+            }
+            let new = change.resource.as_ref();
+            let new = new.map(|new| resource_record(&change.scope, &change.key.type_url, new));
+            self.replace(edits, old, new);
+            touched.insert((&change.scope, &change.key.type_url));
+        }
+        let mut scopes = BTreeSet::new();
+        for (scope, type_url) in touched {
+            let record =
+                |state: &State| state.collection(scope, type_url).map(|c| collection_record(c));
+            let new = record(&self.state);
+            self.replace(edits, record(&before), new);
+            self.replace_aliases(&before, scope, type_url, edits);
+            scopes.insert(scope);
+        }
+        for name in scopes {
+            let record = |state: &State| state.scopes.get(name).map(|s| scope_record(name, s));
+            let new = record(&self.state);
+            self.replace(edits, record(&before), new);
+        }
+        if !Arc::ptr_eq(&before.assignments, &self.state.assignments) {
+            let old = assignments_record(&before.assignments);
+            let new = assignments_record(&self.state.assignments);
+            self.replace(edits, Some(old), Some(new));
+        }
+        if let Outcome::Committed(summary) = &outcome
+            && self.state.revision > before.revision
+        {
+            self.remember(transaction, *summary, edits);
+        }
+        outcome
+    }
+
+    fn remember(
+        &mut self,
+        transaction: &Transaction,
+        summary: chancery_model::Summary,
+        edits: &mut Vec<Edit>,
+    ) {
+        let revision = self.state.revision;
+        let entry = HistoryEntry { revision, meta: transaction.meta.clone(), summary };
+        self.put(edits, None, history_record(&entry));
+        self.history.push_back(Arc::new(entry));
+        if self.history.len() > HISTORY_MAX
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.replace(edits, Some(history_record(&oldest)), None);
+        }
+    }
+
+    /// O(aliases that changed).
+    fn replace_aliases(
+        &mut self,
+        before: &State,
+        scope: &ScopeName,
+        type_url: &TypeUrl,
+        edits: &mut Vec<Edit>,
+    ) {
+        let none = OrdMap::new();
+        let aliases = |state: &State| {
+            state.collection(scope, type_url).map_or_else(|| none.clone(), |c| c.aliases.clone())
+        };
+        let (old, new) = (aliases(before), aliases(&self.state));
+        let record = |(alias, name)| Some(alias_record(scope, type_url, alias, name));
+        for item in old.diff(&new) {
+            match item {
+                DiffItem::Add(alias, name) => self.replace(edits, None, record((alias, name))),
+                DiffItem::Update { old, new } => self.replace(edits, record(old), record(new)),
+                DiffItem::Remove(alias, name) => self.replace(edits, record((alias, name)), None),
+            }
+        }
+    }
+
+    fn put(&mut self, edits: &mut Vec<Edit>, old: Option<Record>, new: Record) {
+        self.replace(edits, old, Some(new));
+    }
+
+    fn replace(&mut self, edits: &mut Vec<Edit>, old: Option<Record>, new: Option<Record>) {
+        if let Some(old) = &old {
+            self.tally.remove(&old.record);
+        }
+        if let Some(new) = &new {
+            self.tally.add(&new.record);
+        }
+        match (old, new) {
+            (_, Some(Record { family, key, record })) => {
+                edits.push(Edit { family, key, record: Some(record) });
+            }
+            (Some(Record { family, key, .. }), None) => {
+                edits.push(Edit { family, key, record: None });
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// All its records: the index first, then the resources, then the history.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let formed = self.cluster_id.is_some();
+        let assignments = formed.then(|| assignments_record(&self.state.assignments));
+        let scopes = self.state.scopes.iter().map(|(name, scope)| scope_record(name, scope));
+        let collections = || self.state.scopes.iter().flat_map(|(_, scope)| scope.types.values());
+        let aliases = collections().flat_map(|collection| {
+            collection.aliases.iter().map(move |(alias, name)| {
+                alias_record(&collection.scope, &collection.type_url, alias, name)
+            })
+        });
+        let resources = collections().flat_map(|collection| {
+            collection.resources.values().map(move |resource| {
+                resource_record(&collection.scope, &collection.type_url, resource)
+            })
+        });
+        assignments
+            .into_iter()
+            .chain(collections().map(|collection| collection_record(collection)))
+            .chain(aliases)
+            .chain(scopes)
+            .chain(resources)
+            .chain(self.history.iter().map(|entry| history_record(entry)))
+    }
+
+    /// The record that says how far the log has been applied.
+    pub(crate) fn applied_to_proto(&self, generation: u32) -> pb::AppliedRecord {
+        pb::AppliedRecord {
+            id: self.applied.as_ref().map(log_id_to_proto),
+            membership: Some(stored_membership_to_proto(&self.membership)),
+            cluster_id: self.cluster_id.map(|id| id.to_vec().into()).unwrap_or_default(),
+            incarnation: self.state.incarnation.0,
+            revision: self.state.revision.0,
+            records: self.tally.records,
+            records_sum: self.tally.sum,
+            generation,
+        }
+    }
+}
+
+// === records ===
+
+fn seal(family: Family, key: Vec<u8>, message: &impl prost::Message) -> Record {
+    let record = record::seal(family, &key, message);
+    Record { family, key, record }
+}
+
+fn resource_record(scope: &ScopeName, type_url: &TypeUrl, resource: &Resource) -> Record {
+    let key = ResourceKey { type_url: type_url.clone(), name: resource.name().clone() };
+    let message = pb::ResourceRecord {
+        version: Some(version_to_proto(resource.version())),
+        content: Some(content_to_proto(&resource.to_draft(type_url))),
+    };
+    seal(Family::Resources, resource_key(scope, &key), &message)
+}
+
+pub(crate) fn resource_key(scope: &ScopeName, key: &ResourceKey) -> Vec<u8> {
+    let (scope, type_url, name) = (scope.as_str(), key.type_url.as_str(), key.name.as_str());
+    let separator = &[SEPARATOR][..];
+    [scope.as_bytes(), separator, type_url.as_bytes(), separator, name.as_bytes()].concat()
+}
+
+fn collection_record(collection: &Collection) -> Record {
+    let (scope, type_url) = (collection.scope.as_str(), collection.type_url.as_str());
+    let prefix = &[COLLECTION_PREFIX][..];
+    let key = [prefix, scope.as_bytes(), &[SEPARATOR][..], type_url.as_bytes()].concat();
+    let message = pb::CollectionRecord {
+        changed: collection.changed.0,
+        label: collection.label.as_deref().map(str::to_owned),
+    };
+    seal(Family::Index, key, &message)
+}
+
+fn alias_record(
+    scope: &ScopeName,
+    type_url: &TypeUrl,
+    alias: &ResourceName,
+    name: &ResourceName,
+) -> Record {
+    let key = ResourceKey { type_url: type_url.clone(), name: alias.clone() };
+    let key = [&[ALIAS_PREFIX][..], &resource_key(scope, &key)].concat();
+    seal(Family::Index, key, &pb::AliasRecord { name: name.to_string() })
+}
+
+fn scope_record(name: &ScopeName, scope: &Scope) -> Record {
+    let key = [&[SCOPE_PREFIX][..], name.as_str().as_bytes()].concat();
+    seal(Family::Index, key, &pb::ScopeRecord { changed: scope.changed.0 })
+}
+
+fn assignments_record(assignments: &Assignments) -> Record {
+    let message = pb::AssignmentsRecord {
+        changed: assignments.changed.0,
+        rules: assignments.rules.iter().map(assignment_to_proto).collect(),
+    };
+    seal(Family::Index, ASSIGNMENTS_KEY.to_vec(), &message)
+}
+
+fn history_record(entry: &HistoryEntry) -> Record {
+    let key = history_key(Revision(entry.revision.0));
+    seal(Family::History, key.to_vec(), &entry.to_proto())
+}

@@ -1,0 +1,95 @@
+//! How many bytes of entries the log holds, so that it can be purged by bytes.
+
+use std::collections::VecDeque;
+
+/// Entries between two marks.
+const STRIDE: u64 = 64;
+
+/// Sizes of the log's entries, kept as running totals at every [`STRIDE`]th entry: exact to one stride.
+#[derive(Debug, Default)]
+pub(crate) struct LogSize {
+    /// Bytes of all entries ever appended to this log since it was opened.
+    total: u64,
+    /// Index of an entry, and the total before it. Ascending in both.
+    marks: VecDeque<(u64, u64)>,
+}
+
+impl LogSize {
+    /// An entry was appended.
+    pub(crate) fn append(&mut self, index: u64, len: usize) {
+        if self.marks.back().is_none_or(|(mark, _)| index >= mark + STRIDE) {
+            self.marks.push_back((index, self.total));
+        }
+        self.total += len as u64;
+    }
+
+    /// The entries from `index` on were removed.
+    pub(crate) fn truncate(&mut self, index: u64) {
+        while let Some((mark, total)) = self.marks.back().copied()
+            && mark >= index
+        {
+            self.marks.pop_back();
+            self.total = total;
+        }
+    }
+
+    /// The entries up to `index` were removed.
+    pub(crate) fn purge(&mut self, index: u64) {
+        while self.marks.get(1).is_some_and(|(mark, _)| *mark <= index + 1) {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Bytes in the log.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.marks.front().map_or(0, |(_, before)| self.total - before)
+    }
+
+    /// Bytes of the entries after `index`.
+    pub(crate) fn bytes_after(&self, index: u64) -> u64 {
+        let next = self.marks.partition_point(|(mark, _)| *mark <= index);
+        let before = match next.checked_sub(1).and_then(|at| self.marks.get(at)) {
+            Some((_, before)) => *before,
+            None => self.marks.front().map_or(self.total, |(_, before)| *before),
+        };
+        self.total - before
+    }
+
+    /// The index up to which the log has to be purged for it to hold about `bytes` bytes; `None` if it
+    /// does so already.
+    pub(crate) fn cut(&self, bytes: u64) -> Option<u64> {
+        if self.bytes() <= bytes {
+            return None;
+        }
+        let keeps = self.marks.iter().find(|(_, before)| self.total - before <= bytes);
+        let first = keeps.or(self.marks.back()).map(|(mark, _)| *mark)?;
+        first.checked_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_exact_to_a_stride() {
+        let mut size = LogSize::default();
+        assert_eq!((size.bytes(), size.cut(0)), (0, None));
+        for index in 1..=1000 {
+            size.append(index, 10);
+        }
+        assert_eq!(size.bytes(), 10_000);
+        let after = size.bytes_after(500);
+        assert!((5000..5000 + 10 * STRIDE).contains(&after), "{after}");
+        let cut = size.cut(3000).unwrap();
+        assert!((700..700 + STRIDE).contains(&cut), "{cut}");
+        size.purge(cut);
+        assert!(size.bytes() <= 3000, "{}", size.bytes());
+        assert_eq!(size.cut(3000), None);
+        size.truncate(900);
+        let exact = 10 * (900 - cut - 1);
+        assert!((exact..=exact + 20 * STRIDE).contains(&size.bytes()), "{}", size.bytes());
+        size.purge(2000);
+        assert!(size.bytes() <= 10 * STRIDE);
+    }
+}

@@ -1,0 +1,316 @@
+//! The state machine: applies committed entries to the [`Image`], stores it, publishes the state.
+//!
+//! Invariants:
+//! - The state is published in the order of the log, and only after it has been handed to RocksDB in
+//!   the same batch as the position in the log: what a client has seen is never applied twice.
+//! - Applying is total. A record that can not be decoded stops the replica, with its index in the
+//!   reason: skipping it would let replicas differ.
+//! - What is stored is not synced here. The WAL is one sequence, so that whatever purges the log comes
+//!   after the state that makes the purged entries superfluous.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use chancery_model::{Outcome, State};
+use chancery_proto::raft::v1 as pb;
+use futures::{Stream, TryStreamExt};
+use openraft::{
+    EntryPayload, OptionalSend, RaftSnapshotBuilder,
+    storage::{ApplyResponder, EntryResponder, RaftStateMachine},
+};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::watch;
+
+use crate::{
+    codec::ask_from_proto,
+    database::{Batch, Database},
+    failure::Failure,
+    image::{Edit, Image, Record},
+    metrics::{StoreMetrics, gauge_value},
+    raft::{Entry, LogId, Response, Snapshot, SnapshotMeta, StoredMembership, Types},
+    record::{self, Family, RecordError},
+    snapshot::SnapshotData,
+};
+
+pub(crate) const APPLIED_KEY: &[u8] = b"applied";
+/// Records of applied entries that are written at once; one entry may have more.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// The key under which a record of the state is stored.
+pub(crate) fn state_key(generation: u32, key: &[u8]) -> Vec<u8> {
+    [&generation.to_be_bytes()[..], key].concat()
+}
+
+/// The state machine. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Machine(Arc<Inner>);
+
+struct Inner {
+    database: Arc<Database>,
+    /// Changed by the state machine's task alone; read by anybody.
+    image: Mutex<Image>,
+    /// Which set of records is the state.
+    generation: AtomicU64,
+    /// Whether there is a snapshot, as Raft sees it.
+    has_snapshot: AtomicBool,
+    publish: watch::Sender<Arc<State>>,
+    failure: Failure,
+    metrics: StoreMetrics,
+}
+
+/// Entries that have been applied to a copy of the image and are not stored yet.
+struct Pending {
+    image: Image,
+    batch: Batch,
+    bytes: usize,
+    responses: Vec<(Option<ApplyResponder<Types>>, Response)>,
+    n_commits: u64,
+}
+
+impl Machine {
+    /// A state machine over a database in which `image` was found, as the records of `generation`.
+    pub(crate) fn new(
+        database: Arc<Database>,
+        image: Image,
+        generation: u32,
+        failure: Failure,
+        metrics: StoreMetrics,
+    ) -> Self {
+        let (publish, _) = watch::channel(Arc::new(image.state.clone()));
+        let machine = Self(Arc::new(Inner {
+            database,
+            has_snapshot: AtomicBool::new(image.applied.is_some()),
+            image: Mutex::new(image),
+            generation: AtomicU64::new(generation.into()),
+            publish,
+            failure,
+            metrics,
+        }));
+        machine.show(&machine.image());
+        machine
+    }
+
+    /// The image as of now.
+    pub(crate) fn image(&self) -> Image {
+        self.0.image.lock().clone()
+    }
+
+    /// The newest state, and those to come.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.0.publish.subscribe()
+    }
+
+    /// The newest state.
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.0.publish.borrow().clone()
+    }
+
+    fn generation(&self) -> u32 {
+        u32::try_from(self.0.generation.load(Ordering::Acquire)).unwrap_or(u32::MAX)
+    }
+
+    fn show(&self, image: &Image) {
+        let metrics = &self.0.metrics;
+        metrics.applied_index.set(gauge_value(image.applied.map_or(0, |id| id.index)));
+        metrics.revision.set(gauge_value(image.state.revision.0));
+        metrics.resources.set(gauge_value(image.n_resources));
+    }
+
+    fn pending(&self) -> Pending {
+        Pending {
+            image: self.image(),
+            batch: Batch::default(),
+            bytes: 0,
+            responses: Vec::new(),
+            n_commits: 0,
+        }
+    }
+
+    /// Applies an entry to what is pending.
+    fn apply_entry(&self, pending: &mut Pending, entry: Entry) -> io::Result<Response> {
+        let id = entry.log_id;
+        let response = match entry.payload {
+            EntryPayload::Blank => Response::Done,
+            EntryPayload::Membership(membership) => {
+                pending.image.membership = StoredMembership::new(Some(id), membership);
+                Response::Done
+            }
+            EntryPayload::Normal(command) => {
+                let ask = pb::Command::decode(command.0)
+                    .map_err(RecordError::from)
+                    .and_then(ask_from_proto)
+                    .map_err(|error| {
+                        let reason = format!("log entry {} can not be applied: {error}", id.index);
+                        self.0.failure.set(&reason);
+                        io::Error::new(io::ErrorKind::InvalidData, reason)
+                    })?;
+                let mut edits = Vec::new();
+                let response = pending.image.apply(ask, &mut edits);
+                pending.bytes += self.stage(&mut pending.batch, edits);
+                response
+            }
+        };
+        if matches!(response, Response::Outcome(Outcome::Committed(_))) {
+            pending.n_commits += 1;
+        }
+        pending.image.applied = Some(id);
+        Ok(response)
+    }
+
+    fn stage(&self, batch: &mut Batch, edits: Vec<Edit>) -> usize {
+        let generation = self.generation();
+        let mut bytes = 0;
+        for Edit { family, key, record } in edits {
+            let key = state_key(generation, &key);
+            bytes += key.len() + record.as_ref().map_or(0, Vec::len);
+            match record {
+                Some(record) => self.0.database.put(batch, family, &key, &record),
+                None => self.0.database.delete(batch, family, &key),
+            }
+        }
+        bytes
+    }
+
+    /// Stores what is pending, publishes it, answers.
+    fn commit(&self, pending: Pending) -> io::Result<()> {
+        let Pending { image, mut batch, responses, n_commits, .. } = pending;
+        let applied = image.applied_to_proto(self.generation());
+        let record = record::seal(Family::Meta, APPLIED_KEY, &applied);
+        self.0.database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
+        self.0.database.write(batch).inspect_err(|error| {
+            self.0.failure.set(format!("the state can not be written: {error}"));
+        })?;
+        self.publish(image);
+        self.0.metrics.commits_total.increment(n_commits);
+        for (responder, response) in responses {
+            if let Some(responder) = responder {
+                responder.send(response);
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self, image: Image) {
+        self.show(&image);
+        let state = image.state.clone();
+        *self.0.image.lock() = image;
+        self.0.publish.send_if_modified(|published| {
+            let new =
+                published.revision != state.revision || published.incarnation != state.incarnation;
+            if new {
+                *published = Arc::new(state);
+            }
+            new
+        });
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let data = SnapshotData(Arc::new(self.image()));
+        Snapshot { meta: data.meta(), snapshot: data }
+    }
+
+    /// Writes the records of another image beside the present ones, then puts them in their place.
+    fn install(&self, image: &Image) -> io::Result<()> {
+        let (old, new) = (self.generation(), self.generation().wrapping_add(1));
+        let database = &self.0.database;
+        let mut batch = Batch::default();
+        let mut bytes = 0;
+        // An attempt that was interrupted may have left some.
+        self.clear(&mut batch, new);
+        for Record { family, key, record } in image.records() {
+            bytes += key.len() + record.len();
+            database.put(&mut batch, family, &state_key(new, &key), &record);
+            if bytes > BATCH_BYTES {
+                database.write(std::mem::take(&mut batch))?;
+                bytes = 0;
+            }
+        }
+        let record = record::seal(Family::Meta, APPLIED_KEY, &image.applied_to_proto(new));
+        database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
+        self.clear(&mut batch, old);
+        database.write(batch)?;
+        database.sync()?;
+        self.0.generation.store(new.into(), Ordering::Release);
+        Ok(())
+    }
+
+    fn clear(&self, batch: &mut Batch, generation: u32) {
+        let from = generation.to_be_bytes().to_vec();
+        // The last generation has no successor; its keys end with it.
+        let to = match generation.checked_add(1) {
+            Some(next) => next.to_be_bytes().to_vec(),
+            None => vec![u8::MAX; 5],
+        };
+        for family in [Family::Resources, Family::Index, Family::History] {
+            self.0.database.delete_range(batch, family, &from, &to);
+        }
+    }
+}
+
+impl RaftSnapshotBuilder<Types> for Machine {
+    type SnapshotData = SnapshotData;
+
+    /// The image is the snapshot, and it is stored already.
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        self.0.has_snapshot.store(true, Ordering::Release);
+        Ok(self.snapshot())
+    }
+}
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Self;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let image = self.image();
+        Ok((image.applied, image.membership))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
+    {
+        let mut pending = self.pending();
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let response = self.apply_entry(&mut pending, entry)?;
+            pending.responses.push((responder, response));
+            if pending.bytes >= BATCH_BYTES {
+                self.commit(pending)?;
+                pending = self.pending();
+            }
+        }
+        if pending.responses.is_empty() { Ok(()) } else { self.commit(pending) }
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotData,
+    ) -> io::Result<()> {
+        let mut image = Image::clone(&snapshot.0);
+        image.applied = meta.last_log_id;
+        image.membership = meta.last_membership.clone();
+        self.install(&image).inspect_err(|error| {
+            self.0.failure.set(format!("a snapshot can not be written: {error}"));
+        })?;
+        self.0.has_snapshot.store(true, Ordering::Release);
+        self.publish(image);
+        Ok(())
+    }
+
+    /// The newest state, whatever the last snapshot was: it is never older, and keeping an old one
+    /// would keep all that has been replaced since in memory.
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        Ok(self.0.has_snapshot.load(Ordering::Acquire).then(|| self.snapshot()))
+    }
+}

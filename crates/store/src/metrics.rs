@@ -1,0 +1,104 @@
+//! What the store tells of itself. Handles are made once; recording takes no lookup.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram,
+    gauge, histogram,
+};
+
+/// All metrics of the store: name, kind, help.
+pub const METRICS: &[(&str, &str, &str)] = &[
+    (
+        "chancery_store_append_seconds",
+        "histogram",
+        "Time from handing entries to the log until they are durable and acknowledged",
+    ),
+    ("chancery_store_fsync_seconds", "histogram", "Time that a sync of the write-ahead log takes"),
+    ("chancery_store_fsyncs_total", "counter", "Syncs of the write-ahead log"),
+    ("chancery_store_commits_total", "counter", "Transactions that were applied"),
+    (
+        "chancery_store_refused_writes_total",
+        "counter",
+        "Transactions refused before they reached the log, by reason",
+    ),
+    ("chancery_store_last_log_index", "gauge", "Index of the last entry in the log"),
+    ("chancery_store_applied_index", "gauge", "Index of the last entry that has been applied"),
+    ("chancery_store_revision", "gauge", "Revision of the state"),
+    ("chancery_store_resources", "gauge", "Resources in the state"),
+    ("chancery_store_log_bytes", "gauge", "Bytes of entries in the log, not purged yet"),
+    ("chancery_store_free_bytes", "gauge", "Bytes free on the file system of the data directory"),
+    ("chancery_store_failed", "gauge", "1 if the replica has failed and takes no writes, else 0"),
+];
+
+/// Cached handles.
+#[derive(Clone)]
+pub(crate) struct StoreMetrics {
+    pub(crate) append_seconds: Histogram,
+    pub(crate) fsync_seconds: Histogram,
+    fsyncs_total: Counter,
+    /// The same for [`crate::Status`]: handles can not be read.
+    fsyncs: Arc<AtomicU64>,
+    pub(crate) commits_total: Counter,
+    pub(crate) refused_too_large: Counter,
+    pub(crate) refused_disk_full: Counter,
+    pub(crate) refused_failed: Counter,
+    pub(crate) refused_no_leader: Counter,
+    pub(crate) last_log_index: Gauge,
+    pub(crate) applied_index: Gauge,
+    pub(crate) revision: Gauge,
+    pub(crate) resources: Gauge,
+    pub(crate) log_bytes: Gauge,
+    pub(crate) free_bytes: Gauge,
+    pub(crate) failed: Gauge,
+}
+
+/// Gauges are floating point; past 2^53 they would be off by a little, which nobody will live to see.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+pub(crate) fn gauge_value(n: u64) -> f64 {
+    n as f64
+}
+
+impl StoreMetrics {
+    /// Describes the metrics and makes the handles.
+    pub(crate) fn new() -> Self {
+        for (name, kind, help) in METRICS {
+            match *kind {
+                "histogram" => describe_histogram!(*name, *help),
+                "counter" => describe_counter!(*name, *help),
+                _ => describe_gauge!(*name, *help),
+            }
+        }
+        let refused = |reason: &'static str| counter!("chancery_store_refused_writes_total", "reason" => reason);
+        Self {
+            append_seconds: histogram!("chancery_store_append_seconds"),
+            fsync_seconds: histogram!("chancery_store_fsync_seconds"),
+            fsyncs_total: counter!("chancery_store_fsyncs_total"),
+            fsyncs: Arc::default(),
+            commits_total: counter!("chancery_store_commits_total"),
+            refused_too_large: refused("too_large"),
+            refused_disk_full: refused("disk_full"),
+            refused_failed: refused("failed"),
+            refused_no_leader: refused("no_leader"),
+            last_log_index: gauge!("chancery_store_last_log_index"),
+            applied_index: gauge!("chancery_store_applied_index"),
+            revision: gauge!("chancery_store_revision"),
+            resources: gauge!("chancery_store_resources"),
+            log_bytes: gauge!("chancery_store_log_bytes"),
+            free_bytes: gauge!("chancery_store_free_bytes"),
+            failed: gauge!("chancery_store_failed"),
+        }
+    }
+
+    pub(crate) fn count_fsync(&self) {
+        self.fsyncs_total.increment(1);
+        self.fsyncs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fsyncs(&self) -> u64 {
+        self.fsyncs.load(Ordering::Relaxed)
+    }
+}

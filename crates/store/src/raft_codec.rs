@@ -1,0 +1,119 @@
+//! Raft's own records between openraft's types and `chancery.raft.v1`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use chancery_proto::raft::v1 as pb;
+use openraft::EntryPayload;
+
+use crate::{
+    raft::{Command, Entry, LogId, Membership, Peer, StoredMembership, Vote, log_id, term_of},
+    record::{self, Family, RecordError},
+};
+
+/// Key of a log entry: sorts as the index does.
+pub(crate) fn log_key(index: u64) -> [u8; 8] {
+    index.to_be_bytes()
+}
+
+/// Makes the message of a log id.
+pub(crate) fn log_id_to_proto(id: &LogId) -> pb::LogId {
+    pb::LogId { term: term_of(id), index: id.index }
+}
+
+/// Reads a log id.
+pub(crate) fn log_id_from_proto(message: &pb::LogId) -> LogId {
+    log_id(message.term, message.index)
+}
+
+/// Makes the message of a vote.
+pub(crate) fn vote_to_proto(vote: &Vote) -> pb::Vote {
+    let leader = vote.leader_id();
+    pb::Vote { term: leader.term, replica_id: leader.voted_for, committed: vote.is_committed() }
+}
+
+/// Reads a vote.
+pub(crate) fn vote_from_proto(message: &pb::Vote) -> Vote {
+    if message.committed {
+        Vote::new_committed(message.term, message.replica_id)
+    } else {
+        Vote::new(message.term, message.replica_id)
+    }
+}
+
+/// The record of an entry, under the key of its index.
+pub(crate) fn entry_to_record(entry: &Entry) -> Vec<u8> {
+    let payload = match &entry.payload {
+        EntryPayload::Blank => pb::log_entry::Payload::Blank(pb::Blank {}),
+        EntryPayload::Normal(command) => pb::log_entry::Payload::Command(command.0.clone()),
+        EntryPayload::Membership(membership) => {
+            pb::log_entry::Payload::Membership(membership_to_proto(membership))
+        }
+    };
+    let message = pb::LogEntry { id: Some(log_id_to_proto(&entry.log_id)), payload: Some(payload) };
+    record::seal(Family::Log, &log_key(entry.log_id.index), &message)
+}
+
+/// Reads the entry that is kept under `index`.
+pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, RecordError> {
+    let message: pb::LogEntry = record::open(Family::Log, &log_key(index), bytes)?;
+    let id = log_id_from_proto(&message.id.unwrap_or_default());
+    if id.index != index {
+        return Err(RecordError::Content(format!("it says that its index is {}", id.index)));
+    }
+    let payload = match message.payload {
+        Some(pb::log_entry::Payload::Blank(_)) => EntryPayload::Blank,
+        Some(pb::log_entry::Payload::Command(command)) => EntryPayload::Normal(Command(command)),
+        Some(pb::log_entry::Payload::Membership(membership)) => {
+            EntryPayload::Membership(membership_from_proto(membership)?)
+        }
+        None => return Err(RecordError::Content("it has a payload of an unknown kind".into())),
+    };
+    Ok(Entry { log_id: id, payload })
+}
+
+/// Makes the message of a membership.
+pub(crate) fn membership_to_proto(membership: &Membership) -> pb::Membership {
+    let voters = |ids: &BTreeSet<u64>| pb::Voters { replica_ids: ids.iter().copied().collect() };
+    let peer =
+        |(id, peer): (&u64, &Peer)| pb::Peer { replica_id: *id, address: peer.address.clone() };
+    pb::Membership {
+        configs: membership.get_joint_config().iter().map(voters).collect(),
+        peers: membership.nodes().map(peer).collect(),
+    }
+}
+
+/// Reads a membership.
+pub(crate) fn membership_from_proto(message: pb::Membership) -> Result<Membership, RecordError> {
+    let configs: Vec<BTreeSet<u64>> = message
+        .configs
+        .into_iter()
+        .map(|voters| voters.replica_ids.into_iter().collect())
+        .collect();
+    let peers: BTreeMap<u64, Peer> = message
+        .peers
+        .into_iter()
+        .map(|peer| (peer.replica_id, Peer { address: peer.address }))
+        .collect();
+    if configs.is_empty() && peers.is_empty() {
+        return Ok(Membership::default());
+    }
+    Membership::new(configs, peers)
+        .map_err(|error| RecordError::Content(format!("it is no membership: {error}")))
+}
+
+/// Makes the message of a membership and the entry that brought it.
+pub(crate) fn stored_membership_to_proto(stored: &StoredMembership) -> pb::StoredMembership {
+    pb::StoredMembership {
+        id: stored.log_id().as_ref().map(log_id_to_proto),
+        membership: Some(membership_to_proto(stored.membership())),
+    }
+}
+
+/// Reads a membership and the entry that brought it.
+pub(crate) fn stored_membership_from_proto(
+    message: pb::StoredMembership,
+) -> Result<StoredMembership, RecordError> {
+    let id = message.id.as_ref().map(log_id_from_proto);
+    Ok(StoredMembership::new(id, membership_from_proto(message.membership.unwrap_or_default())?))
+}

@@ -1,0 +1,268 @@
+//! What is found in the database when it is opened, and whether it is all there.
+//!
+//! RocksDB checks blocks and WAL records, but ends the replay of the WAL at the first damage and knows
+//! nothing of what was acknowledged. So, before anything is changed, all of the log and the state is
+//! read and checked against itself and against the high-water mark:
+//! - every record: its own checksum, which covers its key;
+//! - the log: no hole between what is purged and the last entry, terms never falling;
+//! - the log and the vote: not behind the high-water mark;
+//! - the state: number and sum of its records, history without holes, applied within the log;
+//! - all: of the cluster that `IDENTITY` names.
+//!
+//! What is behind the high-water mark was never acknowledged: losing it is what a power cut does.
+
+use std::{io, path::Path};
+
+use bytes::Bytes;
+use chancery_proto::raft::v1 as pb;
+use prost::Message;
+
+use crate::{
+    OpenError,
+    database::{Access, Database},
+    directory::{Directory, damaged},
+    high_water::{Mark, hex},
+    identity::Identity,
+    image::Image,
+    loader::Loader,
+    log::{Ends, PURGED_KEY, VOTE_KEY},
+    log_size::LogSize,
+    machine::{APPLIED_KEY, state_key},
+    raft::{LogId, Vote, term_of},
+    raft_codec::{entry_from_record, log_id_from_proto, log_key, vote_from_proto, vote_to_proto},
+    record::{self, Family},
+};
+
+/// What a whole database holds.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) ends: Ends,
+    pub(crate) size: LogSize,
+    pub(crate) image: Image,
+    pub(crate) generation: u32,
+}
+
+/// Reads and checks a database without changing it, then opens it.
+pub(crate) fn recover(
+    directory: &Directory,
+    identity: Identity,
+    mark: Mark,
+) -> Result<(Database, Recovered), OpenError> {
+    let path = directory.database();
+    let root = directory.path();
+    let database = open(root, &path, Access::ReadOnly)?;
+    let reader = Reader { root, database: &database };
+    let recovered = reader.read_all(identity, mark)?;
+    let seen = reader.fingerprint()?;
+    drop(database);
+    let database = open(root, &path, Access::ReadWrite)?;
+    if (Reader { root, database: &database }).fingerprint()? != seen {
+        let detail = "opening it for writing found another log or state than reading it did";
+        return Err(damaged(root, "the database", detail));
+    }
+    Ok((database, recovered))
+}
+
+fn open(root: &Path, path: &Path, access: Access) -> Result<Database, OpenError> {
+    Database::open(path, access).map_err(|source| match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::Other => {
+            OpenError::Io { what: "open the database in", path: path.to_owned(), source }
+        }
+        _ => damaged(root, "the database", source),
+    })
+}
+
+/// Reads a database, and says what is wrong where.
+struct Reader<'a> {
+    root: &'a Path,
+    database: &'a Database,
+}
+
+impl Reader<'_> {
+    fn damaged(&self, what: &str, detail: impl ToString) -> OpenError {
+        damaged(self.root, what, detail)
+    }
+
+    fn meta<M: Message + Default>(&self, key: &[u8]) -> Result<Option<M>, OpenError> {
+        let what = || format!("the record {:?}", String::from_utf8_lossy(key));
+        let found = self.database.get(Family::Meta, key);
+        let Some(record) = found.map_err(|error| self.damaged(&what(), error))? else {
+            return Ok(None);
+        };
+        let message = record::open(Family::Meta, key, record);
+        message.map(Some).map_err(|error| self.damaged(&what(), error))
+    }
+
+    /// The last key of the log and the records that say where everything is.
+    fn fingerprint(&self) -> Result<Vec<Option<Bytes>>, OpenError> {
+        let wrong = |error: io::Error| self.damaged("the database", error);
+        let last = self.database.last_key(Family::Log).map_err(wrong)?;
+        let mut fingerprint = vec![last];
+        for key in [VOTE_KEY, PURGED_KEY, APPLIED_KEY] {
+            fingerprint.push(self.database.get(Family::Meta, key).map_err(wrong)?);
+        }
+        Ok(fingerprint)
+    }
+
+    fn read_all(&self, identity: Identity, mark: Mark) -> Result<Recovered, OpenError> {
+        let vote: Option<pb::Vote> = self.meta(VOTE_KEY)?;
+        let vote = vote.as_ref().map(vote_from_proto);
+        self.check_vote(vote, mark.vote)?;
+        let purged: Option<pb::PurgedRecord> = self.meta(PURGED_KEY)?;
+        let purged = purged.and_then(|record| record.id).as_ref().map(log_id_from_proto);
+        let applied: pb::AppliedRecord = self.meta(APPLIED_KEY)?.ok_or_else(|| {
+            self.damaged("the record \"applied\"", "it is gone, and with it what the state is")
+        })?;
+        let applied_id = applied.id.as_ref().map(log_id_from_proto);
+        let (ends, size) = self.read_log(
+            Ends { purged, last: None, vote },
+            &[
+                ("the high-water mark says that it was acknowledged", mark.last),
+                ("the state says that it was applied", applied_id),
+            ],
+        )?;
+        if applied_id.map(|id| id.index) < purged.map(|id| id.index) {
+            return Err(self.damaged(
+                "the state",
+                format!(
+                    "it was applied up to {}, but the log is purged up to {}",
+                    show(applied_id),
+                    show(purged)
+                ),
+            ));
+        }
+        let generation = applied.generation;
+        let image = self.read_state(applied)?;
+        if image.cluster_id != Some(identity.cluster_id)
+            || image.state.incarnation != identity.incarnation
+        {
+            let found = image.cluster_id.map_or("none".to_owned(), |id| hex(&id));
+            return Err(self.damaged(
+                "the state",
+                format!(
+                    "it is of cluster {found}, incarnation {}, not of {}, incarnation {}",
+                    image.state.incarnation.0,
+                    hex(&identity.cluster_id),
+                    identity.incarnation.0
+                ),
+            ));
+        }
+        Ok(Recovered { ends, size, image, generation })
+    }
+
+    fn check_vote(&self, found: Option<Vote>, mark: Option<Vote>) -> Result<(), OpenError> {
+        let Some(mark) = mark else { return Ok(()) };
+        let what = "the vote";
+        let (mark, found) = (vote_to_proto(&mark), found.as_ref().map(vote_to_proto));
+        match found {
+            None => Err(self.damaged(
+                what,
+                format!("it is gone, but one of term {} was acknowledged", mark.term),
+            )),
+            Some(found) if found.term < mark.term => Err(self.damaged(
+                what,
+                format!(
+                    "it is of term {}, but one of term {} was acknowledged",
+                    found.term, mark.term
+                ),
+            )),
+            Some(found)
+                if found.term == mark.term
+                    && (found.replica_id != mark.replica_id
+                        || (mark.committed && !found.committed)) =>
+            {
+                Err(self.damaged(
+                    what,
+                    format!(
+                        "in term {} it is for replica {}, but one for replica {} was acknowledged",
+                        found.term, found.replica_id, mark.replica_id
+                    ),
+                ))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Reads the log; each of `known` has to be in it, or purged.
+    fn read_log(
+        &self,
+        mut ends: Ends,
+        known: &[(&str, Option<LogId>)],
+    ) -> Result<(Ends, LogSize), OpenError> {
+        let what = "the log";
+        let mut size = LogSize::default();
+        let mut next = ends.purged.map_or(0, |id| id.index + 1);
+        let mut term = ends.purged.map_or(0, |id| term_of(&id));
+        let check = |id: LogId| match known
+            .iter()
+            .find(|(_, known)| known.is_some_and(|known| known.index == id.index && known != id))
+        {
+            None => Ok(()),
+            Some((why, known)) => Err(self.damaged(
+                what,
+                format!("it has {}, but of {} {why}", show(Some(id)), show(*known)),
+            )),
+        };
+        if let Some(purged) = ends.purged {
+            check(purged)?;
+        }
+        for item in self.database.scan(Family::Log, &log_key(next), None) {
+            let (key, record) = item.map_err(|error| {
+                self.damaged(what, format!("entry {next} can not be read: {error}"))
+            })?;
+            let index = <[u8; 8]>::try_from(&key[..])
+                .map(u64::from_be_bytes)
+                .map_err(|_| self.damaged(what, format!("it has the key {}", hex(&key))))?;
+            if index != next {
+                let detail = format!("entries {next} to {} are gone", index - 1);
+                return Err(self.damaged(what, detail));
+            }
+            size.append(index, record.len());
+            let entry = entry_from_record(index, record)
+                .map_err(|error| self.damaged(what, format!("entry {index}: {error}")))?;
+            let id = entry.log_id;
+            if term_of(&id) < term {
+                let detail = format!("entry {index} has term {}, less than {term}", term_of(&id));
+                return Err(self.damaged(what, detail));
+            }
+            check(id)?;
+            (term, next) = (term_of(&id), index + 1);
+            ends.last = Some(id);
+        }
+        for (why, known) in known {
+            if known.is_some_and(|known| known.index >= next) {
+                let detail = format!(
+                    "it ends at {}, but of {} {why}",
+                    show(ends.last_or_purged()),
+                    show(*known)
+                );
+                return Err(self.damaged(what, detail));
+            }
+        }
+        Ok((ends, size))
+    }
+
+    fn read_state(&self, applied: pb::AppliedRecord) -> Result<Image, OpenError> {
+        let what = "the state";
+        let generation = applied.generation;
+        let from = state_key(generation, &[]);
+        let to = generation.checked_add(1).map(|next| state_key(next, &[]));
+        let mut loader = Loader::default();
+        for family in [Family::Index, Family::Resources, Family::History] {
+            for item in self.database.scan(family, &from, to.as_deref()) {
+                let (key, record) = item
+                    .map_err(|error| self.damaged(what, format!("{}: {error}", family.name())))?;
+                let key = key.get(from.len()..).unwrap_or_default();
+                loader.add(family, key, record).map_err(|error| self.damaged(what, error))?;
+            }
+        }
+        loader.finish(applied).map_err(|error| self.damaged(what, error))
+    }
+}
+
+fn show(id: Option<LogId>) -> String {
+    match id {
+        Some(id) => format!("entry {} of term {}", id.index, term_of(&id)),
+        None => "no entry".to_owned(),
+    }
+}
