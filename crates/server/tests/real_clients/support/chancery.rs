@@ -133,6 +133,16 @@ impl Chancery {
         self.cli(&["apply", "-f", "-", "--prune"], &manifest.to_string())
     }
 
+    /// The same, and every client that should have it has acknowledged it afterwards.
+    pub(crate) fn publish_and_wait(&self, resources: &[Value]) -> Result<()> {
+        let manifest = serde_json::json!({"scope": "default", "resources": resources});
+        let done = self.cli(&["apply", "-f", "-", "--prune", "--wait"], &manifest.to_string())?;
+        if done["wait"]["settled"] != true {
+            bail!("it did not settle: {done}");
+        }
+        Ok(())
+    }
+
     /// What `chancery node ID` says.
     pub(crate) fn node(&self, id: &str) -> Result<Value> {
         self.cli(&["node", id], "")
