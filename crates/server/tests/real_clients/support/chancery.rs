@@ -17,7 +17,7 @@ use super::{http, ports, process::Process, wait_for};
 const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
 /// How long a start may take, in a debug build on a busy machine.
 const START: Duration = Duration::from_secs(30);
-const COMMAND: Duration = Duration::from_secs(30);
+const COMMAND: Duration = Duration::from_secs(60);
 
 /// Where a replica listens.
 #[derive(Debug, Clone, Copy)]
