@@ -327,7 +327,7 @@ impl Session {
         let since = subscription.lingering_since.unwrap_or(now);
         let referrers =
             || self.subscriptions.iter().filter(|s| referrers.contains(&s.type_url.as_str()));
-        let rejected = referrers().any(|other| other.nack().is_some());
+        let rejected = referrers().any(Subscription::is_rejected);
         if rejected && subscription.lingering.len() <= self.config.held_removals_max {
             return Removals::Hold;
         }

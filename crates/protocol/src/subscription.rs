@@ -202,6 +202,9 @@ impl Subscription {
         if started {
             (self.base, self.answer_due, self.dirty) = (None, true, true);
         }
+        if !wildcard {
+            self.lingering.retain(|name, _| list.iter().any(|wanted| wanted == name.as_str()));
+        }
         let mut fresh = BTreeSet::new();
         let mut kept = 0;
         for name in list.iter().filter(|name| !name.is_empty() && *name != WILDCARD) {
@@ -252,8 +255,12 @@ impl Subscription {
             .map(|name| shared.name(name))
             .collect::<Result<_, _>>()?;
         shared.check_count(self.names.len() + subscribe.len())?;
+        // The wildcard first: a name that is given up for it is given up beside it.
         if star_off && self.wildcard {
             self.end_wildcard(shared);
+        }
+        if star_on && !self.wildcard {
+            self.start_wildcard(shared);
         }
         for name in request.unsubscribe.iter().filter(|name| *name != WILDCARD) {
             let Some((name, _)) = self.names.get_key_value(name.as_str()) else { continue };
@@ -264,9 +271,6 @@ impl Subscription {
                 self.pending.insert(name);
                 self.urgent = true;
             }
-        }
-        if star_on && !self.wildcard {
-            self.start_wildcard(shared);
         }
         if first {
             self.take_initial_versions(request, shared)?;
@@ -333,7 +337,10 @@ impl Subscription {
                 (None, None) => *held,
             };
         }
+        // The client drops what it does not name, and with it what it said it holds.
         self.lingering.retain(|name, _| self.names.contains_key(name));
+        self.known.retain(|name, _| self.names.contains_key(name));
+        self.pending.retain(|name| self.names.contains_key(name));
         // A state that was not sent to its end: what is left of it is no longer asked for.
         if self.train.take().is_some() {
             self.pending.extend(self.names.keys().cloned());
@@ -355,6 +362,7 @@ impl Subscription {
         self.names.remove(name);
         self.pending.remove(name);
         if !self.wildcard {
+            self.known.remove(name);
             self.lingering.remove(name);
         }
     }
@@ -398,6 +406,11 @@ impl Subscription {
 
     pub(crate) fn nack(&self) -> Option<&Nack> {
         self.nack.as_ref()
+    }
+
+    /// The client uses older resources than it was sent, because it rejected those.
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.nack.is_some() && (self.wildcard || !self.names.is_empty())
     }
 
     // === what it is waiting for ===

@@ -90,7 +90,9 @@ fn patched(differ: &Differ, from: &TypeView, to: &TypeView) -> Shown {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_view_and_its_differences_show_what_merging_would(
