@@ -1,1 +1,54 @@
-//! The admin API: gRPC and HTTP
+//! The admin API: gRPC `chancery.admin.v1`, health, reflection, and HTTP with JSON, on one port.
+//!
+//! Every operation exists once ([`service`]); `grpc` and `http` are two ways to call it, and the .proto is the
+//! one source of shape ([`json`]).
+//!
+//! Invariants:
+//! - What is written went through admission, and takes effect as one transaction or not at all.
+//! - Secrets never leave: [`redact`] is on the way of every body that is shown.
+//! - Nothing here holds state, and reads never wait for writes.
+
+mod changes;
+mod cluster;
+mod error;
+mod explain;
+mod grpc;
+mod health;
+mod http;
+pub mod json;
+mod nodes;
+mod params;
+mod redact;
+mod resources;
+mod service;
+mod write;
+
+use axum::Router;
+use chancery_proto::{FILE_DESCRIPTOR_SET, admin::v1::admin_server::AdminServer};
+use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
+
+pub use error::{AdminError, problem_line};
+pub use redact::MARK;
+pub use service::AdminDeps;
+
+/// The routes of the admin port.
+#[must_use]
+pub fn router(deps: &AdminDeps) -> Router {
+    let service = service::Service::new(deps);
+    let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);
+    let admin = AdminServer::new(grpc::GrpcAdmin(service.clone()))
+        .max_decoding_message_size(request_bytes_max)
+        .max_encoding_message_size(usize::MAX);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    const READABLE: &str = "the build wrote the descriptors, and a test reads them";
+    let routes = Routes::new(admin)
+        .add_service(HealthServer::new(health::GrpcHealth(service)))
+        .add_service(reflection().build_v1().expect(READABLE))
+        .add_service(reflection().build_v1alpha().expect(READABLE));
+    http::add_routes(routes.prepare().into_axum_router(), deps)
+}

@@ -1,2 +1,128 @@
-//! The binary.
-fn main() {}
+//! The binary `chancery`: `serve` runs a replica, the other commands talk to one.
+//!
+//! Exit codes: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage.
+
+mod cli;
+mod config;
+mod serve;
+
+use std::{
+    io::{self, BufWriter, Write},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+
+use cli::{
+    Answer, Failure,
+    args::{Cli, Command, Config, ConfigFlags, Output},
+};
+use config::{FlagValue, Flags, Loaded};
+
+/// Returns memory to the system after a burst of streams, which the system's own does not.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let mut stderr = io::stderr().lock();
+            for line in &failure.lines {
+                // There is nowhere left to tell that this failed.
+                drop(writeln!(stderr, "error: {line}"));
+            }
+            // No lines: whoever read the output has heard enough.
+            if failure.lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// Help and version go to the standard output and are no failure.
+fn usage(error: &clap::Error) -> ExitCode {
+    drop(error.print());
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(2),
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut answer = Answer { out: &mut out, output: cli.output };
+    match cli.command {
+        Command::Serve(serve) => serve::run(load(serve.config)?, answer.out)?,
+        Command::Config(Config::Check { config }) => {
+            let loaded = load(config)?;
+            check(&loaded, &mut answer)?;
+        }
+        Command::Config(Config::Print { config }) => print(&load(config)?, &mut answer)?,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "chancery", answer.out);
+        }
+        command => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+            let result = runtime.block_on(cli::run(command, &cli.server, &mut answer));
+            // A refused wait has shown its revision all the same.
+            answer.out.flush()?;
+            result?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn load(flags: ConfigFlags) -> Result<Loaded, Failure> {
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    config::load(&config_flags(flags), environment).map_err(Failure::lines)
+}
+
+fn config_flags(flags: ConfigFlags) -> Flags {
+    let mut values = Vec::new();
+    let mut set = |section, key, value: Option<toml::Value>, flag| {
+        values.extend(value.map(|value| FlagValue { section, key, value, flag }));
+    };
+    let text = |value: Option<String>| value.map(toml::Value::String);
+    let address = |address: Option<std::net::SocketAddr>| text(address.map(|a| a.to_string()));
+    let data_dir = flags.data_dir.map(|path| path.to_string_lossy().into_owned());
+    set("store", "data_dir", text(data_dir), "--data-dir");
+    set("xds", "address", address(flags.xds), "--xds");
+    set("admin", "address", address(flags.admin), "--admin");
+    set("raft", "address", address(flags.raft), "--raft");
+    if flags.allow_plaintext {
+        for section in ["xds", "admin"] {
+            let yes = Some(toml::Value::Boolean(true));
+            set(section, "allow_plaintext", yes, "--allow-plaintext");
+        }
+    }
+    Flags { file: flags.config, values }
+}
+
+fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    if answer.output == Output::Text {
+        for warning in &loaded.warnings {
+            writeln!(answer.out, "warning: {warning}")?;
+        }
+        writeln!(answer.out, "the configuration is valid")?;
+        return Ok(());
+    }
+    answer.json(&serde_json::json!({"valid": true, "warnings": loaded.warnings}))
+}
+
+fn print(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    if answer.output == Output::Text {
+        answer.out.write_all(loaded.render().as_bytes())?;
+        return Ok(());
+    }
+    let json = serde_json::to_value(&loaded.config)
+        .map_err(|error| Failure::new(format_args!("cannot write the configuration: {error}")))?;
+    answer.json(&json)
+}

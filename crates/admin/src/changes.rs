@@ -1,0 +1,165 @@
+//! What a write changed, for its author.
+
+use chancery_model::{Change, ChangeKind, State};
+use chancery_proto::admin::v1 as pb;
+use serde_json::Value;
+
+use crate::{json::Shape, resources};
+
+/// Changes that an answer lists.
+const CHANGES_MAX: usize = 1000;
+/// Differences that are listed of one resource.
+const DIFFERENCES_MAX: usize = 100;
+/// Bytes of one value in a difference.
+const VALUE_BYTES_MAX: usize = 1000;
+
+/// Whether the changes are in effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// They are: versions are known.
+    Committed,
+    /// They would be: what differs is shown field by field.
+    DryRun,
+}
+
+/// The changes of a transaction that was applied to `before`, and how many of them are left out.
+pub(crate) fn list(before: &State, changes: &[Change], effect: Effect) -> (Vec<pb::Change>, u64) {
+    let listed: Vec<pb::Change> =
+        changes.iter().take(CHANGES_MAX).map(|change| show(before, change, effect)).collect();
+    let omitted = changes.len() - listed.len();
+    (listed, omitted as u64)
+}
+
+fn show(before: &State, change: &Change, effect: Effect) -> pb::Change {
+    let version = change.resource.as_ref().map(|resource| resource.version().to_string());
+    let differences = match (effect, change.kind) {
+        (Effect::DryRun, ChangeKind::Updated | ChangeKind::Relabeled) => {
+            differences(before, change)
+        }
+        _ => Vec::new(),
+    };
+    pb::Change {
+        scope: change.scope.to_string(),
+        type_url: change.key.type_url.to_string(),
+        name: change.key.name.to_string(),
+        kind: kind(change.kind).to_owned(),
+        version: version.filter(|_| effect == Effect::Committed).unwrap_or_default(),
+        differences,
+    }
+}
+
+fn kind(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Added => "added",
+        ChangeKind::Updated => "updated",
+        ChangeKind::Relabeled => "relabeled",
+        ChangeKind::Removed => "removed",
+    }
+}
+
+/// What differs between a resource before and after, secrets redacted.
+fn differences(before: &State, change: &Change) -> Vec<pb::FieldDifference> {
+    let (Some(old), Some(new)) = (before.get(&change.scope, &change.key), &change.resource) else {
+        return Vec::new();
+    };
+    let shown = |resource| {
+        let type_url = &change.key.type_url;
+        let shown = resources::show(&change.scope, type_url, resource, resources::Body::Shown);
+        let mut json = shown.to_json();
+        let mut kept = serde_json::Map::new();
+        for key in ["labels", "aliases", "ttl_ms"] {
+            kept.insert(key.to_owned(), json[key].take());
+        }
+        (json["body"].take(), Value::Object(kept))
+    };
+    let ((old_body, old_rest), (new_body, new_rest)) = (shown(old), shown(new));
+    let mut out = Vec::new();
+    diff("", Some(&old_body), Some(&new_body), &mut out);
+    diff("", Some(&old_rest), Some(&new_rest), &mut out);
+    if out.is_empty() && old.body() != new.body() {
+        // The secret itself, or an encoding that means the same.
+        out.push(pb::FieldDifference {
+            path: "body".to_owned(),
+            before: format!("{} bytes", old.body().len()),
+            after: format!("{} bytes, not the same", new.body().len()),
+        });
+    }
+    out.truncate(DIFFERENCES_MAX);
+    out
+}
+
+/// Adds the leaves at which `before` and `after` differ. The JSON of a body is no deeper than what
+/// admission let in.
+fn diff(
+    path: &str,
+    before: Option<&Value>,
+    after: Option<&Value>,
+    out: &mut Vec<pb::FieldDifference>,
+) {
+    if before == after || out.len() >= DIFFERENCES_MAX {
+        return;
+    }
+    match (before, after) {
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
+            keys.sort();
+            keys.dedup();
+            for key in keys {
+                let dot = if path.is_empty() { "" } else { "." };
+                diff(&format!("{path}{dot}{key}"), old.get(key), new.get(key), out);
+            }
+        }
+        (Some(Value::Array(old)), Some(Value::Array(new))) => {
+            for index in 0..old.len().max(new.len()) {
+                diff(&format!("{path}[{index}]"), old.get(index), new.get(index), out);
+            }
+        }
+        _ => {
+            let text = |value: Option<&Value>| match value {
+                Some(value) => short(value.to_string()),
+                None => String::new(),
+            };
+            let (before, after) = (text(before), text(after));
+            out.push(pb::FieldDifference { path: path.to_owned(), before, after });
+        }
+    }
+}
+
+fn short(mut text: String) -> String {
+    if text.len() > VALUE_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(VALUE_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_difference_is_told_at_the_leaf() {
+        let before = json!({"a": {"b": [1, {"c": 2}]}, "gone": true, "same": 1});
+        let after = json!({"a": {"b": [1, {"c": 3}, 4]}, "new": "x", "same": 1});
+        let mut out = Vec::new();
+        diff("", Some(&before), Some(&after), &mut out);
+        let lines: Vec<String> =
+            out.iter().map(|d| format!("{}: {} -> {}", d.path, d.before, d.after)).collect();
+        assert_eq!(
+            lines,
+            ["a.b[1].c: 2 -> 3", "a.b[2]:  -> 4", "gone: true -> ", "new:  -> \"x\""]
+        );
+    }
+
+    #[test]
+    fn the_list_of_differences_is_bounded() {
+        let before: Vec<u32> = (0..1000).collect();
+        let after: Vec<u32> = (1..1001).collect();
+        let mut out = Vec::new();
+        diff("", Some(&json!(before)), Some(&json!(after)), &mut out);
+        assert_eq!(out.len(), DIFFERENCES_MAX);
+        assert_eq!(short("é".repeat(1000)).len(), VALUE_BYTES_MAX + "…".len());
+    }
+}

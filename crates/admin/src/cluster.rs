@@ -1,0 +1,107 @@
+//! The replica, its history and the assignments.
+
+use chancery_model::{Assignment, Glob};
+use chancery_proto::admin::v1 as pb;
+
+use crate::{AdminError, service::Service};
+
+/// Entries of the history that are listed if no number is given.
+const HISTORY_DEFAULT: u32 = 20;
+/// Most entries of the history in one answer.
+const HISTORY_MAX: u32 = 10_000;
+
+impl Service {
+    /// The assignments in the order in which they are tried.
+    pub(crate) fn list_assignments(&self) -> pb::ListAssignmentsResponse {
+        let state = self.replica.state();
+        pb::ListAssignmentsResponse {
+            revision: state.revision.0,
+            assignments: state.assignments.rules.iter().map(show_assignment).collect(),
+        }
+    }
+
+    /// The newest revisions.
+    pub(crate) fn list_history(
+        &self,
+        request: pb::ListHistoryRequest,
+    ) -> Result<pb::ListHistoryResponse, AdminError> {
+        let limit = match request.limit {
+            0 => HISTORY_DEFAULT,
+            limit if limit > HISTORY_MAX => {
+                let reason = format!("the limit is {limit}, at most {HISTORY_MAX} are listed");
+                return Err(AdminError::Parameter(reason));
+            }
+            limit => limit,
+        };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let entries = self.replica.history(limit);
+        let entries = entries.iter().map(|entry| pb::HistoryEntry {
+            revision: entry.revision.0,
+            time_ms: entry.meta.time_ms,
+            author: entry.meta.author.clone(),
+            reason: entry.meta.reason.clone(),
+            label: entry.meta.label.as_deref().unwrap_or_default().to_owned(),
+            changed: entry.summary.changed,
+            removed: entry.summary.removed,
+            unchanged: entry.summary.unchanged,
+            assignments: entry.summary.assignments,
+        });
+        Ok(pb::ListHistoryResponse { entries: entries.collect() })
+    }
+
+    /// The replica, and the cluster as it sees it.
+    pub(crate) fn get_cluster(&self) -> pb::ClusterStatus {
+        let status = self.replica.status();
+        pb::ClusterStatus {
+            replica_id: status.replica_id,
+            cluster_id: status.cluster_id.to_string(),
+            incarnation: status.incarnation.to_string(),
+            leader: status.leader,
+            term: status.term,
+            revision: status.revision.0,
+            last_log_index: status.last_log_index.unwrap_or_default(),
+            committed_index: status.committed.unwrap_or_default(),
+            applied_index: status.applied.unwrap_or_default(),
+            snapshot_index: status.snapshot.unwrap_or_default(),
+            voters: status.voters,
+            learners: status.learners,
+            disk_bytes: status.disk_bytes,
+            free_bytes: status.free_bytes,
+            resources: status.n_resources,
+            scopes: self.replica.state().scopes.len() as u64,
+            streams: self.fanout.n_streams() as u64,
+            ready: self.readiness().is_ok(),
+            failure: status.failure.unwrap_or_default(),
+            version: self.version.to_owned(),
+        }
+    }
+
+    /// The version of the program.
+    pub(crate) fn version(&self) -> pb::VersionInfo {
+        pb::VersionInfo { version: self.version.to_owned() }
+    }
+}
+
+fn show_assignment(rule: &Assignment) -> pb::Assignment {
+    let text = |glob: &Option<Glob>| glob.as_ref().map(|glob| glob.as_str().to_owned());
+    let matcher = &rule.matcher;
+    let locality = pb::LocalityMatch {
+        region: text(&matcher.region),
+        zone: text(&matcher.zone),
+        sub_zone: text(&matcher.sub_zone),
+    };
+    let metadata = matcher.metadata.iter();
+    pb::Assignment {
+        name: rule.name.to_string(),
+        priority: rule.priority,
+        r#match: Some(pb::NodeMatch {
+            id: text(&matcher.id),
+            cluster: text(&matcher.cluster),
+            locality: (locality != pb::LocalityMatch::default()).then_some(locality),
+            metadata: metadata
+                .map(|(path, glob)| (path.clone(), glob.as_str().to_owned()))
+                .collect(),
+        }),
+        scopes: rule.scopes.iter().map(|template| template.as_str().to_owned()).collect(),
+    }
+}

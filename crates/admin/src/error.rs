@@ -1,0 +1,239 @@
+//! Why a request was refused: one enum, shown as a gRPC status or as HTTP JSON.
+
+use chancery_model::{NameError, Refusal};
+use chancery_proto::admin::v1 as pb;
+use prost::Message;
+use tonic::{Code, Status, metadata::MetadataMap};
+
+/// Problems that an HTTP answer lists.
+const PROBLEMS_MAX: usize = 1000;
+/// Bytes of problems in a status: base64 makes 5.4 KB of it, which with the message stays below the 8 KB of
+/// headers that gRPC implementations take.
+const STATUS_DETAIL_BYTES_MAX: usize = 4 << 10;
+/// Bytes of the message of a status.
+const STATUS_MESSAGE_BYTES_MAX: usize = 1 << 10;
+
+/// Why a request of the admin API was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum AdminError {
+    /// The manifests are wrong.
+    #[error("{}", problems_line(.0))]
+    Input(Vec<pb::Problem>),
+    /// A parameter is wrong.
+    #[error("{0}")]
+    Parameter(String),
+    /// What is asked for is not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// A precondition does not hold.
+    #[error("{0}")]
+    Precondition(String),
+    /// The request is larger than allowed.
+    #[error("the request has more than {max} bytes, the most that admin.request_bytes_max allows")]
+    TooLarge {
+        /// The limit.
+        max: u64,
+    },
+    /// The method is not one of the path.
+    #[error("{0}")]
+    Method(String),
+    /// The request comes from a web page of another origin.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The replica can not answer now; another one, or a later try, may.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The store is out of room, or the input is more than it takes.
+    #[error("{0}")]
+    Exhausted(String),
+    /// Something of ours is broken.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl AdminError {
+    /// The gRPC code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Input(_) | Self::Parameter(_) => Code::InvalidArgument,
+            Self::NotFound(_) => Code::NotFound,
+            Self::Precondition(_) => Code::FailedPrecondition,
+            Self::TooLarge { .. } | Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::Method(_) => Code::Unimplemented,
+            Self::Forbidden(_) => Code::PermissionDenied,
+            Self::Unavailable(_) => Code::Unavailable,
+            Self::Internal(_) => Code::Internal,
+        }
+    }
+
+    /// The HTTP status, and the name of the gRPC code that goes into the body.
+    pub(crate) fn http(&self) -> (http::StatusCode, &'static str) {
+        use http::StatusCode as S;
+        match self {
+            Self::Input(_) | Self::Parameter(_) => (S::BAD_REQUEST, "INVALID_ARGUMENT"),
+            Self::NotFound(_) => (S::NOT_FOUND, "NOT_FOUND"),
+            Self::Precondition(_) => (S::CONFLICT, "FAILED_PRECONDITION"),
+            Self::TooLarge { .. } => (S::PAYLOAD_TOO_LARGE, "RESOURCE_EXHAUSTED"),
+            Self::Exhausted(_) => (S::INSUFFICIENT_STORAGE, "RESOURCE_EXHAUSTED"),
+            Self::Method(_) => (S::METHOD_NOT_ALLOWED, "UNIMPLEMENTED"),
+            Self::Forbidden(_) => (S::FORBIDDEN, "PERMISSION_DENIED"),
+            Self::Unavailable(_) => (S::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
+            Self::Internal(_) => (S::INTERNAL_SERVER_ERROR, "INTERNAL"),
+        }
+    }
+
+    /// The error as the body of an HTTP answer.
+    pub(crate) fn to_response(&self) -> pb::ErrorResponse {
+        let problems = match self {
+            Self::Input(problems) => problems.iter().take(PROBLEMS_MAX).cloned().collect(),
+            _ => Vec::new(),
+        };
+        let (_, code) = self.http();
+        let error = pb::Error { code: code.to_owned(), message: self.to_string(), problems };
+        pb::ErrorResponse { error: Some(error) }
+    }
+}
+
+impl From<NameError> for AdminError {
+    fn from(error: NameError) -> Self {
+        Self::Parameter(error.to_string())
+    }
+}
+
+impl From<Refusal> for AdminError {
+    fn from(refusal: Refusal) -> Self {
+        match &refusal {
+            // Only deletes expect that something is there, and only in this way can it fail.
+            Refusal::Resource { found: None, .. } => Self::NotFound(refusal.to_string()),
+            _ => Self::Precondition(refusal.to_string()),
+        }
+    }
+}
+
+/// `google.rpc.Status`: what `grpc-status-details-bin` has.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<prost_types::Any>,
+}
+
+impl From<AdminError> for Status {
+    fn from(error: AdminError) -> Self {
+        let code = error.code();
+        let message = cut(error.to_string(), STATUS_MESSAGE_BYTES_MAX);
+        let AdminError::Input(problems) = error else { return Self::new(code, message) };
+        let mut detail = pb::Problems::default();
+        let mut bytes = 0;
+        for problem in &problems {
+            bytes += problem.encoded_len() + 4;
+            if bytes > STATUS_DETAIL_BYTES_MAX {
+                break;
+            }
+            detail.problems.push(problem.clone());
+        }
+        detail.omitted = (problems.len() - detail.problems.len()) as u64;
+        let any = prost_types::Any {
+            type_url: "type.googleapis.com/chancery.admin.v1.Problems".to_owned(),
+            value: detail.encode_to_vec(),
+        };
+        let status =
+            RpcStatus { code: i32::from(code), message: message.clone(), details: vec![any] };
+        let details = status.encode_to_vec().into();
+        Self::with_details_and_metadata(code, message, details, MetadataMap::new())
+    }
+}
+
+/// A problem of admission as a message.
+pub(crate) fn problem(problem: chancery_admission::Problem) -> pb::Problem {
+    let (line, column) = problem.position.unwrap_or_default();
+    pb::Problem {
+        file: problem.file,
+        document: problem.document.unwrap_or_default(),
+        resource: problem.resource.unwrap_or_default(),
+        field_path: problem.field_path.unwrap_or_default(),
+        message: problem.rule,
+        line,
+        column,
+    }
+}
+
+/// A problem as one line: `web.yaml:3:7: document 2: resources[3] Cluster "web": lb_policy: the rule`.
+#[must_use]
+pub fn problem_line(problem: &pb::Problem) -> String {
+    let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+    chancery_admission::Problem {
+        file: problem.file.clone(),
+        document: (problem.document > 0).then_some(problem.document),
+        position: (problem.line > 0).then_some((problem.line, problem.column)),
+        resource: text(&problem.resource),
+        field_path: text(&problem.field_path),
+        rule: problem.message.clone(),
+    }
+    .to_string()
+}
+
+fn problems_line(problems: &[pb::Problem]) -> String {
+    match problems {
+        [] => "the input is refused".to_owned(),
+        [only] => problem_line(only),
+        [first, rest @ ..] => format!("{} (and {} more problems)", problem_line(first), rest.len()),
+    }
+}
+
+/// At most `max` bytes, at a character boundary.
+fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::Shape;
+
+    fn problem(n: usize) -> pb::Problem {
+        pb::Problem {
+            file: "web.yaml".into(),
+            document: 1,
+            resource: format!("resources[{n}] Cluster \"web\""),
+            field_path: "lb_policy".into(),
+            message: "x".repeat(100),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_status_has_the_problems_that_fit_into_headers() {
+        let status = Status::from(AdminError::Input((0..100).map(problem).collect()));
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().ends_with("(and 99 more problems)"), "{}", status.message());
+        assert!(status.details().len() < 5000);
+        let details = RpcStatus::decode(status.details()).unwrap();
+        let problems = pb::Problems::decode(details.details[0].value.as_slice()).unwrap();
+        assert!(problems.problems.len() > 10);
+        assert_eq!(problems.problems.len() as u64 + problems.omitted, 100);
+    }
+
+    #[test]
+    fn an_http_answer_has_all_problems() {
+        let error = AdminError::Input((0..100).map(problem).collect());
+        let json = error.to_response().to_json();
+        assert_eq!(json["error"]["code"], "INVALID_ARGUMENT");
+        assert_eq!(json["error"]["problems"].as_array().unwrap().len(), 100);
+        assert_eq!(json["error"]["problems"][3]["resource"], "resources[3] Cluster \"web\"");
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        assert_eq!(cut("aé".to_owned(), 2), "a…");
+        assert_eq!(cut("aé".to_owned(), 3), "aé");
+    }
+}

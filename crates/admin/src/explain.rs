@@ -1,0 +1,283 @@
+//! Why a node does or does not get a resource.
+
+use std::sync::Arc;
+
+use chancery_fanout::StreamStatus;
+use chancery_model::{Assignment, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl};
+use chancery_proto::admin::v1 as pb;
+use chancery_protocol::SyncState;
+
+use crate::{
+    AdminError,
+    nodes::{show_stream, streams_of},
+    resources::{parse_type, scope_seen},
+    service::Service,
+};
+
+impl Service {
+    /// The way from a node to its resources.
+    pub(crate) async fn explain(
+        &self,
+        request: pb::ExplainRequest,
+    ) -> Result<pb::ExplainResponse, AdminError> {
+        if request.node.is_empty() {
+            return Err(AdminError::Parameter("the node's id is empty".to_owned()));
+        }
+        let about = About::parse(&request)?;
+        let streams = self.fanout.nodes().await;
+        let streams = streams_of(&streams, &request.node);
+        Ok(explain(&self.replica.state(), &request.node, &streams, &about))
+    }
+}
+
+/// What the question is about.
+enum About {
+    Everything,
+    Type(TypeUrl),
+    Resource(ResourceKey),
+}
+
+impl About {
+    fn parse(request: &pb::ExplainRequest) -> Result<Self, AdminError> {
+        match (request.r#type.as_str(), request.name.as_str()) {
+            ("", "") => Ok(Self::Everything),
+            ("", _) => Err(AdminError::Parameter("a name needs a type".to_owned())),
+            (type_url, "") => Ok(Self::Type(parse_type(type_url)?)),
+            (type_url, name) => {
+                let (type_url, name) = (parse_type(type_url)?, ResourceName::new(name)?);
+                Ok(Self::Resource(ResourceKey { type_url, name }))
+            }
+        }
+    }
+
+    fn type_url(&self) -> Option<&TypeUrl> {
+        match self {
+            Self::Everything => None,
+            Self::Type(type_url) => Some(type_url),
+            Self::Resource(key) => Some(&key.type_url),
+        }
+    }
+
+    fn key(&self) -> Option<&ResourceKey> {
+        match self {
+            Self::Resource(key) => Some(key),
+            _ => None,
+        }
+    }
+}
+
+fn explain(
+    state: &State,
+    id: &str,
+    streams: &[&StreamStatus],
+    about: &About,
+) -> pb::ExplainResponse {
+    // A node that reconnects may say something else of itself: the newest stream counts.
+    let node = streams.last().map_or_else(
+        || Arc::new(Node { id: id.to_owned(), ..Node::default() }),
+        |stream| Arc::clone(&stream.node),
+    );
+    let (trials, matched) = try_assignments(state, &node);
+    let seen = matched.map(|rule| rule.scopes_for(&node)).unwrap_or_default();
+    let scopes =
+        matched.map(|rule| try_scopes(state, rule, &node, &seen, about)).unwrap_or_default();
+    let asking: Vec<&StreamStatus> = streams
+        .iter()
+        .copied()
+        .filter(|stream| about.type_url().is_none_or(|url| asks_for(stream, url)))
+        .collect();
+    let mut conclusions = Vec::new();
+    if streams.is_empty() {
+        conclusions.push(format!(
+            "Node {id:?} is not connected to this replica. The rest is worked out from its id alone: rules about its \
+             cluster, locality or metadata can not be tried."
+        ));
+    }
+    conclude_assignment(&mut conclusions, matched, &seen);
+    if matched.is_some() {
+        conclude_content(&mut conclusions, state, &seen, about);
+    }
+    if !streams.is_empty() {
+        conclude_streams(&mut conclusions, &asking, about);
+    }
+    let shown = asking.iter().map(|stream| {
+        let mut shown = show_stream(stream);
+        if let Some(type_url) = about.type_url() {
+            shown.subscriptions.retain(|subscription| subscription.type_url == type_url.as_str());
+            shown.nacks.retain(|nack| nack.type_url == type_url.as_str());
+        }
+        shown
+    });
+    pb::ExplainResponse {
+        revision: state.revision.0,
+        node: id.to_owned(),
+        connected: !streams.is_empty(),
+        conclusions,
+        trials,
+        scopes,
+        type_url: about.type_url().map(ToString::to_string).unwrap_or_default(),
+        name: about.key().map(|key| key.name.to_string()).unwrap_or_default(),
+        streams: shown.collect(),
+    }
+}
+
+/// The assignments up to the first that matches, and that one.
+fn try_assignments<'a>(
+    state: &'a State,
+    node: &Node,
+) -> (Vec<pb::AssignmentTrial>, Option<&'a Assignment>) {
+    let mut trials = Vec::new();
+    for rule in &state.assignments.rules {
+        let mismatch = rule.matcher.mismatch(node);
+        let matched = mismatch.is_none();
+        trials.push(pb::AssignmentTrial {
+            name: rule.name.to_string(),
+            priority: rule.priority,
+            matched,
+            reason: mismatch.unwrap_or_default(),
+        });
+        if matched {
+            return (trials, Some(rule));
+        }
+    }
+    (trials, None)
+}
+
+fn try_scopes(
+    state: &State,
+    rule: &Assignment,
+    node: &Node,
+    seen: &[ScopeName],
+    about: &About,
+) -> Vec<pb::ScopeTrial> {
+    let top = about.key().and_then(|key| scope_seen(state, seen, key));
+    let resolved: Vec<Option<ScopeName>> =
+        rule.scopes.iter().map(|template| template.resolve(node)).collect();
+    let mut trials = Vec::new();
+    for (index, template) in rule.scopes.iter().enumerate() {
+        // A scope that is named twice counts at its last place.
+        let scope = resolved[index]
+            .as_ref()
+            .filter(|scope| resolved[index + 1..].iter().flatten().all(|later| later != *scope));
+        let resource = scope.and_then(|scope| state.get(scope, about.key()?));
+        let resources =
+            scope.and_then(|scope| state.scopes.get(scope)).map_or(0, |held| {
+                match about.type_url() {
+                    None => held.len(),
+                    Some(url) => {
+                        held.types.get(url).map_or(0, |collection| collection.resources.len())
+                    }
+                }
+            });
+        let shadowed_by = top.filter(|top| resource.is_some() && scope != Some(*top));
+        trials.push(pb::ScopeTrial {
+            template: template.as_str().to_owned(),
+            scope: scope.map(ToString::to_string).unwrap_or_default(),
+            resources: resources as u64,
+            version: resource.map(|found| found.version().to_string()).unwrap_or_default(),
+            shadowed_by: shadowed_by.map(ToString::to_string).unwrap_or_default(),
+        });
+    }
+    trials
+}
+
+fn asks_for(stream: &StreamStatus, type_url: &TypeUrl) -> bool {
+    stream.subscriptions.iter().any(|subscription| subscription.type_url == *type_url)
+}
+
+fn conclude_assignment(out: &mut Vec<String>, matched: Option<&Assignment>, seen: &[ScopeName]) {
+    let Some(rule) = matched else {
+        out.push("No assignment matches the node: it gets no answer at all.".to_owned());
+        return;
+    };
+    if seen.is_empty() {
+        let name = &rule.name;
+        out.push(format!(
+            "Assignment {name:?} matches the node, but none of its scopes can be named for it: it sees nothing."
+        ));
+        return;
+    }
+    let scopes: Vec<&str> = seen.iter().map(ScopeName::as_str).collect();
+    let order = if scopes.len() > 1 { " (a later one shadows an earlier one)" } else { "" };
+    out.push(format!(
+        "Assignment {:?} gives the node the scopes {}{order}.",
+        rule.name,
+        scopes.join(", ")
+    ));
+}
+
+fn conclude_content(out: &mut Vec<String>, state: &State, seen: &[ScopeName], about: &About) {
+    match about {
+        About::Everything => {}
+        About::Type(type_url) => {
+            let n: usize = seen
+                .iter()
+                .filter_map(|scope| state.collection(scope, type_url))
+                .map(|collection| collection.resources.len())
+                .sum();
+            let name = type_url.message_name();
+            out.push(match n {
+                0 => format!("Those scopes have no {name}."),
+                n => format!("Those scopes have {n} of {name}, shadowed ones included."),
+            });
+        }
+        About::Resource(key) => match scope_seen(state, seen, key) {
+            Some(scope) => out.push(format!("The node sees {key} of scope {scope}.")),
+            None => {
+                let elsewhere: Vec<&str> = state
+                    .scopes
+                    .keys()
+                    .filter(|scope| state.get(scope, key).is_some())
+                    .map(ScopeName::as_str)
+                    .take(10)
+                    .collect();
+                out.push(match elsewhere.is_empty() {
+                    true => format!("{key} does not exist in any scope."),
+                    false => format!(
+                        "{key} is not in the node's scopes; it exists in {}.",
+                        elsewhere.join(", ")
+                    ),
+                });
+            }
+        },
+    }
+}
+
+fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &About) {
+    let Some(type_url) = about.type_url() else { return };
+    let name = type_url.message_name();
+    if asking.is_empty() {
+        out.push(format!("No stream of the node asks for {name}: it is sent none."));
+        return;
+    }
+    let subscriptions = asking
+        .iter()
+        .flat_map(|stream| stream.subscriptions.iter())
+        .filter(|subscription| subscription.type_url == *type_url);
+    for subscription in subscriptions {
+        let asked = match (subscription.wildcard, subscription.n_names) {
+            (true, 0) => "all resources".to_owned(),
+            (true, n) => format!("all resources, and {n} by name"),
+            (false, 1) => "1 resource by name".to_owned(),
+            (false, n) => format!("{n} resources by name"),
+        };
+        let acked = subscription.acked.as_ref().map(ToString::to_string);
+        let acked = acked.unwrap_or_else(|| "nothing".to_owned());
+        out.push(match subscription.state {
+            SyncState::Synced => {
+                format!("It asks for {asked} of {name}, and has acknowledged all (version {acked}).")
+            }
+            SyncState::Idle => format!("It asks for {asked} of {name}; there is nothing to send."),
+            SyncState::Pending => format!(
+                "It asks for {asked} of {name}; something is being sent or not yet acknowledged (acknowledged: {acked})."
+            ),
+            SyncState::Nacked => {
+                let message = subscription.nack.as_ref().map(|nack| nack.message.as_str());
+                let message = message.unwrap_or_default();
+                format!(
+                    "It asks for {asked} of {name}, and has rejected what it was sent (still uses: {acked}): {message}"
+                )
+            }
+        });
+    }
+}

@@ -1,0 +1,340 @@
+//! The operations as HTTP and JSON, and what monitoring asks for.
+//!
+//! Errors are `{"error": {"code", "message", "problems": [...]}}`. Parameters that nobody knows are errors.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::{Path, Query, Request, State, rejection::QueryRejection},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get, post},
+};
+use bytes::Bytes;
+use chancery_proto::admin::v1 as pb;
+use futures::{StreamExt, stream};
+use http::{HeaderValue, Method, StatusCode, Uri, header};
+
+use crate::{
+    AdminDeps, AdminError,
+    json::Shape,
+    params::Params,
+    resources::{Listing, parse_type},
+    service::Service,
+};
+
+/// What the handlers work with.
+#[derive(Clone)]
+struct Http {
+    service: Service,
+    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    request_bytes_max: u64,
+}
+
+type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
+/// The HTTP routes. The fallback answers paths that are not known, those of gRPC too.
+pub(crate) fn add_routes(router: Router, deps: &AdminDeps) -> Router {
+    let http = Http {
+        service: Service::new(deps),
+        metrics: Arc::clone(&deps.metrics),
+        request_bytes_max: deps.request_bytes_max,
+    };
+    let ours = Router::new()
+        .route("/v1/apply", only(post(apply)))
+        .route("/v1/import", only(post(import)))
+        .route("/v1/resources", only(get(list_resources).delete(delete_resources)))
+        .route("/v1/describe", only(get(describe)))
+        .route("/v1/nodes", only(get(list_nodes)))
+        .route("/v1/nodes/{*id}", only(get(get_node)))
+        .route("/v1/explain", only(get(explain)))
+        .route("/v1/assignments", only(get(list_assignments).delete(delete_assignment)))
+        .route("/v1/cluster", only(get(get_cluster)))
+        .route("/v1/history", only(get(list_history)))
+        .route("/v1/version", only(get(get_version)))
+        .route("/metrics", only(get(metrics)))
+        .route("/healthz", only(get(healthz)))
+        .route("/readyz", only(get(readyz)))
+        .with_state(http);
+    router.merge(ours).fallback(unknown_path).layer(middleware::from_fn(refuse_other_origins))
+}
+
+/// A known path with another method is refused in our form.
+fn only(methods: MethodRouter<Http>) -> MethodRouter<Http> {
+    methods.fallback(|method: Method, uri: Uri| async move {
+        AdminError::Method(format!("{} does not take {method}", uri.path())).into_response()
+    })
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response {
+        let (status, _) = self.http();
+        (status, json(&self.to_response())).into_response()
+    }
+}
+
+fn json<M: Shape>(message: &M) -> Response {
+    json_body(Body::from(message.to_json().to_string()))
+}
+
+fn json_body(body: Body) -> Response {
+    let content_type = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, content_type)], body).into_response()
+}
+
+fn answer<M: Shape>(result: Result<M, AdminError>) -> Response {
+    match result {
+        Ok(message) => json(&message),
+        Err(error) => error.into_response(),
+    }
+}
+
+fn params(pairs: Pairs) -> Result<Params, AdminError> {
+    match pairs {
+        Ok(Query(pairs)) => Ok(Params::new(pairs)),
+        Err(error) => Err(AdminError::Parameter(error.body_text())),
+    }
+}
+
+async fn apply(State(http): State<Http>, pairs: Pairs, request: Request) -> Response {
+    let apply = async {
+        let mut params = params(pairs)?;
+        let mut apply = pb::ApplyRequest {
+            files: Vec::new(),
+            scope: params.text("scope")?,
+            prune: params.flag("prune")?,
+            options: Some(params.write_options()?),
+        };
+        params.finish()?;
+        apply.files.push(http.manifest(request).await?);
+        http.service.apply(apply).await
+    };
+    answer(apply.await)
+}
+
+async fn import(State(http): State<Http>, pairs: Pairs, request: Request) -> Response {
+    let import = async {
+        let mut params = params(pairs)?;
+        let scope = params.text("scope")?;
+        let options = Some(params.write_options()?);
+        params.finish()?;
+        let file = Some(http.manifest(request).await?);
+        http.service.import(pb::ImportRequest { file, scope, options }).await
+    };
+    answer(import.await)
+}
+
+impl Http {
+    /// The body of a request as a manifest.
+    async fn manifest(&self, request: Request) -> Result<pb::File, AdminError> {
+        let max = self.request_bytes_max;
+        let too_large = || AdminError::TooLarge { max };
+        let announced = request.headers().get(header::CONTENT_LENGTH);
+        let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|length| length > max) {
+            return Err(too_large());
+        }
+        let limit = usize::try_from(max).unwrap_or(usize::MAX);
+        let bytes = to_bytes(request.into_body(), limit).await.map_err(|error| {
+            let source = std::error::Error::source(&error);
+            match source.is_some_and(|s| s.to_string().contains("length limit exceeded")) {
+                true => too_large(),
+                false => AdminError::Parameter(format!("the request body ended early: {error}")),
+            }
+        })?;
+        match String::from_utf8(bytes.into()) {
+            Ok(content) => Ok(pb::File { name: "request body".to_owned(), content }),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                Err(AdminError::Parameter(format!(
+                    "byte {at} of the request body is not UTF-8 text"
+                )))
+            }
+        }
+    }
+}
+
+async fn list_resources(State(http): State<Http>, pairs: Pairs) -> Response {
+    let list = async {
+        let mut params = params(pairs)?;
+        let request = pb::ListResourcesRequest {
+            r#type: params.text("type")?,
+            name: params.text("name")?,
+            scope: params.text("scope")?,
+            view_of_node: params.text("view_of_node")?,
+            without_body: params.flag("without_body")?,
+        };
+        params.finish()?;
+        http.service.list_resources(request).await
+    };
+    match list.await {
+        Ok(listing) => json_body(stream_list(listing)),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// A list as JSON, piece by piece: the form is that of one `ListResourcesResponse`.
+fn stream_list(listing: Listing) -> Body {
+    let mut separator = "";
+    let mut head = Some(());
+    let pieces = listing.into_stream().map(move |piece| {
+        let mut text = String::new();
+        if head.take().is_some() {
+            text.push_str(&format!("{{\"revision\":{},\"resources\":[", piece.revision));
+        }
+        for resource in &piece.resources {
+            text.push_str(separator);
+            text.push_str(&resource.to_json().to_string());
+            separator = ",";
+        }
+        Bytes::from(text)
+    });
+    let tail = stream::once(async { Bytes::from_static(b"]}") });
+    Body::from_stream(pieces.chain(tail).map(Ok::<_, Infallible>))
+}
+
+async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
+    let delete = async {
+        let mut params = params(pairs)?;
+        let type_name = params.text("type")?;
+        let names = params.list("name");
+        let scope = params.text("scope")?;
+        let options = Some(params.write_options()?);
+        params.finish()?;
+        if type_name.is_empty() || names.is_empty() {
+            let text =
+                "a delete needs the parameters type and name (several times for several resources)";
+            return Err(AdminError::Parameter(text.to_owned()));
+        }
+        parse_type(&type_name)?;
+        let resources = names
+            .into_iter()
+            .map(|name| pb::ResourceRef { r#type: type_name.clone(), name })
+            .collect();
+        http.service.delete(pb::DeleteRequest { resources, scope, options }).await
+    };
+    answer(delete.await)
+}
+
+async fn describe(State(http): State<Http>, pairs: Pairs) -> Response {
+    let describe = async {
+        let mut params = params(pairs)?;
+        let request = pb::DescribeResourceRequest {
+            r#type: params.text("type")?,
+            name: params.text("name")?,
+            scope: params.text("scope")?,
+        };
+        params.finish()?;
+        http.service.describe_resource(request).await
+    };
+    answer(describe.await)
+}
+
+async fn list_nodes(State(http): State<Http>, pairs: Pairs) -> Response {
+    let list = async {
+        let mut params = params(pairs)?;
+        let request = pb::ListNodesRequest { id: params.text("id")?, state: params.text("state")? };
+        params.finish()?;
+        let pieces = http.service.list_nodes(request).await?;
+        let nodes = pieces.into_iter().flat_map(|piece| piece.nodes).collect();
+        Ok(pb::ListNodesResponse { nodes })
+    };
+    answer(list.await)
+}
+
+async fn get_node(State(http): State<Http>, Path(id): Path<String>, pairs: Pairs) -> Response {
+    let get = async {
+        params(pairs)?.finish()?;
+        http.service.get_node(pb::GetNodeRequest { id }).await
+    };
+    answer(get.await)
+}
+
+async fn explain(State(http): State<Http>, pairs: Pairs) -> Response {
+    let explain = async {
+        let mut params = params(pairs)?;
+        let request = pb::ExplainRequest {
+            node: params.text("node")?,
+            r#type: params.text("type")?,
+            name: params.text("name")?,
+        };
+        params.finish()?;
+        http.service.explain(request).await
+    };
+    answer(explain.await)
+}
+
+async fn list_assignments(State(http): State<Http>, pairs: Pairs) -> Response {
+    let list = params(pairs).and_then(Params::finish);
+    answer(list.map(|()| http.service.list_assignments()))
+}
+
+async fn delete_assignment(State(http): State<Http>, pairs: Pairs) -> Response {
+    let delete = async {
+        let mut params = params(pairs)?;
+        let name = params.text("name")?;
+        let options = Some(params.write_options()?);
+        params.finish()?;
+        http.service.delete_assignment(pb::DeleteAssignmentRequest { name, options }).await
+    };
+    answer(delete.await)
+}
+
+async fn get_cluster(State(http): State<Http>, pairs: Pairs) -> Response {
+    let get = params(pairs).and_then(Params::finish);
+    answer(get.map(|()| http.service.get_cluster()))
+}
+
+async fn list_history(State(http): State<Http>, pairs: Pairs) -> Response {
+    let list = params(pairs).and_then(|mut params| {
+        let limit = params.number("limit")?.unwrap_or_default();
+        params.finish()?;
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        http.service.list_history(pb::ListHistoryRequest { limit })
+    });
+    answer(list)
+}
+
+async fn get_version(State(http): State<Http>, pairs: Pairs) -> Response {
+    let get = params(pairs).and_then(Params::finish);
+    answer(get.map(|()| http.service.version()))
+}
+
+async fn metrics(State(http): State<Http>) -> Response {
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(header::CONTENT_TYPE, content_type)], (http.metrics)()).into_response()
+}
+
+/// Whether the process works at all: it does, if it answers.
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the replica takes streams.
+async fn readyz(State(http): State<Http>) -> Response {
+    match http.service.readiness() {
+        Ok(()) => "ready\n".into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn unknown_path(method: Method, uri: Uri, request: Request) -> Response {
+    let content_type = request.headers().get(header::CONTENT_TYPE);
+    if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
+        return tonic::Status::unimplemented("").into_http::<Body>();
+    }
+    AdminError::NotFound(format!("there is nothing at {method} {}", uri.path())).into_response()
+}
+
+/// A web page that an operator looks at must not be able to use the operator's access to this port: browsers
+/// mark requests of pages with their origin, and pages of ours there are none.
+async fn refuse_other_origins(request: Request, next: Next) -> Response {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if request.headers().contains_key(header::ORIGIN) && !is_read {
+        let text = "a web page may not change anything here: the request has an Origin header";
+        return AdminError::Forbidden(text.to_owned()).into_response();
+    }
+    next.run(request).await
+}

@@ -1,0 +1,162 @@
+//! The messages of the admin API as JSON: HTTP answers, and the output of the command line.
+//!
+//! Field names are those of the .proto, 64-bit integers are numbers, default values are printed; a field
+//! with presence is left out when it is not set. The one exception to plain proto JSON is the body of a
+//! resource, which only the Envoy descriptors can read.
+
+use chancery_proto::{admin::v1 as pb, own_pool};
+use prost::Message;
+use prost_reflect::{DynamicMessage, SerializeOptions};
+use serde_json::Value;
+
+use crate::redact;
+
+/// A message that has a place in the JSON API.
+pub trait Shape: Message + Sized {
+    /// Its full name in the .proto.
+    const NAME: &'static str;
+
+    /// The message as JSON.
+    fn to_json(&self) -> Value {
+        plain(self)
+    }
+}
+
+macro_rules! shapes {
+    ($($name:ident),* $(,)?) => {
+        $(impl Shape for pb::$name {
+            const NAME: &'static str = concat!("chancery.admin.v1.", stringify!($name));
+        })*
+    };
+}
+
+shapes!(
+    ClusterStatus,
+    ErrorResponse,
+    ExplainResponse,
+    ListAssignmentsResponse,
+    ListHistoryResponse,
+    ListNodesResponse,
+    NodeStatus,
+    VersionInfo,
+    WriteResponse,
+);
+
+impl Shape for pb::Resource {
+    const NAME: &'static str = "chancery.admin.v1.Resource";
+
+    fn to_json(&self) -> Value {
+        let mut bare = self.clone();
+        let body = bare.body.take();
+        let mut json = plain(&bare);
+        if let Some(body) = body {
+            json["body"] = redact::body_to_json(&body);
+        }
+        json
+    }
+}
+
+impl Shape for pb::ListResourcesResponse {
+    const NAME: &'static str = "chancery.admin.v1.ListResourcesResponse";
+
+    fn to_json(&self) -> Value {
+        let mut json = plain(&Self { revision: self.revision, resources: Vec::new() });
+        json["resources"] = self.resources.iter().map(Shape::to_json).collect();
+        json
+    }
+}
+
+impl Shape for pb::DescribeResourceResponse {
+    const NAME: &'static str = "chancery.admin.v1.DescribeResourceResponse";
+
+    fn to_json(&self) -> Value {
+        let mut bare = self.clone();
+        let resources: Vec<_> =
+            bare.scopes.iter_mut().map(|scope| scope.resource.take().unwrap_or_default()).collect();
+        let mut json = plain(&bare);
+        for (index, resource) in resources.iter().enumerate() {
+            json["scopes"][index]["resource"] = resource.to_json();
+        }
+        json
+    }
+}
+
+/// A message without an `Any` in it as JSON.
+fn plain<M: Shape>(message: &M) -> Value {
+    const OPTIONS: SerializeOptions = SerializeOptions::new()
+        .use_proto_field_name(true)
+        .stringify_64_bit_integers(false)
+        .skip_default_fields(false);
+    let descriptor = own_pool()
+        .get_message_by_name(M::NAME)
+        .expect("the pool has every message of the module it was generated with");
+    DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())
+        .expect("generated code writes what its own descriptor reads")
+        .serialize_with_options(serde_json::value::Serializer, &OPTIONS)
+        .expect("only an Any of an unknown type can fail, and there is none")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_proto_numbers_are_numbers_and_defaults_are_printed() {
+        let response = pb::WriteResponse {
+            revision: u64::MAX,
+            changed: 1,
+            changes: vec![pb::Change {
+                scope: "default".into(),
+                type_url: "t".into(),
+                name: "web".into(),
+                kind: "added".into(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        assert_eq!(
+            response.to_json(),
+            json!({
+                "revision": u64::MAX,
+                "changed": 1,
+                "removed": 0,
+                "unchanged": 0,
+                "assignments": 0,
+                "dry_run": false,
+                "changes": [{
+                    "scope": "default", "type_url": "t", "name": "web", "kind": "added", "version": "",
+                    "differences": []
+                }],
+                "changes_omitted": 0,
+                "problems": [],
+            })
+        );
+    }
+
+    #[test]
+    fn a_field_with_presence_is_left_out_when_it_is_not_set() {
+        let mut status = pb::ClusterStatus::default();
+        assert_eq!(status.to_json().get("leader"), None);
+        status.leader = Some(0);
+        assert_eq!(status.to_json()["leader"], 0);
+    }
+
+    #[test]
+    fn a_body_of_an_unknown_type_is_shown_in_base64() {
+        let resource = pb::Resource {
+            name: "x".into(),
+            body: Some(prost_types::Any {
+                type_url: "example.com/unknown.Type".into(),
+                value: b"\xff\x00".to_vec(),
+            }),
+            ..Default::default()
+        };
+        let list = pb::ListResourcesResponse { revision: 3, resources: vec![resource] };
+        assert_eq!(
+            list.to_json()["resources"][0]["body"],
+            json!({"@type": "example.com/unknown.Type", "value": "/wA="})
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! Connected nodes: all streams with the same node id.
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use chancery_fanout::{NackRecord, StreamStatus};
+use chancery_model::Glob;
+use chancery_proto::admin::v1 as pb;
+use chancery_protocol::{Protocol, SubscriptionStatus, SyncState};
+
+use crate::{AdminError, service::Service};
+
+/// Nodes of one piece of the list.
+const PIECE_NODES_MAX: usize = 200;
+
+/// The words for the state of a node, the worst first.
+const STATES: [&str; 4] = ["unassigned", "nacked", "pending", "synced"];
+
+impl Service {
+    /// The connected nodes, in pieces.
+    pub(crate) async fn list_nodes(
+        &self,
+        request: pb::ListNodesRequest,
+    ) -> Result<Vec<pb::ListNodesResponse>, AdminError> {
+        if !request.state.is_empty() && !STATES.contains(&request.state.as_str()) {
+            let (state, known) = (request.state, STATES.join(", "));
+            return Err(AdminError::Parameter(format!(
+                "{state:?} is no state of a node: those are {known}"
+            )));
+        }
+        let glob = Glob::new(if request.id.is_empty() { "*" } else { &request.id });
+        let streams = self.fanout.nodes().await;
+        let mut by_id: BTreeMap<&str, Vec<&StreamStatus>> = BTreeMap::new();
+        for stream in streams.iter().filter(|stream| glob.matches(&stream.node.id)) {
+            by_id.entry(&stream.node.id).or_default().push(stream);
+        }
+        let nodes: Vec<pb::NodeStatus> = by_id
+            .into_values()
+            .map(|streams| show_node(&streams))
+            .filter(|node| request.state.is_empty() || node.state == request.state)
+            .collect();
+        if nodes.is_empty() {
+            return Ok(vec![pb::ListNodesResponse::default()]);
+        }
+        Ok(nodes
+            .chunks(PIECE_NODES_MAX)
+            .map(|piece| pb::ListNodesResponse { nodes: piece.to_vec() })
+            .collect())
+    }
+
+    /// One connected node.
+    pub(crate) async fn get_node(
+        &self,
+        request: pb::GetNodeRequest,
+    ) -> Result<pb::NodeStatus, AdminError> {
+        let streams = self.fanout.nodes().await;
+        let streams = streams_of(&streams, &request.id);
+        if streams.is_empty() {
+            return Err(not_connected(&request.id));
+        }
+        Ok(show_node(&streams))
+    }
+}
+
+/// The streams of a node, by the time they were opened.
+pub(crate) fn streams_of<'a>(streams: &'a [StreamStatus], id: &str) -> Vec<&'a StreamStatus> {
+    let mut of_node: Vec<&StreamStatus> =
+        streams.iter().filter(|stream| stream.node.id == id).collect();
+    of_node.sort_by_key(|stream| (stream.since, stream.peer));
+    of_node
+}
+
+/// What is said of a node without a stream.
+pub(crate) fn not_connected(id: &str) -> AdminError {
+    AdminError::NotFound(format!("node {id:?} is not connected to this replica"))
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn show_node(streams: &[&StreamStatus]) -> pb::NodeStatus {
+    let mut streams = streams.to_vec();
+    streams.sort_by_key(|stream| (stream.since, stream.peer));
+    let Some(newest) = streams.last() else { return pb::NodeStatus::default() };
+    let node = &newest.node;
+    let state = streams.iter().map(|stream| stream_state(stream)).max().unwrap_or_default();
+    pb::NodeStatus {
+        id: node.id.clone(),
+        cluster: node.cluster.clone(),
+        locality: Some(pb::Locality {
+            region: node.locality.region.clone(),
+            zone: node.locality.zone.clone(),
+            sub_zone: node.locality.sub_zone.clone(),
+        }),
+        user_agent: node.user_agent.clone(),
+        state: state.word().to_owned(),
+        streams: streams.iter().map(|stream| show_stream(stream)).collect(),
+    }
+}
+
+/// How a stream stands, the worse the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+enum NodeState {
+    #[default]
+    Synced,
+    Pending,
+    Nacked,
+    Unassigned,
+}
+
+impl NodeState {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Unassigned => STATES[0],
+            Self::Nacked => STATES[1],
+            Self::Pending => STATES[2],
+            Self::Synced => STATES[3],
+        }
+    }
+}
+
+fn stream_state(stream: &StreamStatus) -> NodeState {
+    if stream.assignment.is_none() {
+        return NodeState::Unassigned;
+    }
+    let states = stream.subscriptions.iter().map(|subscription| match subscription.state {
+        SyncState::Idle | SyncState::Synced => NodeState::Synced,
+        SyncState::Pending => NodeState::Pending,
+        SyncState::Nacked => NodeState::Nacked,
+    });
+    states.max().unwrap_or_default()
+}
+
+/// A stream as people see it.
+pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
+    let mut subscriptions: Vec<pb::SubscriptionStatus> =
+        stream.subscriptions.iter().map(show_subscription).collect();
+    subscriptions.sort_by(|a, b| a.type_url.cmp(&b.type_url));
+    let mut nacks: Vec<pb::Nack> =
+        stream.nacks.iter().map(|nack| show_nack(&stream.node.id, nack)).collect();
+    nacks.sort_by(|a, b| a.type_url.cmp(&b.type_url));
+    let protocol = match stream.protocol {
+        Protocol::Sotw => "sotw",
+        Protocol::Delta => "delta",
+    };
+    pb::StreamStatus {
+        peer: stream.peer.to_string(),
+        protocol: protocol.to_owned(),
+        type_url: stream.type_url.as_ref().map(ToString::to_string).unwrap_or_default(),
+        since_ms: millis(stream.since),
+        assignment: stream.assignment.as_deref().unwrap_or_default().to_owned(),
+        scopes: stream.scopes.iter().map(ToString::to_string).collect(),
+        subscriptions,
+        nacks,
+    }
+}
+
+fn show_subscription(subscription: &SubscriptionStatus) -> pb::SubscriptionStatus {
+    let state = match subscription.state {
+        SyncState::Idle => "idle",
+        SyncState::Synced => "synced",
+        SyncState::Pending => "pending",
+        SyncState::Nacked => "nacked",
+    };
+    let version =
+        |version: &Option<_>| version.as_ref().map(ToString::to_string).unwrap_or_default();
+    let nack = subscription.nack.as_ref();
+    pb::SubscriptionStatus {
+        type_url: subscription.type_url.to_string(),
+        wildcard: subscription.wildcard,
+        names: subscription.n_names as u64,
+        sent_version: version(&subscription.sent),
+        acked_version: version(&subscription.acked),
+        state: state.to_owned(),
+        nack_message: nack.map(|nack| nack.message.clone()).unwrap_or_default(),
+        nack_version: nack.map(|nack| nack.version.to_string()).unwrap_or_default(),
+        held_removals: subscription.n_held_removals as u64,
+    }
+}
+
+/// A rejection as people see it.
+pub(crate) fn show_nack(node: &str, nack: &NackRecord) -> pb::Nack {
+    pb::Nack {
+        node: node.to_owned(),
+        type_url: nack.type_url.to_string(),
+        version: nack.version.to_string(),
+        message: nack.message.clone(),
+        time_ms: millis(nack.time),
+        code: nack.code,
+    }
+}

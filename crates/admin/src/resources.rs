@@ -1,0 +1,346 @@
+//! Reading resources: the list, what one node sees, and all about one.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chancery_fanout::StreamStatus;
+use chancery_model::{
+    Collection, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
+};
+use chancery_proto::admin::v1 as pb;
+use chancery_view::View;
+use futures::{Stream, stream};
+
+use crate::{AdminError, nodes, redact, service::Service};
+
+/// Nodes that are listed of those that see a resource.
+const NODES_MAX: usize = 100;
+/// Rejections that are listed of a resource's type.
+const NACKS_MAX: usize = 20;
+
+/// Whether the body of a resource is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Body {
+    Shown,
+    LeftOut,
+}
+
+/// A resource as people see it: without its secrets.
+pub(crate) fn show(
+    scope: &ScopeName,
+    type_url: &TypeUrl,
+    resource: &Resource,
+    body: Body,
+) -> pb::Resource {
+    let bytes = resource.body();
+    let labels = resource.labels().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    pb::Resource {
+        scope: scope.to_string(),
+        type_url: type_url.to_string(),
+        name: resource.name().to_string(),
+        version: resource.version().to_string(),
+        revision: resource.version().revision.0,
+        bytes: bytes.len() as u64,
+        labels,
+        ttl_ms: resource.ttl().map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        aliases: resource.aliases().iter().map(ToString::to_string).collect(),
+        body: (body == Body::Shown).then(|| prost_types::Any {
+            type_url: type_url.to_string(),
+            value: redact::body(type_url, bytes).to_vec(),
+        }),
+    }
+}
+
+/// A type as an author wrote it.
+pub(crate) fn parse_type(text: &str) -> Result<TypeUrl, AdminError> {
+    types::by_alias(text).map_err(AdminError::Parameter)
+}
+
+/// Text that may be left out.
+fn given(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// Resources of one state, one piece at a time: however many there are, only a piece of them is in memory in
+/// its shown form, and all are of the same revision.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    revision: u64,
+    body: Body,
+    pieces: Vec<Piece>,
+    /// Place in `pieces`.
+    at: usize,
+    /// Name of the resource shown last, of the current piece.
+    after: Option<ResourceName>,
+    is_started: bool,
+}
+
+/// Resources of one type and one scope.
+#[derive(Debug)]
+enum Piece {
+    /// All of them.
+    All(Arc<Collection>),
+    /// Those named.
+    Some(ScopeName, TypeUrl, Vec<Arc<Resource>>),
+}
+
+/// Bytes of bodies, and number of resources, of one piece.
+const PIECE_BYTES_MAX: usize = 1 << 20;
+const PIECE_RESOURCES_MAX: usize = 1000;
+
+impl Listing {
+    /// The pieces. Each is made when the client can take it, and other tasks get their turn in between.
+    pub(crate) fn into_stream(self) -> impl Stream<Item = pb::ListResourcesResponse> + Send {
+        stream::unfold(self, |mut listing| async move {
+            tokio::task::yield_now().await;
+            let piece = listing.next_piece()?;
+            Some((piece, listing))
+        })
+    }
+
+    /// The next piece; `None` after the last. There is at least one.
+    pub(crate) fn next_piece(&mut self) -> Option<pb::ListResourcesResponse> {
+        let mut resources = Vec::new();
+        let mut bytes = 0;
+        while let Some(piece) = self.pieces.get(self.at) {
+            let room = PIECE_RESOURCES_MAX - resources.len();
+            let (scope, type_url) = piece.place();
+            let after = self.after.take();
+            for resource in piece.after(after.as_ref()).take(room) {
+                bytes += resource.body().len();
+                resources.push(show(scope, type_url, resource, self.body));
+                self.after = Some(resource.name().clone());
+                if bytes >= PIECE_BYTES_MAX {
+                    break;
+                }
+            }
+            if bytes >= PIECE_BYTES_MAX || resources.len() == PIECE_RESOURCES_MAX {
+                break;
+            }
+            self.at += 1;
+            self.after = None;
+        }
+        if resources.is_empty() && self.is_started {
+            return None;
+        }
+        self.is_started = true;
+        Some(pb::ListResourcesResponse { revision: self.revision, resources })
+    }
+}
+
+impl Piece {
+    fn place(&self) -> (&ScopeName, &TypeUrl) {
+        match self {
+            Self::All(collection) => (&collection.scope, &collection.type_url),
+            Self::Some(scope, type_url, _) => (scope, type_url),
+        }
+    }
+
+    /// The resources after the one of that name, by name.
+    fn after<'a>(
+        &'a self,
+        name: Option<&'a ResourceName>,
+    ) -> Box<dyn Iterator<Item = &'a Arc<Resource>> + 'a> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        match (self, name) {
+            (Self::All(collection), None) => Box::new(collection.resources.values()),
+            (Self::All(collection), Some(name)) => {
+                let rest = collection.resources.range((Excluded(name.clone()), Unbounded));
+                Box::new(rest.map(|(_, resource)| resource))
+            }
+            (Self::Some(_, _, resources), None) => Box::new(resources.iter()),
+            (Self::Some(_, _, resources), Some(name)) => {
+                let start = resources.partition_point(|resource| resource.name() <= name);
+                Box::new(resources[start..].iter())
+            }
+        }
+    }
+}
+
+impl Service {
+    /// Starts a list of resources.
+    pub(crate) async fn list_resources(
+        &self,
+        request: pb::ListResourcesRequest,
+    ) -> Result<Listing, AdminError> {
+        let type_url = given(&request.r#type).map(parse_type).transpose()?;
+        let name = given(&request.name).map(ResourceName::new).transpose()?;
+        if name.is_some() && type_url.is_none() {
+            return Err(AdminError::Parameter("a name needs a type".to_owned()));
+        }
+        let scope = given(&request.scope).map(ScopeName::new).transpose()?;
+        let state = self.replica.state();
+        let wanted = |url: &TypeUrl| type_url.as_ref().is_none_or(|type_url| type_url == url);
+        let pieces = match given(&request.view_of_node) {
+            None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name.as_ref()),
+            Some(id) => {
+                let streams = self.fanout.nodes().await;
+                let streams = nodes::streams_of(&streams, id);
+                let Some(stream) = streams.last() else { return Err(nodes::not_connected(id)) };
+                pieces_of_view(&state, stream, scope.as_ref(), &wanted, name.as_ref())
+            }
+        };
+        let body = if request.without_body { Body::LeftOut } else { Body::Shown };
+        Ok(Listing {
+            revision: state.revision.0,
+            body,
+            pieces,
+            at: 0,
+            after: None,
+            is_started: false,
+        })
+    }
+
+    /// All that is known of one resource.
+    pub(crate) async fn describe_resource(
+        &self,
+        request: pb::DescribeResourceRequest,
+    ) -> Result<pb::DescribeResourceResponse, AdminError> {
+        let type_url = parse_type(&request.r#type)?;
+        let name = ResourceName::new(&request.name)?;
+        let scope = given(&request.scope).map(ScopeName::new).transpose()?;
+        let state = self.replica.state();
+        let key = ResourceKey { type_url, name };
+        let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(&state, scope.as_ref())
+            .filter_map(|scope| Some((scope.clone(), Arc::clone(state.get(scope, &key)?))))
+            .collect();
+        if holders.is_empty() {
+            let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
+            return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
+        }
+        let streams = self.fanout.nodes().await;
+        let scopes = holders
+            .iter()
+            .map(|(scope, resource)| in_scope(&state, &streams, &key, scope, resource))
+            .collect();
+        Ok(pb::DescribeResourceResponse {
+            revision: state.revision.0,
+            type_url: key.type_url.to_string(),
+            name: key.name.to_string(),
+            scopes,
+            nacks: nacks(&state, &streams, &key),
+        })
+    }
+}
+
+fn scope_names<'a>(
+    state: &'a State,
+    only: Option<&'a ScopeName>,
+) -> Box<dyn Iterator<Item = &'a ScopeName> + 'a> {
+    match only {
+        Some(scope) => Box::new(std::iter::once(scope)),
+        None => Box::new(state.scopes.keys()),
+    }
+}
+
+fn pieces_of_scopes(
+    state: &State,
+    scope: Option<&ScopeName>,
+    wanted: &dyn Fn(&TypeUrl) -> bool,
+    name: Option<&ResourceName>,
+) -> Vec<Piece> {
+    scope_names(state, scope)
+        .filter_map(|scope| state.scopes.get(scope))
+        .flat_map(|scope| scope.types.values())
+        .filter(|collection| wanted(&collection.type_url))
+        .filter_map(|collection| match name {
+            None => Some(Piece::All(Arc::clone(collection))),
+            Some(name) => collection.resources.get(name).map(|resource| {
+                let (scope, type_url) = (collection.scope.clone(), collection.type_url.clone());
+                Piece::Some(scope, type_url, vec![Arc::clone(resource)])
+            }),
+        })
+        .collect()
+}
+
+/// What a stream's view has, each resource under the scope it comes from.
+fn pieces_of_view(
+    state: &State,
+    stream: &StreamStatus,
+    scope: Option<&ScopeName>,
+    wanted: &dyn Fn(&TypeUrl) -> bool,
+    name: Option<&ResourceName>,
+) -> Vec<Piece> {
+    let view = View::resolve(state, &stream.scopes);
+    let mut seen: BTreeMap<(ScopeName, TypeUrl), Vec<Arc<Resource>>> = BTreeMap::new();
+    for (from, collection) in stream
+        .scopes
+        .iter()
+        .filter(|from| scope.is_none_or(|scope| scope == *from))
+        .filter_map(|from| Some((from, state.scopes.get(from)?)))
+        .flat_map(|(from, scope)| scope.types.values().map(move |collection| (from, collection)))
+        .filter(|(_, collection)| wanted(&collection.type_url))
+    {
+        let of_type = view.of_type(&collection.type_url);
+        let visible = |resource: &&Arc<Resource>| {
+            of_type.get(resource.name().as_str()).is_some_and(|top| Arc::ptr_eq(top, resource))
+        };
+        let resources: Vec<Arc<Resource>> = match name {
+            None => collection.resources.values().filter(visible).cloned().collect(),
+            Some(name) => {
+                collection.resources.get(name).filter(visible).cloned().into_iter().collect()
+            }
+        };
+        if !resources.is_empty() {
+            seen.insert((from.clone(), collection.type_url.clone()), resources);
+        }
+    }
+    seen.into_iter()
+        .map(|((scope, type_url), resources)| Piece::Some(scope, type_url, resources))
+        .collect()
+}
+
+/// The scope of the list from which a view takes a resource: the last that has it.
+pub(crate) fn scope_seen<'a>(
+    state: &State,
+    scopes: &'a [ScopeName],
+    key: &ResourceKey,
+) -> Option<&'a ScopeName> {
+    scopes.iter().rev().find(|scope| state.get(scope, key).is_some())
+}
+
+fn in_scope(
+    state: &State,
+    streams: &[StreamStatus],
+    key: &ResourceKey,
+    scope: &ScopeName,
+    resource: &Arc<Resource>,
+) -> pb::ResourceInScope {
+    let mut seeing: Vec<&str> = Vec::new();
+    let mut shadowed: Vec<&str> = Vec::new();
+    for stream in streams.iter().filter(|stream| stream.scopes.contains(scope)) {
+        match scope_seen(state, &stream.scopes, key) == Some(scope) {
+            true => seeing.push(&stream.node.id),
+            false => shadowed.push(&stream.node.id),
+        }
+    }
+    for nodes in [&mut seeing, &mut shadowed] {
+        nodes.sort_unstable();
+        nodes.dedup();
+    }
+    let children = resource.children().iter().map(|child| pb::Child {
+        type_url: child.type_url.to_string(),
+        name: child.name.to_string(),
+        in_scope: state.get(scope, child).is_some(),
+    });
+    pb::ResourceInScope {
+        resource: Some(show(scope, &key.type_url, resource, Body::Shown)),
+        children: children.collect(),
+        nodes_total: seeing.len() as u64,
+        nodes: seeing.iter().take(NODES_MAX).map(|id| (*id).to_owned()).collect(),
+        nodes_shadowed: shadowed.len() as u64,
+    }
+}
+
+/// The newest rejections of the type, by nodes that see the resource.
+fn nacks(state: &State, streams: &[StreamStatus], key: &ResourceKey) -> Vec<pb::Nack> {
+    let mut nacks: Vec<pb::Nack> = streams
+        .iter()
+        .filter(|stream| scope_seen(state, &stream.scopes, key).is_some())
+        .flat_map(|stream| stream.nacks.iter().map(move |nack| (stream, nack)))
+        .filter(|(_, nack)| nack.type_url == key.type_url)
+        .map(|(stream, nack)| nodes::show_nack(&stream.node.id, nack))
+        .collect();
+    nacks.sort_by(|a, b| b.time_ms.cmp(&a.time_ms).then_with(|| a.node.cmp(&b.node)));
+    nacks.truncate(NACKS_MAX);
+    nacks
+}

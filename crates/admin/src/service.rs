@@ -1,0 +1,64 @@
+//! The operations, once: gRPC and HTTP are two ways to call them.
+
+use std::sync::Arc;
+
+use chancery_fanout::Fanout;
+use chancery_store::Replica;
+use tokio_util::sync::CancellationToken;
+
+/// What the admin API works with.
+#[derive(Clone)]
+pub struct AdminDeps {
+    /// The store.
+    pub replica: Replica,
+    /// The streams.
+    pub fanout: Fanout,
+    /// Renders the metrics in the text format of Prometheus.
+    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Cancelled when the replica begins to drain: from then on it is not ready.
+    pub drain: CancellationToken,
+    /// Largest request, in bytes.
+    pub request_bytes_max: u64,
+    /// The version of the program.
+    pub version: &'static str,
+}
+
+impl std::fmt::Debug for AdminDeps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdminDeps")
+            .field("request_bytes_max", &self.request_bytes_max)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The operations of the admin API. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) replica: Replica,
+    pub(crate) fanout: Fanout,
+    pub(crate) drain: CancellationToken,
+    pub(crate) version: &'static str,
+}
+
+impl Service {
+    pub(crate) fn new(deps: &AdminDeps) -> Self {
+        Self {
+            replica: deps.replica.clone(),
+            fanout: deps.fanout.clone(),
+            drain: deps.drain.clone(),
+            version: deps.version,
+        }
+    }
+
+    /// Whether the replica takes streams; if not, why.
+    pub(crate) fn readiness(&self) -> Result<(), String> {
+        if self.drain.is_cancelled() {
+            return Err("the replica is shutting down".to_owned());
+        }
+        match self.replica.status().failure {
+            Some(failure) => Err(format!("the store has failed: {failure}")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Writes: from input to a transaction, and what came of it.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use chancery_admission::{Manifest, Options, Prune};
+use chancery_fanout::UnsettledState;
+use chancery_model::{
+    Applied, AssignmentOp, Expectation, Outcome, Precondition, ResourceKey, ResourceName, Revision,
+    ScopeName, State, Summary, Transaction, TransactionMeta, Upsert,
+};
+use chancery_proto::admin::v1 as pb;
+use chancery_store::TransactError;
+
+use crate::{
+    AdminError,
+    changes::{self, Effect},
+    error::problem,
+    nodes::millis,
+    redact,
+    resources::parse_type,
+    service::Service,
+};
+
+/// Input of more bytes is read on a thread for blocking work, so that it delays no other request.
+const INLINE_BYTES_MAX: usize = 32 << 10;
+/// Transactions of more operations are tried on a thread for blocking work.
+const INLINE_OPERATIONS_MAX: usize = 100;
+/// Longest wait.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Who has not settled: listed at most.
+const UNSETTLED_MAX: usize = 100;
+const LABEL_BYTES_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// The scope that is meant if none is given.
+const DEFAULT_SCOPE: &str = "default";
+
+/// Options of a write that were checked.
+struct Checked {
+    effect: Effect,
+    wait: Option<Duration>,
+    if_revision: Option<Revision>,
+    meta: TransactionMeta,
+}
+
+fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
+    let refuse = |text: String| Err(AdminError::Parameter(text));
+    let options = options.unwrap_or_default();
+    if options.dry_run && options.wait_ms.is_some() {
+        return refuse("a dry run writes nothing that could be waited for".to_owned());
+    }
+    let label = options.label;
+    if label.len() > LABEL_BYTES_MAX {
+        let len = label.len();
+        return refuse(format!("the label has {len} bytes, at most {LABEL_BYTES_MAX} are allowed"));
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if let Some(c) = label.chars().find(|c| !allowed(*c)) {
+        return refuse(format!(
+            "the label {label:?} has the character {c:?}, only letters, digits, '.', '_' and '-' are allowed"
+        ));
+    }
+    for (what, text) in [("author", &options.author), ("reason", &options.reason)] {
+        if text.len() > TEXT_BYTES_MAX {
+            let len = text.len();
+            return refuse(format!(
+                "the {what} has {len} bytes, at most {TEXT_BYTES_MAX} are allowed"
+            ));
+        }
+    }
+    let wait = options.wait_ms.map(Duration::from_millis);
+    if let Some(wait) = wait.filter(|wait| *wait > WAIT_MAX) {
+        return refuse(format!("the wait of {wait:?} is longer than the longest, {WAIT_MAX:?}"));
+    }
+    Ok(Checked {
+        effect: if options.dry_run { Effect::DryRun } else { Effect::Committed },
+        wait,
+        if_revision: options.if_revision.map(Revision),
+        meta: TransactionMeta {
+            label: (!label.is_empty()).then(|| label.into()),
+            author: options.author,
+            reason: options.reason,
+            time_ms: millis(SystemTime::now()),
+        },
+    })
+}
+
+fn scope(name: &str) -> Result<ScopeName, AdminError> {
+    Ok(ScopeName::new(if name.is_empty() { DEFAULT_SCOPE } else { name })?)
+}
+
+fn refused(problems: Vec<chancery_admission::Problem>) -> AdminError {
+    AdminError::Input(problems.into_iter().map(problem).collect())
+}
+
+/// Runs `work` here if it is small, else on a thread for blocking work.
+async fn off_the_loop<T: Send + 'static>(
+    is_small: bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, AdminError> {
+    if is_small {
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await.map_err(|error| AdminError::Internal(error.to_string()))
+}
+
+impl Service {
+    /// Publishes manifests.
+    pub(crate) async fn apply(
+        &self,
+        request: pb::ApplyRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let checked = check(request.options)?;
+        let scope = scope(&request.scope)?;
+        if request.files.is_empty() {
+            return Err(AdminError::Parameter("there is no manifest to apply".to_owned()));
+        }
+        let bytes: usize = request.files.iter().map(|file| file.content.len()).sum();
+        let manifests: Vec<Manifest> = request
+            .files
+            .into_iter()
+            .map(|file| Manifest { file: file.name, content: file.content })
+            .collect();
+        let options = Options {
+            scope,
+            prune: if request.prune { Prune::Prune } else { Prune::Keep },
+            if_revision: checked.if_revision,
+            meta: checked.meta.clone(),
+        };
+        let read = move || chancery_admission::admit(&manifests, &options);
+        let transaction = off_the_loop(bytes <= INLINE_BYTES_MAX, read).await?.map_err(refused)?;
+        self.commit(transaction, checked).await
+    }
+
+    /// Publishes the static resources of an Envoy bootstrap.
+    pub(crate) async fn import(
+        &self,
+        request: pb::ImportRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let checked = check(request.options)?;
+        let scope = scope(&request.scope)?;
+        let file = request
+            .file
+            .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
+        let is_small = file.content.len() <= INLINE_BYTES_MAX;
+        let read = move || chancery_admission::import_bootstrap(&file.name, &file.content, &scope);
+        let drafts = off_the_loop(is_small, read).await?.map_err(refused)?;
+        let upserts = drafts.into_iter().map(|(scope, draft)| Upsert { scope, draft }).collect();
+        let transaction = Transaction { upserts, ..transaction(&checked) };
+        self.commit(transaction, checked).await
+    }
+
+    /// Deletes resources that are there.
+    pub(crate) async fn delete(
+        &self,
+        request: pb::DeleteRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let checked = check(request.options)?;
+        let scope = scope(&request.scope)?;
+        let mut keys = BTreeSet::new();
+        for resource in &request.resources {
+            let type_url = parse_type(&resource.r#type)?;
+            keys.insert(ResourceKey { type_url, name: ResourceName::new(&resource.name)? });
+        }
+        if keys.is_empty() {
+            return Err(AdminError::Parameter("there is no resource to delete".to_owned()));
+        }
+        let mut transaction = transaction(&checked);
+        for key in keys {
+            let expectation = Expectation::Present;
+            let (scope, key) = (scope.clone(), key);
+            transaction.deletes.push((scope.clone(), key.clone()));
+            transaction.preconditions.push(Precondition::Resource { scope, key, expectation });
+        }
+        self.commit(transaction, checked).await
+    }
+
+    /// Deletes an assignment that is there.
+    pub(crate) async fn delete_assignment(
+        &self,
+        request: pb::DeleteAssignmentRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let checked = check(request.options)?;
+        let mut transaction = transaction(&checked);
+        let name = request.name;
+        transaction.assignments.push(AssignmentOp::Delete(name.as_str().into()));
+        let response = self.commit(transaction, checked).await?;
+        if response.assignments == 0 {
+            return Err(AdminError::NotFound(format!("there is no assignment {name:?}")));
+        }
+        Ok(response)
+    }
+
+    async fn commit(
+        &self,
+        transaction: Transaction,
+        checked: Checked,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        refuse_marks(&transaction)?;
+        // The transaction is tried on the state as it is, which tells what each resource was before. It counts only if
+        // no other write comes in between.
+        let before = self.replica.state();
+        let operations = transaction.upserts.len() + transaction.deletes.len();
+        let is_small = operations <= INLINE_OPERATIONS_MAX && transaction.prune.is_empty();
+        let state = Arc::clone(&before);
+        let (transaction, tried) = off_the_loop(is_small, move || {
+            let tried = state.apply(&transaction);
+            (transaction, tried)
+        })
+        .await?;
+        match checked.effect {
+            Effect::DryRun => dry_run(before, tried, is_small).await,
+            Effect::Committed => {
+                let summary = match self.replica.transact(transaction).await {
+                    Ok(Outcome::Committed(summary)) => summary,
+                    Ok(Outcome::Refused(refusal)) => return Err(refusal.into()),
+                    Err(error) => return Err(not_committed(&error)),
+                };
+                let mut response = respond(&summary);
+                let in_order = summary.revision == tried.state.revision
+                    && tried.outcome == Outcome::Committed(summary);
+                (response.changes, response.changes_omitted) = match in_order {
+                    true => changes::list(&before, &tried.changes, Effect::Committed),
+                    false => (Vec::new(), summary.changed + summary.removed),
+                };
+                drop((before, tried));
+                if let Some(timeout) = checked.wait {
+                    response.wait = Some(self.wait(summary.revision, timeout).await);
+                }
+                Ok(response)
+            }
+        }
+    }
+
+    /// Asks again and again who has not acknowledged, until nobody is left or the time is up.
+    async fn wait(&self, revision: Revision, timeout: Duration) -> pb::WaitResult {
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(5);
+        let unsettled = loop {
+            let unsettled = self.fanout.unsettled(revision).await;
+            let left = timeout.saturating_sub(start.elapsed());
+            if unsettled.is_empty() || left.is_zero() || self.drain.is_cancelled() {
+                break unsettled;
+            }
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(Duration::from_millis(250));
+        };
+        let listed: Vec<pb::Unsettled> =
+            unsettled.iter().take(UNSETTLED_MAX).map(show_unsettled).collect();
+        pb::WaitResult {
+            settled: unsettled.is_empty(),
+            waited_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            unsettled_omitted: (unsettled.len() - listed.len()) as u64,
+            unsettled: listed,
+        }
+    }
+}
+
+/// An empty transaction with what the options say.
+fn transaction(checked: &Checked) -> Transaction {
+    Transaction {
+        preconditions: checked.if_revision.map(Precondition::Revision).into_iter().collect(),
+        meta: checked.meta.clone(),
+        ..Transaction::default()
+    }
+}
+
+/// Refuses bodies that were read through this API, with the mark where the secret was.
+fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
+    let marked = transaction
+        .upserts
+        .iter()
+        .map(|upsert| &upsert.draft)
+        .filter(|draft| redact::has_mark(&draft.key.type_url, &draft.body));
+    let problems: Vec<pb::Problem> = marked
+        .map(|draft| pb::Problem {
+            resource: draft.key.to_string(),
+            message: format!(
+                "has {:?} in place of a secret: it was read from the server, which never shows secrets",
+                redact::MARK
+            ),
+            ..pb::Problem::default()
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(AdminError::Input(problems)) }
+}
+
+async fn dry_run(
+    before: Arc<State>,
+    tried: Applied,
+    is_small: bool,
+) -> Result<pb::WriteResponse, AdminError> {
+    let summary = match tried.outcome {
+        Outcome::Committed(summary) => summary,
+        Outcome::Refused(refusal) => return Err(refusal.into()),
+    };
+    let revision = before.revision;
+    let list = move || changes::list(&before, &tried.changes, Effect::DryRun);
+    let (changes, changes_omitted) = off_the_loop(is_small, list).await?;
+    let response = respond(&Summary { revision, ..summary });
+    Ok(pb::WriteResponse { dry_run: true, changes, changes_omitted, ..response })
+}
+
+fn respond(summary: &Summary) -> pb::WriteResponse {
+    pb::WriteResponse {
+        revision: summary.revision.0,
+        changed: summary.changed,
+        removed: summary.removed,
+        unchanged: summary.unchanged,
+        assignments: summary.assignments,
+        ..pb::WriteResponse::default()
+    }
+}
+
+fn not_committed(error: &TransactError) -> AdminError {
+    let text = error.to_string();
+    match error {
+        TransactError::TooLarge { .. } | TransactError::DiskFull { .. } => {
+            AdminError::Exhausted(text)
+        }
+        _ => AdminError::Unavailable(text),
+    }
+}
+
+fn show_unsettled(unsettled: &chancery_fanout::Unsettled) -> pb::Unsettled {
+    let (state, message) = match &unsettled.state {
+        UnsettledState::Pending => ("pending", String::new()),
+        UnsettledState::Nacked(message) => ("nacked", message.clone()),
+        UnsettledState::Behind(reached) => {
+            ("behind", format!("a part of the server is still at revision {reached}"))
+        }
+    };
+    pb::Unsettled {
+        node: unsettled.node.clone(),
+        type_url: unsettled.type_url.as_ref().map(ToString::to_string).unwrap_or_default(),
+        state: state.to_owned(),
+        message,
+    }
+}

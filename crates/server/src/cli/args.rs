@@ -1,0 +1,360 @@
+//! The command line as it is typed.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+use clap_complete::Shell;
+
+use crate::config::Span;
+
+/// An xDS control plane: `chancery serve` runs it, the other commands talk to it.
+///
+/// TYPE is an alias (cluster cds, endpoint eds, listener lds, route rds, scoped-route srds, virtual-host vhds, secret sds,
+/// runtime rtds, extension ecds) or a full type URL.
+///
+/// Exit code: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "chancery", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Admin address of a replica.
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        env = "CHANCERY_SERVER",
+        default_value = "127.0.0.1:18001",
+        hide_env_values = true
+    )]
+    pub(crate) server: String,
+
+    /// Output: text for people, or JSON; some commands also have YAML.
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Output,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What is written to the standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a replica in the foreground.
+    Serve(Serve),
+    /// Publish manifests in one atomic transaction.
+    Apply(Apply),
+    /// Delete resources in one atomic transaction.
+    Delete(Delete),
+    /// Show resources; `-o yaml` gives a manifest.
+    Get(Get),
+    /// Show all about one resource: its scopes, who sees it, who rejected it.
+    Describe(Describe),
+    /// List connected nodes.
+    Nodes(Nodes),
+    /// Show one connected node: what it asked for, got, acknowledged and rejected.
+    Node(Node),
+    /// Say why a node does or does not get a resource.
+    Explain(Explain),
+    /// Publish the static resources of an Envoy bootstrap.
+    Import(Import),
+    /// Show or delete the rules that say which node sees which scopes.
+    #[command(subcommand)]
+    Assignments(Assignments),
+    /// Show the newest revisions.
+    History(History),
+    /// Show the replication.
+    #[command(subcommand)]
+    Cluster(Cluster),
+    /// Check or print the configuration of `serve`.
+    #[command(subcommand)]
+    Config(Config),
+    /// Show the version of this program, and of the server if it can be reached.
+    Version,
+    /// Print the completions for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// Where the configuration of a replica is.
+#[derive(Debug, Args, Default)]
+pub(crate) struct ConfigFlags {
+    /// The configuration file (TOML). Every key has a default.
+    #[arg(long, value_name = "FILE", env = "CHANCERY_CONFIG", hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Directory of the replica's data [default: ./chancery-data].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Address for xDS clients [default: 127.0.0.1:18000].
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) xds: Option<SocketAddr>,
+    /// Address for the command line, the HTTP API and metrics [default: 127.0.0.1:18001].
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin: Option<SocketAddr>,
+    /// Address for other replicas [default: 127.0.0.1:18002]. A cluster of one does not listen on it.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) raft: Option<SocketAddr>,
+    /// Allow addresses other than loopback although the ports are not encrypted.
+    #[arg(long)]
+    pub(crate) allow_plaintext: bool,
+}
+
+/// `serve`
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) config: ConfigFlags,
+}
+
+/// What all writing commands have in common.
+#[derive(Debug, Args, Clone, Default)]
+pub(crate) struct Write {
+    /// Write nothing, show what would change.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Wait until the sessions that should have the result have acknowledged it; says who has not.
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "30s",
+        conflicts_with = "dry_run"
+    )]
+    pub(crate) wait: Option<Span>,
+    /// Text that follows the version that clients see, a git SHA for instance.
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) label: Option<String>,
+    /// Refuse if what is touched has changed after this revision.
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) if_revision: Option<u64>,
+    /// Who asks for it, for the history [default: the user's name].
+    #[arg(long)]
+    pub(crate) author: Option<String>,
+    /// Why, for the history.
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+}
+
+impl Write {
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        self.wait.map(Span::duration)
+    }
+}
+
+/// `apply`
+#[derive(Debug, Args)]
+pub(crate) struct Apply {
+    /// A manifest (YAML or JSON), a directory of them (*.yaml, *.yml, *.json, also in subdirectories), or - for the standard
+    /// input. May be given several times.
+    #[arg(short, long = "file", value_name = "FILE|DIR|-", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Scope of documents that name none.
+    #[arg(long, default_value = "default")]
+    pub(crate) scope: String,
+    /// The scopes named in the input hold exactly what the input has, afterwards.
+    #[arg(long)]
+    pub(crate) prune: bool,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// `import`
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// An Envoy bootstrap (YAML or JSON), or - for the standard input.
+    #[arg(value_name = "FILE|-")]
+    pub(crate) file: PathBuf,
+    /// Scope to publish in.
+    #[arg(long, default_value = "default")]
+    pub(crate) scope: String,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// `delete`
+#[derive(Debug, Args)]
+pub(crate) struct Delete {
+    /// Alias or type URL.
+    #[arg(value_name = "TYPE")]
+    pub(crate) type_name: String,
+    /// Names of resources.
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
+    /// Scope to delete from.
+    #[arg(long, default_value = "default")]
+    pub(crate) scope: String,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// `get`
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// Alias or type URL.
+    #[arg(value_name = "TYPE")]
+    pub(crate) type_name: Option<String>,
+    /// Name of a resource.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Only this scope.
+    #[arg(long)]
+    pub(crate) scope: Option<String>,
+    /// Only what this connected node sees.
+    #[arg(long, value_name = "ID")]
+    pub(crate) node: Option<String>,
+}
+
+/// `describe`
+#[derive(Debug, Args)]
+pub(crate) struct Describe {
+    /// Alias or type URL.
+    #[arg(value_name = "TYPE")]
+    pub(crate) type_name: String,
+    /// Name of a resource.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Only this scope.
+    #[arg(long)]
+    pub(crate) scope: Option<String>,
+}
+
+/// `nodes`
+#[derive(Debug, Args)]
+pub(crate) struct Nodes {
+    /// Only ids that match; `*` stands for any run of characters.
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) id: Option<String>,
+    /// Only nodes in this state.
+    #[arg(long, value_parser = ["synced", "pending", "nacked", "unassigned"])]
+    pub(crate) state: Option<String>,
+}
+
+/// `node`
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    /// The node's id.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// `explain`
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// The node's id.
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// Alias or type URL.
+    #[arg(value_name = "TYPE")]
+    pub(crate) type_name: Option<String>,
+    /// Name of a resource.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+/// `assignments`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Assignments {
+    /// Show them in the order in which they are tried.
+    List,
+    /// Delete one.
+    Delete {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+/// `history`
+#[derive(Debug, Args)]
+pub(crate) struct History {
+    /// How many, the newest first.
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+}
+
+/// `cluster`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cluster {
+    /// Show the replica that answers, and the cluster as it sees it.
+    Status,
+}
+
+/// `config`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Say whether `serve` would take the configuration.
+    Check {
+        #[command(flatten)]
+        config: ConfigFlags,
+    },
+    /// Print the configuration that `serve` would run with, each key with what it means.
+    Print {
+        #[command(flatten)]
+        config: ConfigFlags,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, error::ErrorKind};
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("chancery").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wait_takes_a_time_or_none() {
+        let wait = |line: &str| match parse(line).unwrap().command {
+            Command::Apply(apply) => apply.write.wait(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(wait("apply -f x"), None);
+        assert_eq!(wait("apply -f x --wait"), Some(Duration::from_secs(30)));
+        assert_eq!(wait("apply --wait -f x"), Some(Duration::from_secs(30)));
+        assert_eq!(wait("apply -f x --wait=250ms"), Some(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn wrong_usage_is_told_apart() {
+        for (line, kind) in [
+            ("apply", ErrorKind::MissingRequiredArgument),
+            ("delete cds", ErrorKind::MissingRequiredArgument),
+            ("apply -f x --wait=soon", ErrorKind::ValueValidation),
+            ("apply -f x --wait --dry-run", ErrorKind::ArgumentConflict),
+            ("apply -f x --if-revision new", ErrorKind::ValueValidation),
+            ("cluster add 2", ErrorKind::InvalidSubcommand),
+            ("get -o xml", ErrorKind::InvalidValue),
+            ("serve --xds here", ErrorKind::ValueValidation),
+            ("nodes --state bad", ErrorKind::InvalidValue),
+            ("frobnicate", ErrorKind::InvalidSubcommand),
+        ] {
+            let error = parse(line).expect_err(line);
+            assert_eq!((error.kind(), error.exit_code()), (kind, 2), "{line}");
+        }
+    }
+
+    #[test]
+    fn global_flags_may_stand_anywhere() {
+        let cli = parse("get cds --server h:1 -o json").unwrap();
+        assert_eq!((cli.server.as_str(), cli.output), ("h:1", Output::Json));
+        let cli = parse("--server h:1 -o yaml get cds web").unwrap();
+        assert_eq!((cli.server.as_str(), cli.output), ("h:1", Output::Yaml));
+    }
+}

@@ -1,0 +1,202 @@
+//! `cluster status`, `history`, `assignments list` and `version`.
+
+use std::io::{self, Write};
+
+use chancery_admin::json::Shape;
+use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use serde_json::json;
+use tonic::transport::Channel;
+
+use super::{
+    Answer, Failure,
+    args::{History, Output},
+    client::refusal,
+    plain,
+    table::Table,
+    time::timestamp,
+};
+
+/// The version of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Shows the replica and its cluster.
+pub(crate) async fn status(
+    mut client: AdminClient<Channel>,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let response = client.get_cluster(pb::GetClusterRequest {}).await;
+    let status = response.map_err(|status| refusal(&status))?.into_inner();
+    answer.show(&status, |out| write_status(&status, out))
+}
+
+fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
+    let ids = |ids: &[u64]| ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let role = match status.leader {
+        Some(leader) if leader == status.replica_id => "leader".to_owned(),
+        Some(leader) => format!("follows replica {leader}"),
+        None => "there is no leader".to_owned(),
+    };
+    let ready = match (status.ready, status.failure.is_empty()) {
+        (true, _) => "yes".to_owned(),
+        (false, true) => "no".to_owned(),
+        (false, false) => format!("no: {}", plain(&status.failure)),
+    };
+    let disk = match status.free_bytes {
+        Some(free) => format!("{} bytes used, {free} free", status.disk_bytes),
+        None => format!("{} bytes used", status.disk_bytes),
+    };
+    for (what, value) in [
+        ("replica", format!("{}, {role}", status.replica_id)),
+        ("ready", ready),
+        ("revision", status.revision.to_string()),
+        ("resources", format!("{} in {} scopes", status.resources, status.scopes)),
+        ("cluster", format!("{}, incarnation {}", status.cluster_id, status.incarnation)),
+        ("term", status.term.to_string()),
+        (
+            "log",
+            format!(
+                "last {}, committed {}, applied {}, snapshot {}",
+                status.last_log_index,
+                status.committed_index,
+                status.applied_index,
+                status.snapshot_index
+            ),
+        ),
+        ("voters", ids(&status.voters)),
+        ("learners", ids(&status.learners)),
+        ("streams", status.streams.to_string()),
+        ("disk", disk),
+        ("version", status.version.clone()),
+    ] {
+        if !value.is_empty() {
+            writeln!(out, "{what:<10}{value}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Shows the newest revisions.
+pub(crate) async fn history(
+    mut client: AdminClient<Channel>,
+    history: History,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let request = pb::ListHistoryRequest { limit: history.limit };
+    let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
+    let history = response.into_inner();
+    answer.show(&history, |out| {
+        if history.entries.is_empty() {
+            return writeln!(out, "no revisions");
+        }
+        let headings =
+            ["REVISION", "TIME", "AUTHOR", "CHANGED", "REMOVED", "ASSIGNMENTS", "LABEL", "REASON"];
+        let mut table = Table::new(headings);
+        for entry in &history.entries {
+            table.row([
+                entry.revision.to_string(),
+                timestamp(entry.time_ms),
+                entry.author.clone(),
+                entry.changed.to_string(),
+                entry.removed.to_string(),
+                entry.assignments.to_string(),
+                entry.label.clone(),
+                entry.reason.clone(),
+            ]);
+        }
+        table.write(out, "")
+    })
+}
+
+/// Shows the assignments.
+pub(crate) async fn assignments(
+    mut client: AdminClient<Channel>,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let response = client.list_assignments(pb::ListAssignmentsRequest {}).await;
+    let list = response.map_err(|status| refusal(&status))?.into_inner();
+    if answer.output == Output::Yaml {
+        // A manifest: it can be applied again.
+        let mut json = list.to_json();
+        return answer.yaml(&json!({"assignments": json["assignments"].take()}));
+    }
+    answer.show(&list, |out| {
+        if list.assignments.is_empty() {
+            return writeln!(out, "no assignments: no node gets an answer");
+        }
+        let mut table = Table::new(["NAME", "PRIORITY", "MATCH", "SCOPES"]);
+        for assignment in &list.assignments {
+            table.row([
+                assignment.name.clone(),
+                assignment.priority.to_string(),
+                match_text(&assignment.r#match.clone().unwrap_or_default()),
+                assignment.scopes.join(" "),
+            ]);
+        }
+        table.write(out, "")
+    })
+}
+
+fn match_text(matcher: &pb::NodeMatch) -> String {
+    let locality = matcher.locality.clone().unwrap_or_default();
+    let mut parts: Vec<String> = [
+        ("id", &matcher.id),
+        ("cluster", &matcher.cluster),
+        ("region", &locality.region),
+        ("zone", &locality.zone),
+        ("sub_zone", &locality.sub_zone),
+    ]
+    .into_iter()
+    .filter_map(|(what, value)| Some(format!("{what}={}", value.as_ref()?)))
+    .collect();
+    parts.extend(matcher.metadata.iter().map(|(path, value)| format!("metadata.{path}={value}")));
+    if parts.is_empty() { "every node".to_owned() } else { parts.join(" ") }
+}
+
+/// Shows the version of this program, and of the server if there is one.
+pub(crate) async fn version(
+    client: Option<AdminClient<Channel>>,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let server = match client {
+        Some(mut client) => client.get_version(pb::GetVersionRequest {}).await.ok(),
+        None => None,
+    };
+    let server = server.map(|response| response.into_inner().version);
+    match answer.output {
+        Output::Text => {
+            writeln!(answer.out, "chancery {VERSION}")?;
+            if let Some(server) = server {
+                writeln!(answer.out, "server {}", plain(&server))?;
+            }
+            Ok(())
+        }
+        Output::Json => answer.json(&json!({"version": VERSION, "server_version": server})),
+        Output::Yaml => answer.yaml(&json!({"version": VERSION, "server_version": server})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matcher_is_told_in_words() {
+        assert_eq!(match_text(&pb::NodeMatch::default()), "every node");
+        let matcher = pb::NodeMatch {
+            id: Some("edge-*".into()),
+            locality: Some(pb::LocalityMatch { zone: Some("a".into()), ..Default::default() }),
+            metadata: [("mesh".to_owned(), "m1".to_owned())].into(),
+            ..Default::default()
+        };
+        assert_eq!(match_text(&matcher), "id=edge-* zone=a metadata.mesh=m1");
+    }
+
+    #[test]
+    fn a_replica_without_a_leader_says_so() {
+        let status = pb::ClusterStatus { replica_id: 1, failure: "x".into(), ..Default::default() };
+        let mut out = Vec::new();
+        write_status(&status, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("replica   1, there is no leader\nready     no: x\n"), "{text}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Reading what `-f` names.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use chancery_proto::admin::v1::File;
+
+use super::failure::Failure;
+
+/// Suffixes of the files that a directory is searched for.
+const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
+/// Directories inside of directories that are looked into: a link that leads back ends here.
+const DEPTH_MAX: usize = 64;
+
+/// Reads files, directories (sorted by path, with all below) and `-`, in the order given.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let mut found = Vec::new();
+            walk(path, DEPTH_MAX, &mut found)?;
+            if found.is_empty() {
+                return Err(Failure::new(format_args!(
+                    "{}: the directory has no *.yaml, *.yml or *.json file",
+                    path.display()
+                )));
+            }
+            found.sort();
+            for path in found {
+                files.push(read(&path)?);
+            }
+        } else {
+            files.push(read(path)?);
+        }
+    }
+    Ok(files)
+}
+
+/// Reads one file, or the standard input if it is `-`.
+pub(crate) fn read(path: &Path) -> Result<File, Failure> {
+    let name = path.display().to_string();
+    let bytes = if name == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        fs::read(path)
+    };
+    let bytes = bytes.map_err(|error| Failure::new(format_args!("{name}: {error}")))?;
+    match String::from_utf8(bytes) {
+        Ok(content) => Ok(File { name, content }),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            Err(Failure::new(format_args!("{name}: byte {at} is not UTF-8 text")))
+        }
+    }
+}
+
+fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let fail =
+        |error: std::io::Error| Failure::new(format_args!("{}: {error}", directory.display()));
+    if depth == 0 {
+        return Err(Failure::new(format_args!(
+            "{}: more than {DEPTH_MAX} directories inside of each other",
+            directory.display()
+        )));
+    }
+    for entry in fs::read_dir(directory).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if path.is_dir() {
+            walk(&path, depth - 1, found)?;
+        } else if path
+            .extension()
+            .is_some_and(|suffix| SUFFIXES.iter().any(|known| suffix == *known))
+        {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_read_in_the_order_of_its_paths_with_all_below() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::create_dir_all(root.join("b/inner")).unwrap();
+        for name in ["c.json", "a.yaml", "b/inner/x.yml", "b/y.yaml", "README.md"] {
+            fs::write(root.join(name), name).unwrap();
+        }
+        let files = read_all(&[root.to_owned()]).unwrap();
+        let contents: Vec<&str> = files.iter().map(|file| file.content.as_str()).collect();
+        assert_eq!(contents, ["a.yaml", "b/inner/x.yml", "b/y.yaml", "c.json"]);
+        assert!(files[0].name.ends_with("/a.yaml"), "{}", files[0].name);
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = read_all(&[directory.path().to_owned()]).unwrap_err();
+        assert!(error.lines[0].ends_with("has no *.yaml, *.yml or *.json file"), "{error:?}");
+        let path = directory.path().join("none.yaml");
+        let error = read_all(std::slice::from_ref(&path)).unwrap_err();
+        assert!(error.lines[0].contains("none.yaml: No such file"), "{error:?}");
+        fs::write(&path, b"ab\xff").unwrap();
+        let error = read_all(&[path]).unwrap_err();
+        assert!(error.lines[0].ends_with("none.yaml: byte 2 is not UTF-8 text"), "{error:?}");
+    }
+}

@@ -1,0 +1,110 @@
+//! Resources as manifests: what `get -o yaml` prints can be applied again.
+
+use std::collections::BTreeMap;
+
+use chancery_admin::json::Shape;
+use chancery_model::{TypeUrl, types};
+use chancery_proto::admin::v1 as pb;
+use serde_json::{Map, Value, json};
+
+use super::Failure;
+
+/// JSON as YAML.
+pub(crate) fn yaml(value: &Value) -> Result<String, Failure> {
+    let text = serde_saphyr::to_string(value)
+        .map_err(|error| Failure::new(format_args!("cannot write YAML: {error}")))?;
+    Ok(if text.ends_with('\n') { text } else { text + "\n" })
+}
+
+/// A manifest with one document per scope.
+pub(crate) fn manifest(resources: &[pb::Resource]) -> Result<String, Failure> {
+    let mut scopes: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for resource in resources {
+        scopes.entry(&resource.scope).or_default().push(entry(resource));
+    }
+    let documents: Result<Vec<String>, Failure> = scopes
+        .into_iter()
+        .map(|(scope, resources)| {
+            // One after the other: a document begins with its scope, whatever the order of letters.
+            let scope = yaml(&json!({"scope": scope}))?;
+            Ok(scope + &yaml(&json!({"resources": resources}))?)
+        })
+        .collect();
+    Ok(documents?.join("---\n"))
+}
+
+/// A resource as an entry of a manifest: plain, or wrapped if it needs more than its body.
+fn entry(resource: &pb::Resource) -> Value {
+    let body = resource.to_json()["body"].take();
+    let has_name = TypeUrl::new(&resource.type_url)
+        .is_ok_and(|type_url| types::properties(&type_url).name_field.is_some());
+    let mut wrapper = Map::new();
+    if !has_name {
+        wrapper.insert("name".to_owned(), json!(resource.name));
+    }
+    if !resource.labels.is_empty() {
+        wrapper.insert("labels".to_owned(), json!(resource.labels));
+    }
+    if !resource.aliases.is_empty() {
+        wrapper.insert("aliases".to_owned(), json!(resource.aliases));
+    }
+    if resource.ttl_ms > 0 {
+        let (seconds, millis) = (resource.ttl_ms / 1000, resource.ttl_ms % 1000);
+        let ttl =
+            if millis == 0 { format!("{seconds}s") } else { format!("{seconds}.{millis:03}s") };
+        wrapper.insert("ttl".to_owned(), json!(ttl));
+    }
+    if wrapper.is_empty() {
+        return body;
+    }
+    wrapper.insert("resource".to_owned(), body);
+    Value::Object(wrapper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(scope: &str, name: &str) -> pb::Resource {
+        pb::Resource {
+            scope: scope.into(),
+            type_url: types::CLUSTER.into(),
+            name: name.into(),
+            body: Some(prost_types::Any {
+                type_url: types::CLUSTER.into(),
+                value: [b"\x0a\x03".as_slice(), name.as_bytes()].concat(),
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_plain_resource_is_its_body_and_each_scope_has_a_document() {
+        let text = manifest(&[resource("a", "one"), resource("b", "two")]).unwrap();
+        let documents: Vec<&str> = text.split("---\n").collect();
+        assert_eq!(documents.len(), 2);
+        assert!(documents[0].starts_with("scope: a\nresources:\n"), "{text}");
+        assert!(documents[1].contains("name: two"), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_fit_into_the_body_is_around_it() {
+        let mut resource = resource("a", "one");
+        resource.ttl_ms = 1500;
+        resource.labels.insert("team".into(), "shop".into());
+        resource.aliases.push("other".into());
+        let entry = entry(&resource);
+        assert_eq!(entry["ttl"], "1.500s");
+        assert_eq!(entry["labels"]["team"], "shop");
+        assert_eq!(entry["aliases"][0], "other");
+        assert_eq!(entry["resource"]["name"], "one");
+        assert_eq!(entry.get("name"), None);
+    }
+
+    #[test]
+    fn a_type_without_a_known_name_field_has_the_name_around_it() {
+        let mut resource = resource("a", "one");
+        resource.type_url = "example.com/x.Y".into();
+        assert_eq!(entry(&resource)["name"], "one");
+    }
+}

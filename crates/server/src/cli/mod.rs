@@ -1,0 +1,110 @@
+//! The commands that talk to a replica: what is typed, what is asked, what is shown.
+
+pub(crate) mod args;
+mod client;
+mod cluster;
+mod explain;
+mod failure;
+mod input;
+mod manifest;
+mod nodes;
+mod resources;
+mod table;
+mod time;
+mod write;
+
+use std::io::Write;
+
+use chancery_admin::json::Shape;
+use chancery_model::{TypeUrl, types};
+use serde_json::Value;
+
+use args::{Command, Output};
+pub(crate) use failure::Failure;
+
+/// Where answers go, and in which form.
+pub(crate) struct Answer<'a> {
+    pub(crate) out: &'a mut dyn Write,
+    pub(crate) output: Output,
+}
+
+impl Answer<'_> {
+    /// Writes a message as JSON or YAML; `text` writes it for people.
+    fn show<M: Shape>(
+        &mut self,
+        message: &M,
+        text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    ) -> Result<(), Failure> {
+        match self.output {
+            Output::Text => text(self.out)?,
+            Output::Json => self.json(&message.to_json())?,
+            Output::Yaml => self.yaml(&message.to_json())?,
+        }
+        Ok(())
+    }
+
+    /// Writes JSON, in lines.
+    pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
+        writeln!(self.out, "{value:#}")?;
+        Ok(())
+    }
+
+    fn yaml(&mut self, value: &Value) -> Result<(), Failure> {
+        self.out.write_all(manifest::yaml(value)?.as_bytes())?;
+        Ok(())
+    }
+}
+
+/// Runs a command that talks to the replica at `server`.
+pub(crate) async fn run(
+    command: Command,
+    server: &str,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    if matches!(command, Command::Version) {
+        return cluster::version(client::connect(server).await.ok(), answer).await;
+    }
+    // Input is read first: a missing file is told even if the server can not be reached.
+    let write = write::Request::read(&command)?;
+    let client = client::connect(server).await?;
+    match (command, write) {
+        (_, Some(write)) => write.run(client, answer).await,
+        (Command::Get(get), _) => resources::get(client, get, answer).await,
+        (Command::Describe(describe), _) => resources::describe(client, describe, answer).await,
+        (Command::Nodes(nodes), _) => nodes::list(client, nodes, answer).await,
+        (Command::Node(node), _) => nodes::show(client, node, answer).await,
+        (Command::Explain(explain), _) => explain::explain(client, explain, answer).await,
+        (Command::Assignments(_), _) => cluster::assignments(client, answer).await,
+        (Command::History(history), _) => cluster::history(client, history, answer).await,
+        (Command::Cluster(args::Cluster::Status), _) => cluster::status(client, answer).await,
+        (
+            Command::Serve(_)
+            | Command::Config(_)
+            | Command::Completions { .. }
+            | Command::Version
+            | Command::Apply(_)
+            | Command::Import(_)
+            | Command::Delete(_),
+            None,
+        ) => Err(Failure::new("this command does not talk to a server")),
+    }
+}
+
+/// A type as it is typed: its first alias, or the message name.
+fn short_type(type_url: &str) -> String {
+    let Ok(type_url) = TypeUrl::new(type_url) else { return type_url.to_owned() };
+    match types::properties(&type_url).aliases.first() {
+        Some(alias) => (*alias).to_owned(),
+        None => type_url.message_name().to_owned(),
+    }
+}
+
+/// `1 node`, `2 nodes`.
+fn count(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Text from outside on one line, with nothing in it that steers a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

@@ -1,0 +1,69 @@
+//! Times as people read them.
+
+/// Milliseconds since 1970 as `2026-11-20T09:45:42Z`; empty for 0.
+pub(crate) fn timestamp(millis: u64) -> String {
+    if millis == 0 {
+        return String::new();
+    }
+    let seconds = millis / 1000;
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of a day since 1970, in the Gregorian calendar: counted in years that begin in March, so
+/// that the leap day is the last, and in eras of 400 years, which all have 146,097 days.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // 719,468 days before 1970-01-01 is 0000-03-01.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (year + era * 400 + u64::from(month <= 2), month, day)
+}
+
+/// The time between two instants in milliseconds since 1970: `12s`, `5m`, `3h`, `2d`.
+pub(crate) fn age(since: u64, now: u64) -> String {
+    let seconds = now.saturating_sub(since) / 1000;
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_shown_as_a_date() {
+        for (millis, expected) in [
+            (0, ""),
+            (1000, "1970-01-01T00:00:01Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (1_709_251_199_999, "2024-02-29T23:59:59Z"),
+            (1_709_251_200_000, "2024-03-01T00:00:00Z"),
+            (1_795_167_942_000, "2026-11-20T09:45:42Z"),
+            (4_107_542_399_000, "2100-02-28T23:59:59Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(timestamp(millis), expected);
+        }
+    }
+
+    #[test]
+    fn an_age_has_one_unit() {
+        for (millis, expected) in
+            [(0, "0s"), (119_000, "119s"), (120_000, "2m"), (7_200_000, "2h"), (864_000_000, "10d")]
+        {
+            assert_eq!(age(5, 5 + millis), expected);
+        }
+        assert_eq!(age(10, 5), "0s");
+    }
+}

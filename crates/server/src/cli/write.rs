@@ -1,0 +1,242 @@
+//! `apply`, `import`, `delete` and `assignments delete`.
+
+use std::{io, time::Duration};
+
+use chancery_admin::problem_line;
+use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use tonic::transport::Channel;
+
+use super::{
+    Answer, Failure,
+    args::{Assignments, Command, Write},
+    client::refusal,
+    count, input, plain, short_type,
+    table::Table,
+};
+
+/// A write with all its input read.
+pub(crate) enum Request {
+    Apply(pb::ApplyRequest),
+    Import(pb::ImportRequest),
+    Delete(pb::DeleteRequest),
+    DeleteAssignment(pb::DeleteAssignmentRequest),
+}
+
+impl Request {
+    /// Reads the input of a command that writes; `None` for any other.
+    pub(crate) fn read(command: &Command) -> Result<Option<Self>, Failure> {
+        Ok(Some(match command {
+            Command::Apply(apply) => Self::Apply(pb::ApplyRequest {
+                files: input::read_all(&apply.files)?,
+                scope: apply.scope.clone(),
+                prune: apply.prune,
+                options: Some(options(&apply.write)),
+            }),
+            Command::Import(import) => Self::Import(pb::ImportRequest {
+                file: Some(input::read(&import.file)?),
+                scope: import.scope.clone(),
+                options: Some(options(&import.write)),
+            }),
+            Command::Delete(delete) => {
+                let resource = |name: &String| pb::ResourceRef {
+                    r#type: delete.type_name.clone(),
+                    name: name.clone(),
+                };
+                Self::Delete(pb::DeleteRequest {
+                    resources: delete.names.iter().map(resource).collect(),
+                    scope: delete.scope.clone(),
+                    options: Some(options(&delete.write)),
+                })
+            }
+            Command::Assignments(Assignments::Delete { name, write }) => {
+                Self::DeleteAssignment(pb::DeleteAssignmentRequest {
+                    name: name.clone(),
+                    options: Some(options(write)),
+                })
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Sends it, and shows what came of it.
+    pub(crate) async fn run(
+        self,
+        mut client: AdminClient<Channel>,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Failure> {
+        let response = match self {
+            Self::Apply(request) => client.apply(request).await,
+            Self::Import(request) => client.import(request).await,
+            Self::Delete(request) => client.delete(request).await,
+            Self::DeleteAssignment(request) => client.delete_assignment(request).await,
+        };
+        let response = response.map_err(|status| refusal(&status))?.into_inner();
+        if !response.problems.is_empty() {
+            return Err(Failure::lines(response.problems.iter().map(problem_line)));
+        }
+        answer.show(&response, |out| write_text(&response, out))?;
+        match &response.wait {
+            Some(wait) if !wait.settled => Err(Failure::lines(unsettled_lines(wait))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn options(write: &Write) -> pb::WriteOptions {
+    let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    // The one who is logged in: who it is on the other end, only an authenticated identity can tell.
+    let user = || std::env::var("USER").unwrap_or_default();
+    pb::WriteOptions {
+        dry_run: write.dry_run,
+        if_revision: write.if_revision,
+        wait_ms: write.wait().map(millis),
+        label: write.label.clone().unwrap_or_default(),
+        author: write.author.clone().unwrap_or_else(user),
+        reason: write.reason.clone().unwrap_or_default(),
+        problems_in_response: true,
+    }
+}
+
+fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
+    let mut table = Table::new(["CHANGE", "TYPE", "NAME", "SCOPE"]);
+    for change in &response.changes {
+        let (kind, scope) = (change.kind.clone(), change.scope.clone());
+        table.row([kind, short_type(&change.type_url), change.name.clone(), scope]);
+    }
+    if !table.is_empty() {
+        table.write(out, "")?;
+    }
+    if response.changes_omitted > 0 {
+        writeln!(out, "… and {}", count(response.changes_omitted, "change"))?;
+    }
+    for change in response.changes.iter().filter(|change| !change.differences.is_empty()) {
+        let type_name = short_type(&change.type_url);
+        writeln!(out, "{type_name} {:?} in {}:", change.name, change.scope)?;
+        for difference in &change.differences {
+            let side = |text: &String| match text.is_empty() {
+                true => "(nothing)".to_owned(),
+                false => plain(text),
+            };
+            let (before, after) = (side(&difference.before), side(&difference.after));
+            writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
+        }
+    }
+    let assignments = match response.assignments {
+        0 => String::new(),
+        n => format!(", {}", count(n, "assignment")),
+    };
+    let what = if response.dry_run { "dry run, nothing written; revision" } else { "revision" };
+    writeln!(
+        out,
+        "{what} {}: {} changed, {} removed, {} unchanged{assignments}",
+        response.revision, response.changed, response.removed, response.unchanged
+    )?;
+    match &response.wait {
+        Some(wait) if wait.settled => {
+            writeln!(out, "acknowledged by all sessions after {} ms", wait.waited_ms)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Who has not acknowledged, a line each.
+fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for unsettled in &wait.unsettled {
+        let type_name = short_type(&unsettled.type_url);
+        let node = &unsettled.node;
+        lines.push(match unsettled.state.as_str() {
+            "nacked" => {
+                format!("node {node:?} has rejected {type_name}: {}", plain(&unsettled.message))
+            }
+            "pending" => {
+                format!(
+                    "node {node:?} has not acknowledged {type_name} within {} ms",
+                    wait.waited_ms
+                )
+            }
+            _ => plain(&unsettled.message),
+        });
+    }
+    if wait.unsettled_omitted > 0 {
+        lines.push(format!("and {} more", wait.unsettled_omitted));
+    }
+    if lines.is_empty() {
+        lines.push("the wait ended before all sessions had acknowledged".to_owned());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_shows_what_would_change_field_by_field() {
+        let response = pb::WriteResponse {
+            revision: 4,
+            changed: 1,
+            removed: 1,
+            unchanged: 2,
+            dry_run: true,
+            changes: vec![
+                pb::Change {
+                    scope: "default".into(),
+                    type_url: chancery_model::types::CLUSTER.into(),
+                    name: "web".into(),
+                    kind: "updated".into(),
+                    differences: vec![pb::FieldDifference {
+                        path: "connect_timeout".into(),
+                        before: String::new(),
+                        after: "\"1s\"".into(),
+                    }],
+                    ..Default::default()
+                },
+                pb::Change {
+                    scope: "default".into(),
+                    type_url: "example.com/a.B".into(),
+                    name: "x".into(),
+                    kind: "removed".into(),
+                    ..Default::default()
+                },
+            ],
+            ..Default::default()
+        };
+        let mut out = Vec::new();
+        write_text(&response, &mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "CHANGE   TYPE     NAME  SCOPE\n\
+             updated  cluster  web   default\n\
+             removed  a.B      x     default\n\
+             cluster \"web\" in default:\n\
+             \x20 connect_timeout: (nothing) -> \"1s\"\n\
+             dry run, nothing written; revision 4: 1 changed, 1 removed, 2 unchanged\n"
+        );
+    }
+
+    #[test]
+    fn who_has_not_acknowledged_is_told_with_the_reason() {
+        let unsettled = |state: &str, message: &str| pb::Unsettled {
+            node: "edge-1".into(),
+            type_url: chancery_model::types::LISTENER.into(),
+            state: state.into(),
+            message: message.into(),
+        };
+        let wait = pb::WaitResult {
+            settled: false,
+            waited_ms: 50,
+            unsettled: vec![unsettled("nacked", "bad\nport"), unsettled("pending", "")],
+            unsettled_omitted: 3,
+        };
+        assert_eq!(
+            unsettled_lines(&wait),
+            [
+                "node \"edge-1\" has rejected listener: bad port",
+                "node \"edge-1\" has not acknowledged listener within 50 ms",
+                "and 3 more",
+            ]
+        );
+        assert_eq!(unsettled_lines(&pb::WaitResult::default()).len(), 1);
+    }
+}

@@ -1,0 +1,158 @@
+//! What each key means: the text of `chancery config print`.
+
+use toml::{Table, Value};
+
+use super::Config;
+
+/// Every section and key, in the order in which they are printed, with what they mean.
+pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "store",
+        &[
+            ("data_dir", "Directory of the replica's data. One process at a time."),
+            ("snapshot_log_entries", "A snapshot is taken after so many log entries."),
+            ("snapshot_log_bytes", "The same, after so many bytes of log entries."),
+            ("free_bytes_min", "Writes are refused while the disk has less than this left."),
+            (
+                "transaction_bytes_max",
+                "Largest transaction, of all its encoded resources together.",
+            ),
+            ("transact_timeout", "A write that is not committed by then fails."),
+            (
+                "open_timeout",
+                "How long the start may take until the state is loaded and caught up.",
+            ),
+        ],
+    ),
+    (
+        "raft",
+        &[
+            ("replica_id", "Number of this replica in its cluster, from 1."),
+            (
+                "address",
+                "Address for other replicas. Checked and shown; a cluster of one does not listen on it.",
+            ),
+        ],
+    ),
+    (
+        "xds",
+        &[
+            ("address", "Address for xDS clients. Port 0 takes a free one."),
+            (
+                "allow_plaintext",
+                "Whether the address may be other than loopback although the port is not encrypted.",
+            ),
+            ("shards", "Tasks that the streams are divided among; 0 is one per core."),
+            (
+                "ack_timeout",
+                "How long a client may be silent on a response before it is sent the next one all the same.",
+            ),
+            (
+                "response_bytes_target",
+                "Responses are cut at this size where the protocol allows. gRPC clients take 4 MiB by default.",
+            ),
+            ("streams_max", "Streams at a time; one more is refused with RESOURCE_EXHAUSTED."),
+            ("connections_max", "Connections at a time; one more is closed at once."),
+            (
+                "streams_per_connection_max",
+                "Streams at a time on one connection. Envoy opens one per EDS cluster if EDS is not aggregated.",
+            ),
+            (
+                "request_bytes_max",
+                "Largest request of a client. A delta client that reconnects lists all it holds in one.",
+            ),
+            ("names_max", "Most names that one stream may subscribe to."),
+            ("requests_per_second_max", "Requests per second on one stream, over time."),
+            ("requests_burst_max", "Requests that a stream may send at once after a quiet time."),
+            ("node_bytes_max", "Largest Node message of a client."),
+            ("keepalive_interval", "How long a connection may be quiet before it is probed."),
+            ("keepalive_timeout", "How long a probe may stay unanswered."),
+            ("idle_timeout", "How long a connection may have no stream."),
+            (
+                "connection_age_max",
+                "Age at which a client is asked to connect anew, give or take a tenth, so that load spreads; 0s is never.",
+            ),
+            ("connection_age_grace", "How long its streams may go on after that."),
+        ],
+    ),
+    (
+        "admin",
+        &[
+            (
+                "address",
+                "Address for the command line, the HTTP API and metrics. Port 0 takes a free one.",
+            ),
+            (
+                "allow_plaintext",
+                "Whether the address may be other than loopback although the port is not encrypted.",
+            ),
+            ("request_bytes_max", "Largest request, of all manifests of one apply together."),
+            ("connections_max", "Connections at a time; one more waits until another ends."),
+        ],
+    ),
+    (
+        "log",
+        &[
+            (
+                "level",
+                "error, warn, info, debug or trace, also per module: info,chancery_xds=debug.",
+            ),
+            ("format", "text or json. The log goes to the standard error."),
+        ],
+    ),
+    ("shutdown", &[("timeout", "How long streams and requests may take to end after SIGTERM.")]),
+];
+
+/// A configuration as a table of sections.
+pub(super) fn table(config: &Config) -> Table {
+    Table::try_from(config)
+        .expect("all keys are text, and all values numbers, text or truth values")
+}
+
+/// A configuration as a file, each key with what it means.
+pub(super) fn render(config: &Config) -> String {
+    let table = table(config);
+    let mut out = String::new();
+    for (section, keys) in KEYS {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        out.push_str(&format!("[{section}]\n"));
+        for (key, meaning) in *keys {
+            let value = table.get(*section).and_then(|section| section.get(key));
+            let value = value.map(Value::to_string).unwrap_or_default();
+            out.push_str(&format!("# {meaning}\n{key} = {value}\n"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_described_and_nothing_else() {
+        let described: Vec<String> = KEYS
+            .iter()
+            .flat_map(|(section, keys)| keys.iter().map(move |(key, _)| format!("{section}.{key}")))
+            .collect();
+        let mut described_sorted = described.clone();
+        described_sorted.sort();
+        let mut actual: Vec<String> = table(&Config::default())
+            .iter()
+            .flat_map(|(section, keys)| {
+                let keys = keys.as_table().unwrap();
+                keys.keys().map(move |key| format!("{section}.{key}"))
+            })
+            .collect();
+        actual.sort();
+        assert_eq!(described_sorted, actual);
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_as_the_same_configuration() {
+        let config = Config::default();
+        assert_eq!(toml::from_str::<Config>(&render(&config)).unwrap(), config);
+    }
+}

@@ -1,0 +1,405 @@
+//! From defaults, file, environment and flags to a checked configuration.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use toml::{Table, Value};
+use tracing_subscriber::EnvFilter;
+
+use super::{
+    Config, ConfigError, Source,
+    keys::{render, table},
+};
+
+/// What the command line says of the configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    /// The file.
+    pub(crate) file: Option<PathBuf>,
+    /// Keys that are given.
+    pub(crate) values: Vec<FlagValue>,
+}
+
+/// A key given on the command line.
+#[derive(Debug)]
+pub(crate) struct FlagValue {
+    pub(crate) section: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) value: Value,
+    /// The flag, for messages.
+    pub(crate) flag: &'static str,
+}
+
+/// A configuration that was checked.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    /// What is odd, but no error.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// The configuration as a file with comments.
+    pub(crate) fn render(&self) -> String {
+        render(&self.config)
+    }
+}
+
+/// Variables that are not keys.
+const OTHER_VARIABLES: [&str; 3] = ["CHANCERY_LOG", "CHANCERY_SERVER", "CHANCERY_CONFIG"];
+
+/// Reads and checks a configuration. `environment` has all variables of the process.
+///
+/// # Errors
+/// All that is wrong with the values, or the first thing that keeps them from being read.
+pub(crate) fn load(
+    flags: &Flags,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Loaded, Vec<ConfigError>> {
+    let mut values =
+        Values { table: table(&Config::default()), sources: BTreeMap::new(), warnings: Vec::new() };
+    if let Some(path) = &flags.file {
+        values.overlay_file(path).map_err(|error| vec![error])?;
+    }
+    values.overlay_environment(environment);
+    for FlagValue { section, key, value, flag } in &flags.values {
+        values.set(section, key, value.clone(), Source::Flag(flag));
+    }
+    values.check()
+}
+
+struct Values {
+    table: Table,
+    sources: BTreeMap<String, Source>,
+    warnings: Vec<String>,
+}
+
+impl Values {
+    fn keys(&self, section: &str) -> Option<&Table> {
+        self.table.get(section).and_then(Value::as_table)
+    }
+
+    fn set(&mut self, section: &str, key: &str, value: Value, source: Source) {
+        self.sources.insert(format!("{section}.{key}"), source);
+        if let Some(keys) = self.table.get_mut(section).and_then(Value::as_table_mut) {
+            keys.insert(key.to_owned(), value);
+        }
+    }
+
+    fn overlay_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let file: Table = text.parse().map_err(|error: toml::de::Error| {
+            let at = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+            let message = error.message().replace('\n', "; ");
+            ConfigError::Syntax { path: path.to_owned(), line, message }
+        })?;
+        for (section, keys) in file {
+            let Some(known) = self.keys(&section) else {
+                let known = self.table.keys().cloned().collect::<Vec<_>>().join(", ");
+                return Err(ConfigError::Section { path: path.to_owned(), section, known });
+            };
+            let known = known.keys().cloned().collect::<Vec<_>>();
+            let Value::Table(keys) = keys else {
+                let rule = format!("is a section: write [{section}] and its keys below");
+                let (value, from) = (keys.to_string(), Source::File(path.to_owned()));
+                return Err(ConfigError::Value { key: section, value, from, rule });
+            };
+            for (key, value) in keys {
+                if !known.contains(&key) {
+                    let known = known.join(", ");
+                    return Err(ConfigError::Key { path: path.to_owned(), section, key, known });
+                }
+                self.set(&section, &key, value, Source::File(path.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn overlay_environment(&mut self, environment: impl IntoIterator<Item = (String, String)>) {
+        let mut names = BTreeMap::new();
+        for (section, keys) in &self.table {
+            for (key, value) in keys.as_table().into_iter().flatten() {
+                let name = format!("CHANCERY_{section}_{key}").to_uppercase();
+                names.insert(name, (section.clone(), key.clone(), value.clone()));
+            }
+        }
+        let level = ("log".to_owned(), "level".to_owned(), Value::String(String::new()));
+        names.insert("CHANCERY_LOG".to_owned(), level);
+        // Sorted: CHANCERY_LOG_LEVEL overrides CHANCERY_LOG, whatever order the process has them in.
+        let environment: BTreeMap<String, String> =
+            environment.into_iter().filter(|(name, _)| name.starts_with("CHANCERY_")).collect();
+        for (name, text) in environment {
+            if let Some((section, key, like)) = names.get(&name) {
+                let value = read_like(like, &text);
+                self.set(section, key, value, Source::Environment(name));
+            } else if !OTHER_VARIABLES.contains(&name.as_str()) {
+                // Only a warning: Kubernetes sets variables such as CHANCERY_XDS_PORT of its own accord.
+                let section = name.split('_').nth(1).unwrap_or_default().to_lowercase();
+                if self.table.contains_key(&section) {
+                    self.warnings.push(format!("the environment variable {name} sets no key"));
+                }
+            }
+        }
+    }
+
+    fn check(self) -> Result<Loaded, Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        // Each key alone, so that all that is wrong is told at once.
+        for (section, keys) in &self.table {
+            for (key, value) in keys.as_table().into_iter().flatten() {
+                let one = Table::from_iter([(key.clone(), value.clone())]);
+                let one = Table::from_iter([(section.clone(), Value::Table(one))]);
+                if let Err(error) = Config::deserialize(one) {
+                    errors.push(self.refuse(section, key, type_rule(value, error.message())));
+                }
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let config = Config::deserialize(self.table.clone())
+            .map_err(|error| vec![self.refuse("", "", error.message().to_owned())])?;
+        let errors: Vec<ConfigError> = (rules(&config).into_iter())
+            .map(|(section, key, rule)| self.refuse(section, key, rule))
+            .collect();
+        if errors.is_empty() { Ok(Loaded { config, warnings: self.warnings }) } else { Err(errors) }
+    }
+
+    fn refuse(&self, section: &str, key: &str, rule: String) -> ConfigError {
+        let name = format!("{section}.{key}");
+        let value = self.keys(section).and_then(|keys| keys.get(key));
+        let value = value.map(Value::to_string).unwrap_or_default();
+        let from = self.sources.get(&name).cloned().unwrap_or(Source::Default);
+        ConfigError::Value { key: name, value, from, rule }
+    }
+}
+
+/// Text of the environment as the type that the key has; text again if it is not of that type.
+fn read_like(like: &Value, text: &str) -> Value {
+    let read = match like {
+        Value::Integer(_) => text.parse().ok().map(Value::Integer),
+        Value::Boolean(_) => text.parse().ok().map(Value::Boolean),
+        _ => None,
+    };
+    read.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+fn type_rule(value: &Value, message: &str) -> String {
+    if message.contains("socket address") {
+        return "is not an address and a port such as 127.0.0.1:18000 or [::1]:18000".to_owned();
+    }
+    match (value, message.split_once("expected ")) {
+        // The last one names the type that was wanted.
+        (_, Some((_, "u64" | "usize"))) => "is not a whole number from 0".to_owned(),
+        (_, Some((_, "a boolean"))) => "is neither true nor false".to_owned(),
+        _ => message.trim().replace('\n', "; "),
+    }
+}
+
+/// Section, key and rule of each value that breaks one.
+fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
+    let mut broken = Vec::new();
+    let mut rule = |holds: bool, section, key, text: String| {
+        if !holds {
+            broken.push((section, key, text));
+        }
+    };
+    let Config { store, raft, xds, admin, log, shutdown } = config;
+    rule(
+        !store.data_dir.as_os_str().is_empty(),
+        "store",
+        "data_dir",
+        "must name a directory".to_owned(),
+    );
+    let plaintext = |section: &str| {
+        format!(
+            "is not a loopback address, and the port is not encrypted: set {section}.allow_plaintext = true \
+             (--allow-plaintext) if the network is trusted"
+        )
+    };
+    let safe = |address: SocketAddr, allowed: bool| address.ip().is_loopback() || allowed;
+    rule(safe(xds.address, xds.allow_plaintext), "xds", "address", plaintext("xds"));
+    rule(safe(admin.address, admin.allow_plaintext), "admin", "address", plaintext("admin"));
+    let ports = [
+        ("raft", "address", raft.address),
+        ("xds", "address", xds.address),
+        ("admin", "address", admin.address),
+    ];
+    for (index, (section, key, address)) in ports.iter().enumerate() {
+        for (other, other_key, other_address) in &ports[..index] {
+            let same = address.port() != 0 && address == other_address;
+            rule(!same, section, key, format!("is also that of {other}.{other_key}"));
+        }
+    }
+    let ack_timeout = (100..=600_000).contains(&xds.ack_timeout.millis());
+    rule(ack_timeout, "xds", "ack_timeout", "must be from 100ms to 10m".to_owned());
+    // Each component knows its own rules, and calls its settings by the names they have here.
+    if let Err(error) = config.store().validate() {
+        let section = if error.key == "replica_id" { "raft" } else { "store" };
+        rule(false, section, error.key, format!("has to be {}", error.rule));
+    }
+    if let Err(error) = config.fanout().validate() {
+        rule(false, "xds", error.key, format!("has to be at least {}", error.min));
+    }
+    if let Err(error) = config.xds().validate() {
+        rule(false, "xds", error.key, error.rule.to_owned());
+    }
+    let target = (64 << 10..=1 << 30).contains(&xds.response_bytes_target.bytes());
+    rule(target, "xds", "response_bytes_target", "must be from 64KiB to 1GiB".to_owned());
+    let request = (64 << 10..=2 << 30).contains(&admin.request_bytes_max.bytes());
+    rule(request, "admin", "request_bytes_max", "must be from 64KiB to 2GiB".to_owned());
+    let connections = (1..=100_000).contains(&admin.connections_max);
+    rule(connections, "admin", "connections_max", "must be from 1 to 100000".to_owned());
+    if let Err(error) = EnvFilter::try_new(&log.level) {
+        rule(false, "log", "level", format!("is not a log level or a list of them: {error}"));
+    }
+    rule(
+        shutdown.timeout.millis() <= 600_000,
+        "shutdown",
+        "timeout",
+        "must be at most 10m".to_owned(),
+    );
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn load_with(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, String> {
+        let mut written = tempfile::NamedTempFile::new().unwrap();
+        written.write_all(file.as_bytes()).unwrap();
+        let path = written.path().to_owned();
+        let flags = Flags { file: Some(path.clone()), values: vec![] };
+        let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        load(&flags, environment).map_err(|errors| {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            lines.join("\n").replace(path.to_str().unwrap(), "FILE")
+        })
+    }
+
+    #[test]
+    fn an_error_names_the_key_the_value_its_source_and_the_rule() {
+        let address = "is not an address and a port such as 127.0.0.1:18000 or [::1]:18000";
+        for (file, expected) in [
+            ("[xds]\naddress = 'x'", format!("xds.address = \"x\" (from FILE): {address}")),
+            ("[xds]\naddress = 18000", format!("xds.address = 18000 (from FILE): {address}")),
+            (
+                "[store]\nsnapshot_log_entries = 0",
+                "store.snapshot_log_entries = 0 (from FILE): has to be at least 1".to_owned(),
+            ),
+            (
+                "[store]\nsnapshot_log_entries = -1",
+                "store.snapshot_log_entries = -1 (from FILE): is not a whole number from 0".to_owned(),
+            ),
+            (
+                "[xds]\nallow_plaintext = 'yes'",
+                "xds.allow_plaintext = \"yes\" (from FILE): is neither true nor false".to_owned(),
+            ),
+            (
+                "[shutdown]\ntimeout = 5",
+                "shutdown.timeout = 5 (from FILE): is not a time such as 250ms, 10s, 5m or 1h".to_owned(),
+            ),
+            (
+                "[admin]\nrequest_bytes_max = '1kb'",
+                "admin.request_bytes_max = \"1kb\" (from FILE): is not a size such as 4096, 64KiB, 3MiB or 1GiB"
+                    .to_owned(),
+            ),
+            (
+                "[log]\nformat = 'xml'",
+                "log.format = \"xml\" (from FILE): unknown variant `xml`, expected `text` or `json`".to_owned(),
+            ),
+            (
+                "[log]\nlevle = 'info'",
+                "FILE: log.levle is no key; keys of [log] are format, level".to_owned(),
+            ),
+            (
+                "[xdss]\n",
+                "FILE: [xdss] is no section; sections are admin, log, raft, shutdown, store, xds".to_owned(),
+            ),
+            (
+                "xds = 1",
+                "xds = 1 (from FILE): is a section: write [xds] and its keys below".to_owned(),
+            ),
+            (
+                "[admin]\naddress = '127.0.0.1:18000'",
+                "admin.address = \"127.0.0.1:18000\" (from FILE): is also that of xds.address".to_owned(),
+            ),
+        ] {
+            assert_eq!(load_with(file, &[]).unwrap_err(), expected);
+        }
+        let error = load_with("[xds]\n\naddress = = 1", &[]).unwrap_err();
+        assert!(error.starts_with("FILE:3: "), "{error}");
+        let error = load_with("[log]\nlevel = 'info,=='", &[]).unwrap_err();
+        assert!(error.contains("log.level = \"info,==\""), "{error}");
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let error = load_with("[xds]\naddress = 'x'\n[shutdown]\ntimeout = 'y'", &[]).unwrap_err();
+        assert_eq!(error.lines().count(), 2, "{error}");
+    }
+
+    #[test]
+    fn plaintext_on_another_address_needs_a_flag() {
+        let error = load_with("[xds]\naddress = '0.0.0.0:18000'", &[]).unwrap_err();
+        assert!(error.contains("set xds.allow_plaintext = true"), "{error}");
+        load_with("[xds]\naddress = '0.0.0.0:18000'\nallow_plaintext = true", &[]).unwrap();
+        load_with("[xds]\naddress = '[::1]:18000'", &[]).unwrap();
+    }
+
+    #[test]
+    fn the_environment_overrides_the_file_and_a_flag_both() {
+        let loaded = load_with(
+            "[xds]\naddress = '127.0.0.1:1'\n[store]\nsnapshot_log_entries = 7",
+            &[
+                ("CHANCERY_XDS_ADDRESS", "127.0.0.1:2"),
+                ("CHANCERY_XDS_ALLOW_PLAINTEXT", "true"),
+                ("CHANCERY_LOG", "debug"),
+                ("CHANCERY_ADMIN_REQUEST_BYTES_MAX", "64KiB"),
+                ("CHANCERY_XDS_PORT", "tcp://10.0.0.1:18000"),
+                ("CHANCERY_XDS_SERVICE_HOST", "10.0.0.1"),
+                ("CHANCERY_PORT", "tcp://10.0.0.1:18000"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(loaded.config.xds.address, "127.0.0.1:2".parse().unwrap());
+        assert!(loaded.config.xds.allow_plaintext);
+        assert_eq!(loaded.config.log.level, "debug");
+        assert_eq!(loaded.config.store.snapshot_log_entries, 7);
+        assert_eq!(loaded.config.admin.request_bytes_max.bytes(), 64 << 10);
+        assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+
+        let error = load_with("", &[("CHANCERY_XDS_ADDRESS", "nowhere")]).unwrap_err();
+        assert!(error.contains("xds.address = \"nowhere\" (from CHANCERY_XDS_ADDRESS)"), "{error}");
+
+        let value = Value::String("127.0.0.1:3".to_owned());
+        let flags = Flags {
+            file: None,
+            values: vec![FlagValue { section: "xds", key: "address", value, flag: "--xds" }],
+        };
+        let environment = [("CHANCERY_XDS_ADDRESS".to_owned(), "127.0.0.1:2".to_owned())];
+        let loaded = load(&flags, environment).unwrap();
+        assert_eq!(loaded.config.xds.address, "127.0.0.1:3".parse().unwrap());
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let flags = Flags { file: Some("/nowhere/chancery.toml".into()), values: vec![] };
+        let error = load(&flags, []).unwrap_err();
+        let error = error[0].to_string();
+        assert!(
+            error.starts_with("cannot read the configuration file /nowhere/chancery.toml: "),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! The configuration of a replica: one TOML file, every key with a default, overridden by the environment
+//! (`CHANCERY_<SECTION>_<KEY>`), and that by flags.
+//!
+//! Nothing else reads the environment. Errors name the key, the value, where it came from, and the rule.
+
+mod convert;
+mod error;
+mod keys;
+mod load;
+mod units;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use error::{ConfigError, Source};
+pub(crate) use load::{FlagValue, Flags, Loaded, load};
+pub(crate) use units::{ByteSize, Span};
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Config {
+    pub(crate) store: Store,
+    pub(crate) raft: Raft,
+    pub(crate) xds: Xds,
+    pub(crate) admin: Admin,
+    pub(crate) log: Log,
+    pub(crate) shutdown: Shutdown,
+}
+
+/// Where and how the state is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Store {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) snapshot_log_entries: u64,
+    pub(crate) snapshot_log_bytes: ByteSize,
+    pub(crate) free_bytes_min: ByteSize,
+    pub(crate) transaction_bytes_max: ByteSize,
+    pub(crate) transact_timeout: Span,
+    pub(crate) open_timeout: Span,
+}
+
+/// This replica among the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Raft {
+    pub(crate) replica_id: u64,
+    pub(crate) address: SocketAddr,
+}
+
+/// The port of the xDS clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Xds {
+    pub(crate) address: SocketAddr,
+    pub(crate) allow_plaintext: bool,
+    pub(crate) shards: usize,
+    pub(crate) ack_timeout: Span,
+    pub(crate) response_bytes_target: ByteSize,
+    pub(crate) streams_max: usize,
+    pub(crate) connections_max: usize,
+    pub(crate) streams_per_connection_max: u32,
+    pub(crate) request_bytes_max: ByteSize,
+    pub(crate) names_max: usize,
+    pub(crate) requests_per_second_max: u32,
+    pub(crate) requests_burst_max: u32,
+    pub(crate) node_bytes_max: ByteSize,
+    pub(crate) keepalive_interval: Span,
+    pub(crate) keepalive_timeout: Span,
+    pub(crate) idle_timeout: Span,
+    pub(crate) connection_age_max: Span,
+    pub(crate) connection_age_grace: Span,
+}
+
+/// The port of authors and operators.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Admin {
+    pub(crate) address: SocketAddr,
+    pub(crate) allow_plaintext: bool,
+    pub(crate) request_bytes_max: ByteSize,
+    pub(crate) connections_max: usize,
+}
+
+/// What is written to the standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Log {
+    pub(crate) level: String,
+    pub(crate) format: LogFormat,
+}
+
+/// How a line of the log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// How the process ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Shutdown {
+    pub(crate) timeout: Span,
+}
+
+const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let store = chancery_store::Config::default();
+        Self {
+            data_dir: "./chancery-data".into(),
+            snapshot_log_entries: store.snapshot_log_entries,
+            snapshot_log_bytes: ByteSize::new(store.snapshot_log_bytes),
+            free_bytes_min: ByteSize::new(store.free_bytes_min),
+            // A whole scope of 100,000 resources of 1 KB, published with --prune, is one transaction.
+            transaction_bytes_max: ByteSize::mib(256),
+            transact_timeout: Span::new(store.transact_timeout),
+            open_timeout: Span::new(store.open_timeout),
+        }
+    }
+}
+
+impl Default for Raft {
+    fn default() -> Self {
+        Self { replica_id: 1, address: loopback(18002) }
+    }
+}
+
+impl Default for Xds {
+    fn default() -> Self {
+        let xds = chancery_xds::Config::default();
+        let fanout = chancery_fanout::Config::default();
+        let session = fanout.session;
+        Self {
+            address: loopback(18000),
+            allow_plaintext: false,
+            shards: fanout.shards,
+            ack_timeout: Span::new(Duration::from_millis(session.ack_timeout_ms)),
+            response_bytes_target: ByteSize::new(session.response_bytes_target as u64),
+            streams_max: fanout.streams_max,
+            connections_max: xds.connections_max,
+            streams_per_connection_max: xds.streams_per_connection_max,
+            request_bytes_max: ByteSize::new(xds.request_bytes_max as u64),
+            names_max: session.names_max,
+            requests_per_second_max: xds.requests_per_second_max,
+            requests_burst_max: xds.requests_burst_max,
+            node_bytes_max: ByteSize::new(xds.node_bytes_max as u64),
+            keepalive_interval: Span::new(xds.keepalive_interval),
+            keepalive_timeout: Span::new(xds.keepalive_timeout),
+            idle_timeout: Span::new(xds.idle_timeout),
+            connection_age_max: Span::new(xds.connection_age_max.unwrap_or_default()),
+            connection_age_grace: Span::new(xds.connection_age_grace),
+        }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            address: loopback(18001),
+            allow_plaintext: false,
+            request_bytes_max: ByteSize::mib(512),
+            connections_max: 1000,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        // Raft tells at "info" what only its developers read.
+        Self { level: "info,openraft=warn".into(), format: LogFormat::Text }
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self { timeout: Span::seconds(10) }
+    }
+}

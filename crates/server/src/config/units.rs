@@ -1,0 +1,167 @@
+//! Values with a unit: `5s`, `64MiB`.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A length of time: `250ms`, `10s`, `5m`, `1h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span(Duration);
+
+/// A number of bytes: `4096`, `64KiB`, `3MiB`, `1GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ByteSize(u64);
+
+const SPAN_UNITS: [(&str, u64); 4] =
+    [("ms", 1), ("s", 1000), ("m", 60 * 1000), ("h", 60 * 60 * 1000)];
+const BYTE_UNITS: [(&str, u64); 4] =
+    [("", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+
+impl Span {
+    pub(crate) const fn new(duration: Duration) -> Self {
+        Self(duration)
+    }
+
+    pub(crate) const fn seconds(n: u64) -> Self {
+        Self(Duration::from_secs(n))
+    }
+
+    pub(crate) fn duration(self) -> Duration {
+        self.0
+    }
+
+    pub(crate) fn millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl ByteSize {
+    pub(crate) const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// The same, for memory.
+    pub(crate) fn size(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+/// A number and one of the units; no sign, no fraction, no space.
+fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+/// The greatest unit that leaves no fraction.
+fn show(n: u64, units: &[(&str, u64)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (unit, factor) = units
+        .iter()
+        .rev()
+        .find(|(_, factor)| n > 0 && n.is_multiple_of(*factor))
+        .unwrap_or(&units[0]);
+    write!(f, "{}{unit}", n / factor)
+}
+
+impl FromStr for Span {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let millis =
+            parse(text, &SPAN_UNITS).ok_or("is not a time such as 250ms, 10s, 5m or 1h")?;
+        Ok(Self(Duration::from_millis(millis)))
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text, &BYTE_UNITS).map(Self).ok_or("is not a size such as 4096, 64KiB, 3MiB or 1GiB")
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(self.millis(), &SPAN_UNITS, f)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(self.0, &BYTE_UNITS, f)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Text or a bare number, as TOML has both.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Number(u64),
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Written::deserialize(deserializer) {
+            Ok(Written::Text(text)) => text.parse().map_err(de::Error::custom),
+            _ => Err(de::Error::custom("is not a time such as 250ms, 10s, 5m or 1h")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Written::deserialize(deserializer) {
+            Ok(Written::Text(text)) => text.parse().map_err(de::Error::custom),
+            Ok(Written::Number(bytes)) => Ok(Self(bytes)),
+            Err(_) => Err(de::Error::custom("is not a size such as 4096, 64KiB, 3MiB or 1GiB")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_with_a_unit_reads_back_as_it_is_shown() {
+        for text in ["0ms", "250ms", "1s", "90s", "5m", "1h"] {
+            assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+        }
+        for text in ["0", "1", "1000", "64KiB", "3MiB", "1GiB", "1025KiB"] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in ["", "5", "s", "-1s", "1.5s", "1 s", "1d", "99999999999999999999s"] {
+            assert!(text.parse::<Span>().is_err(), "{text:?}");
+        }
+        for text in ["", "-1", "1kb", "1 MiB", "99999999999999999GiB"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text:?}");
+        }
+    }
+}
