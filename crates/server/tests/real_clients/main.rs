@@ -4,6 +4,7 @@
 //! directory of its own. The clients come from `cargo xtask setup`; without them a test fails and
 //! says so. Nothing here waits without a deadline, and all that was started ends with its test.
 
+mod envoy_churn;
 mod envoy_life;
 mod envoy_nack;
 mod envoy_restart;

@@ -106,7 +106,8 @@ impl Envoy {
         command
             .args(["-c", EXEC, "-c"])
             .arg(&bootstrap)
-            .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "info"])
+            .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"])
+            .args(["--component-log-level", "upstream:info,config:info"])
             .arg("--admin-address-path")
             .arg(&address);
         let mut process = Process::spawn(node, dir, &command)?;
@@ -132,9 +133,20 @@ impl Envoy {
             .map_or(0, |stat| stat["value"].as_u64().unwrap_or_default()))
     }
 
-    /// The dynamic clusters that are in use, by `version_info` and config.
-    pub(crate) fn active_clusters(&self) -> Result<Vec<Value>> {
+    /// The dynamic clusters that are in use.
+    fn active_clusters(&self) -> Result<Vec<Value>> {
         self.dump("dynamic_active_clusters", "cluster")
+    }
+
+    /// Their names.
+    pub(crate) fn active_cluster_names(&self) -> Result<Vec<String>> {
+        let mut names: Vec<String> = self
+            .active_clusters()?
+            .iter()
+            .filter_map(|cluster| cluster["name"].as_str().map(str::to_owned))
+            .collect();
+        names.sort();
+        Ok(names)
     }
 
     /// The active dynamic cluster of this name.

@@ -57,7 +57,8 @@ pub(crate) fn in_directory(test: impl FnOnce(&Path) -> Result<()>) -> Result<()>
         logs.sort();
         for log in logs {
             let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-            let lines: Vec<&str> = text.lines().collect();
+            let cut = |line: &str| line.chars().take(400).collect::<String>();
+            let lines: Vec<String> = text.lines().map(cut).collect();
             report(&format!("---- end of {} ----", log.display()));
             report(&lines[lines.len().saturating_sub(60)..].join("\n"));
         }

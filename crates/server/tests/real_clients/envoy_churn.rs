@@ -1,0 +1,90 @@
+//! Publishing faster than a client can follow: whatever is skipped, no request is lost.
+
+use std::{env, thread, time::Duration};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http, in_directory,
+    load::Load,
+    manifests::{TYPES, cluster, endpoints, listener, route},
+    ports, upstream, wait_for,
+};
+
+/// Transactions, each with a new cluster, the route moved to it, and the last cluster gone.
+fn n_rounds() -> usize {
+    if env::var_os("CHANCERY_TEST_LONG").is_some() { 500 } else { 40 }
+}
+
+/// SOTW-36, SOTW-92, ADS-03, ADS-06, ADS-08: make-before-break again and again, without waiting.
+#[test]
+fn sotw_ads_follows_a_storm_of_moves() -> Result<()> {
+    storm(Mode::SotwAds, Interruption::None)
+}
+
+/// DELTA-42, DELTA-44, ADS-03, ADS-06, ADS-08: make-before-break again and again, without waiting.
+#[test]
+fn delta_ads_follows_a_storm_of_moves() -> Result<()> {
+    storm(Mode::DeltaAds, Interruption::None)
+}
+
+/// DELTA-46, DELTA-58, ADS-08: the same, with a server that is killed in the middle of it, twice.
+#[test]
+fn delta_ads_follows_a_storm_of_moves_through_kills() -> Result<()> {
+    storm(Mode::DeltaAds, Interruption::Kills)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interruption {
+    None,
+    Kills,
+}
+
+fn storm(mode: Mode, interruption: Interruption) -> Result<()> {
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut chancery = Chancery::start(dir)?;
+        let name = |round: usize| format!("cluster-{round}");
+        let state = |round: usize| -> [Value; 4] {
+            [
+                cluster(mode, &name(round), "1s"),
+                endpoints(&name(round), if round.is_multiple_of(2) { a } else { b }),
+                listener(mode, "main", port, "main", "main"),
+                route("main", &name(round)),
+            ]
+        };
+        chancery.publish(&state(0))?;
+        let mut envoy = Envoy::start(dir, mode, "envoy-churn", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-churn", "synced", &TYPES)?;
+
+        let n_rounds = n_rounds();
+        for round in 1..=n_rounds {
+            chancery.publish(&state(round))?;
+            // Some come as fast as the command line can; some when Envoy is in the midst of the last.
+            thread::sleep(Duration::from_millis(u64::try_from(round % 5)? * 7));
+            if interruption == Interruption::Kills && round % (n_rounds / 2) == n_rounds / 4 {
+                chancery.kill()?;
+                chancery.start_again()?;
+            }
+        }
+        load.wait_for_only(if n_rounds.is_multiple_of(2) { "a" } else { "b" })?;
+        wait_for("only the last cluster to be left", STEP, || {
+            let names = envoy.active_cluster_names()?;
+            if names == [name(n_rounds)] {
+                return Ok(Some(()));
+            }
+            bail!("there are {names:?}")
+        })?;
+        chancery.wait_for_node("envoy-churn", "synced", &TYPES)?;
+        envoy.expect_running()?;
+        load.finish_without_failure(200)?;
+        Ok(())
+    })
+}
