@@ -27,14 +27,16 @@ pub fn import_bootstrap(
 ) -> Result<Vec<(ScopeName, ResourceDraft)>, Vec<Problem>> {
     let mut report = Report::default();
     let mut drafts = Vec::new();
-    let documents = source::documents(file, content, &mut report);
     let place = Place { file, ..Place::default() };
-    match documents.as_slice() {
-        [document] => static_resources(&place, &document.root, &mut drafts, &mut report),
-        _ if report.has_problems() => {}
-        documents => {
-            let rule = format!("a bootstrap is one document, found {}", documents.len());
-            report.add(place.problem("", rule));
+    let mut documents = source::documents(file, content);
+    match (documents.pop(), documents.len()) {
+        (Some(Ok(document)), 0) => {
+            static_resources(&place, &document.root, &mut drafts, &mut report);
+        }
+        (Some(Err(problem)), 0) => report.add(problem),
+        (last, others) => {
+            let n = others + usize::from(last.is_some());
+            report.add(place.problem("", format!("a bootstrap is one document, found {n}")));
         }
     }
     report.finish(drafts.into_iter().map(|draft| (scope.clone(), draft)).collect())

@@ -7,6 +7,7 @@ use prost_reflect::{FieldDescriptor, MessageDescriptor};
 
 use crate::{
     inspect::{self, Value, Visitor},
+    node::named,
     problem::{Fault, Place, Problem},
 };
 
@@ -30,7 +31,7 @@ pub fn draft_from_body(
 pub(crate) fn label(type_url: &str, name: Option<&str>) -> String {
     let short = type_url.rsplit(['/', '.']).next().unwrap_or(type_url);
     match name {
-        Some(name) => format!("{short} {}", crate::node::shown(name)),
+        Some(name) => format!("{short} {}", named(name)),
         None => short.to_owned(),
     }
 }
@@ -95,7 +96,7 @@ fn name_missing(type_url: &TypeUrl) -> String {
         types::VIRTUAL_HOST => {
             "clients ask for a virtual host as <route configuration>/<host>, which is not in its body"
         }
-        _ => "where the name stands in the body is not known for this type",
+        _ => "it is not known which field of this type has it",
     };
     format!("the name is missing: {why}; give {{\"resource\": …, \"name\": …}}")
 }

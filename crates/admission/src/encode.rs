@@ -12,7 +12,7 @@ use std::{cmp::Ordering, fmt::Write};
 use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::{
-    node::{Node, shown},
+    node::{Node, named},
     problem::{Fault, suggestion},
     scalar::{self, Scalar},
     wire::{WireType, put_key, put_len, put_varint},
@@ -58,7 +58,7 @@ impl<'n> Encoder<'n> {
                 let _ = match step {
                     Step::Field(name) => write!(path, "{dot}{name}"),
                     Step::Index(index) => write!(path, "[{index}]"),
-                    Step::Key(key) => write!(path, "[{}]", shown(key)),
+                    Step::Key(key) => write!(path, "[{}]", named(key)),
                 };
             }
             self.faults.push(Fault { path, rule: rule.into() });
@@ -108,7 +108,7 @@ impl<'n> Encoder<'n> {
     /// The body of a message that has no JSON form of its own. A key `@type` is not a field.
     pub(crate) fn fields(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
         let Node::Map(entries) = node else {
-            return self.expected(&format!("a {}", message.name()), node);
+            return self.expected(&format!("a map ({})", message.name()), node);
         };
         let mut is_good = true;
         let mut fields: Vec<(FieldDescriptor, &'n str, &'n Node)> =
@@ -140,9 +140,14 @@ impl<'n> Encoder<'n> {
 
     fn unknown_field<T>(&mut self, message: &MessageDescriptor, key: &str) -> Encoded<T> {
         let fields: Vec<FieldDescriptor> = message.fields().collect();
-        let meant = suggestion(key, fields.iter().map(FieldDescriptor::name));
-        let meant = meant.map_or(String::new(), |name| format!("; did you mean {name:?}?"));
-        self.fault(format!("{} has no such field{meant}", message.name()))
+        let names: Vec<&str> = fields.iter().map(FieldDescriptor::name).collect();
+        let hint = match suggestion(key, names.iter().copied()) {
+            Some(meant) => format!("; did you mean {meant:?}?"),
+            None if names.is_empty() => "; it has none".to_owned(),
+            None if names.len() <= 12 => format!("; it has {}", names.join(", ")),
+            None => String::new(),
+        };
+        self.fault(format!("{} has no such field{hint}", message.name()))
     }
 
     /// Whether no field is given twice, by its two names, and at most one of each oneof.

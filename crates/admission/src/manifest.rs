@@ -12,7 +12,7 @@ use chancery_model::{
 
 use crate::{
     assignments,
-    node::{Node, shown},
+    node::{Node, named},
     problem::{Fault, Place, Problem, Report},
     resource,
     source::{self, Document},
@@ -65,9 +65,11 @@ impl Options {
 pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, Vec<Problem>> {
     let mut admission = Admission::new(options);
     for manifest in manifests {
-        for document in source::documents(&manifest.file, &manifest.content, &mut admission.report)
-        {
-            admission.document(&manifest.file, &document);
+        for document in source::documents(&manifest.file, &manifest.content) {
+            match document {
+                Ok(document) => admission.document(&manifest.file, &document),
+                Err(problem) => admission.report.add(problem),
+            }
         }
     }
     admission.finish()
@@ -77,7 +79,7 @@ pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, V
 #[derive(Clone, Copy)]
 struct Origin<'a> {
     file: &'a str,
-    document: usize,
+    document: u32,
     list: &'static str,
     index: usize,
 }
@@ -202,7 +204,7 @@ impl<'a> Admission<'a> {
     }
 
     fn assignment(&mut self, origin: Origin<'a>, node: &Node) {
-        let label = node.get("name").and_then(Node::text).map_or(String::new(), shown);
+        let label = node.get("name").and_then(Node::text).map_or(String::new(), named);
         match assignments::read(node) {
             Err(faults) => self.refuse(origin, &label, faults),
             Ok(assignment) => {

@@ -60,11 +60,19 @@ impl fmt::Display for Node {
     }
 }
 
-/// Text in quotes, cut if it is long: a message stays a line, and a secret that stands in the wrong
+/// A value in quotes, cut if it is long: a message stays a line, and a secret that stands in the wrong
 /// place is not spread whole into logs.
 pub(crate) fn shown(text: &str) -> String {
-    const LETTERS_MAX: usize = 40;
-    match text.char_indices().nth(LETTERS_MAX) {
+    quoted(text, 40)
+}
+
+/// A name, a key or a type in quotes, cut if it is longer than any real one.
+pub(crate) fn named(text: &str) -> String {
+    quoted(text, 250)
+}
+
+fn quoted(text: &str, letters_max: usize) -> String {
+    match text.char_indices().nth(letters_max) {
         None => format!("{text:?}"),
         Some((end, _)) => format!("{:?}…", &text[..end]),
     }
@@ -179,7 +187,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(A::Error::custom(format_args!(
                 "the key {} is given twice",
-                shown(pair[0])
+                named(pair[0])
             )));
         }
         Ok(Node::Map(entries))

@@ -8,9 +8,9 @@ pub struct Problem {
     /// The file as the author knows it; empty if there is none.
     pub file: String,
     /// Which document of the file, from 1; `None` if it concerns no single one.
-    pub document: Option<usize>,
+    pub document: Option<u32>,
     /// Line and column in the file, from 1, where they are known: for errors of syntax.
-    pub position: Option<(u64, u64)>,
+    pub position: Option<(u32, u32)>,
     /// Which resource or assignment: `resources[3] Cluster "web"`.
     pub resource: Option<String>,
     /// The field inside it: `filter_chains[0].filters[0].typed_config.stat_prefix`.
@@ -40,6 +40,9 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
+/// Longest path that is shown.
+const PATH_LETTERS_MAX: usize = 300;
+
 /// What is wrong inside one resource: it does not know which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -65,7 +68,13 @@ impl Fault {
     /// The same fault, seen from the message that has it in `field`.
     pub(crate) fn within(mut self, field: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
-        self.path = format!("{field}{dot}{}", self.path);
+        let mut path = format!("{field}{dot}{}", self.path);
+        // Where it is a hundred levels deep, the outer ones say enough.
+        if let Some((end, _)) = path.char_indices().nth(PATH_LETTERS_MAX) {
+            path.truncate(end);
+            path.push('…');
+        }
+        self.path = path;
         self
     }
 }
@@ -74,7 +83,7 @@ impl Fault {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place<'a> {
     pub(crate) file: &'a str,
-    pub(crate) document: Option<usize>,
+    pub(crate) document: Option<u32>,
     pub(crate) resource: Option<String>,
 }
 
@@ -159,9 +168,9 @@ pub(crate) fn suggestion<'a>(
     word: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters may be wrong; a long word is compared by its first 64 letters at most.
+    // Each third letter may be wrong; a long word is compared by its first 64 letters at most.
     let letters: Vec<char> = word.chars().take(64).collect();
-    let most = letters.len().div_ceil(3).min(4);
+    let most = (letters.len() / 3).clamp(1, 4);
     known
         .into_iter()
         .filter(|candidate| candidate.len().abs_diff(word.len()) <= most)

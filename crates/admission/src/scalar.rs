@@ -89,7 +89,7 @@ pub(crate) fn read<'n>(kind: &Kind, node: &'n Node) -> Read<'n> {
             _ => return expected("base64 text", node),
         },
         Kind::Enum(kind) => Scalar::Varint(sign_extended(enum_number(kind, node)?.into())),
-        Kind::Message(message) => return expected(&format!("a {}", message.name()), node),
+        Kind::Message(message) => return expected(&format!("a map ({})", message.name()), node),
     })
 }
 
@@ -236,5 +236,5 @@ pub(crate) fn base64_decoded(text: &str) -> Result<Vec<u8>, String> {
     let alphabet = if is_url_safe { &URL_SAFE } else { &STANDARD };
     GeneralPurpose::new(alphabet, config)
         .decode(text)
-        .map_err(|error| format!("{} is not base64: {error}", shown(text)))
+        .map_err(|_| format!("{} is not base64", shown(text)))
 }

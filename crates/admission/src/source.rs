@@ -5,31 +5,35 @@
 //! counts as one.
 
 use serde::de::DeserializeSeed;
+use serde_saphyr::budget::BudgetBreach;
 
 use crate::{
-    node::{Budget, Node, NodeSeed},
-    problem::{Place, Problem, Report},
+    node::{Budget, Node, NodeSeed, named},
+    problem::{Place, Problem},
 };
 
 /// One document of a file, counted from 1.
 pub(crate) struct Document {
-    pub(crate) index: usize,
+    pub(crate) index: u32,
     pub(crate) root: Node,
 }
 
 /// Nesting at which a document is refused. A protobuf reader stops at 100 messages.
 const DEPTH_MAX: usize = 128;
 
-/// The documents of a file that have content, and problems for those that can not be read.
-pub(crate) fn documents(file: &str, content: &str, report: &mut Report) -> Vec<Document> {
+/// The documents of a file that have content, and a problem for each that can not be read.
+pub(crate) fn documents(file: &str, content: &str) -> Vec<Result<Document, Problem>> {
     let content = content.strip_prefix('\u{feff}').unwrap_or(content);
     if content.contains('\0') {
-        report.add(Place { file, ..Place::default() }.problem("", "the file is not text"));
-        return Vec::new();
+        let place = Place { file, ..Place::default() };
+        return vec![Err(place.problem("", "the file is not text"))];
     }
-    let json = if is_json(file, content) {
+    let in_file = |problem: Problem| Problem { file: file.to_owned(), ..problem };
+    let is_json = file.ends_with(".json");
+    let json_problem = if is_json || content.trim_start().starts_with(['{', '[']) {
         match from_json(content) {
             Ok(root) => return present(1, root).into_iter().collect(),
+            Err(problem) if is_json => return vec![Err(in_file(problem))],
             // `{a: b}` is YAML as well.
             Err(problem) => Some(problem),
         }
@@ -37,29 +41,21 @@ pub(crate) fn documents(file: &str, content: &str, report: &mut Report) -> Vec<D
         None
     };
     let mut documents = Vec::new();
-    for (place, chunk) in chunks(content).into_iter().enumerate() {
-        let index = place + 1;
-        match (from_yaml(&chunk), &json) {
+    for (index, root) in (1..).zip(from_yaml(&chunks(content))) {
+        match (root, &json_problem) {
             (Ok(root), _) => documents.extend(present(index, root)),
             // Who writes JSON is told what JSON says.
-            (Err(_), Some(problem)) => {
-                report.add(Problem { file: file.to_owned(), ..problem.clone() });
-                return documents;
-            }
+            (Err(_), Some(problem)) => return vec![Err(in_file(problem.clone()))],
             (Err(problem), None) => {
-                report.add(Problem { file: file.to_owned(), document: Some(index), ..problem })
+                documents.push(Err(Problem { document: Some(index), ..in_file(problem) }));
             }
         }
     }
     documents
 }
 
-fn present(index: usize, root: Node) -> Option<Document> {
-    (!root.is_null()).then_some(Document { index, root })
-}
-
-fn is_json(file: &str, content: &str) -> bool {
-    file.ends_with(".json") || content.trim_start().starts_with(['{', '['])
+fn present(index: u32, root: Node) -> Option<Result<Document, Problem>> {
+    (!root.is_null()).then_some(Ok(Document { index, root }))
 }
 
 fn from_json(content: &str) -> Result<Node, Problem> {
@@ -70,22 +66,23 @@ fn from_json(content: &str) -> Result<Node, Problem> {
         let text = error.to_string();
         let rule = text.split(" at line ").next().unwrap_or(&text);
         Problem {
-            position: Some((to_u64(error.line()), to_u64(error.column()))),
+            position: Some((to_u32(error.line()), to_u32(error.column()))),
             rule: format!("not JSON: {rule}"),
             ..Problem::default()
         }
     })
 }
 
-fn to_u64(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
+/// Files are shorter than four billion lines.
+fn to_u32(n: impl TryInto<u32>) -> u32 {
+    n.try_into().unwrap_or(u32::MAX)
 }
 
 /// A part of a file that is one document.
 struct Chunk<'a> {
     text: &'a str,
     /// Lines of the file before it.
-    lines_before: u64,
+    lines_before: u32,
 }
 
 /// Cuts before a line that starts with `---` and after one that starts with `...`. A part of blank
@@ -121,7 +118,27 @@ fn chunks(content: &str) -> Vec<Chunk<'_>> {
     chunks
 }
 
-fn from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
+/// Stack of the thread that reads YAML: the reader takes up to 40 KB for each level, so that
+/// [`DEPTH_MAX`] levels would overflow the 2 MB that threads have by default.
+const STACK_BYTES: usize = 16 << 20;
+
+/// Reads documents, on a thread of its own.
+fn from_yaml(chunks: &[Chunk<'_>]) -> Vec<Result<Node, Problem>> {
+    let read = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("yaml".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, || chunks.iter().map(document_from_yaml).collect());
+        match thread.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(read)) => Ok(read),
+            Ok(Err(_)) => Err("the YAML reader failed; please report it".to_owned()),
+            Err(error) => Err(format!("no thread could be had to read YAML: {error}")),
+        }
+    });
+    read.unwrap_or_else(|rule| vec![Err(Problem { rule, ..Problem::default() })])
+}
+
+fn document_from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
     let len = chunk.text.len();
     // What takes memory is limited relative to the size of the input: without aliases no limit can be
     // reached but that of the depth.
@@ -130,6 +147,8 @@ fn from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
     budget.max_events = 4 * len + 1_000_000;
     budget.max_nodes = 2 * len + 1_000_000;
     budget.max_total_scalar_bytes = 2 * len + (64 << 20);
+    budget.max_recorded_anchor_events = 2 * len + 1_000_000;
+    budget.max_recorded_anchor_bytes = 2 * len + (64 << 20);
     budget.max_anchors = 100_000;
     budget.max_aliases = 100_000;
     budget.enforce_alias_anchor_ratio = false;
@@ -138,6 +157,8 @@ fn from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
     // `no` and `on` are words; the specification made them so in 2009.
     options.strict_booleans = true;
     options.emit_comments = false;
+    // Refused by the tree, in our words.
+    options.non_finite_float_policy = serde_saphyr::options::NonFiniteFloatPolicy::PassThrough;
     options.reject_unsupported_tags = true;
     options.with_snippet = false;
     options.alias_limits.max_total_replayed_events = len + 1_000_000;
@@ -148,7 +169,7 @@ fn from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
     })
     .map_err(|error| {
         let position = error.location().map(|location| {
-            (chunk.lines_before + u64::from(location.line()), u64::from(location.column()))
+            (chunk.lines_before + to_u32(location.line()), to_u32(location.column()))
         });
         Problem { position, rule: format!("not YAML: {}", one_line(&error)), ..Problem::default() }
     })
@@ -156,6 +177,18 @@ fn from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
 
 /// The message without the place that it repeats, on one line.
 fn one_line(error: &serde_saphyr::Error) -> String {
+    match error.without_snippet() {
+        serde_saphyr::Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => {
+            return format!("nested deeper than {DEPTH_MAX} levels");
+        }
+        serde_saphyr::Error::Budget { breach, .. } => {
+            return format!("aliases or anchors take too much ({breach:?})");
+        }
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            return format!("the key {} is given twice", named(key));
+        }
+        _ => {}
+    }
     let text = error.to_string();
     let text = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("unreadable");
     let text = text.strip_prefix("error: ").unwrap_or(text);
@@ -163,8 +196,11 @@ fn one_line(error: &serde_saphyr::Error) -> String {
         Some((place, rest)) if place.starts_with("line ") => rest,
         _ => text,
     };
-    match text.rfind(" at line ") {
-        Some(end) => text[..end].to_owned(),
-        None => text.to_owned(),
+    // Met while an alias is replayed, limits come as text.
+    if text.starts_with("budget breached") || text.starts_with("alias replay limit") {
+        return "the aliases expand to too many values".to_owned();
     }
+    let ends = [" at line ", " (defined", " (used"];
+    let end = ends.into_iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    text[..end].to_owned()
 }

@@ -5,7 +5,7 @@ use prost_reflect::{Kind, MessageDescriptor};
 use crate::{
     encode::{Encoded, Encoder},
     inspect,
-    node::{Node, shown},
+    node::{Node, named},
     problem::suggestion,
     scalar::{Scalar, base64_decoded, double},
     time,
@@ -152,7 +152,7 @@ impl<'n> Encoder<'n> {
                 String::new()
             };
             return self
-                .within("@type", |e| e.fault(format!("{} is not a type URL{meant}", shown(url))));
+                .within("@type", |e| e.fault(format!("{} is not a type URL{meant}", named(url))));
         };
         let message = self.pool.get_message_by_name(name);
         // `{"@type": …, "value": …}` and nothing else.
@@ -212,7 +212,7 @@ impl<'n> Encoder<'n> {
                     .to_owned()
             }
         };
-        self.within("@type", |e| e.fault(format!("unknown type {}; {hint}", shown(name))))
+        self.within("@type", |e| e.fault(format!("unknown type {}; {hint}", named(name))))
     }
 }
 

@@ -1,28 +1,41 @@
 //! What is admitted, and as what.
 
-use chancery_admission::{Manifest, Options, Prune, admit, body_to_json};
-use chancery_model::{ScopeName, Transaction};
+#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
-fn options() -> Options {
-    Options::new(ScopeName::new("default").unwrap())
+use std::time::Duration;
+
+use chancery_admission::{Manifest, Options, Prune, admit, import_bootstrap};
+use chancery_model::{
+    Assignment, AssignmentOp, Node, Precondition, Revision, ScopeName, Transaction,
+};
+
+fn scope(name: &str) -> ScopeName {
+    ScopeName::new(name).unwrap()
 }
 
-fn manifest(file: &str, content: &str) -> Manifest {
-    Manifest { file: file.to_owned(), content: content.to_owned() }
-}
-
-fn admitted(content: &str) -> Transaction {
-    admit(&[manifest("a.yaml", content)], &options()).unwrap_or_else(|problems| {
-        panic!("{}", problems.iter().map(|p| format!("{p}\n")).collect::<String>())
+fn admitted_with(content: &str, options: &Options) -> Transaction {
+    let manifest = Manifest { file: "a.yaml".into(), content: content.into() };
+    admit(&[manifest], options).unwrap_or_else(|problems| {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        panic!("{}", problems.join("\n"))
     })
 }
 
-fn children(transaction: &Transaction) -> Vec<String> {
-    let drafts = transaction.upserts.iter().map(|upsert| &upsert.draft);
-    drafts
-        .map(|draft| {
-            let children: Vec<String> = draft.children.iter().map(ToString::to_string).collect();
-            format!("{} -> [{}]", draft.key, children.join(", "))
+fn admitted(content: &str) -> Transaction {
+    admitted_with(content, &Options::new(scope("default")))
+}
+
+/// Each resource with its scope and what clients ask for because of it.
+fn summary(transaction: &Transaction) -> Vec<String> {
+    transaction
+        .upserts
+        .iter()
+        .map(|upsert| {
+            let draft = &upsert.draft;
+            let children: Vec<&str> =
+                draft.children.iter().map(|child| child.name.as_str()).collect();
+            let kind = draft.key.type_url.as_str().rsplit('.').next().unwrap();
+            format!("{} {kind} {} {children:?}", upsert.scope, draft.key.name)
         })
         .collect()
 }
@@ -30,19 +43,196 @@ fn children(transaction: &Transaction) -> Vec<String> {
 /// Configurations that real Envoys and gRPC clients were run with.
 #[test]
 fn recorded_resources_are_admitted_with_their_children() {
-    let transaction = admitted(include_str!("data/envoy.json"));
     assert_eq!(
-        children(&transaction),
+        summary(&admitted(include_str!("data/envoy.json"))),
         [
-            "envoy.config.cluster.v3.Cluster \"ca\" -> [envoy.config.endpoint.v3.ClusterLoadAssignment \"ca\"]",
-            "envoy.config.endpoint.v3.ClusterLoadAssignment \"ca\" -> []",
-            "envoy.config.listener.v3.Listener \"l\" -> [envoy.config.route.v3.RouteConfiguration \"r\"]",
-            "envoy.config.route.v3.RouteConfiguration \"r\" -> []",
+            "default Cluster ca [\"ca\"]",
+            "default ClusterLoadAssignment ca []",
+            "default Listener l [\"r\"]",
+            "default RouteConfiguration r []",
         ]
     );
-    let transaction = admitted(include_str!("data/grpc.json"));
-    println!("{:#?}", children(&transaction));
-    for upsert in &transaction.upserts {
-        println!("{}", body_to_json(&upsert.draft.key.type_url, &upsert.draft.body));
+    assert_eq!(
+        summary(&admitted(include_str!("data/grpc.json"))),
+        [
+            "default Listener svc.test [\"route.test\"]",
+            "default RouteConfiguration route.test []",
+            "default Cluster ca [\"ca\"]",
+            "default ClusterLoadAssignment ca []",
+        ]
+    );
+}
+
+#[test]
+fn everything_that_a_manifest_can_have_is_read() {
+    let transaction = admitted(include_str!("data/mixed.yaml"));
+    assert_eq!(
+        summary(&transaction),
+        [
+            "edge/eu Cluster web [\"web-eu\"]",
+            "edge/eu ClusterLoadAssignment web-eu []",
+            "edge/eu VirtualHost rc/shop.test []",
+            "edge/eu Thing thing []",
+            "edge/eu ScopedRouteConfiguration s [\"rc\"]",
+            "default Listener in [\"a\", \"b\"]",
+        ]
+    );
+    let wrapped = &transaction.upserts[1].draft;
+    assert_eq!(wrapped.ttl, Some(Duration::from_secs(30)));
+    assert_eq!(wrapped.labels.get("team").map(String::as_str), Some("shop"));
+    assert_eq!(wrapped.aliases.iter().map(ToString::to_string).collect::<Vec<_>>(), ["web-old"]);
+    assert_eq!(&transaction.upserts[3].draft.body[..], b"\x0a\x04test");
+
+    let [AssignmentOp::Put(assignment)] = transaction.assignments.as_slice() else {
+        panic!("{:?}", transaction.assignments)
+    };
+    assert_eq!((&*assignment.name, assignment.priority), ("edge", 10));
+    assert_eq!(scopes_of(assignment, "edge-1", "1"), ["node/edge-1", "edge/eu", "default"]);
+    assert_eq!(scopes_of(assignment, "edge-1", "2"), [""; 0]);
+    assert_eq!(scopes_of(assignment, "mid-1", "1"), [""; 0]);
+}
+
+fn scopes_of(assignment: &Assignment, id: &str, b: &str) -> Vec<String> {
+    let mut node = Node { id: id.into(), cluster: "edge".into(), ..Node::default() };
+    node.locality.region = "eu".into();
+    node.metadata = [("mesh", "m1"), ("a.b", b)].map(|(k, v)| (k.into(), v.into())).into();
+    match assignment.matcher.mismatch(&node) {
+        None => assignment.scopes_for(&node).iter().map(ToString::to_string).collect(),
+        Some(_) => Vec::new(),
+    }
+}
+
+#[test]
+fn the_scope_of_a_document_goes_before_that_of_the_command() {
+    let options = Options::new(scope("mine"));
+    let cluster = "resources:\n- {\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, \
+                   name: a}\n";
+    let content = format!("{cluster}---\nscope: theirs\n{cluster}");
+    let transaction = admitted_with(&content, &options);
+    assert_eq!(summary(&transaction), ["mine Cluster a []", "theirs Cluster a []"]);
+    assert_eq!(transaction.prune, []);
+}
+
+/// To prune what nobody spoke of would delete a fleet's resources by an assignment.
+#[test]
+fn only_scopes_that_the_input_speaks_of_are_pruned() {
+    let options = Options { prune: Prune::Prune, ..Options::new(scope("default")) };
+    let pruned = |content: &str| admitted_with(content, &options).prune;
+    let assignments = "assignments: [{name: a, scopes: [x]}]";
+    assert_eq!(pruned(assignments), []);
+    assert_eq!(pruned("resources: []"), [scope("default")]);
+    assert_eq!(pruned("scope: b"), [scope("b")]);
+    let content = format!("scope: b\nresources: []\n---\nscope: a\n---\n{assignments}\n");
+    assert_eq!(pruned(&content), [scope("a"), scope("b")]);
+}
+
+#[test]
+fn the_revision_that_is_expected_becomes_a_precondition() {
+    let options = Options { if_revision: Some(Revision(7)), ..Options::new(scope("default")) };
+    let transaction = admitted_with("resources: []", &options);
+    assert_eq!(transaction.preconditions, [Precondition::Revision(Revision(7))]);
+}
+
+#[test]
+fn files_are_one_transaction_and_a_resource_is_in_one_of_them() {
+    let cluster = |name: &str| {
+        format!(
+            "resources:\n- {{\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: \
+             {name}}}\n"
+        )
+    };
+    let file = |file: &str, name| Manifest { file: file.into(), content: cluster(name) };
+    let options = Options::new(scope("default"));
+    let transaction = admit(&[file("a.yaml", "a"), file("b.yaml", "b")], &options).unwrap();
+    assert_eq!(summary(&transaction), ["default Cluster a []", "default Cluster b []"]);
+    let problems = admit(&[file("a.yaml", "a"), file("b.yaml", "a")], &options).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert_eq!(
+        problems[0].to_string(),
+        "b.yaml: document 1: resources[0] Cluster \"a\": is in scope \"default\" of this input \
+         already: a.yaml: document 1: resources[0]"
+    );
+}
+
+/// The same document as YAML, as JSON, and as YAML that looks like JSON.
+#[test]
+fn json_and_yaml_mean_the_same() {
+    let url = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+    let contents = [
+        format!("resources:\n- \"@type\": {url}\n  name: 'a'\n  connect_timeout: 1.50s\n"),
+        format!(
+            "%YAML 1.2\n---\nresources: [{{'@type': {url}, name: a, connectTimeout: 1.5s}}]\n...\n"
+        ),
+        format!("{{resources: [{{\"@type\": \"{url}\", name: a, connect_timeout: 1.500s}}]}} # x"),
+        format!(
+            "\u{feff}{{\"resources\":[{{\"@type\":\"{url}\",\"name\":\"a\",\"connectTimeout\":\"1.5s\"}}]}}"
+        ),
+    ];
+    let first = admitted(&contents[0]);
+    for content in &contents {
+        assert_eq!(admitted(content), first, "{content}");
+    }
+    assert_eq!(
+        &first.upserts[0].draft.body[..],
+        b"\x0a\x01a\x22\x08\x08\x01\x10\x80\xca\xb5\xee\x01"
+    );
+}
+
+#[test]
+fn the_static_resources_of_a_bootstrap_are_imported() {
+    let bootstrap = "
+node: {id: e}
+admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
+static_resources:
+  clusters:
+  - name: web
+    type: STRICT_DNS
+    load_assignment: {cluster_name: web}
+  listeners:
+  - name: in
+    filter_chains:
+    - filters:
+      - name: tcp
+        typed_config:
+          '@type': type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+          stat_prefix: in
+          cluster: web
+  secrets:
+  - name: cert
+    tls_certificate: {certificate_chain: {filename: a}, private_key: {filename: b}}
+";
+    let imported = import_bootstrap("envoy.yaml", bootstrap, &scope("edge")).unwrap();
+    let names: Vec<String> =
+        imported.iter().map(|(scope, draft)| format!("{scope} {}", draft.key)).collect();
+    assert_eq!(
+        names,
+        [
+            "edge envoy.config.cluster.v3.Cluster \"web\"",
+            "edge envoy.config.listener.v3.Listener \"in\"",
+            "edge envoy.extensions.transport_sockets.tls.v3.Secret \"cert\"",
+        ]
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_bootstrap_is_said() {
+    for (content, said) in [
+        (
+            "node: {id: a}",
+            "e.yaml: static_resources: there are no static_resources: this is not an Envoy bootstrap",
+        ),
+        ("", "e.yaml: a bootstrap is one document, found 0"),
+        ("a: 1\n---\nb: 1", "e.yaml: a bootstrap is one document, found 2"),
+        (
+            "static_resources: {clusters: [{name: a, typ: EDS}, {name: b}, {name: b}], routes: [], listeners: {}}",
+            "e.yaml: static_resources.clusters[0] Cluster \"a\": typ: Cluster has no such field; did you mean \"type\"?\n\
+             e.yaml: static_resources.clusters[2] Cluster \"b\": is there already\n\
+             e.yaml: static_resources.routes: unknown key; known are clusters, listeners, secrets\n\
+             e.yaml: static_resources.listeners: expected a list, found a map",
+        ),
+    ] {
+        let problems = import_bootstrap("e.yaml", content, &scope("edge")).unwrap_err();
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(problems.join("\n"), said);
     }
 }

@@ -1,0 +1,234 @@
+//! The bytes that manifests turn into: always the same, and what any other reader of proto3 JSON makes
+//! of the same text.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+mod support;
+
+use bytes::Bytes;
+use chancery_admission::{Manifest, Options, admit, body_to_json, draft_from_body};
+use chancery_model::{ResourceDraft, ScopeName, TypeUrl, types};
+use chancery_proto::envoy_pool;
+use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions, prost::Message};
+use serde_json::{Value as Json, json};
+use support::{Rng, is_foreign, message};
+
+fn draft(content: &str) -> ResourceDraft {
+    let options = Options::new(ScopeName::new("default").unwrap());
+    let file = Manifest { file: "a.json".into(), content: content.into() };
+    let transaction = admit(&[file], &options).unwrap_or_else(|problems| {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        panic!("{content}\n{}", problems.join("\n"))
+    });
+    transaction.upserts.into_iter().next().unwrap().draft
+}
+
+fn type_url(message: &MessageDescriptor) -> TypeUrl {
+    TypeUrl::new(&format!("type.googleapis.com/{}", message.full_name())).unwrap()
+}
+
+/// Puts any message into a resource, through JSON, and takes its bytes out again.
+fn through_json(any: &Json) -> Bytes {
+    let resource = json!({"@type": types::EXTENSION, "name": "x", "typed_config": any});
+    let draft = draft(&json!({"resources": [resource]}).to_string());
+    let extension = envoy_pool().get_message_by_name(draft.key.type_url.message_name()).unwrap();
+    let decoded = DynamicMessage::decode(extension, draft.body).unwrap();
+    let any = decoded.get_field_by_name("typed_config").unwrap();
+    let value = any.as_message().unwrap().get_field_by_name("value").unwrap();
+    value.as_bytes().unwrap().clone()
+}
+
+fn messages() -> impl Iterator<Item = MessageDescriptor> {
+    envoy_pool().all_messages().filter(|m| !m.is_map_entry() && !is_foreign(m))
+}
+
+/// Every message type of the API, filled at random: shown as JSON and read again it is what it was, and
+/// another implementation of the JSON mapping reads and writes the same.
+#[test]
+fn every_type_survives_json_in_both_directions() {
+    let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
+    let mut n = 0;
+    for of in messages() {
+        let made = message(&of, &mut rng, &mut 40);
+        let shown = body_to_json(&type_url(&of), &made.encode_to_vec());
+        let read = DynamicMessage::decode(of.clone(), through_json(&shown)).unwrap();
+        assert_eq!(normal(&read), normal(&made), "{shown:#}");
+
+        // Theirs of ours, and ours of theirs.
+        let any = envoy_pool().get_message_by_name("google.protobuf.Any").unwrap();
+        let theirs = DynamicMessage::deserialize(any.clone(), shown.clone())
+            .unwrap_or_else(|error| panic!("{error}: {shown:#}"));
+        let value = theirs.get_field_by_name("value").unwrap().as_bytes().unwrap().clone();
+        let theirs = DynamicMessage::decode(of.clone(), value).unwrap();
+        assert_eq!(normal(&theirs), normal(&made), "{shown:#}");
+        let mut wrapped = DynamicMessage::new(any);
+        let url = prost_reflect::Value::String(type_url(&of).to_string());
+        wrapped.set_field_by_name("type_url", url);
+        let value = prost_reflect::Value::Bytes(made.encode_to_vec().into());
+        wrapped.set_field_by_name("value", value);
+        let options = SerializeOptions::new().skip_default_fields(n % 2 == 0);
+        let written = wrapped
+            .serialize_with_options(serde_json::value::Serializer, &options)
+            .unwrap_or_else(|error| panic!("{error}: {shown:#}"));
+        let read = DynamicMessage::decode(of, through_json(&written)).unwrap();
+        assert_eq!(normal(&read), normal(&made), "{written:#}");
+        n += 1;
+    }
+    assert!(n > 1000, "{n} types");
+}
+
+/// A message as JSON without order: `Any`s inside compare by content, not by bytes, because the
+/// random message was encoded with its maps in random order.
+fn normal(message: &DynamicMessage) -> Json {
+    use prost_reflect::ReflectMessage;
+    body_to_json(&type_url(&message.descriptor()), &message.encode_to_vec())
+}
+
+/// JSON text with the keys of each map in random order.
+fn shuffled(json: &Json, rng: &mut Rng) -> String {
+    match json {
+        Json::Object(fields) => {
+            let mut fields: Vec<(&String, &Json)> = fields.iter().collect();
+            for last in (1..fields.len()).rev() {
+                let other = usize::try_from(rng.below(last as u64 + 1)).unwrap();
+                fields.swap(last, other);
+            }
+            let fields: Vec<String> = fields
+                .into_iter()
+                .map(|(key, value)| {
+                    format!("{}:{}", Json::from(key.as_str()), shuffled(value, rng))
+                })
+                .collect();
+            format!("{{{}}}", fields.join(","))
+        }
+        Json::Array(items) => {
+            let items: Vec<String> = items.iter().map(|item| shuffled(item, rng)).collect();
+            format!("[{}]", items.join(","))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+/// Design 4.12, SVC-18: a resource that is applied again is not a change, whatever the order of keys.
+#[test]
+fn the_same_content_gives_the_same_bytes_in_any_order_of_keys() {
+    let mut rng = Rng(42);
+    for of in messages().step_by(7) {
+        let made = message(&of, &mut rng, &mut 60);
+        let shown = body_to_json(&type_url(&of), &made.encode_to_vec());
+        let first = through_json(&shown);
+        for _ in 0..5 {
+            let resource = json!({"@type": types::EXTENSION, "name": "x", "typed_config": shown});
+            let text = shuffled(&json!({"resources": [resource]}), &mut rng);
+            let body = draft(&text).body;
+            let tail = &body[body.len() - first.len()..];
+            assert_eq!(tail, first, "{text}");
+        }
+    }
+}
+
+const LISTENER: &str = r#"{"resources": [{
+    "@type": "type.googleapis.com/envoy.config.listener.v3.Listener",
+    "name": "in",
+    "metadata": {"filter_metadata": {"b": {"z": 1, "a": [true, null, "x"]}, "a": {}}},
+    "address": {"socket_address": {"address": "::1", "port_value": 80}},
+    "access_log": [{"name": "f", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+        "path": "/dev/null", "log_format": {"json_format": {"m": "%M%", "d": {"k": 2.5}}}}}]
+}]}"#;
+
+/// Versions that clients hold across upgrades depend on these bytes.
+#[test]
+fn the_bytes_never_change_between_releases() {
+    let body = draft(LISTENER).body;
+    let hex: String = body.iter().map(|byte| format!("{byte:02x}")).collect();
+    let golden = "\
+        0a02696e12090a0712033a3a31185032340a050a016112000a2b0a016212260a140a0161120f320d0a0220010a\
+        0208000a031a01780a0e0a017a120911000000000000f03fb20187010a01662281010a49747970652e676f6f67\
+        6c65617069732e636f6d2f656e766f792e657874656e73696f6e732e6163636573735f6c6f67676572732e6669\
+        6c652e76332e46696c654163636573734c6f6712340a092f6465762f6e756c6c2a2712250a170a016412122a10\
+        0a0e0a016b12091100000000000004400a0a0a016d12051a03254d25";
+    assert_eq!(hex, golden);
+}
+
+/// SVC-18: another order of fields, a number longer than it need be, and a field that is not known.
+#[test]
+fn encoded_bodies_are_kept_as_they_are() {
+    let body = Bytes::from_static(b"\x10\x83\x00\x0a\x01w\xfa\xff\x03\x02hi\x1a\x03\x12\x01s");
+    let cluster = TypeUrl::from_static(types::CLUSTER);
+    let draft = draft_from_body(&cluster, None, body.clone()).unwrap();
+    assert_eq!(draft.body, body);
+    assert_eq!(draft.body.as_ptr(), body.as_ptr(), "not copied");
+    assert_eq!(draft.key.name.as_str(), "w");
+    let children: Vec<String> = draft.children.iter().map(ToString::to_string).collect();
+    assert_eq!(children, ["envoy.config.endpoint.v3.ClusterLoadAssignment \"s\""]);
+    let shown = body_to_json(&cluster, &body);
+    assert_eq!(shown["type"], "EDS");
+    assert_eq!(shown["@unknown_fields"], "+v8DAmhp", "nothing is left out without a word");
+}
+
+#[test]
+fn encoded_bodies_that_do_not_parse_are_refused_with_the_place() {
+    let cluster = TypeUrl::from_static(types::CLUSTER);
+    for (body, said) in [
+        (&b"\x0a\x05we"[..], "Cluster: the bytes end inside a field"),
+        (b"\x0a\x02\xff\xfe", "Cluster: name: a text is not UTF-8"),
+        (b"\x08\x01", "Cluster: name: the bytes hold another kind of value"),
+        (b"\x0a\x01w\x1a\x02\x12\x05", "Cluster: eds_cluster_config: the bytes end inside a field"),
+        (b"\x0f", "Cluster: a field has an impossible wire type"),
+        (b"\x02\x00", "Cluster: a field has an impossible number"),
+        (b"", "Cluster: name: is empty: it is the name of the resource"),
+    ] {
+        let problem = draft_from_body(&cluster, None, Bytes::from_static(body)).unwrap_err();
+        assert_eq!(problem.to_string(), said);
+    }
+    let body = Bytes::from_static(b"\x0a\x01w");
+    let problem = draft_from_body(&cluster, Some("x"), body).unwrap_err();
+    assert_eq!(
+        problem.to_string(),
+        "Cluster \"x\": name: the resource is named \"x\", but its name is \"w\""
+    );
+}
+
+#[test]
+fn a_body_inside_an_any_has_to_parse_too() {
+    // transport_socket { name: "t" typed_config { UpstreamTlsContext, value: truncated } }
+    let url = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+    let mut any = vec![0x0a, u8::try_from(url.len()).unwrap()];
+    any.extend_from_slice(url.as_bytes());
+    any.extend_from_slice(b"\x12\x02\x12\x05");
+    let mut socket = b"\x0a\x01t\x1a".to_vec();
+    socket.push(u8::try_from(any.len()).unwrap());
+    socket.extend_from_slice(&any);
+    let mut body = b"\x0a\x01w\xc2\x01".to_vec();
+    body.push(u8::try_from(socket.len()).unwrap());
+    body.extend_from_slice(&socket);
+    let cluster = TypeUrl::from_static(types::CLUSTER);
+    let problem = draft_from_body(&cluster, None, body.into()).unwrap_err();
+    assert_eq!(
+        problem.to_string(),
+        "Cluster: transport_socket.typed_config: the bytes end inside a field"
+    );
+}
+
+#[test]
+fn types_that_are_not_known_pass_as_bytes_in_both_directions() {
+    let thing = TypeUrl::new("type.googleapis.com/acme.Thing").unwrap();
+    let body = Bytes::from_static(b"\xff\x00anything");
+    let draft = draft_from_body(&thing, Some("t"), body.clone()).unwrap();
+    assert_eq!((draft.body.clone(), draft.key.name.as_str()), (body.clone(), "t"));
+    let shown = body_to_json(&thing, &body);
+    assert_eq!(shown, json!({"@type": thing.as_str(), "value": "/wBhbnl0aGluZw=="}));
+    let content = json!({"resources": [{"resource": shown, "name": "t"}]}).to_string();
+    assert_eq!(self::draft(&content).body, body);
+
+    let nested = json!({"@type": types::EXTENSION, "name": "x", "typed_config": shown});
+    let draft = self::draft(&json!({"resources": [nested]}).to_string());
+    assert_eq!(body_to_json(&draft.key.type_url, &draft.body), nested);
+    let damaged = TypeUrl::from_static(types::CLUSTER);
+    assert_eq!(
+        body_to_json(&damaged, b"\xff"),
+        json!({"@type": types::CLUSTER, "value": "/w=="}),
+        "never fails"
+    );
+}

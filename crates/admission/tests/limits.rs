@@ -1,0 +1,209 @@
+//! Inputs that are made to hurt: each is refused in words or admitted, none takes the process down.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use chancery_admission::{
+    Manifest, Options, admit, body_to_json, draft_from_body, import_bootstrap,
+};
+use chancery_model::{ScopeName, Transaction, TypeUrl, types};
+use chancery_proto::envoy_pool;
+use proptest::prelude::*;
+use prost_reflect::{DynamicMessage, prost::Message};
+use support::{Rng, message};
+
+fn scope() -> ScopeName {
+    ScopeName::new("default").unwrap()
+}
+
+fn admit_one(file: &str, content: &str) -> Result<Transaction, String> {
+    let manifest = Manifest { file: file.into(), content: content.into() };
+    admit(&[manifest], &Options::new(scope())).map_err(|problems| {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        problems.join("\n")
+    })
+}
+
+#[test]
+fn deep_nesting_is_refused_and_does_not_overflow_the_stack() {
+    for depth in [50, 100, 127, 128, 1000, 100_000] {
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        let (maps, ends) = ("{\"a\":".repeat(depth), "}".repeat(depth));
+        for content in [
+            format!("{{\"resources\": {open}{close}}}"),
+            format!("{{\"resources\": [{maps}1{ends}]}}"),
+            format!("resources: {open}{close}"),
+            format!("resources: [{maps}1{ends}]"),
+            "- ".repeat(depth) + "a",
+            "? ".repeat(depth) + "a",
+        ] {
+            admit_one("a.yaml", &content).unwrap_err();
+            admit_one("a.json", &content).unwrap_err();
+        }
+    }
+}
+
+#[test]
+fn the_depth_that_is_allowed_is_said() {
+    let said = admit_one(
+        "a.yaml",
+        &format!("resources: [{}]", "{\"a\": ".repeat(200) + "1" + &"}".repeat(200)),
+    );
+    let said = said.unwrap_err();
+    assert!(said.ends_with("not YAML: nested deeper than 128 levels"), "{said}");
+}
+
+#[test]
+fn a_struct_that_no_client_could_read_is_refused() {
+    let metadata = |depth: usize| {
+        let (open, close) = ("{\"a\":".repeat(depth), "}".repeat(depth));
+        format!(
+            "{{\"resources\": [{{\"@type\": \"{}\", \"name\": \"web\", \"metadata\": \
+             {{\"filter_metadata\": {{\"x\": {open}1{close}}}}}}}]}}",
+            types::CLUSTER
+        )
+    };
+    admit_one("a.json", &metadata(20)).unwrap();
+    let said = admit_one("a.json", &metadata(60)).unwrap_err();
+    assert!(said.ends_with("nested deeper than 100 messages"), "{said}");
+}
+
+#[test]
+fn aliases_can_not_stand_for_a_billion_values() {
+    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let last = level - 1;
+        let aliases = vec![format!("*a{last}"); 10].join(", ");
+        laughs.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+    }
+    let said = admit_one("a.yaml", &laughs).unwrap_err();
+    assert!(
+        said.ends_with("document 1: not YAML: the aliases expand to too many values"),
+        "{said}"
+    );
+
+    // One long text, many times.
+    let text = "x".repeat(1 << 20);
+    let aliases = vec!["*t"; 5000].join(", ");
+    let said = admit_one("a.yaml", &format!("a: &t {text}\nb: [{aliases}]\n")).unwrap_err();
+    assert!(said.contains("not YAML: "), "{said}");
+    assert!(said.ends_with("too much text") || said.contains("ScalarBytes"), "{said}");
+}
+
+#[test]
+fn anchors_and_merge_keys_work() {
+    let content = format!(
+        "resources:\n- &base\n  \"@type\": {0}\n  name: a\n  connect_timeout: 1s\n- <<: *base\n  \
+         name: b\n",
+        types::CLUSTER
+    );
+    let transaction = admit_one("a.yaml", &content).unwrap();
+    let names: Vec<&str> =
+        transaction.upserts.iter().map(|upsert| upsert.draft.key.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[test]
+fn many_problems_are_cut_off_and_many_resources_are_not() {
+    let bad: Vec<String> = (0..5000)
+        .map(|n| format!("{{\"@type\": \"{}\", \"name\": \"c{n}\", \"nope\": 1}}", types::CLUSTER))
+        .collect();
+    let content = format!("{{\"resources\": [{}]}}", bad.join(","));
+    let said = admit_one("a.json", &content).unwrap_err();
+    assert_eq!(said.lines().count(), 1001);
+    assert!(said.ends_with("these are the first 1000 problems; nothing after them was read"));
+
+    let good: Vec<String> = (0..5000)
+        .map(|n| format!("- {{\"@type\": {}, name: c{n}, type: EDS}}", types::CLUSTER))
+        .collect();
+    let content = format!("resources:\n{}\n", good.join("\n"));
+    let started = Instant::now();
+    assert_eq!(admit_one("a.yaml", &content).unwrap().upserts.len(), 5000);
+    // A quadratic step would take minutes.
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+}
+
+const SEEDS: [&str; 4] = [
+    include_str!("data/envoy.json"),
+    include_str!("data/grpc.json"),
+    include_str!("data/refused.txt"),
+    include_str!("data/mixed.yaml"),
+];
+
+/// A seed with some places overwritten, cut out or doubled.
+fn mutated(seed: &str, edits: &[(usize, u8, u8)]) -> String {
+    let mut bytes = seed.as_bytes().to_vec();
+    for (at, kind, byte) in edits {
+        let at = at % bytes.len().max(1);
+        match kind % 4 {
+            _ if bytes.is_empty() => bytes.push(*byte),
+            0 => bytes[at] = *byte,
+            1 => drop(bytes.drain(at..(at + usize::from(*byte)).min(bytes.len()))),
+            2 => bytes.insert(at, b"{}[]:,&*!|>-\"'#%\t\n ?"[usize::from(*byte) % 20]),
+            _ => {
+                let end = (at + usize::from(*byte)).min(bytes.len());
+                let copy = bytes[at..end].to_vec();
+                bytes.splice(at..at, copy);
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn no_text_makes_it_panic(
+        seed in 0..SEEDS.len(),
+        edits in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 0..8),
+        file in prop::sample::select(vec!["a.yaml", "a.json", "-"]),
+    ) {
+        let content = mutated(SEEDS[seed], &edits);
+        match admit_one(file, &content) {
+            Ok(transaction) => for upsert in transaction.upserts {
+                let key = upsert.draft.key;
+                let again = draft_from_body(&key.type_url, Some(key.name.as_str()), upsert.draft.body);
+                prop_assert_eq!(again.unwrap().children, upsert.draft.children);
+            },
+            Err(said) => prop_assert!(!said.is_empty()),
+        }
+        let _ = import_bootstrap(file, &content, &scope());
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        for type_url in types::KNOWN.iter().map(|known| TypeUrl::from_static(known.url)) {
+            let _ = draft_from_body(&type_url, Some("a/b"), Bytes::from(bytes.clone()));
+            let _ = body_to_json(&type_url, &bytes);
+        }
+        let _ = admit_one("-", &String::from_utf8_lossy(&bytes));
+    }
+
+    /// SVC-23: what is admitted can be read by a reader of the declared type.
+    #[test]
+    fn what_is_admitted_parses(
+        seed in 1..u64::MAX,
+        edits in prop::collection::vec((any::<usize>(), any::<u8>()), 0..4),
+    ) {
+        let mut rng = Rng(seed);
+        for known in &types::KNOWN {
+            let type_url = TypeUrl::from_static(known.url);
+            let of = envoy_pool().get_message_by_name(type_url.message_name()).unwrap();
+            let mut body = message(&of, &mut rng, &mut 30).encode_to_vec();
+            for (at, byte) in &edits {
+                if !body.is_empty() {
+                    let at = at % body.len();
+                    body[at] = *byte;
+                }
+            }
+            if let Ok(draft) = draft_from_body(&type_url, None, body.into()) {
+                prop_assert!(DynamicMessage::decode(of, draft.body).is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What is refused, and in which words: the messages are part of the user interface.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+use chancery_admission::{Manifest, Options, admit};
+use chancery_model::ScopeName;
+
+/// The problems of a manifest, one a line.
+fn problems(file: &str, content: &str) -> String {
+    let manifest = Manifest { file: file.to_owned(), content: content.to_owned() };
+    let options = Options::new(ScopeName::new("default").unwrap());
+    match admit(&[manifest], &options) {
+        Ok(_) => "ADMITTED".to_owned(),
+        Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+/// Cases and what is said of them: text between `=== ` lines, then `--- says` and the problems.
+#[test]
+fn every_mistake_is_named_with_its_place() {
+    let cases = include_str!("data/refused.txt");
+    let mut wrong = String::new();
+    let mut n = 0;
+    for case in cases.split("\n=== ").skip(1) {
+        let (title, rest) = case.split_once('\n').unwrap();
+        let (content, expected) = rest.split_once("\n+++ says\n").unwrap();
+        let file = if title.ends_with("(JSON)") { "web.json" } else { "web.yaml" };
+        let said = problems(file, &format!("{content}\n"));
+        n += 1;
+        if said != expected.trim_end() {
+            wrong.push_str(&format!("\n=== {title}\n{content}\n+++ says\n{said}\n"));
+        }
+    }
+    assert!(n >= 50, "{n} cases");
+    assert!(wrong.is_empty(), "{wrong}");
+}
