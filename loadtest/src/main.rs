@@ -1,2 +1,146 @@
-//! loadtest
-fn main() {}
+//! Load for a control plane, and what came of it.
+//!
+//! Drives the real binary over its real ports, from outside: as authors do, and as clients do. Each
+//! command starts its own servers in a directory of its own, ends them, and exits with 1 if a promise
+//! does not hold. Figures with their machine are in `docs/measurements.md`.
+//!
+//! Invariants:
+//! - What is measured is the server's own time and memory, as the kernel counts them; never what the
+//!   clients take.
+//! - Clients and servers are on different CPUs (unless asked otherwise), and figures to be compared
+//!   are taken in turns within one run.
+//! - Nothing is left behind: no process, no file.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
+
+mod author;
+mod crash;
+mod fanout;
+mod host;
+mod memory;
+mod metrics;
+mod process;
+mod random;
+mod report;
+mod resource;
+mod scan;
+mod server;
+mod stats;
+mod swarm;
+mod writes;
+
+use host::{Host, Pinning};
+use report::{Format, say};
+
+/// Load for a Chancery server, and what came of it.
+///
+/// Exit code: 0 all promises hold, 1 one does not or the run failed, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "loadtest", max_term_width = 100)]
+struct Cli {
+    /// The `chancery` binary [default: the one beside this program].
+    #[arg(long, global = true, value_name = "PATH", env = "CHANCERY_BIN", hide_env_values = true)]
+    chancery: Option<PathBuf>,
+    /// Directory for the data of the servers, in a directory that is removed [default: that for
+    /// temporary files].
+    #[arg(long, global = true, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Output: text for people, or JSON.
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Server CPU per acknowledged delivery, in small views and in large ones.
+    Fanout(fanout::Args),
+    /// Memory of the server by resources, and by streams.
+    Memory(memory::Args),
+    /// Kill -9 under write load: nothing that was acknowledged is lost, nothing else is changed.
+    Crash(crash::Args),
+    /// Durable writes per second and their latency, by the number of writers.
+    Writes(writes::Args),
+}
+
+/// What all commands need.
+#[derive(Debug)]
+struct Common {
+    binary: PathBuf,
+    pinning: Pinning,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            say!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<bool> {
+    let binary = match cli.chancery {
+        Some(path) => path,
+        None => beside_us("chancery")?,
+    };
+    if !binary.is_file() {
+        bail!("no server at {}: build it, or name it with --chancery", binary.display());
+    }
+    let dir = cli.dir.unwrap_or_else(std::env::temp_dir);
+    let dir = tempfile::Builder::new().prefix("chancery-loadtest-").tempdir_in(&dir);
+    let dir = dir.context("create a directory for the data")?;
+    let host = Host::look(dir.path())?;
+    let pinning = match &cli.command {
+        Command::Fanout(args) => args.pinning()?,
+        Command::Memory(args) => args.pinning()?,
+        Command::Crash(_) | Command::Writes(_) => Pinning::NONE,
+    };
+    let common = Common { binary, pinning };
+    // One thread: the clients have one CPU, and the main thread is the one that starts servers.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let findings = runtime.block_on(async {
+        match &cli.command {
+            Command::Fanout(args) => args.run(&common, dir.path()).await,
+            Command::Memory(args) => args.run(&common, dir.path()).await,
+            Command::Crash(args) => args.run(&common, dir.path()).await,
+            Command::Writes(args) => args.run(&common, dir.path()).await,
+        }
+    })?;
+    drop(runtime);
+    findings.print(cli.output, &command_line(), &host)
+}
+
+/// A program in the directory of this one.
+fn beside_us(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("find this program")?;
+    Ok(own.parent().unwrap_or(Path::new(".")).join(name))
+}
+
+/// As it was typed, without the path of the program.
+fn command_line() -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    format!("loadtest {}", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

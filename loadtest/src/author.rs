@@ -1,0 +1,118 @@
+//! An author of resources: the admin API over gRPC.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, Result};
+use chancery_proto::admin::v1::{
+    ApplyRequest, ClusterStatus, DeleteRequest, File, GetClusterRequest, ListResourcesRequest,
+    ResourceRef, WriteOptions, WriteResponse, admin_client::AdminClient,
+};
+use serde_json::Value;
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
+
+use crate::resource;
+
+/// One request may take so long: 1000 resources in a debug build on a busy machine take seconds.
+const REQUEST: Duration = Duration::from_secs(60);
+/// Resources in one transaction of a load. A transaction is one entry of the log, whose length is
+/// limited, and it is made in memory.
+const BATCH: usize = 1000;
+
+/// Cheap to clone: clones share the connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Author {
+    client: AdminClient<Channel>,
+}
+
+impl Author {
+    pub(crate) async fn connect(admin: SocketAddr) -> Result<Self> {
+        let endpoint = Endpoint::from_shared(format!("http://{admin}"))?
+            .connect_timeout(Duration::from_secs(10))
+            .timeout(REQUEST)
+            .tcp_nodelay(true);
+        let channel = endpoint.connect().await.with_context(|| format!("connect to {admin}"))?;
+        Ok(Self { client: AdminClient::new(channel) })
+    }
+
+    /// Publishes manifests in one transaction.
+    pub(crate) async fn apply(&mut self, manifests: &[Value]) -> Result<WriteResponse, Status> {
+        let file = |(n, manifest): (usize, &Value)| File {
+            name: format!("manifest {n}"),
+            content: manifest.to_string(),
+        };
+        let request = ApplyRequest {
+            files: manifests.iter().enumerate().map(file).collect(),
+            options: Some(options()),
+            ..ApplyRequest::default()
+        };
+        Ok(self.client.apply(request).await?.into_inner())
+    }
+
+    /// Deletes clusters of one scope, one transaction.
+    pub(crate) async fn delete(
+        &mut self,
+        scope: &str,
+        names: &[&str],
+    ) -> Result<WriteResponse, Status> {
+        let cluster = |name: &&str| ResourceRef { r#type: "cds".into(), name: (*name).to_owned() };
+        let request = DeleteRequest {
+            resources: names.iter().map(cluster).collect(),
+            scope: scope.to_owned(),
+            options: Some(options()),
+        };
+        Ok(self.client.delete(request).await?.into_inner())
+    }
+
+    /// Publishes the clusters `from..to` of a load, in transactions of a size that is taken.
+    pub(crate) async fn load(&mut self, from: usize, to: usize) -> Result<()> {
+        let mut start = from;
+        while start < to {
+            let end = (start + BATCH).min(to);
+            let clusters = (start..end).map(|n| resource::cluster(n, 0)).collect();
+            self.apply(&[resource::manifest(resource::SCOPE, clusters)])
+                .await
+                .with_context(|| format!("publish the clusters {start} to {end}"))?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the bodies of all resources, and how many there are.
+    pub(crate) async fn payload(&mut self) -> Result<(u64, u64)> {
+        let request =
+            ListResourcesRequest { without_body: true, ..ListResourcesRequest::default() };
+        let mut pieces = self.client.list_resources(request).await?.into_inner();
+        let (mut bytes, mut n) = (0, 0);
+        while let Some(piece) = pieces.message().await? {
+            for resource in piece.resources {
+                bytes += resource.bytes;
+                n += 1;
+            }
+        }
+        Ok((bytes, n))
+    }
+
+    /// Versions of all resources, by name.
+    pub(crate) async fn versions(&mut self) -> Result<BTreeMap<String, String>> {
+        let request =
+            ListResourcesRequest { without_body: true, ..ListResourcesRequest::default() };
+        let mut pieces = self.client.list_resources(request).await?.into_inner();
+        let mut versions = BTreeMap::new();
+        while let Some(piece) = pieces.message().await? {
+            versions.extend(piece.resources.into_iter().map(|it| (it.name, it.version)));
+        }
+        Ok(versions)
+    }
+
+    /// The state of the replica.
+    pub(crate) async fn cluster(&mut self) -> Result<ClusterStatus, Status> {
+        Ok(self.client.get_cluster(GetClusterRequest {}).await?.into_inner())
+    }
+}
+
+fn options() -> WriteOptions {
+    WriteOptions { author: "loadtest".to_owned(), ..WriteOptions::default() }
+}

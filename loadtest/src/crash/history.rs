@@ -1,0 +1,574 @@
+//! What is known of the writes, and what a server that was killed has to show therefore.
+//!
+//! Pure: reports of writers and observations in, faults out. That it finds faults is tested here with
+//! histories made for it, and in every run with the real ones ([`plant`](super::plant)).
+//!
+//! Each writer has clusters of its own and one write at a time, each with a value that no other has.
+//! After a kill its clusters are therefore as its acknowledged writes left them, or as they would be
+//! after the one write that was in flight, as a whole. Nothing else is allowed.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
+
+use chancery_model::Version;
+
+/// A cluster as a client sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// What its writer wrote, read out of the body.
+    pub(crate) value: String,
+    pub(crate) version: Version,
+    /// Hash of the body's bytes.
+    pub(crate) body: u64,
+}
+
+/// All that a server shows, at one revision.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Observation {
+    pub(crate) revision: u64,
+    pub(crate) incarnation: String,
+    /// By name; no name is in two scopes.
+    pub(crate) clusters: BTreeMap<String, Seen>,
+}
+
+/// A write: one transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Publishes all clusters of the writer, in two scopes.
+    Put { value: String },
+    /// Deletes those of the first scope.
+    Drop,
+}
+
+/// A write that the server has acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Acked {
+    pub(crate) op: Op,
+    pub(crate) revision: u64,
+    /// Versions, as far as the server told them.
+    pub(crate) versions: BTreeMap<String, Version>,
+}
+
+/// What one writer did until the server was killed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Report {
+    pub(crate) acked: Vec<Acked>,
+    /// Sent, and not answered.
+    pub(crate) in_flight: Option<Op>,
+}
+
+/// A cluster that was pushed to a client while the writers wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pushed {
+    pub(crate) name: String,
+    pub(crate) seen: Seen,
+}
+
+/// What was promised and is not so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// An acknowledged write is not there, or was pushed to a client and is not there.
+    Lost,
+    /// A transaction is there in part.
+    Partial,
+    /// The value is right; the version or the bytes are not what they were.
+    Changed,
+    /// Something is there that nobody wrote.
+    Phantom,
+    /// The revision is below one that was acknowledged.
+    RevisionBack,
+    /// The revision has not grown by one for each write.
+    RevisionCount,
+    /// The cluster is another one than before.
+    Incarnation,
+}
+
+/// One broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) kind: Kind,
+    pub(crate) what: String,
+}
+
+/// What came of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Verdict {
+    pub(crate) faults: Vec<Fault>,
+    /// Acknowledged writes since the last observation; all were looked for.
+    pub(crate) acked: u64,
+    /// Writes that were in flight: all, and those that are there.
+    pub(crate) in_flight: u64,
+    pub(crate) landed: u64,
+    /// Clusters that had to be as they were, to the byte.
+    pub(crate) unchanged: u64,
+}
+
+/// What is known of one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    value: String,
+    revision: u64,
+    version: Option<Version>,
+    body: Option<u64>,
+}
+
+/// All that is known.
+#[derive(Debug, Clone)]
+pub(crate) struct History {
+    /// The last observation.
+    base: Observation,
+    /// By name; `None` after it was deleted.
+    known: BTreeMap<String, Option<Known>>,
+    reports: Vec<Report>,
+    pushed: Vec<Pushed>,
+    /// Every version that was ever seen of a name, and its bytes.
+    bodies: HashMap<(String, Version), u64>,
+}
+
+/// The clusters of a writer: two in the first scope, one in the second.
+pub(crate) fn names(writer: usize) -> [String; 3] {
+    ["a", "b", "c"].map(|name| format!("writer-{writer:03}-{name}"))
+}
+
+impl Op {
+    /// The clusters that it touches.
+    fn touches(&self, writer: usize) -> Vec<String> {
+        let [a, b, c] = names(writer);
+        match self {
+            Self::Put { .. } => vec![a, b, c],
+            Self::Drop => vec![a, b],
+        }
+    }
+
+    fn value(&self) -> Option<&str> {
+        match self {
+            Self::Put { value } => Some(value),
+            Self::Drop => None,
+        }
+    }
+}
+
+impl Seen {
+    pub(crate) fn revision(&self) -> u64 {
+        self.version.revision.0
+    }
+}
+
+impl Kind {
+    fn because(self, what: impl Into<String>) -> Fault {
+        Fault { kind: self, what: what.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.what)
+    }
+}
+
+impl History {
+    /// Begins with what a server shows that nobody has written to yet, for so many writers.
+    pub(crate) fn new(base: Observation, writers: usize) -> Self {
+        let mut history = Self {
+            base: Observation::default(),
+            known: BTreeMap::new(),
+            reports: vec![Report::default(); writers],
+            pushed: Vec::new(),
+            bodies: HashMap::new(),
+        };
+        history.settle(base);
+        history
+    }
+
+    /// Takes what the writers and a client say of the time since the last observation.
+    pub(crate) fn record(&mut self, reports: Vec<Report>, pushed: Vec<Pushed>) {
+        for (writer, report) in reports.iter().enumerate() {
+            for acked in &report.acked {
+                for name in acked.op.touches(writer) {
+                    let known = acked.op.value().map(|value| Known {
+                        value: value.to_owned(),
+                        revision: acked.revision,
+                        version: acked.versions.get(&name).copied(),
+                        body: None,
+                    });
+                    self.known.insert(name, known);
+                }
+            }
+        }
+        self.reports = reports;
+        self.pushed = pushed;
+    }
+
+    /// The last observation.
+    pub(crate) fn base(&self) -> &Observation {
+        &self.base
+    }
+
+    pub(crate) fn reports(&self) -> &[Report] {
+        &self.reports
+    }
+
+    /// The highest revision that a writer was told, or that was seen.
+    pub(crate) fn revision_min(&self) -> u64 {
+        let acked = self.reports.iter().flat_map(|report| &report.acked);
+        acked.map(|acked| acked.revision).max().unwrap_or(0).max(self.base.revision)
+    }
+
+    /// Compares a server after a kill with what is known.
+    pub(crate) fn check(&self, now: &Observation) -> Verdict {
+        let mut verdict = Verdict::default();
+        for (writer, report) in self.reports.iter().enumerate() {
+            verdict.acked += crate::stats::count(report.acked.len());
+            self.check_writer(writer, report, now, &mut verdict);
+        }
+        let writers: std::collections::BTreeSet<String> =
+            (0..self.reports.len()).flat_map(names).collect();
+        for (name, known) in self.known.iter().filter(|(name, _)| !writers.contains(*name)) {
+            verdict.faults.extend(mismatch(name, known.as_ref(), now));
+        }
+        for name in now.clusters.keys() {
+            if !self.known.contains_key(name) && !writers.contains(name) {
+                verdict.faults.push(Kind::Phantom.because(format!("nobody wrote {name}")));
+            }
+        }
+        verdict.unchanged =
+            crate::stats::count(now.clusters.iter().filter(|it| self.is_as_before(it)).count());
+        self.check_revision(now, &mut verdict);
+        self.check_pushed(now, &mut verdict);
+        verdict
+    }
+
+    fn is_as_before(&self, (name, seen): &(&String, &Seen)) -> bool {
+        self.base.clusters.get(*name) == Some(*seen)
+    }
+
+    fn check_writer(
+        &self,
+        writer: usize,
+        report: &Report,
+        now: &Observation,
+        verdict: &mut Verdict,
+    ) {
+        let known = |name: &String| self.known.get(name).and_then(Option::as_ref);
+        let as_acked: Vec<Fault> =
+            names(writer).iter().filter_map(|name| mismatch(name, known(name), now)).collect();
+        let Some(op) = &report.in_flight else {
+            return verdict.faults.extend(as_acked);
+        };
+        verdict.in_flight += 1;
+        if as_acked.is_empty() {
+            return;
+        }
+        let touched = op.touches(writer);
+        let is_done = |name: &String| {
+            let seen = now.clusters.get(name);
+            seen.map(|seen| seen.value.as_str()) == op.value()
+        };
+        let n_done = touched.iter().filter(|name| is_done(name)).count();
+        if n_done == 0 {
+            return verdict.faults.extend(as_acked);
+        }
+        let mut revisions: Vec<u64> =
+            touched.iter().filter_map(|name| Some(now.clusters.get(name)?.revision())).collect();
+        revisions.dedup();
+        if n_done < touched.len() || revisions.len() > 1 {
+            let what = format!(
+                "of writer {writer}'s {op:?}, which was in flight, {n_done} of {} clusters are there, at revisions {revisions:?}",
+                touched.len()
+            );
+            return verdict.faults.push(Kind::Partial.because(what));
+        }
+        verdict.landed += 1;
+        let after = report.acked.last().map_or(self.base.revision, |acked| acked.revision);
+        if let Some(revision) = revisions.first().filter(|revision| **revision <= after) {
+            let what =
+                format!("writer {writer}'s {op:?} has revision {revision}, it came after {after}");
+            verdict.faults.push(Kind::Changed.because(what));
+        }
+        let others = names(writer).into_iter().filter(|name| !touched.contains(name));
+        verdict.faults.extend(others.filter_map(|name| mismatch(&name, known(&name), now)));
+    }
+
+    fn check_revision(&self, now: &Observation, verdict: &mut Verdict) {
+        let (found, min) = (now.revision, self.revision_min());
+        if found < min {
+            let what = format!("the revision is {found}, {min} was acknowledged");
+            verdict.faults.push(Kind::RevisionBack.because(what));
+        }
+        let expected = self.base.revision + verdict.acked + verdict.landed;
+        if found != expected {
+            let what = format!(
+                "the revision is {found}; {} and {} acknowledged and {} other writes make {expected}",
+                self.base.revision, verdict.acked, verdict.landed
+            );
+            verdict.faults.push(Kind::RevisionCount.because(what));
+        }
+        for (name, seen) in &now.clusters {
+            if seen.revision() > found {
+                let what = format!("{name} has version {}, the revision is {found}", seen.version);
+                verdict.faults.push(Kind::Changed.because(what));
+            }
+        }
+        if now.incarnation != self.base.incarnation {
+            let what = format!("{} was {}", now.incarnation, self.base.incarnation);
+            verdict.faults.push(Kind::Incarnation.because(what));
+        }
+    }
+
+    /// What a client was given is there, and a version has one body for ever.
+    fn check_pushed(&self, now: &Observation, verdict: &mut Verdict) {
+        for Pushed { name, seen } in &self.pushed {
+            if seen.revision() > now.revision {
+                let what = format!(
+                    "{name} was pushed in version {}, the revision is {}",
+                    seen.version, now.revision
+                );
+                verdict.faults.push(Kind::Lost.because(what));
+            }
+        }
+        let pushed = self.pushed.iter().map(|Pushed { name, seen }| (name, seen));
+        let mut bodies: HashMap<(&String, Version), u64> = HashMap::new();
+        for (name, seen) in pushed.chain(&now.clusters) {
+            let before = self.bodies.get(&(name.clone(), seen.version)).copied();
+            let before = before.or_else(|| bodies.insert((name, seen.version), seen.body));
+            if before.is_some_and(|before| before != seen.body) {
+                let what = format!("{name} has two bodies for version {}", seen.version);
+                verdict.faults.push(Kind::Changed.because(what));
+            }
+        }
+    }
+
+    /// From here on, this is how things are.
+    pub(crate) fn settle(&mut self, now: Observation) {
+        for known in self.known.values_mut() {
+            *known = None;
+        }
+        for (name, seen) in &now.clusters {
+            let known = Known {
+                value: seen.value.clone(),
+                revision: seen.revision(),
+                version: Some(seen.version),
+                body: Some(seen.body),
+            };
+            self.known.insert(name.clone(), Some(known));
+        }
+        let pushed = self.pushed.drain(..).map(|Pushed { name, seen }| (name, seen));
+        let seen = now.clusters.iter().map(|(name, seen)| (name.clone(), seen.clone()));
+        for (name, seen) in pushed.chain(seen) {
+            self.bodies.insert((name, seen.version), seen.body);
+        }
+        self.reports = vec![Report::default(); self.reports.len()];
+        self.base = now;
+    }
+}
+
+/// How a cluster differs from what is known of it.
+fn mismatch(name: &str, known: Option<&Known>, now: &Observation) -> Option<Fault> {
+    let seen = now.clusters.get(name);
+    match (known, seen) {
+        (None, None) => None,
+        (None, Some(seen)) => {
+            let what =
+                format!("{name} is there with {:?}, it was deleted or never written", seen.value);
+            Some(Kind::Lost.because(what))
+        }
+        (Some(known), None) => {
+            let what = format!("{name} is not there, {:?} was acknowledged", known.value);
+            Some(Kind::Lost.because(what))
+        }
+        (Some(known), Some(seen)) if known.value != seen.value => {
+            let what = format!("{name} has {:?}, {:?} was acknowledged", seen.value, known.value);
+            Some(Kind::Lost.because(what))
+        }
+        (Some(known), Some(seen)) => {
+            let is_same = known.revision == seen.revision()
+                && known.version.is_none_or(|version| version == seen.version)
+                && known.body.is_none_or(|body| body == seen.body);
+            let what = || format!("{name} was {known:?} and is {seen:?}");
+            (!is_same).then(|| Kind::Changed.because(what()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::Revision;
+
+    use super::*;
+
+    fn seen(value: &str, revision: u64) -> Seen {
+        let version = Version { revision: Revision(revision), tag: 7 };
+        Seen {
+            value: value.to_owned(),
+            version,
+            body: crate::resource::name_hash(value.as_bytes()),
+        }
+    }
+
+    fn observation(revision: u64, clusters: &[(&str, &str, u64)]) -> Observation {
+        let clusters = clusters
+            .iter()
+            .map(|(name, value, revision)| ((*name).to_owned(), seen(value, *revision)));
+        Observation { revision, incarnation: "x".to_owned(), clusters: clusters.collect() }
+    }
+
+    const BEFORE: &[(&str, &str, u64)] = &[
+        ("keep", "k", 1),
+        ("writer-000-a", "old", 2),
+        ("writer-000-b", "old", 2),
+        ("writer-000-c", "old", 2),
+    ];
+
+    fn put(value: &str) -> Op {
+        Op::Put { value: value.to_owned() }
+    }
+
+    fn acked(op: Op, revision: u64) -> Acked {
+        Acked { op, revision, versions: BTreeMap::new() }
+    }
+
+    /// One writer, whose state at revision 2 is `old`, did this; then the server shows that.
+    fn check(acks: Vec<Acked>, in_flight: Option<Op>, now: &Observation) -> Vec<Kind> {
+        let mut history = History::new(observation(2, BEFORE), 1);
+        history.record(vec![Report { acked: acks, in_flight }], vec![]);
+        history.check(now).faults.into_iter().map(|fault| fault.kind).collect()
+    }
+
+    fn with(revision: u64, changes: &[(&str, Option<(&str, u64)>)]) -> Observation {
+        let mut now = observation(revision, BEFORE);
+        for (name, change) in changes {
+            match change {
+                Some((value, revision)) => {
+                    now.clusters.insert((*name).to_owned(), seen(value, *revision));
+                }
+                None => {
+                    now.clusters.remove(*name);
+                }
+            }
+        }
+        now
+    }
+
+    fn all(value: &'static str, revision: u64) -> [(&'static str, Option<(&'static str, u64)>); 3] {
+        ["writer-000-a", "writer-000-b", "writer-000-c"].map(|it| (it, Some((value, revision))))
+    }
+
+    #[test]
+    fn an_acknowledged_write_has_to_be_there() {
+        assert_eq!(check(vec![acked(put("new"), 3)], None, &with(3, &all("new", 3))), []);
+        let lost = check(vec![acked(put("new"), 3)], None, &with(2, &[]));
+        assert_eq!(
+            lost,
+            [Kind::Lost, Kind::Lost, Kind::Lost, Kind::RevisionBack, Kind::RevisionCount]
+        );
+        // The last of two is lost, and the revision lies.
+        let acks = vec![acked(put("new"), 3), acked(put("newer"), 4)];
+        assert_eq!(check(acks, None, &with(4, &all("new", 3))), [Kind::Lost; 3]);
+    }
+
+    #[test]
+    fn an_acknowledged_deletion_has_to_stay() {
+        let gone = with(3, &[("writer-000-a", None), ("writer-000-b", None)]);
+        assert_eq!(check(vec![acked(Op::Drop, 3)], None, &gone), []);
+        assert_eq!(check(vec![acked(Op::Drop, 3)], None, &with(3, &[])), [Kind::Lost; 2]);
+    }
+
+    #[test]
+    fn a_write_in_flight_is_there_as_a_whole_or_not_at_all() {
+        assert_eq!(check(vec![], Some(put("new")), &with(2, &[])), []);
+        assert_eq!(check(vec![], Some(put("new")), &with(3, &all("new", 3))), []);
+        let [a, b, c] = all("new", 3);
+        for part in [vec![a], vec![a, b], vec![c]] {
+            let kinds = check(vec![], Some(put("new")), &with(3, &part));
+            assert_eq!(kinds, [Kind::Partial, Kind::RevisionCount]);
+        }
+        // All of it, but in two revisions.
+        let torn = with(4, &[a, b, ("writer-000-c", Some(("new", 4)))]);
+        assert_eq!(check(vec![], Some(put("new")), &torn)[0], Kind::Partial);
+        let half = with(3, &[("writer-000-a", None)]);
+        assert_eq!(check(vec![], Some(Op::Drop), &half)[0], Kind::Partial);
+        let done = with(3, &[("writer-000-a", None), ("writer-000-b", None)]);
+        assert_eq!(check(vec![], Some(Op::Drop), &done), []);
+    }
+
+    #[test]
+    fn a_write_in_flight_does_not_hide_the_loss_of_the_one_before() {
+        let acks = || vec![acked(put("new"), 3)];
+        assert_eq!(check(acks(), Some(put("next")), &with(3, &[])), [Kind::Lost; 3]);
+        assert_eq!(check(acks(), Some(put("next")), &with(4, &all("next", 4))), []);
+        assert_eq!(check(acks(), Some(put("next")), &with(3, &all("new", 3))), []);
+        let earlier = with(4, &all("next", 3));
+        assert_eq!(check(acks(), Some(put("next")), &earlier), [Kind::Changed]);
+        // The deletion in flight does not touch the second scope.
+        let c = with(4, &[("writer-000-a", None), ("writer-000-b", None)]);
+        assert_eq!(check(acks(), Some(Op::Drop), &c), [Kind::Lost]);
+    }
+
+    #[test]
+    fn versions_and_bytes_of_the_same_value_have_to_be_the_same() {
+        let mut now = with(2, &[]);
+        now.clusters.get_mut("keep").unwrap().version.tag = 8;
+        assert_eq!(check(vec![], None, &now), [Kind::Changed]);
+        let mut now = with(2, &[]);
+        now.clusters.get_mut("keep").unwrap().body += 1;
+        assert_eq!(check(vec![], None, &now), [Kind::Changed; 2]);
+        assert_eq!(check(vec![], None, &with(2, &[("keep", Some(("k", 2)))])), [Kind::Changed]);
+        let ahead = with(3, &all("new", 4));
+        assert!(check(vec![acked(put("new"), 4)], None, &ahead).contains(&Kind::Changed));
+        // A version that the writer was told.
+        let versions = [("writer-000-a".to_owned(), Version { revision: Revision(3), tag: 9 })];
+        let acks = vec![Acked { versions: versions.into(), ..acked(put("new"), 3) }];
+        assert_eq!(check(acks, None, &with(3, &all("new", 3))), [Kind::Changed]);
+    }
+
+    #[test]
+    fn nothing_appears_that_nobody_wrote_and_nothing_disappears() {
+        let now = with(2, &[("ghost", Some(("boo", 2)))]);
+        assert_eq!(check(vec![], None, &now), [Kind::Phantom]);
+        assert_eq!(check(vec![], None, &with(2, &[("keep", None)])), [Kind::Lost]);
+    }
+
+    #[test]
+    fn revisions_are_counted_and_the_incarnation_stays() {
+        assert_eq!(check(vec![], None, &with(3, &[])), [Kind::RevisionCount]);
+        let back = with(1, &[]);
+        assert!(check(vec![], None, &back).contains(&Kind::RevisionBack));
+        let mut now = with(2, &[]);
+        now.incarnation = "y".to_owned();
+        assert_eq!(check(vec![], None, &now), [Kind::Incarnation]);
+    }
+
+    #[test]
+    fn what_a_client_was_given_has_to_be_there_with_the_same_bytes() {
+        let mut history = History::new(observation(2, BEFORE), 1);
+        let reports = || vec![Report { acked: vec![], in_flight: Some(put("new")) }];
+        let pushed = |seen| vec![Pushed { name: "writer-000-a".to_owned(), seen }];
+        history.record(reports(), pushed(seen("new", 3)));
+        let kinds =
+            |verdict: Verdict| verdict.faults.into_iter().map(|it| it.kind).collect::<Vec<_>>();
+        assert_eq!(kinds(history.check(&with(2, &[]))), [Kind::Lost]);
+        assert_eq!(kinds(history.check(&with(3, &all("new", 3)))), []);
+        history.record(reports(), pushed(Seen { body: 1, ..seen("new", 3) }));
+        assert_eq!(kinds(history.check(&with(3, &all("new", 3)))), [Kind::Changed]);
+        // It is remembered, for as long as the run lasts.
+        history.record(reports(), pushed(seen("new", 3)));
+        history.settle(with(3, &all("new", 3)));
+        history.record(vec![Report::default()], pushed(Seen { body: 1, ..seen("new", 3) }));
+        assert_eq!(kinds(history.check(&with(3, &all("new", 3)))), [Kind::Changed]);
+    }
+
+    #[test]
+    fn what_was_seen_is_the_beginning_of_the_next_time() {
+        let mut history = History::new(observation(2, BEFORE), 1);
+        history.record(vec![Report { acked: vec![], in_flight: Some(put("new")) }], vec![]);
+        let now = with(3, &all("new", 3));
+        let verdict = history.check(&now);
+        assert_eq!((verdict.landed, verdict.in_flight, verdict.unchanged), (1, 1, 1));
+        history.settle(now.clone());
+        assert_eq!(history.check(&now).faults, []);
+        assert_eq!(history.check(&now).unchanged, 4);
+        assert_eq!(history.check(&with(3, &[])).faults.len(), 3);
+    }
+}

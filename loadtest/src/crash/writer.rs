@@ -1,0 +1,113 @@
+//! A writer: one transaction after the other, until the server is gone.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use chancery_model::{Version, types::CLUSTER};
+use chancery_proto::admin::v1::WriteResponse;
+use serde_json::{Value, json};
+use tonic::Code;
+
+use super::history::{Acked, Op, Report, names};
+use crate::{author::Author, random::Random, resource};
+
+/// The scopes that a transaction spans.
+pub(crate) const SCOPES: [&str; 2] = ["crash/left", "crash/right"];
+/// One write in so many is a deletion.
+const DELETIONS: u64 = 8;
+
+/// What a writer starts from.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) number: usize,
+    pub(crate) round: u64,
+    /// Whether its clusters of the first scope are there.
+    pub(crate) holds_left: bool,
+    pub(crate) random: Random,
+}
+
+impl Writer {
+    /// Writes until the server does not answer any more. An error if it refuses, which it must not.
+    pub(crate) async fn run(mut self, mut author: Author) -> Result<Report> {
+        let mut report = Report::default();
+        let mut n = 0_u64;
+        loop {
+            n += 1;
+            let op = match self.holds_left && self.random.one_in(DELETIONS) {
+                true => Op::Drop,
+                false => Op::Put { value: format!("{}-{}-{n}", self.round, self.number) },
+            };
+            let written = match self.write(&mut author, &op).await {
+                Ok(written) => written,
+                Err(status) if is_refusal(status.code()) => {
+                    bail!("writer {}'s {op:?} was refused: {status}", self.number)
+                }
+                // It may have been written, and may not: nobody has said.
+                Err(_) => {
+                    report.in_flight = Some(op);
+                    return Ok(report);
+                }
+            };
+            self.holds_left = op != Op::Drop;
+            report.acked.push(acked(op, &written)?);
+        }
+    }
+
+    async fn write(&self, author: &mut Author, op: &Op) -> Result<WriteResponse, tonic::Status> {
+        let [a, b, c] = names(self.number);
+        let [left, right] = SCOPES;
+        match op {
+            Op::Put { value } => {
+                let first = vec![cluster(&a, value), cluster(&b, value)];
+                let second = vec![cluster(&c, value)];
+                let manifests =
+                    [resource::manifest(left, first), resource::manifest(right, second)];
+                author.apply(&manifests).await
+            }
+            Op::Drop => author.delete(left, &[&a, &b]).await,
+        }
+    }
+}
+
+/// A cluster that has a value.
+pub(crate) fn cluster(name: &str, value: &str) -> Value {
+    json!({
+        "@type": CLUSTER,
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "alt_stat_name": value,
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [
+            {"endpoint": {"address": {"socket_address": {"address": "10.0.0.1", "port_value": 80}}}},
+        ]}]},
+    })
+}
+
+/// The server has judged the request: it will not be written later.
+fn is_refusal(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unimplemented
+    )
+}
+
+fn acked(op: Op, written: &WriteResponse) -> Result<Acked> {
+    let touched = match op {
+        Op::Put { .. } => (written.changed, 3),
+        Op::Drop => (written.removed, 2),
+    };
+    if touched.0 != touched.1 {
+        bail!("{op:?} changed {} clusters, it should have changed {}", touched.0, touched.1);
+    }
+    let versions: BTreeMap<String, Version> = written
+        .changes
+        .iter()
+        .filter_map(|change| Some((change.name.clone(), Version::parse(&change.version)?)))
+        .collect();
+    Ok(Acked { op, revision: written.revision, versions })
+}

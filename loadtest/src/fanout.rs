@@ -1,0 +1,297 @@
+//! What one change costs the server per client that has to get it, in small views and in large ones.
+//!
+//! All sizes run at the same time, each in a server of its own; they take turns, so that what else
+//! the machine does hits all of them. A turn is some updates, one after the other: a cluster is
+//! changed, and all clients acknowledge it before the next. The cost is the server's time on the CPU
+//! over the whole turn, the write included, by deliveries. The first size opens and closes each round
+//! (A B A); the ratio of a round is to the mean of both.
+
+use std::{
+    fmt::Write as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+
+use crate::{
+    Common,
+    author::Author,
+    host::{HostTime, Pinning},
+    process::{CpuTime, Process},
+    report::{Findings, Gate, say},
+    resource,
+    server::{Launch, Server},
+    stats::{Latencies, Spread, count, float},
+    swarm::{Expected, Swarm, Totals},
+};
+
+const SYNC: Duration = Duration::from_secs(300);
+const ACK: Duration = Duration::from_secs(20);
+/// After the last acknowledgment was sent: what it makes the server do belongs to the turn.
+const LAST_ACKS: Duration = Duration::from_millis(50);
+const ACKS: &str = "chancery_xds_acks_total";
+
+/// Server CPU per acknowledged delivery, in small views and in large ones.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Sizes of the view, in clusters of about 1 KB. The first is what the others are compared with.
+    #[arg(long, value_delimiter = ',', default_value = "100,100000")]
+    resources: Vec<usize>,
+    /// Wildcard delta streams, of each size.
+    #[arg(long, default_value_t = 100)]
+    streams: usize,
+    /// Streams on one connection.
+    #[arg(long, default_value_t = 1)]
+    streams_per_connection: usize,
+    /// Updates in a turn.
+    #[arg(long, default_value_t = 500)]
+    updates: usize,
+    /// Rounds; in each, the first size has two turns and the others one.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Largest ratio of the cost per delivery to that of the first size.
+    #[arg(long, default_value_t = 1.25)]
+    ratio_max: f64,
+    /// Let server and clients run on any CPU, rather than the server on one and the clients on another.
+    #[arg(long)]
+    no_pin: bool,
+}
+
+/// One size.
+struct Side {
+    resources: usize,
+    server: Server,
+    author: Author,
+    swarm: Swarm,
+    generation: u64,
+    turns: Vec<Turn>,
+    after_sync: Totals,
+    synced_in: Duration,
+}
+
+/// What one turn showed.
+struct Turn {
+    cpu: CpuTime,
+    deliveries: u64,
+    elapsed: Duration,
+    wire: Totals,
+    latencies: Vec<Duration>,
+    others: f64,
+}
+
+/// What is said of one size.
+#[derive(Debug, Serialize)]
+struct Row {
+    resources: usize,
+    streams: usize,
+    sync_seconds: f64,
+    /// Microseconds of the server's CPU per acknowledged delivery.
+    cpu_us: Spread,
+    cpu_user_us: Spread,
+    cpu_system_us: Spread,
+    deliveries: u64,
+    /// Over all deliveries: on the wire, per stream and update.
+    resources_per_delivery: f64,
+    bytes_per_delivery: f64,
+    /// From the request to write to the last client's acknowledgment.
+    latency: Option<Latencies>,
+    deliveries_per_second: Spread,
+    /// CPUs used by other processes meanwhile.
+    others: Spread,
+    /// To the first size, by round.
+    ratio: Option<Spread>,
+    wrong: u64,
+}
+
+impl Args {
+    pub(crate) fn pinning(&self) -> Result<Pinning> {
+        if self.no_pin { Ok(Pinning::NONE) } else { Pinning::apart() }
+    }
+
+    pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
+        ensure!(!self.resources.is_empty(), "--resources names no size");
+        ensure!(self.resources.iter().all(|n| *n > 0), "--resources: a view of 0 can not change");
+        ensure!(self.rounds > 0 && self.updates > 0 && self.streams > 0, "there is nothing to do");
+        let mut sides = Vec::new();
+        for (at, resources) in self.resources.iter().enumerate() {
+            sides.push(self.side(common, &dir.join(at.to_string()), *resources).await?);
+        }
+        let mut ratios = vec![Vec::new(); sides.len()];
+        for round in 0..self.rounds {
+            let mut costs = Vec::new();
+            for side in &mut sides {
+                costs.push(self.turn(side).await?);
+            }
+            let Some(first) = sides.first_mut() else { continue };
+            let again = self.turn(first).await?;
+            let base = costs.first().map_or(again, |first| f64::midpoint(*first, again));
+            for (ratios, cost) in ratios.iter_mut().zip(&costs).skip(1) {
+                ratios.push(cost / base);
+            }
+            say!("round {} of {}: {}", round + 1, self.rounds, shown(&costs, again));
+        }
+        self.findings(sides, &ratios).await
+    }
+
+    async fn side(&self, common: &Common, dir: &Path, resources: usize) -> Result<Side> {
+        let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
+        let server = launch.start().await?;
+        let mut author = Author::connect(server.admin).await?;
+        author.load(0, resources).await?;
+        let start = Instant::now();
+        let expected = Expected::clusters(resources);
+        let per_connection = self.streams_per_connection;
+        let swarm = Swarm::connect(server.xds, self.streams, per_connection, expected).await?;
+        swarm.synced(SYNC).await?;
+        let synced_in = start.elapsed();
+        say!("{resources} resources: {} streams synced in {synced_in:.1?}", self.streams);
+        let after_sync = swarm.totals();
+        let (turns, generation) = (Vec::new(), 0);
+        Ok(Side { resources, server, author, swarm, generation, turns, after_sync, synced_in })
+    }
+
+    /// Microseconds of CPU per delivery.
+    async fn turn(&self, side: &mut Side) -> Result<f64> {
+        let acks = side.server.metrics().await?.sum(ACKS)?;
+        let wire = side.swarm.totals();
+        let host = HostTime::now()?;
+        let own = Process::own().cpu_time()?;
+        let cpu = side.server.process().cpu_time()?;
+        let start = Instant::now();
+        let mut latencies = Vec::with_capacity(self.updates);
+        for _ in 0..self.updates {
+            latencies.push(side.update().await?);
+        }
+        let elapsed = start.elapsed();
+        tokio::time::sleep(LAST_ACKS).await;
+        let cpu = side.server.process().cpu_time()? - cpu;
+        let own = Process::own().cpu_time()? - own;
+        let others = HostTime::now()?.others_since(host, &[cpu, own]);
+        let deliveries = count(self.updates * self.streams);
+        let acks = side.server.metrics().await?.sum(ACKS)? - acks;
+        ensure!(
+            (acks - float(deliveries)).abs() < 0.5,
+            "the server counts {acks} acknowledgments, the clients sent {deliveries}"
+        );
+        let wire = side.swarm.totals() - wire;
+        side.turns.push(Turn { cpu, deliveries, elapsed, wire, latencies, others });
+        Ok(micros(cpu.total(), deliveries))
+    }
+
+    async fn findings(&self, sides: Vec<Side>, ratios: &[Vec<f64>]) -> Result<Findings> {
+        let mut rows = Vec::new();
+        let mut gates = Vec::new();
+        for (side, ratios) in sides.into_iter().zip(ratios) {
+            let row = self.row(&side, Spread::of(ratios)).context("no turns")?;
+            let wrong = row.wrong + row.deliveries.abs_diff(side.on_the_wire().resources);
+            gates.push(Gate::none("responses other than the one changed resource", wrong));
+            if let Some(ratio) = row.ratio {
+                gates.push(Gate::at_most(
+                    "CPU per delivery, to that of the smallest view, median of the rounds",
+                    ratio.median,
+                    self.ratio_max,
+                ));
+            }
+            rows.push(row);
+            side.server.kill().await?;
+        }
+        let data =
+            serde_json::json!({"rounds": self.rounds, "updates": self.updates, "sizes": rows});
+        Ok(Findings { text: self.text(&rows)?, data, gates })
+    }
+
+    fn row(&self, side: &Side, ratio: Option<Spread>) -> Option<Row> {
+        let spread =
+            |of: &dyn Fn(&Turn) -> f64| Spread::of(&side.turns.iter().map(of).collect::<Vec<_>>());
+        let deliveries: u64 = side.turns.iter().map(|turn| turn.deliveries).sum();
+        let wire = side.on_the_wire();
+        let latencies = side.turns.iter().flat_map(|turn| turn.latencies.iter().copied());
+        Some(Row {
+            resources: side.resources,
+            streams: self.streams,
+            sync_seconds: side.synced_in.as_secs_f64(),
+            cpu_us: spread(&|turn| micros(turn.cpu.total(), turn.deliveries))?,
+            cpu_user_us: spread(&|turn| micros(turn.cpu.user(), turn.deliveries))?,
+            cpu_system_us: spread(&|turn| micros(turn.cpu.system(), turn.deliveries))?,
+            deliveries,
+            resources_per_delivery: float(wire.resources) / float(deliveries),
+            bytes_per_delivery: float(wire.bytes) / float(deliveries),
+            latency: Latencies::of(latencies.collect()),
+            deliveries_per_second: spread(&|turn| {
+                float(turn.deliveries) / turn.elapsed.as_secs_f64()
+            })?,
+            others: spread(&|turn| turn.others)?,
+            ratio,
+            // What came after the sync and outside of any turn was not asked for either.
+            wrong: side.swarm.totals().wrong + side.swarm.totals().resources
+                - side.after_sync.resources
+                - wire.resources,
+        })
+    }
+
+    fn text(&self, rows: &[Row]) -> Result<String> {
+        let mut text = String::new();
+        writeln!(
+            text,
+            "{} wildcard delta streams ({} a connection), one cluster changes; {} rounds of {} updates a turn; median (min to max)",
+            self.streams, self.streams_per_connection, self.rounds, self.updates
+        )?;
+        for row in rows {
+            writeln!(text, "\nview of {} resources", row.resources)?;
+            writeln!(text, "  first sync of all streams     {:.1} s", row.sync_seconds)?;
+            writeln!(text, "  server CPU per delivery       {:.2} µs", row.cpu_us)?;
+            writeln!(text, "    of it user                  {:.2} µs", row.cpu_user_us)?;
+            writeln!(text, "    of it kernel                {:.2} µs", row.cpu_system_us)?;
+            if let Some(ratio) = row.ratio {
+                writeln!(text, "  to the first size, by round   {ratio:.3}")?;
+            }
+            writeln!(text, "  acknowledged deliveries       {}", row.deliveries)?;
+            writeln!(
+                text,
+                "  on the wire, per delivery     {:.4} resources, {:.0} bytes",
+                row.resources_per_delivery, row.bytes_per_delivery
+            )?;
+            if let Some(latency) = &row.latency {
+                writeln!(text, "  write to last acknowledgment  {latency}")?;
+            }
+            writeln!(text, "  deliveries per second         {:.0}", row.deliveries_per_second)?;
+            writeln!(text, "  CPUs used by others           {:.2}", row.others)?;
+        }
+        Ok(text)
+    }
+}
+
+impl Side {
+    /// Changes one cluster, and waits until all have acknowledged it.
+    async fn update(&mut self) -> Result<Duration> {
+        self.generation += 1;
+        // All over the view: 7919 is prime, and so every cluster has its turn.
+        let generation = usize::try_from(self.generation).unwrap_or(usize::MAX);
+        let n = generation.wrapping_mul(7919) % self.resources;
+        let cluster = resource::cluster(n, self.generation);
+        self.swarm.expect(&resource::name(n));
+        let start = Instant::now();
+        let manifest = resource::manifest(resource::SCOPE, vec![cluster]);
+        let written = self.author.apply(&[manifest]).await.context("change a cluster")?;
+        ensure!(written.changed == 1, "an update changed {} resources", written.changed);
+        self.swarm.acked(ACK).await?;
+        Ok(start.elapsed())
+    }
+
+    /// In all turns.
+    fn on_the_wire(&self) -> Totals {
+        self.turns.iter().fold(Totals::default(), |sum, turn| sum + turn.wire)
+    }
+}
+
+fn micros(time: Duration, n: u64) -> f64 {
+    time.as_secs_f64() * 1e6 / float(n)
+}
+
+fn shown(costs: &[f64], again: f64) -> String {
+    let costs: Vec<String> =
+        costs.iter().chain([&again]).map(|cost| format!("{cost:.2}")).collect();
+    format!("{} µs", costs.join(", "))
+}

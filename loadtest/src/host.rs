@@ -1,0 +1,172 @@
+//! The machine that the figures are of, and who else used it.
+
+use std::{
+    fmt, fs,
+    io::{Seek as _, SeekFrom, Write as _},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+
+use crate::{
+    process::{CpuTime, ticks},
+    stats::{Latencies, float},
+};
+
+/// A CPU, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cpu(usize);
+
+/// Who runs where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pinning {
+    /// Of the server.
+    pub(crate) server: Option<Cpu>,
+}
+
+/// The machine.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Host {
+    pub(crate) cpus: usize,
+    pub(crate) cpu_model: String,
+    pub(crate) memory_gib: u64,
+    pub(crate) kernel: String,
+    /// Of the last minute, at the start of the run: shows whether others were at work.
+    pub(crate) load_average: f64,
+    /// Time of `fdatasync` after 4 KiB, in the directory of the data.
+    pub(crate) fdatasync: Option<Latencies>,
+}
+
+/// What the kernel has counted of all CPUs together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostTime {
+    at: Instant,
+    busy: Duration,
+}
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Pinning {
+    /// Each where the kernel likes.
+    pub(crate) const NONE: Self = Self { server: None };
+
+    /// The server on the first CPU that is allowed, this process on the second. To be called before
+    /// there are other threads: they inherit it.
+    pub(crate) fn apart() -> Result<Self> {
+        let allowed = sched_getaffinity(None).context("read the CPUs that are allowed")?;
+        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let (Some(first), Some(second)) = (cpus.next(), cpus.next()) else {
+            bail!("there is one CPU only: server and clients can not be kept apart (--no-pin)");
+        };
+        let mut own = CpuSet::new();
+        own.set(second);
+        sched_setaffinity(None, &own).with_context(|| format!("move to CPU {second}"))?;
+        Ok(Self { server: Some(Cpu(first)) })
+    }
+}
+
+impl Host {
+    /// Looks at the machine; at the disk that `dir` is on, too.
+    pub(crate) fn look(dir: &Path) -> Result<Self> {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+        let meminfo = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+        let memory = meminfo.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").context("read osrelease")?;
+        let load = fs::read_to_string("/proc/loadavg").context("read /proc/loadavg")?;
+        let load = load.split_whitespace().next().and_then(|load| load.parse().ok());
+        Ok(Self {
+            cpus: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
+            cpu_model: model.unwrap_or("unknown").trim_start_matches([' ', '\t', ':']).to_owned(),
+            memory_gib: memory.unwrap_or(0) >> 20,
+            kernel: kernel.trim().to_owned(),
+            load_average: load.context("/proc/loadavg has no number")?,
+            fdatasync: Latencies::of(fdatasync(dir)?),
+        })
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpus, cpu_model, memory_gib, kernel, load_average, fdatasync } = self;
+        write!(
+            f,
+            "{cpus} CPUs ({cpu_model}), {memory_gib} GiB, Linux {kernel}, load average {load_average:.2}"
+        )?;
+        match fdatasync {
+            Some(times) => write!(f, "\nfdatasync of 4 KiB: {times}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl HostTime {
+    pub(crate) fn now() -> Result<Self> {
+        let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        let busy =
+            busy_ticks(&stat).context("/proc/stat does not begin with the times of all CPUs")?;
+        Ok(Self { at: Instant::now(), busy: ticks(busy) })
+    }
+
+    /// How much of all CPUs was used since then by processes other than those that used `ours`.
+    pub(crate) fn others_since(self, earlier: Self, ours: &[CpuTime]) -> f64 {
+        let ours: Duration = ours.iter().map(|time| time.total()).sum();
+        let busy = self.busy.saturating_sub(earlier.busy).saturating_sub(ours);
+        busy.as_secs_f64() / (self.at - earlier.at).as_secs_f64().max(1e-9)
+    }
+}
+
+/// User, nice, system, interrupts, soft interrupts and stolen time; idle and waiting left out.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let times = stat.lines().next()?.strip_prefix("cpu ")?;
+    let times: Vec<u64> = times.split_whitespace().map_while(|it| it.parse().ok()).collect();
+    [0, 1, 2, 5, 6, 7].into_iter().map(|at| times.get(at)).sum()
+}
+
+fn fdatasync(dir: &Path) -> Result<Vec<Duration>> {
+    const WRITES: usize = 200;
+    const PLACES: u64 = 64;
+    let mut file = tempfile::tempfile_in(dir).context("create a file to sync")?;
+    let block = [7_u8; 4096];
+    (0..WRITES)
+        .map(|n| {
+            let place = crate::stats::count(n) % PLACES * 4096;
+            file.seek(SeekFrom::Start(place))?;
+            file.write_all(&block)?;
+            let start = Instant::now();
+            file.sync_data()?;
+            Ok(start.elapsed())
+        })
+        .collect::<std::io::Result<Vec<_>>>()
+        .context("write and sync a file")
+}
+
+/// Bytes as MB.
+pub(crate) fn mb(bytes: u64) -> f64 {
+    float(bytes) / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_waiting_are_not_busy() {
+        let stat = "cpu  1 2 4 800 1600 8 16 32 64 0\ncpu0 1 2 3\n";
+        assert_eq!(busy_ticks(stat), Some(63));
+        assert_eq!(busy_ticks("cpu  1 2\n"), None);
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        let host = Host::look(&std::env::temp_dir()).unwrap();
+        assert!(host.cpus >= 1 && host.memory_gib >= 1 && !host.kernel.is_empty(), "{host}");
+    }
+}

@@ -1,0 +1,113 @@
+//! What the kernel counts of one process.
+
+use std::{fs, ops::Sub, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use crate::stats::float;
+
+/// A process, by its id.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Process(u32);
+
+/// Time on a CPU so far, of all threads, those that have ended too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CpuTime {
+    user_ticks: u64,
+    system_ticks: u64,
+}
+
+impl Process {
+    pub(crate) fn new(pid: u32) -> Self {
+        Self(pid)
+    }
+
+    pub(crate) fn own() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Time on a CPU so far. Linux scales `utime` and `stime` so that their sum is what the scheduler
+    /// has measured: it is exact to a tick of 10 ms, whenever the timer interrupt came.
+    pub(crate) fn cpu_time(self) -> Result<CpuTime> {
+        let stat = self.read("stat")?;
+        cpu_time(&stat).with_context(|| format!("read /proc/{}/stat: {stat:?}", self.0))
+    }
+
+    /// Bytes of memory in RAM.
+    pub(crate) fn rss(self) -> Result<u64> {
+        let status = self.read("status")?;
+        rss(&status).with_context(|| format!("no VmRSS in /proc/{}/status", self.0))
+    }
+
+    fn read(self, file: &str) -> Result<String> {
+        let path = format!("/proc/{}/{file}", self.0);
+        fs::read_to_string(&path).with_context(|| format!("read {path}"))
+    }
+}
+
+impl CpuTime {
+    pub(crate) fn user(self) -> Duration {
+        ticks(self.user_ticks)
+    }
+
+    pub(crate) fn system(self) -> Duration {
+        ticks(self.system_ticks)
+    }
+
+    pub(crate) fn total(self) -> Duration {
+        self.user() + self.system()
+    }
+}
+
+impl Sub for CpuTime {
+    type Output = Self;
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            user_ticks: self.user_ticks.saturating_sub(earlier.user_ticks),
+            system_ticks: self.system_ticks.saturating_sub(earlier.system_ticks),
+        }
+    }
+}
+
+/// Ticks of the kernel's clock, as time.
+pub(crate) fn ticks(n: u64) -> Duration {
+    Duration::from_secs_f64(float(n) / float(rustix::param::clock_ticks_per_second().max(1)))
+}
+
+fn cpu_time(stat: &str) -> Option<CpuTime> {
+    // The name of the program is in parentheses and may have any character in it.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse().ok();
+    Some(CpuTime { user_ticks: next()?, system_ticks: next()? })
+}
+
+fn rss(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_behind_any_program_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 1 0 5 6 7";
+        let time = cpu_time(stat).unwrap();
+        assert_eq!((time.user_ticks, time.system_ticks), (250, 50));
+        assert_eq!(cpu_time("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn a_process_that_works_uses_time_and_memory() {
+        let own = Process::own();
+        let before = own.cpu_time().unwrap();
+        let mut sum = 0_u64;
+        while (own.cpu_time().unwrap() - before).total() < Duration::from_millis(30) {
+            sum = sum.wrapping_add((0..10_000).sum::<u64>());
+        }
+        assert!(sum > 0);
+        assert!(own.rss().unwrap() > 100_000);
+    }
+}

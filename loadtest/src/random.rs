@@ -1,0 +1,54 @@
+//! Numbers that look random and come again with the same seed.
+
+use std::time::Duration;
+
+/// The generator SplitMix64.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any number.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0. The bias is that of 2^64 over `n`: none that matters here.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.number() % n.max(1)
+    }
+
+    /// A time up to `max`, in microseconds.
+    pub(crate) fn time(&mut self, max: Duration) -> Duration {
+        let micros = u64::try_from(max.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(self.below(micros.saturating_add(1)))
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_numbers_again_and_another_seed_others() {
+        let numbers = |seed| {
+            let mut random = Random::new(seed);
+            (0..100).map(|_| random.below(1000)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(1), numbers(1));
+        assert_ne!(numbers(1), numbers(2));
+        assert!(numbers(1).iter().any(|n| *n < 300) && numbers(1).iter().any(|n| *n > 700));
+    }
+}

@@ -1,0 +1,52 @@
+//! The resources of a load: clusters of about 1 KB.
+
+use chancery_model::types::CLUSTER;
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The scope that every node gets by default.
+pub(crate) const SCOPE: &str = "default";
+/// Endpoints of a cluster; with its names and its padding they make about 1 KB.
+const ENDPOINTS: usize = 24;
+/// Bytes of `alt_stat_name`, which also tells one generation from the next.
+const STAT_NAME_BYTES: usize = 330;
+
+/// The name of cluster `n`.
+pub(crate) fn name(n: usize) -> String {
+    format!("cluster-{n:07}")
+}
+
+/// Cluster `n`. Another generation has other bytes, as many.
+pub(crate) fn cluster(n: usize, generation: u64) -> Value {
+    let name = name(n);
+    let endpoints: Vec<Value> = (0..ENDPOINTS)
+        .map(|at| {
+            let address = format!("10.{}.{}.{}", 100 + n / 10_000 % 100, 100 + n / 100 % 100, 100 + at);
+            json!({"endpoint": {"address": {"socket_address": {"address": address, "port_value": 8080}}}})
+        })
+        .collect();
+    let stat = format!("{name}.{generation:012}.");
+    json!({
+        "@type": CLUSTER,
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "alt_stat_name": format!("{stat:x<STAT_NAME_BYTES$}"),
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+    })
+}
+
+/// A manifest of one document.
+pub(crate) fn manifest(scope: &str, resources: Vec<Value>) -> Value {
+    json!({"scope": scope, "resources": resources})
+}
+
+/// What is known of a name without keeping it.
+pub(crate) fn name_hash(name: &[u8]) -> u64 {
+    xxh3_64(name)
+}
+
+/// What the names of the clusters `0..n` add up to, in any order.
+pub(crate) fn names_hash(n: usize) -> u64 {
+    (0..n).fold(0, |sum: u64, n| sum.wrapping_add(name_hash(name(n).as_bytes())))
+}

@@ -1,0 +1,369 @@
+//! Reads a stream of `DeltaDiscoveryResponse`s as it comes, and keeps none of it.
+//!
+//! A load generator that put together every response of 3 MiB, times a hundred streams, would
+//! measure itself. This one knows three levels (gRPC frame, response, resource) and the few fields
+//! that it is asked for; all the rest is skipped without a copy.
+
+/// Longest string that is kept: names, versions, nonces.
+const STRING_BYTES_MAX: u64 = 1 << 16;
+/// A flag and a length of four bytes stand before each message.
+const PREFIX_BYTES: u64 = 5;
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event<'a> {
+    /// A resource of the response that is being read.
+    Resource { name: &'a [u8], version: &'a [u8] },
+    /// A removed name.
+    Removed { name: &'a [u8] },
+    /// The response is over. `bytes` is its length on the wire, the frame's prefix included.
+    End { nonce: &'a [u8], bytes: u64 },
+}
+
+/// What no server should send.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ScanError {
+    #[error("a message is compressed (flag {0})")]
+    Compressed(u8),
+    #[error("field {field} has the wire type {wire_type}")]
+    WireType { field: u64, wire_type: u64 },
+    #[error("a number has more than 10 bytes")]
+    Number,
+    #[error("field {field} has {len} bytes, of which {left} are left in what holds it")]
+    Overrun { field: u64, len: u64, left: u64 },
+    #[error("a string has {0} bytes")]
+    LongString(u64),
+}
+
+/// Where in the stream the next byte is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Prefix,
+    Key,
+    Length {
+        field: u64,
+    },
+    /// A number whose value nobody wants.
+    Number,
+    Skip(u64),
+    Take {
+        what: What,
+        left: u64,
+    },
+}
+
+/// Strings that are kept until the end of what they belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Nonce,
+    Removed,
+    Version,
+    Name,
+}
+
+/// Reads one stream. Feed it what arrives, cut anywhere.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    step: Step,
+    prefix: Vec<u8>,
+    number: u64,
+    shift: u32,
+    /// Bytes left of the message; and of the resource inside it, if one is being read.
+    left: u64,
+    resource_left: Option<u64>,
+    bytes: u64,
+    nonce: Vec<u8>,
+    removed: Vec<u8>,
+    version: Vec<u8>,
+    name: Vec<u8>,
+}
+
+impl Scanner {
+    pub(crate) fn new() -> Self {
+        Self {
+            step: Step::Prefix,
+            prefix: Vec::new(),
+            number: 0,
+            shift: 0,
+            left: 0,
+            resource_left: None,
+            bytes: 0,
+            nonce: Vec::new(),
+            removed: Vec::new(),
+            version: Vec::new(),
+            name: Vec::new(),
+        }
+    }
+
+    /// Reads on, and tells what it finds.
+    pub(crate) fn feed(
+        &mut self,
+        mut chunk: &[u8],
+        on: &mut impl FnMut(Event<'_>),
+    ) -> Result<(), ScanError> {
+        while let Some((&first, rest)) = chunk.split_first() {
+            match self.step {
+                Step::Prefix => {
+                    chunk = rest;
+                    self.prefix_byte(first, on)?;
+                }
+                Step::Key | Step::Length { .. } | Step::Number => {
+                    chunk = rest;
+                    self.consume(1);
+                    if self.number_byte(first)? {
+                        let number = std::mem::take(&mut self.number);
+                        self.number_done(number)?;
+                        self.close(on);
+                    }
+                }
+                Step::Skip(left) => {
+                    let (done, rest) = split(chunk, left);
+                    chunk = rest;
+                    let left = left - len(done);
+                    self.consume(len(done));
+                    self.step = if left == 0 { Step::Key } else { Step::Skip(left) };
+                    self.close(on);
+                }
+                Step::Take { what, left } => {
+                    let (done, rest) = split(chunk, left);
+                    chunk = rest;
+                    let left = left - len(done);
+                    self.consume(len(done));
+                    self.string(what).extend_from_slice(done);
+                    self.step = Step::Take { what, left };
+                    if left == 0 {
+                        self.taken(what, on);
+                        self.close(on);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn prefix_byte(&mut self, byte: u8, on: &mut impl FnMut(Event<'_>)) -> Result<(), ScanError> {
+        self.prefix.push(byte);
+        let Ok(&[flag, a, b, c, d]) = <&[u8; 5]>::try_from(self.prefix.as_slice()) else {
+            return Ok(());
+        };
+        if flag != 0 {
+            return Err(ScanError::Compressed(flag));
+        }
+        self.prefix.clear();
+        self.left = u64::from(u32::from_be_bytes([a, b, c, d]));
+        self.bytes = self.left + PREFIX_BYTES;
+        self.nonce.clear();
+        self.step = Step::Key;
+        self.close(on);
+        Ok(())
+    }
+
+    /// True if the number is complete.
+    fn number_byte(&mut self, byte: u8) -> Result<bool, ScanError> {
+        if self.shift >= 70 {
+            return Err(ScanError::Number);
+        }
+        self.number |= u64::from(byte & 0x7f).checked_shl(self.shift).unwrap_or(0);
+        self.shift += 7;
+        let is_last = byte & 0x80 == 0;
+        if is_last {
+            self.shift = 0;
+        }
+        Ok(is_last)
+    }
+
+    fn number_done(&mut self, number: u64) -> Result<(), ScanError> {
+        match self.step {
+            Step::Key => {
+                let (field, wire_type) = (number >> 3, number & 7);
+                self.step = match wire_type {
+                    0 => Step::Number,
+                    1 => self.skip(field, 8)?,
+                    2 => Step::Length { field },
+                    5 => self.skip(field, 4)?,
+                    _ => return Err(ScanError::WireType { field, wire_type }),
+                };
+            }
+            Step::Length { field } => self.step = self.field(field, number)?,
+            _ => self.step = Step::Key,
+        }
+        Ok(())
+    }
+
+    /// What to do with a field of so many bytes.
+    fn field(&mut self, field: u64, len: u64) -> Result<Step, ScanError> {
+        let what = match (self.resource_left, field) {
+            (None, 2) => {
+                self.skip(field, len)?;
+                self.version.clear();
+                self.name.clear();
+                self.resource_left = Some(len);
+                return Ok(Step::Key);
+            }
+            (None, 5) => What::Nonce,
+            (None, 6) => What::Removed,
+            (Some(_), 1) => What::Version,
+            (Some(_), 3) => What::Name,
+            _ => return self.skip(field, len),
+        };
+        if len > STRING_BYTES_MAX {
+            return Err(ScanError::LongString(len));
+        }
+        self.skip(field, len)?;
+        self.string(what).clear();
+        Ok(Step::Take { what, left: len })
+    }
+
+    /// Skips so many bytes, if they are there.
+    fn skip(&self, field: u64, len: u64) -> Result<Step, ScanError> {
+        let left = self.resource_left.unwrap_or(self.left).min(self.left);
+        match len > left {
+            true => Err(ScanError::Overrun { field, len, left }),
+            false => Ok(Step::Skip(len)),
+        }
+    }
+
+    fn string(&mut self, what: What) -> &mut Vec<u8> {
+        match what {
+            What::Nonce => &mut self.nonce,
+            What::Removed => &mut self.removed,
+            What::Version => &mut self.version,
+            What::Name => &mut self.name,
+        }
+    }
+
+    fn taken(&mut self, what: What, on: &mut impl FnMut(Event<'_>)) {
+        self.step = Step::Key;
+        if what == What::Removed {
+            on(Event::Removed { name: &self.removed });
+        }
+    }
+
+    fn consume(&mut self, n: u64) {
+        self.left = self.left.saturating_sub(n);
+        self.resource_left = self.resource_left.map(|left| left.saturating_sub(n));
+    }
+
+    /// Ends the resource, and the message, if nothing is left of it.
+    fn close(&mut self, on: &mut impl FnMut(Event<'_>)) {
+        match self.step {
+            Step::Skip(0) => self.step = Step::Key,
+            Step::Take { what, left: 0 } => self.taken(what, on),
+            _ => {}
+        }
+        if self.step != Step::Key {
+            return;
+        }
+        if self.resource_left == Some(0) {
+            self.resource_left = None;
+            on(Event::Resource { name: &self.name, version: &self.version });
+        }
+        if self.left == 0 {
+            on(Event::End { nonce: &self.nonce, bytes: self.bytes });
+            self.step = Step::Prefix;
+        }
+    }
+}
+
+fn split(chunk: &[u8], at: u64) -> (&[u8], &[u8]) {
+    chunk.split_at(usize::try_from(at).unwrap_or(usize::MAX).min(chunk.len()))
+}
+
+fn len(bytes: &[u8]) -> u64 {
+    crate::stats::count(bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{BufMut as _, Bytes, BytesMut};
+    use chancery_proto::discovery::{Any, ControlPlane, DeltaDiscoveryResponse, Resource};
+    use prost::Message as _;
+
+    use super::*;
+
+    fn framed(response: &DeltaDiscoveryResponse) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(0);
+        out.put_u32(u32::try_from(response.encoded_len()).unwrap());
+        response.encode(&mut out).unwrap();
+        out.freeze()
+    }
+
+    fn resource(name: &str, body: usize) -> Resource {
+        Resource {
+            name: name.to_owned(),
+            version: format!("v-{name}"),
+            resource: Some(Any { type_url: "t".into(), value: Bytes::from(vec![0x12; body]) }),
+            aliases: vec!["also".into()],
+            ..Resource::default()
+        }
+    }
+
+    fn stream() -> (Bytes, Vec<String>) {
+        let first = DeltaDiscoveryResponse {
+            system_version_info: "9-x".into(),
+            resources: vec![resource("a", 1000), resource("b", 0), resource("", 3)],
+            type_url: "t".into(),
+            nonce: "n1".into(),
+            removed_resources: vec!["gone".into(), String::new()],
+            control_plane: Some(ControlPlane { identifier: "me".into() }),
+            ..DeltaDiscoveryResponse::default()
+        };
+        let second = DeltaDiscoveryResponse::default();
+        let (one, two) = (framed(&first), framed(&second));
+        let expected = vec![
+            "+a v-a".to_owned(),
+            "+b v-b".to_owned(),
+            "+ v-".to_owned(),
+            "-gone".to_owned(),
+            "-".to_owned(),
+            format!("end n1 {}", one.len()),
+            format!("end  {}", two.len()),
+        ];
+        (Bytes::from([one, two].concat()), expected)
+    }
+
+    fn shown(event: Event<'_>) -> String {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        match event {
+            Event::Resource { name, version } => format!("+{} {}", text(name), text(version)),
+            Event::Removed { name } => format!("-{}", text(name)),
+            Event::End { nonce, bytes } => format!("end {} {bytes}", text(nonce)),
+        }
+    }
+
+    #[test]
+    fn a_stream_reads_the_same_however_it_is_cut() {
+        let (bytes, expected) = stream();
+        for size in [1, 2, 3, 7, 100, 999, bytes.len()] {
+            let mut scanner = Scanner::new();
+            let mut seen = Vec::new();
+            for chunk in bytes.chunks(size) {
+                scanner.feed(chunk, &mut |event| seen.push(shown(event))).unwrap();
+            }
+            assert_eq!(seen, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn what_no_server_should_send_is_an_error() {
+        let error = |bytes: &[u8]| Scanner::new().feed(bytes, &mut |_| {}).unwrap_err();
+        assert_eq!(error(&[1, 0, 0, 0, 1]), ScanError::Compressed(1));
+        assert_eq!(
+            error(&[0, 0, 0, 0, 2, 0x0b, 0]),
+            ScanError::WireType { field: 1, wire_type: 3 }
+        );
+        assert_eq!(
+            error(&[0, 0, 0, 0, 3, 0x2a, 9, 0]),
+            ScanError::Overrun { field: 5, len: 9, left: 1 }
+        );
+        // A string that is longer than the resource that it is in.
+        assert_eq!(
+            error(&[0, 0, 0, 0, 9, 0x12, 2, 0x1a, 5, 0]),
+            ScanError::Overrun { field: 3, len: 5, left: 0 }
+        );
+        assert_eq!(error(&[[0, 0, 0, 0, 20].as_slice(), &[0xff; 11]].concat()), ScanError::Number);
+        let long = [0, 0, 1, 0x80, 0, 0x2a, 0x81, 0x80, 0x04];
+        assert_eq!(error(&long), ScanError::LongString(0x1_0001));
+    }
+}

@@ -1,0 +1,201 @@
+//! The server under load: the real binary, on free ports, in a directory of its own.
+//!
+//! It never outlives the load test: dropping it kills it, and so does the kernel when the thread
+//! that started it ends (`setpriv --pdeathsig`), which has to be the main thread therefore.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    net::TcpStream,
+    process::{Child, ChildStdout, Command},
+    time::timeout,
+};
+
+use crate::{host::Cpu, metrics::Metrics, process::Process};
+
+/// How long a start may take: loading 100k resources, in a debug build, on a busy machine.
+const START: Duration = Duration::from_secs(120);
+const HTTP: Duration = Duration::from_secs(30);
+
+/// How to start a server. Its data stay between starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Launch {
+    binary: PathBuf,
+    dir: PathBuf,
+    cpu: Option<Cpu>,
+}
+
+/// A server that may not be ready yet.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    since: Instant,
+    log: PathBuf,
+}
+
+/// A server that is ready.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    /// Kept open, so that the server can go on to print.
+    _lines: Lines<BufReader<ChildStdout>>,
+    process: Process,
+    pub(crate) xds: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    /// From the start of the process to the line that says that it is ready.
+    pub(crate) started_in: Duration,
+}
+
+impl Launch {
+    /// With its data, its configuration and its log in `dir`.
+    pub(crate) fn new(binary: &Path, dir: &Path, cpu: Option<Cpu>, config: &str) -> Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let launch = Self { binary: binary.to_owned(), dir: dir.to_owned(), cpu };
+        let path = launch.config();
+        std::fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
+        Ok(launch)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.join("chancery.toml")
+    }
+
+    /// Starts the process and does not wait for it.
+    pub(crate) fn spawn(&self) -> Result<Starting> {
+        let log = self.dir.join("chancery.log");
+        let stderr = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("open {}", log.display()))?;
+        // Both programs (util-linux) become the next one: the process id stays.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]);
+        if let Some(cpu) = self.cpu {
+            command.args(["taskset", "--cpu-list", &cpu.to_string()]);
+        }
+        command.arg(&self.binary).args(["serve", "--config"]).arg(self.config());
+        command.arg("--data-dir").arg(self.dir.join("data"));
+        for port in ["--xds", "--admin", "--raft"] {
+            command.args([port, "127.0.0.1:0"]);
+        }
+        let since = Instant::now();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", self.binary.display()))?;
+        let stdout = child.stdout.take().context("the server has no output pipe")?;
+        Ok(Starting { child, lines: BufReader::new(stdout).lines(), since, log })
+    }
+
+    /// Starts the process and waits until it is ready.
+    pub(crate) async fn start(&self) -> Result<Server> {
+        self.spawn()?.ready().await
+    }
+}
+
+impl Starting {
+    /// Waits until it has said where it listens.
+    pub(crate) async fn ready(mut self) -> Result<Server> {
+        match timeout(START, self.addresses()).await {
+            Ok(Ok((xds, admin))) => {
+                let started_in = self.since.elapsed();
+                let pid = self.child.id().context("the server has ended already")?;
+                let process = Process::new(pid);
+                let Self { child, lines: _lines, .. } = self;
+                Ok(Server { child, _lines, process, xds, admin, started_in })
+            }
+            Ok(Err(error)) => Err(error.context(self.last_words())),
+            Err(_) => bail!("the server was not ready after {START:?}; {}", self.last_words()),
+        }
+    }
+
+    async fn addresses(&mut self) -> Result<(SocketAddr, SocketAddr)> {
+        while let Some(line) = self.lines.next_line().await? {
+            if let (Some(xds), Some(admin)) = (address(&line, "xds"), address(&line, "admin")) {
+                return Ok((xds, admin));
+            }
+        }
+        bail!("the server ended: {}", self.child.wait().await?)
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub(crate) async fn kill(mut self) -> Result<()> {
+        self.child.kill().await.context("kill the server")
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let tail = log.get(log.len().saturating_sub(2000)..).unwrap_or_default();
+        format!("its log ends with:\n{}", String::from_utf8_lossy(tail).trim_end())
+    }
+}
+
+impl Server {
+    /// What the kernel counts of it.
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
+    /// What it counts of itself.
+    pub(crate) async fn metrics(&self) -> Result<Metrics> {
+        let page = timeout(HTTP, get(self.admin, "/metrics")).await.context("get /metrics")??;
+        Ok(Metrics::new(page))
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub(crate) async fn kill(mut self) -> Result<()> {
+        self.child.kill().await.context("kill the server")
+    }
+}
+
+/// The address that follows a word in the line that the server prints when it is ready.
+fn address(line: &str, word: &str) -> Option<SocketAddr> {
+    let mut words = line.split([' ', '=', ',', ';', '\t']).filter(|it| !it.is_empty());
+    words.find(|it| it.trim_end_matches(':') == word)?;
+    words.find_map(|it| it.trim_start_matches("http://").parse().ok())
+}
+
+/// The body of a page. HTTP/1.0, so that it comes in one piece and the connection is closed.
+async fn get(at: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(at).await.with_context(|| format!("connect to {at}"))?;
+    let request = format!("GET {path} HTTP/1.0\r\nhost: {at}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    let answer = String::from_utf8(answer).with_context(|| format!("{path} is not text"))?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.lines().next().is_some_and(|line| line.contains(" 200 ")) => {
+            Ok(body.to_owned())
+        }
+        _ => bail!("GET {path} was answered {:?}", answer.lines().next().unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_found_behind_their_names() {
+        let port = |line: &str, word| address(line, word).map(|at| at.port());
+        for line in [
+            "ready: xds=127.0.0.1:1 admin=127.0.0.1:2 raft=127.0.0.1:3",
+            "chancery is ready: xds 127.0.0.1:1, admin http://127.0.0.1:2, raft 127.0.0.1:3",
+        ] {
+            assert_eq!((port(line, "xds"), port(line, "admin")), (Some(1), Some(2)), "{line}");
+        }
+        assert_eq!(port("starting, xds follows", "xds"), None);
+    }
+}

@@ -1,0 +1,364 @@
+//! Many wildcard clients of clusters, on delta aggregated streams, in one thread.
+//!
+//! They are cheap: what arrives is scanned and forgotten ([`Scanner`]). A client knows how many
+//! resources it got and what their names add up to, which is enough to know that it holds all of
+//! them; and after that, whether each response brings exactly the one resource that was changed.
+
+use std::{
+    net::SocketAddr,
+    ops::{Add, Sub},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use chancery_model::types::CLUSTER;
+use chancery_proto::{discovery::DeltaDiscoveryRequest, node::Node};
+use h2::{RecvStream, SendStream, client::SendRequest};
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio::{net::TcpStream, sync::Notify, task::JoinSet, time::timeout};
+
+use crate::{
+    resource,
+    scan::{Event, Scanner},
+    stats::count,
+};
+
+const METHOD: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+/// As Envoy has them.
+const STREAM_WINDOW: u32 = 16 << 20;
+const CONNECTION_WINDOW: u32 = 24 << 20;
+/// Complaints that are kept; the others are counted.
+const COMPLAINTS_MAX: usize = 5;
+
+/// What every client should hold once it is synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Expected {
+    resources: u64,
+    names: u64,
+}
+
+/// What came over the wire, to all clients together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Totals {
+    pub(crate) responses: u64,
+    pub(crate) resources: u64,
+    pub(crate) bytes: u64,
+    /// Responses that were not what was expected.
+    pub(crate) wrong: u64,
+}
+
+/// Connected clients. Dropping it closes all connections.
+#[derive(Debug)]
+pub(crate) struct Swarm {
+    shared: Arc<Shared>,
+    streams: u64,
+    tasks: JoinSet<()>,
+}
+
+/// What the clients and their owner share.
+#[derive(Debug)]
+struct Shared {
+    expected: Expected,
+    /// Clients that hold everything.
+    synced: AtomicU64,
+    /// Hash of the name that was changed.
+    changed: AtomicU64,
+    /// Clients that have acknowledged the change.
+    acked: AtomicU64,
+    responses: AtomicU64,
+    resources: AtomicU64,
+    bytes: AtomicU64,
+    wrong: AtomicU64,
+    complaints: Mutex<Vec<String>>,
+    progress: Notify,
+}
+
+/// One client.
+struct Client {
+    shared: Arc<Shared>,
+    requests: SendStream<Bytes>,
+    is_synced: bool,
+    /// Of the first sync.
+    held: Expected,
+}
+
+/// What one response had.
+#[derive(Default)]
+struct Response {
+    resources: u64,
+    removed: u64,
+    names: u64,
+}
+
+impl Expected {
+    /// The clusters `0..n` of a load.
+    pub(crate) fn clusters(n: usize) -> Self {
+        Self { resources: count(n), names: resource::names_hash(n) }
+    }
+}
+
+impl Add for Totals {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            responses: self.responses + other.responses,
+            resources: self.resources + other.resources,
+            bytes: self.bytes + other.bytes,
+            wrong: self.wrong + other.wrong,
+        }
+    }
+}
+
+impl Sub for Totals {
+    type Output = Self;
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            responses: self.responses - earlier.responses,
+            resources: self.resources - earlier.resources,
+            bytes: self.bytes - earlier.bytes,
+            wrong: self.wrong - earlier.wrong,
+        }
+    }
+}
+
+impl Swarm {
+    /// Opens streams, so many on each connection.
+    pub(crate) async fn connect(
+        xds: SocketAddr,
+        streams: usize,
+        per_connection: usize,
+        expected: Expected,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            expected,
+            synced: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+            acked: AtomicU64::new(0),
+            responses: AtomicU64::new(0),
+            resources: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            complaints: Mutex::default(),
+            progress: Notify::new(),
+        });
+        let mut swarm = Self { shared, streams: count(streams), tasks: JoinSet::new() };
+        let mut connection = None;
+        for n in 0..streams {
+            let sender = match connection.take() {
+                Some(sender) if n % per_connection.max(1) != 0 => sender,
+                _ => swarm.open_connection(xds).await?,
+            };
+            connection = Some(swarm.open_stream(sender, n, xds).await?);
+        }
+        Ok(swarm)
+    }
+
+    async fn open_connection(&mut self, xds: SocketAddr) -> Result<SendRequest<Bytes>> {
+        let socket = TcpStream::connect(xds).await.with_context(|| format!("connect to {xds}"))?;
+        socket.set_nodelay(true)?;
+        let (sender, connection) = h2::client::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .handshake(socket)
+            .await
+            .context("HTTP/2 handshake")?;
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            if let Err(error) = connection.await {
+                shared.complain(format!("a connection broke: {error}"));
+            }
+        });
+        Ok(sender)
+    }
+
+    async fn open_stream(
+        &mut self,
+        sender: SendRequest<Bytes>,
+        n: usize,
+        xds: SocketAddr,
+    ) -> Result<SendRequest<Bytes>> {
+        let mut sender = sender.ready().await.context("wait for a stream to be allowed")?;
+        let request = http::Request::post(format!("http://{xds}{METHOD}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())?;
+        let (response, requests) = sender.send_request(request, false)?;
+        let node = Node {
+            id: format!("loadtest-{n}"),
+            cluster: "loadtest".to_owned(),
+            user_agent_name: "loadtest".to_owned(),
+            ..Node::default()
+        };
+        let mut client = Client {
+            shared: Arc::clone(&self.shared),
+            requests,
+            is_synced: false,
+            held: Expected { resources: 0, names: 0 },
+        };
+        client.send(&DeltaDiscoveryRequest {
+            node: Some(node.encode_to_vec().into()),
+            type_url: CLUSTER.to_owned(),
+            ..DeltaDiscoveryRequest::default()
+        })?;
+        self.tasks.spawn(async move {
+            let shared = Arc::clone(&client.shared);
+            let ran = async {
+                let response = response.await.context("wait for the response's headers")?;
+                let status = response.headers().get("grpc-status").cloned();
+                let mut body = response.into_body();
+                client.run(&mut body).await?;
+                let trailers = body.trailers().await?.unwrap_or_default();
+                let message = trailers.get("grpc-message").cloned();
+                let status = trailers.get("grpc-status").cloned().or(status);
+                bail!("the server ended it, status {status:?}, {message:?}")
+            };
+            let ended: Result<()> = ran.await;
+            if let Err(error) = ended {
+                shared.complain(format!("a stream broke: {error:#}"));
+            }
+        });
+        Ok(sender)
+    }
+
+    /// Waits until all clients hold everything and have said so.
+    pub(crate) async fn synced(&self, patience: Duration) -> Result<()> {
+        let synced = || self.shared.synced.load(Ordering::Relaxed);
+        self.wait(patience, "hold all resources", synced).await
+    }
+
+    /// From now on, each client should get this name, once.
+    pub(crate) fn expect(&self, name: &str) {
+        self.shared.changed.store(resource::name_hash(name.as_bytes()), Ordering::Relaxed);
+        self.shared.acked.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until all clients have acknowledged it.
+    pub(crate) async fn acked(&self, patience: Duration) -> Result<()> {
+        let acked = || self.shared.acked.load(Ordering::Relaxed);
+        self.wait(patience, "have the change", acked).await
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Totals {
+            responses: of(&self.shared.responses),
+            resources: of(&self.shared.resources),
+            bytes: of(&self.shared.bytes),
+            wrong: of(&self.shared.wrong),
+        }
+    }
+
+    /// The first complaints.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        self.shared.complaints.lock().clone()
+    }
+
+    async fn wait(&self, patience: Duration, what: &str, n: impl Fn() -> u64) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while n() < self.streams {
+            let complaints = self.complaints();
+            if !complaints.is_empty() {
+                bail!("{}", complaints.join("; "));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if timeout(left, self.shared.progress.notified()).await.is_err() {
+                bail!("{} of {} clients {what} after {patience:?}", n(), self.streams);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn complain(&self, complaint: String) {
+        self.wrong.fetch_add(1, Ordering::Relaxed);
+        let mut complaints = self.complaints.lock();
+        if complaints.len() < COMPLAINTS_MAX {
+            complaints.push(complaint);
+        }
+        self.progress.notify_one();
+    }
+}
+
+impl Client {
+    fn send(&mut self, request: &DeltaDiscoveryRequest) -> Result<()> {
+        let len = request.encoded_len();
+        let mut frame = BytesMut::with_capacity(len + 5);
+        frame.put_u8(0);
+        frame.put_u32(u32::try_from(len).context("a request of 4 GiB")?);
+        request.encode(&mut frame)?;
+        Ok(self.requests.send_data(frame.freeze(), false)?)
+    }
+
+    async fn run(&mut self, body: &mut RecvStream) -> Result<()> {
+        let mut scanner = Scanner::new();
+        let mut response = Response::default();
+        let mut nonces: Vec<(Response, String)> = Vec::new();
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk?;
+            let shared = &self.shared;
+            scanner.feed(&chunk, &mut |event| match event {
+                Event::Resource { name, .. } => {
+                    response.resources += 1;
+                    response.names = response.names.wrapping_add(resource::name_hash(name));
+                }
+                Event::Removed { .. } => response.removed += 1,
+                Event::End { nonce, bytes } => {
+                    shared.responses.fetch_add(1, Ordering::Relaxed);
+                    shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+                    shared.resources.fetch_add(response.resources, Ordering::Relaxed);
+                    let nonce = String::from_utf8_lossy(nonce).into_owned();
+                    nonces.push((std::mem::take(&mut response), nonce));
+                }
+            })?;
+            body.flow_control().release_capacity(chunk.len())?;
+            for (response, nonce) in nonces.drain(..) {
+                self.send(&DeltaDiscoveryRequest {
+                    type_url: CLUSTER.to_owned(),
+                    response_nonce: nonce,
+                    ..DeltaDiscoveryRequest::default()
+                })?;
+                self.take(&response);
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges a response that has been acknowledged.
+    fn take(&mut self, response: &Response) {
+        let expected = self.shared.expected;
+        if response.removed > 0 {
+            return self.shared.complain(format!("a response removes {} names", response.removed));
+        }
+        if self.is_synced {
+            let changed = self.shared.changed.load(Ordering::Relaxed);
+            if response.resources == 1 && response.names == changed {
+                self.shared.acked.fetch_add(1, Ordering::Relaxed);
+                return self.shared.progress.notify_one();
+            }
+            return self.shared.complain(format!(
+                "a response has {} resources, the one that was changed was expected",
+                response.resources
+            ));
+        }
+        self.held.resources += response.resources;
+        self.held.names = self.held.names.wrapping_add(response.names);
+        if self.held == expected {
+            self.is_synced = true;
+            self.shared.synced.fetch_add(1, Ordering::Relaxed);
+            self.shared.progress.notify_one();
+        } else if self.held.resources >= expected.resources {
+            self.shared.complain(format!(
+                "a client got {} resources, {} different ones were expected",
+                self.held.resources, expected.resources
+            ));
+        }
+    }
+}
