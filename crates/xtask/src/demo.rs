@@ -8,7 +8,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -41,8 +41,8 @@ const FILES: &[&str] = &[
 ];
 
 /// Starts everything, says how to use it, and runs until it is told to stop.
-pub(crate) fn serve(paths: &Paths) -> Result<ExitCode> {
-    let chancery = build(paths, Profile::Release)?;
+pub(crate) fn serve(paths: &Paths, profile: Profile) -> Result<()> {
+    let chancery = build(paths, profile)?;
     let stop = stop_flag()?;
     let mut demo =
         Demo::start(paths, &chancery, paths.target.join("demo"), &Ports::usual()?, stop)?;
@@ -53,7 +53,7 @@ pub(crate) fn serve(paths: &Paths) -> Result<ExitCode> {
     }
     say!("stopping");
     demo.end();
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Starts everything, drives a real Envoy and a real gRPC client through it, and judges.
@@ -235,7 +235,7 @@ impl Demo {
         let mut apply = Command::new(&self.chancery);
         apply.args(["--server", &self.admin, "apply", "-f"]).arg(self.dir.join(file));
         let said = proc::output(&mut apply)?;
-        say!("{}: {}", proc::shown(&apply), said.trim_end());
+        say!("{}\n{}", proc::shown(&apply), said.trim_end());
         Ok(())
     }
 

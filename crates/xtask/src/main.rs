@@ -27,9 +27,9 @@ use say::say;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  demo [--check]         build, start a control plane with sample resources, and say how to point a
+  demo [--check] [--dev] build, start a control plane with sample resources, and say how to point a
                          real Envoy and a real gRPC client at it; --check runs both against it,
-                         moves an endpoint, and exits 0 or 1
+                         moves an endpoint, and exits 0 or 1; --dev takes a debug build
   test [--long] [ARGS]   set up what is missing and run all tests; ARGS go to `cargo test`
                          (with -p, only that package); --long runs the long forms
   verify                 everything that is checked without running tests; changes no file
@@ -56,8 +56,18 @@ fn run() -> Result<ExitCode> {
     let paths = Paths::find()?;
     match args.as_slice() {
         ["setup"] => setup::all(&paths)?,
-        ["demo"] => return demo::serve(&paths),
-        ["demo", "--check"] => demo::check(&paths, demo::Profile::Release)?,
+        ["demo", flags @ ..] => {
+            if let Some(unknown) = flags.iter().find(|flag| !["--check", "--dev"].contains(flag)) {
+                bail!("demo has no {unknown:?}");
+            }
+            let is_dev = flags.contains(&"--dev");
+            let profile = if is_dev { demo::Profile::Dev } else { demo::Profile::Release };
+            if flags.contains(&"--check") {
+                demo::check(&paths, profile)?;
+            } else {
+                demo::serve(&paths, profile)?;
+            }
+        }
         ["test", rest @ ..] => return test(&paths, rest),
         ["verify"] => verify::verify(&paths)?,
         ["fix"] => verify::fix(&paths)?,

@@ -152,7 +152,7 @@ fn the_author_who_waits_is_told_of_the_nack() -> Result<()> {
 
         let apply = |resource: &serde_json::Value| {
             let manifest = serde_json::json!({"resources": [resource]}).to_string();
-            chancery.cli(&["apply", "-f", "-", "--wait"], &manifest)
+            chancery.cli(&["apply", "-f", "-", "--wait=5s"], &manifest)
         };
         let good = apply(&listener(mode, "second", ports::free()?, "main", "second"))?;
         if good["wait"]["settled"] != true {
