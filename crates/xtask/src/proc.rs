@@ -1,6 +1,7 @@
 //! Running other programs: named in every error, and never left behind.
 
 use std::{
+    os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
 };
@@ -80,7 +81,11 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts `command`; `name` is what messages call it.
     pub(crate) fn spawn(name: &str, command: &mut Command) -> Result<Self> {
-        let child = command.spawn().with_context(|| format!("start {}", shown(command)))?;
+        // A group of its own: Ctrl-C in a terminal reaches us alone, and we end the rest in order.
+        let child = command
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start {}", shown(command)))?;
         Ok(Self { child, name: name.to_owned() })
     }
 
