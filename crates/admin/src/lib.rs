@@ -33,7 +33,6 @@ pub use redact::MARK;
 pub use service::AdminDeps;
 
 /// The routes of the admin port.
-#[must_use]
 pub fn router(deps: &AdminDeps) -> Router {
     let service = service::Service::new(deps);
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);

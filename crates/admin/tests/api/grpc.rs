@@ -1,0 +1,132 @@
+//! gRPC: the service, health and reflection.
+
+use chancery_proto::admin::v1 as pb;
+use tonic::Code;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+use crate::support::{Server, clusters};
+
+fn apply(content: &str, options: pb::WriteOptions) -> pb::ApplyRequest {
+    let file = pb::File { name: "web.yaml".into(), content: content.into() };
+    pb::ApplyRequest { files: vec![file], options: Some(options), ..pb::ApplyRequest::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_manifest_names_its_file_in_the_status_or_in_the_answer() {
+    let server = Server::start().await;
+    let bad =
+        "resources:\n- {\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, nam: x}\n";
+    let status = server.grpc().apply(apply(bad, pb::WriteOptions::default())).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().starts_with("web.yaml: document 1: "), "{}", status.message());
+    assert!(!status.details().is_empty());
+
+    let inside = pb::WriteOptions { problems_in_response: true, ..pb::WriteOptions::default() };
+    let response = server.grpc().apply(apply(bad, inside)).await.unwrap().into_inner();
+    assert_eq!((response.problems[0].file.as_str(), response.revision), ("web.yaml", 0));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_have_their_codes() {
+    let server = Server::start().await;
+    let mut client = server.grpc();
+    let none = client.apply(pb::ApplyRequest::default()).await.unwrap_err();
+    assert_eq!(none.code(), Code::InvalidArgument);
+    let ahead = pb::WriteOptions { if_revision: Some(7), ..pb::WriteOptions::default() };
+    let ahead = client.apply(apply(&clusters(&["a"], "1s"), ahead)).await.unwrap_err();
+    assert_eq!(ahead.code(), Code::FailedPrecondition);
+    let node = client.get_node(pb::GetNodeRequest { id: "n".into() }).await.unwrap_err();
+    assert_eq!(node.code(), Code::NotFound);
+    let import = client.import(pb::ImportRequest::default()).await.unwrap_err();
+    assert_eq!(import.code(), Code::InvalidArgument);
+    let large = apply(&"#".repeat(300 << 10), pb::WriteOptions::default());
+    let large = client.apply(large).await.unwrap_err();
+    assert!(large.message().contains("too large"), "{large:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_several_deletes_that_is_not_there_keeps_all() {
+    let server = Server::start().await;
+    let mut client = server.grpc();
+    let request = apply(&clusters(&["a"], "1s"), pb::WriteOptions::default());
+    client.apply(request).await.unwrap();
+    let reference = |name: &str| pb::ResourceRef { r#type: "cds".into(), name: name.into() };
+    let request = pb::DeleteRequest {
+        resources: vec![reference("a"), reference("b")],
+        ..pb::DeleteRequest::default()
+    };
+    let status = client.delete(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    let mut pieces =
+        client.list_resources(pb::ListResourcesRequest::default()).await.unwrap().into_inner();
+    let piece = pieces.message().await.unwrap().unwrap();
+    assert_eq!((piece.revision, piece.resources.len()), (1, 1));
+    assert!(pieces.message().await.unwrap().is_none());
+    server.stop().await;
+}
+
+/// SVC-27: health and reflection are on the admin port, and the health of `xds` follows readiness.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_follows_readiness() {
+    let server = Server::start().await;
+    let mut client = HealthClient::new(server.router.clone());
+    for service in ["", "xds"] {
+        let request = HealthCheckRequest { service: service.into() };
+        let response = client.check(request).await.unwrap().into_inner();
+        assert_eq!(response.status(), ServingStatus::Serving);
+    }
+    let unknown = client.check(HealthCheckRequest { service: "x".into() }).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+
+    let request = HealthCheckRequest { service: "xds".into() };
+    let mut watch = client.watch(request).await.unwrap().into_inner();
+    let first = watch.message().await.unwrap().unwrap();
+    assert_eq!(first.status(), ServingStatus::Serving);
+    server.drain.cancel();
+    let second = watch.message().await.unwrap().unwrap();
+    assert_eq!(second.status(), ServingStatus::NotServing);
+    assert!(watch.message().await.unwrap().is_none(), "a drain waits for no watcher");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reflection_lists_the_services() {
+    let server = Server::start().await;
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut client = ServerReflectionClient::new(server.router.clone());
+    let requests = futures::stream::iter([request]);
+    let mut responses = client.server_reflection_info(requests).await.unwrap().into_inner();
+    let response = responses.message().await.unwrap().unwrap();
+    let Some(MessageResponse::ListServicesResponse(list)) = response.message_response else {
+        panic!("{response:?}");
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    assert!(names.contains(&"chancery.admin.v1.Admin"), "{names:?}");
+    assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_method_is_unimplemented() {
+    let server = Server::start().await;
+    let request = http::Request::builder()
+        .method("POST")
+        .uri("/chancery.admin.v1.Admin/Nothing")
+        .header("content-type", "application/grpc")
+        .body(axum::body::Body::empty())
+        .unwrap();
+    let response = tower::ServiceExt::oneshot(server.router.clone(), request).await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "12");
+    server.stop().await;
+}

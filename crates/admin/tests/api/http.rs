@@ -1,0 +1,321 @@
+//! HTTP and JSON.
+
+use axum::body::Body;
+use http::Request;
+use serde_json::json;
+
+use crate::support::{REQUEST_BYTES_MAX, Server, clusters};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_applied_can_be_read_changed_pruned_and_deleted() {
+    let server = Server::start().await;
+    let applied = server
+        .done("POST", "/v1/apply?label=4fe1&author=ann&reason=why", &clusters(&["a", "b"], "1s"))
+        .await;
+    assert_eq!(applied["revision"], 1);
+    assert_eq!(applied["changed"], 2);
+    assert_eq!(applied["changes"][0]["name"], "a");
+    assert_eq!(applied["changes"][0]["kind"], "added");
+    assert!(applied.get("wait").is_none(), "{applied}");
+
+    let list = server.done("GET", "/v1/resources?type=cds", "").await;
+    assert_eq!(list["revision"], 1);
+    assert_eq!(list["resources"].as_array().unwrap().len(), 2);
+    let a = &list["resources"][0];
+    assert_eq!(a["scope"], "default");
+    assert_eq!(a["type_url"], "type.googleapis.com/envoy.config.cluster.v3.Cluster");
+    assert_eq!(a["version"], applied["changes"][0]["version"]);
+    assert_eq!(a["body"]["connect_timeout"], "1s");
+    let list = server.done("GET", "/v1/resources?without_body=true", "").await;
+    assert!(list["resources"][0].get("body").is_none(), "{list}");
+
+    // The same again changes nothing.
+    let again = server.done("POST", "/v1/apply", &clusters(&["a", "b"], "1s")).await;
+    assert_eq!((&again["revision"], &again["unchanged"]), (&json!(1), &json!(2)));
+
+    let dry =
+        server.done("POST", "/v1/apply?dry_run=true&prune", &clusters(&["a", "c"], "2s")).await;
+    assert_eq!((&dry["revision"], &dry["dry_run"]), (&json!(1), &json!(true)));
+    assert_eq!((&dry["changed"], &dry["removed"]), (&json!(2), &json!(1)));
+    let kinds: Vec<&str> = dry["changes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|change| change["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["updated", "removed", "added"]);
+    let expected = json!([{"path": "connect_timeout", "before": "\"1s\"", "after": "\"2s\""}]);
+    assert_eq!(dry["changes"][0]["differences"], expected);
+    let list = server.done("GET", "/v1/resources?type=cds&name=a", "").await;
+    assert_eq!(list["revision"], 1, "a dry run writes nothing");
+
+    let pruned =
+        server.done("POST", "/v1/apply?prune=true&wait=true", &clusters(&["a"], "2s")).await;
+    assert_eq!((&pruned["revision"], &pruned["removed"]), (&json!(2), &json!(1)));
+    assert_eq!(pruned["wait"]["settled"], true);
+
+    let deleted = server.done("DELETE", "/v1/resources?type=cds&name=a", "").await;
+    assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(3), &json!(1)));
+    let list = server.done("GET", "/v1/resources", "").await;
+    assert_eq!(list, json!({"revision": 3, "resources": []}));
+
+    let history = server.done("GET", "/v1/history?limit=10", "").await;
+    let entries = history["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 3);
+    assert_eq!(entries[2]["label"], "4fe1");
+    assert_eq!((&entries[2]["author"], &entries[2]["reason"]), (&json!("ann"), &json!("why")));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_has_the_status_the_code_and_all_problems() {
+    let server = Server::start().await;
+    let bad = "resources:\n- {\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, nam: x}\n\
+               - {\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: y, type: 77x}\n";
+    let (status, json) = server.call("POST", "/v1/apply", bad).await;
+    assert_eq!(status, 400);
+    let problems = json["error"]["problems"].as_array().unwrap();
+    assert!(problems.len() >= 2, "{json}");
+    assert_eq!(problems[0]["file"], "request body");
+    assert_eq!(problems[0]["document"], 1);
+    assert_eq!(problems[0]["field_path"], "nam");
+    assert!(problems[0]["resource"].as_str().unwrap().starts_with("resources[0]"), "{json}");
+
+    let one = clusters(&["a"], "1s");
+    server.done("POST", "/v1/apply", &one).await;
+    server.done("POST", "/v1/apply", &clusters(&["a"], "2s")).await;
+    for (method, uri, body, status, code, message) in [
+        (
+            "POST",
+            "/v1/apply?if_revision=1",
+            one.as_str(),
+            409,
+            "FAILED_PRECONDITION",
+            "scope \"default\" has changed",
+        ),
+        (
+            "POST",
+            "/v1/apply?if_revision=9",
+            &one,
+            409,
+            "FAILED_PRECONDITION",
+            "revision 9 was expected",
+        ),
+        (
+            "POST",
+            "/v1/apply?prun=true",
+            &one,
+            400,
+            "INVALID_ARGUMENT",
+            "unknown parameter \"prun\"",
+        ),
+        ("POST", "/v1/apply?scope=a%20b", &one, 400, "INVALID_ARGUMENT", "the scope name \"a b\""),
+        ("POST", "/v1/apply?label=a%20b", &one, 400, "INVALID_ARGUMENT", "the label \"a b\""),
+        ("POST", "/v1/apply?dry_run&wait", &one, 400, "INVALID_ARGUMENT", "a dry run"),
+        ("POST", "/v1/apply?wait=2h", &one, 400, "INVALID_ARGUMENT", "longer than the longest"),
+        (
+            "DELETE",
+            "/v1/resources?type=cds&name=zz",
+            "",
+            404,
+            "NOT_FOUND",
+            "\"zz\" in scope \"default\" does not exist",
+        ),
+        (
+            "DELETE",
+            "/v1/resources?type=cds",
+            "",
+            400,
+            "INVALID_ARGUMENT",
+            "needs the parameters type and name",
+        ),
+        (
+            "DELETE",
+            "/v1/assignments?name=zz",
+            "",
+            404,
+            "NOT_FOUND",
+            "there is no assignment \"zz\"",
+        ),
+        (
+            "GET",
+            "/v1/resources?type=nope",
+            "",
+            400,
+            "INVALID_ARGUMENT",
+            "unknown resource type \"nope\"",
+        ),
+        ("GET", "/v1/resources?name=a", "", 400, "INVALID_ARGUMENT", "a name needs a type"),
+        (
+            "GET",
+            "/v1/resources?view_of_node=n",
+            "",
+            404,
+            "NOT_FOUND",
+            "node \"n\" is not connected",
+        ),
+        (
+            "GET",
+            "/v1/describe?type=cds&name=zz",
+            "",
+            404,
+            "NOT_FOUND",
+            "does not exist in any scope",
+        ),
+        ("GET", "/v1/nodes/a%2Fb/c", "", 404, "NOT_FOUND", "node \"a/b/c\" is not connected"),
+        ("GET", "/v1/nodes?state=good", "", 400, "INVALID_ARGUMENT", "no state of a node"),
+        ("GET", "/v1/explain", "", 400, "INVALID_ARGUMENT", "the node's id is empty"),
+        ("GET", "/v1/history?limit=99999", "", 400, "INVALID_ARGUMENT", "at most 10000"),
+        ("GET", "/v1/nothing", "", 404, "NOT_FOUND", "there is nothing at GET /v1/nothing"),
+        ("PUT", "/v1/cluster", "", 405, "UNIMPLEMENTED", "/v1/cluster does not take PUT"),
+    ] {
+        let (got_status, got_code, got_message) = server.refused(method, uri, body).await;
+        assert_eq!(
+            (got_status, got_code.as_str()),
+            (status, code),
+            "{method} {uri}: {got_message}"
+        );
+        assert!(got_message.contains(message), "{method} {uri}: {got_message}");
+    }
+    server.stop().await;
+}
+
+/// OPS-11: a request over the limit is told the limit, however it is sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_over_the_limit_is_refused_with_the_limit() {
+    let server = Server::start().await;
+    let large = "#".repeat(usize::try_from(REQUEST_BYTES_MAX).unwrap() + 1);
+    let (status, code, message) = server.refused("POST", "/v1/apply", &large).await;
+    assert_eq!((status, code.as_str()), (413, "RESOURCE_EXHAUSTED"));
+    assert!(message.contains("262144 bytes"), "{message}");
+    let (status, _, message) = server.refused("POST", "/v1/apply", "\u{1}").await;
+    assert_eq!(status, 400, "{message}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_web_page_can_not_change_anything() {
+    let server = Server::start().await;
+    let request = |method: &str, uri: &str| {
+        let builder =
+            Request::builder().method(method).uri(uri).header("origin", "http://evil.example");
+        builder.body(Body::from(clusters(&["a"], "1s"))).unwrap()
+    };
+    let (status, body) = server.send(request("POST", "/v1/apply")).await;
+    assert_eq!(status, 403, "{body}");
+    let (status, _) = server.send(request("GET", "/v1/resources")).await;
+    assert_eq!(status, 200);
+    assert_eq!(server.done("GET", "/v1/resources", "").await["revision"], 0);
+    server.stop().await;
+}
+
+/// CSDS-14, OPS-19: what the store holds, the API does not show; and what was shown can not be applied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_is_never_shown_and_its_mark_is_not_taken_for_one() {
+    let server = Server::start().await;
+    let secret = |key: &str, certificate: &str| {
+        json!({"resources": [{
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+            "name": "cert",
+            "tls_certificate": {
+                "private_key": {"inline_string": key},
+                "certificate_chain": {"inline_string": certificate},
+            },
+        }]})
+        .to_string()
+    };
+    server.done("POST", "/v1/apply", &secret("very-secret", "one")).await;
+    let mut shown = String::new();
+    for uri in [
+        "/v1/resources",
+        "/v1/describe?type=sds&name=cert",
+        "/v1/explain?node=n&type=sds&name=cert",
+    ] {
+        shown.push_str(&server.done("GET", uri, "").await.to_string());
+    }
+    let dry = server.done("POST", "/v1/apply?dry_run", &secret("another-secret", "two")).await;
+    assert_eq!(dry["changed"], 1);
+    shown.push_str(&dry.to_string());
+    let dry = server.done("POST", "/v1/apply?dry_run", &secret("another-secret", "one")).await;
+    assert_eq!(dry["changes"][0]["differences"][0]["path"], "body", "{dry}");
+    shown.push_str(&dry.to_string());
+    assert!(shown.contains("[redacted]") && !shown.contains("-secret"), "{shown}");
+
+    let (status, _, message) =
+        server.refused("POST", "/v1/apply", &secret("[redacted]", "one")).await;
+    assert_eq!(status, 400);
+    assert!(message.contains("in place of a secret"), "{message}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_many_pieces_is_one_json() {
+    let server = Server::start().await;
+    let names: Vec<String> = (0..2500).map(|n| format!("c{n:04}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    server.done("POST", "/v1/apply", &clusters(&names, "1s")).await;
+    let list = server.done("GET", "/v1/resources", "").await;
+    let listed: Vec<&str> = list["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|resource| resource["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(listed, names);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn assignments_and_cluster_and_version_are_shown() {
+    let server = Server::start().await;
+    let manifest = "assignments:\n- name: edge\n  priority: 10\n  match: {id: \"edge-*\", locality: {region: eu}}\n  \
+                    scopes: [\"node/{node.id}\", default]\n";
+    let applied = server.done("POST", "/v1/apply", manifest).await;
+    assert_eq!((&applied["revision"], &applied["assignments"]), (&json!(1), &json!(1)));
+    let list = server.done("GET", "/v1/assignments", "").await;
+    assert_eq!(
+        list["assignments"][0],
+        json!({
+            "name": "edge",
+            "priority": 10,
+            "match": {"id": "edge-*", "locality": {"region": "eu"}, "metadata": {}},
+            "scopes": ["node/{node.id}", "default"],
+        })
+    );
+    server.done("DELETE", "/v1/assignments?name=edge", "").await;
+    let list = server.done("GET", "/v1/assignments", "").await;
+    assert_eq!(list["assignments"].as_array().unwrap().len(), 1);
+
+    let cluster = server.done("GET", "/v1/cluster", "").await;
+    assert_eq!((&cluster["replica_id"], &cluster["leader"]), (&json!(1), &json!(1)));
+    assert_eq!((&cluster["revision"], &cluster["ready"]), (&json!(2), &json!(true)));
+    assert_eq!(cluster["voters"], json!([1]));
+    let version = server.done("GET", "/v1/version", "").await;
+    assert_eq!(version, json!({"version": "0.0.0-test"}));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn monitoring_is_answered_and_a_draining_replica_is_not_ready() {
+    let server = Server::start().await;
+    let get = |uri: &str| Request::builder().uri(uri).body(Body::empty()).unwrap();
+    assert_eq!(server.send(get("/metrics")).await.1, "chancery_test 1\n");
+    assert_eq!(server.send(get("/healthz")).await.0, 200);
+    assert_eq!(server.send(get("/readyz")).await.0, 200);
+    server.drain.cancel();
+    assert_eq!(server.send(get("/healthz")).await.0, 200);
+    let (status, body) = server.send(get("/readyz")).await;
+    assert_eq!((status.as_u16(), body.as_str()), (503, "the replica is shutting down\n"));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bootstrap_is_imported() {
+    let server = Server::start().await;
+    let bootstrap = "static_resources:\n  clusters:\n  - name: web\n    connect_timeout: 1s\n";
+    let imported = server.done("POST", "/v1/import?scope=mesh", bootstrap).await;
+    assert_eq!((&imported["revision"], &imported["changed"]), (&json!(1), &json!(1)));
+    let list = server.done("GET", "/v1/resources?scope=mesh", "").await;
+    assert_eq!(list["resources"][0]["name"], "web");
+    server.stop().await;
+}

@@ -1,0 +1,206 @@
+//! What is said of connected nodes: state, rejections, waits, and why.
+
+use chancery_model::types::CLUSTER;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Server, clusters, eventually};
+
+async fn in_state(server: &Server, id: &str, state: &str) -> Value {
+    let uri = format!("/v1/nodes/{id}");
+    eventually(
+        async || {
+            let (status, node) = server.call("GET", &uri, "").await;
+            (status.is_success() && node["state"] == state).then_some(node)
+        },
+        &format!("node {id} is {state}"),
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_shown_from_pending_to_acknowledged() {
+    let server = Server::start().await;
+    server.done("POST", "/v1/apply", &clusters(&["web"], "1s")).await;
+    let mut client = Client::open(&server, "edge/1");
+    client.subscribe(CLUSTER).await;
+    let response = client.response().await;
+    in_state(&server, "edge%2F1", "pending").await;
+    client.answer(&response, None).await;
+    let node = in_state(&server, "edge%2F1", "synced").await;
+
+    assert_eq!((&node["id"], &node["cluster"]), (&json!("edge/1"), &json!("edge")));
+    let stream = &node["streams"][0];
+    assert_eq!((&stream["protocol"], &stream["type_url"]), (&json!("delta"), &json!("")));
+    assert_eq!(
+        (&stream["assignment"], &stream["scopes"]),
+        (&json!("default"), &json!(["default"]))
+    );
+    let subscription = &stream["subscriptions"][0];
+    assert_eq!(subscription["type_url"], CLUSTER);
+    assert_eq!(
+        (&subscription["wildcard"], &subscription["state"]),
+        (&json!(true), &json!("synced"))
+    );
+    assert_eq!(subscription["sent_version"], subscription["acked_version"]);
+
+    let list = server.done("GET", "/v1/nodes?id=edge*&state=synced", "").await;
+    assert_eq!(list["nodes"][0], node);
+    let list = server.done("GET", "/v1/nodes?state=nacked", "").await;
+    assert_eq!(list, json!({"nodes": []}));
+
+    let view = server.done("GET", "/v1/resources?view_of_node=edge/1", "").await;
+    assert_eq!(view["resources"][0]["name"], "web");
+    let described = server.done("GET", "/v1/describe?type=cds&name=web", "").await;
+    assert_eq!(described["scopes"][0]["nodes"], json!(["edge/1"]));
+    server.stop().await;
+}
+
+/// Design 4.8: a rejection is shown to the author, with the client's words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
+    let server = Server::start().await;
+    server.done("POST", "/v1/apply", &clusters(&["web"], "1s")).await;
+    let mut client = Client::open(&server, "n1");
+    client.subscribe(CLUSTER).await;
+    let response = client.response().await;
+    client.answer(&response, None).await;
+    in_state(&server, "n1", "synced").await;
+
+    let changed = clusters(&["web"], "2s");
+    let apply = server.done("POST", "/v1/apply?wait=300ms", &changed);
+    let reject = async {
+        let response = client.response().await;
+        client.answer(&response, Some("no such filter")).await;
+    };
+    let (applied, ()) = tokio::join!(apply, reject);
+    assert_eq!(applied["revision"], 2);
+    assert_eq!(applied["wait"]["settled"], false, "{applied}");
+    let unsettled = &applied["wait"]["unsettled"][0];
+    assert_eq!((&unsettled["node"], &unsettled["state"]), (&json!("n1"), &json!("nacked")));
+    assert_eq!(
+        (&unsettled["type_url"], &unsettled["message"]),
+        (&json!(CLUSTER), &json!("no such filter"))
+    );
+
+    let node = in_state(&server, "n1", "nacked").await;
+    assert_eq!(node["streams"][0]["subscriptions"][0]["nack_message"], "no such filter");
+    assert_eq!(node["streams"][0]["nacks"][0]["code"], 13);
+    let described = server.done("GET", "/v1/describe?type=cds&name=web", "").await;
+    assert_eq!(described["nacks"][0]["message"], "no such filter");
+    assert_eq!(described["nacks"][0]["node"], "n1");
+    let explained = server.done("GET", "/v1/explain?node=n1&type=cds&name=web", "").await;
+    let last = explained["conclusions"].as_array().unwrap().last().unwrap().as_str().unwrap();
+    assert!(last.contains("has rejected") && last.ends_with("no such filter"), "{explained}");
+
+    // What repairs it settles the wait.
+    let repaired = clusters(&["web"], "3s");
+    let apply = server.done("POST", "/v1/apply?wait=10s", &repaired);
+    let accept = async {
+        let response = client.response().await;
+        client.answer(&response, None).await;
+    };
+    let (applied, ()) = tokio::join!(apply, accept);
+    assert_eq!(applied["wait"]["settled"], true, "{applied}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_for_a_silent_client_ends_with_its_name() {
+    let server = Server::start().await;
+    let mut client = Client::open(&server, "silent");
+    client.subscribe(CLUSTER).await;
+    eventually(
+        async || server.call("GET", "/v1/nodes/silent", "").await.0.is_success().then_some(()),
+        "the node is there",
+    )
+    .await;
+    let applied = server.done("POST", "/v1/apply?wait=100ms", &clusters(&["web"], "1s")).await;
+    let wait = &applied["wait"];
+    assert_eq!(
+        (&wait["settled"], &wait["unsettled"][0]["node"]),
+        (&json!(false), &json!("silent"))
+    );
+    assert_eq!(wait["unsettled"][0]["state"], "pending");
+    assert!(wait["waited_ms"].as_u64().unwrap() >= 100, "{wait}");
+    drop(client);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_tells_the_way_from_the_node_to_the_resource() {
+    let server = Server::start().await;
+    let assignments = "assignments:\n\
+        - {name: others, priority: 20, match: {cluster: web}, scopes: [web]}\n\
+        - {name: edge, priority: 10, match: {id: \"edge-*\"}, scopes: [default, \"node/{node.id}\", \"zone/{locality.zone}\"]}\n";
+    server.done("POST", "/v1/apply", assignments).await;
+    server.done("POST", "/v1/apply", &clusters(&["web", "low"], "1s")).await;
+    server.done("POST", "/v1/apply?scope=node/edge-1", &clusters(&["web"], "2s")).await;
+    server.done("POST", "/v1/apply?scope=elsewhere", &clusters(&["far"], "2s")).await;
+
+    // Not connected: by its id alone, and it says so.
+    let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=web", "").await;
+    assert_eq!(explained["connected"], false);
+    let conclusions = |explained: &Value| explained["conclusions"].to_string();
+    assert!(conclusions(&explained).contains("is not connected to this replica"), "{explained}");
+    assert_eq!(
+        explained["trials"][0]["reason"], "cluster \"\" does not match \"web\"",
+        "{explained}"
+    );
+    assert_eq!(explained["trials"][1]["matched"], true);
+    assert_eq!(explained["trials"].as_array().unwrap().len(), 2, "the first match decides");
+    let scopes = &explained["scopes"];
+    assert_eq!((&scopes[0]["scope"], &scopes[0]["resources"]), (&json!("default"), &json!(2)));
+    assert_eq!(scopes[0]["shadowed_by"], "node/edge-1");
+    assert_eq!(
+        (&scopes[1]["scope"], &scopes[1]["shadowed_by"]),
+        (&json!("node/edge-1"), &json!(""))
+    );
+    assert_eq!(
+        (&scopes[2]["template"], &scopes[2]["scope"]),
+        (&json!("zone/{locality.zone}"), &json!(""))
+    );
+
+    // Connected: what its streams ask for counts too.
+    let mut client = Client::open(&server, "edge-1");
+    client.subscribe(CLUSTER).await;
+    let response = client.response().await;
+    client.answer(&response, None).await;
+    in_state(&server, "edge-1", "synced").await;
+    let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=web", "").await;
+    assert_eq!(explained["connected"], true);
+    let text = conclusions(&explained);
+    assert!(
+        text.contains("of scope node/edge-1") && text.contains("has acknowledged all"),
+        "{text}"
+    );
+    let explained = server.done("GET", "/v1/explain?node=edge-1&type=eds&name=x", "").await;
+    let text = conclusions(&explained);
+    assert!(text.contains("does not exist in any scope"), "{text}");
+    assert!(text.contains("No stream of the node asks for"), "{text}");
+    let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=far", "").await;
+    let text = conclusions(&explained);
+    assert!(text.contains("is not in the node's scopes; it exists in elsewhere"), "{text}");
+
+    // What the node sees is one resource per name, from the scope on top.
+    let view = server.done("GET", "/v1/resources?view_of_node=edge-1&type=cds", "").await;
+    let seen: Vec<(&str, &str)> = view["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|resource| (resource["scope"].as_str().unwrap(), resource["name"].as_str().unwrap()))
+        .collect();
+    assert_eq!(seen, [("default", "low"), ("node/edge-1", "web")]);
+    let described = server.done("GET", "/v1/describe?type=cds&name=web&scope=default", "").await;
+    assert_eq!(described["scopes"][0]["nodes_shadowed"], 1);
+    assert_eq!(described["scopes"][0]["nodes_total"], 0);
+
+    // Without any assignment there is no answer at all.
+    for name in ["edge", "others", "default"] {
+        server.done("DELETE", &format!("/v1/assignments?name={name}"), "").await;
+    }
+    let node = in_state(&server, "edge-1", "unassigned").await;
+    assert_eq!(node["streams"][0]["assignment"], "");
+    let explained = server.done("GET", "/v1/explain?node=edge-1", "").await;
+    assert!(conclusions(&explained).contains("No assignment matches the node"), "{explained}");
+    server.stop().await;
+}

@@ -1,0 +1,183 @@
+//! A replica in a directory of its own, and a client of its streams.
+
+use std::{future::poll_fn, sync::Arc, time::Duration};
+
+use axum::{Router, body::Body};
+use chancery_admin::AdminDeps;
+use chancery_fanout::{Delivery, Fanout, Intake, Outlet, StreamInfo};
+use chancery_model::Node;
+use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
+use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
+use chancery_store::{Config, Replica};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use prost::Message;
+use serde_json::Value;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
+
+/// A limit for what must not take long.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A replica with its admin API.
+pub(crate) struct Server {
+    pub(crate) router: Router,
+    pub(crate) fanout: Fanout,
+    pub(crate) drain: CancellationToken,
+    replica: Replica,
+    shards: CancellationToken,
+    _directory: tempfile::TempDir,
+}
+
+pub(crate) const REQUEST_BYTES_MAX: u64 = 256 << 10;
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let data_dir = directory.path().join("data");
+        let config = Config { data_dir, free_bytes_min: 0, ..Config::default() };
+        let replica = Replica::open(config).await.unwrap();
+        let shards = CancellationToken::new();
+        let config = chancery_fanout::Config::default();
+        let tracker = TaskTracker::new();
+        let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
+        let drain = CancellationToken::new();
+        let router = chancery_admin::router(&AdminDeps {
+            replica: replica.clone(),
+            fanout: fanout.clone(),
+            metrics: Arc::new(|| "chancery_test 1\n".to_owned()),
+            drain: drain.clone(),
+            request_bytes_max: REQUEST_BYTES_MAX,
+            version: "0.0.0-test",
+        });
+        Self { router, fanout, drain, replica, shards, _directory: directory }
+    }
+
+    /// A client without a socket.
+    pub(crate) fn grpc(&self) -> AdminClient<Router> {
+        AdminClient::new(self.router.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> (StatusCode, String) {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// Status and JSON of a request.
+    pub(crate) async fn call(&self, method: &str, uri: &str, body: &str) -> (StatusCode, Value) {
+        let request =
+            Request::builder().method(method).uri(uri).body(Body::from(body.to_owned())).unwrap();
+        let (status, body) = self.send(request).await;
+        (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
+    }
+
+    /// The JSON of a request that is done.
+    pub(crate) async fn done(&self, method: &str, uri: &str, body: &str) -> Value {
+        let (status, json) = self.call(method, uri, body).await;
+        assert_eq!(status, StatusCode::OK, "{method} {uri}: {json}");
+        json
+    }
+
+    /// Status, code and message of a request that is refused.
+    pub(crate) async fn refused(
+        &self,
+        method: &str,
+        uri: &str,
+        body: &str,
+    ) -> (u16, String, String) {
+        let (status, json) = self.call(method, uri, body).await;
+        assert!(!status.is_success(), "{method} {uri}: {json}");
+        let text = |key: &str| json["error"][key].as_str().unwrap().to_owned();
+        assert!(json["error"]["problems"].is_array(), "{json}");
+        (status.as_u16(), text("code"), text("message"))
+    }
+
+    /// Ends the replica: the threads of its store must not outlive the test.
+    pub(crate) async fn stop(self) {
+        self.shards.cancel();
+        self.replica.shutdown().await.unwrap();
+    }
+}
+
+/// A manifest with clusters.
+pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
+    let cluster = |name: &&str| {
+        format!(
+            "- \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: {name}\n  \
+             connect_timeout: {timeout}\n"
+        )
+    };
+    format!("resources:\n{}", names.iter().map(cluster).collect::<String>())
+}
+
+/// A delta client on an aggregated stream.
+pub(crate) struct Client {
+    intake: Intake,
+    outlet: Outlet,
+    node: Option<Arc<Node>>,
+}
+
+impl Client {
+    pub(crate) fn open(server: &Server, id: &str) -> Self {
+        let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
+        let peer = "127.0.0.1:4242".parse().unwrap();
+        let (intake, outlet) = server.fanout.open(StreamInfo { kind, peer }).unwrap();
+        let node = Node { id: id.to_owned(), cluster: "edge".to_owned(), ..Node::default() };
+        Self { intake, outlet, node: Some(Arc::new(node)) }
+    }
+
+    async fn request(&mut self, request: DeltaRequest) {
+        self.intake.request(Discovery::Delta(request), self.node.take()).await.unwrap();
+    }
+
+    /// Asks for all of a type.
+    pub(crate) async fn subscribe(&mut self, type_url: &str) {
+        self.request(DeltaRequest { type_url: type_url.to_owned(), ..DeltaRequest::default() })
+            .await;
+    }
+
+    /// The next response.
+    pub(crate) async fn response(&mut self) -> DeltaDiscoveryResponse {
+        let next = poll_fn(|cx| self.outlet.poll_next(cx));
+        match tokio::time::timeout(DEADLINE, next).await.expect("a response in time") {
+            Delivery::Message(message) => {
+                let bytes: Vec<u8> = message.flat_map(|chunk| chunk.to_vec()).collect();
+                // gRPC's own 5 bytes come first.
+                DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap()
+            }
+            Delivery::End(end) => panic!("the stream has ended: {end:?}"),
+        }
+    }
+
+    /// Takes the last response, or refuses it with a message.
+    pub(crate) async fn answer(&mut self, response: &DeltaDiscoveryResponse, nack: Option<&str>) {
+        let error_detail =
+            nack.map(|message| ErrorDetail { code: 13, message: message.to_owned() });
+        self.request(DeltaRequest {
+            type_url: response.type_url.to_string(),
+            response_nonce: response.nonce.to_string(),
+            error_detail,
+            ..DeltaRequest::default()
+        })
+        .await;
+        // Asking for more is what tells the shard that the response has left.
+        let more = poll_fn(|cx| self.outlet.poll_next(cx));
+        let none = tokio::time::timeout(Duration::from_millis(20), more).await;
+        assert!(none.is_err(), "nothing else is sent: {none:?}");
+    }
+}
+
+/// Polls `probe` until it gives something.
+pub(crate) async fn eventually<T>(mut probe: impl AsyncFnMut() -> Option<T>, what: &str) -> T {
+    let probing = async {
+        loop {
+            if let Some(found) = probe().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, probing).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
