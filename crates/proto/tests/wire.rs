@@ -1,0 +1,218 @@
+//! The messages that are written by hand are those of the API: each of their fields has the name,
+//! number and kind of Envoy's descriptors, and what one writes the other reads.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use chancery_proto::{
+    discovery::{
+        Any, CacheControl, ControlPlane, DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+        DiscoveryRequest, DiscoveryResponse, Resource, ResourceError, ResourceLocator,
+        ResourceName, Status,
+    },
+    envoy_pool,
+    node::{BuildVersion, Locality, Node, SemanticVersion, UserAgentVersion},
+};
+use prost::Message;
+use prost_reflect::{DynamicMessage, SerializeOptions};
+use serde_json::{Value, json};
+
+/// What Envoy's descriptors say of the bytes, as JSON; a field that is not theirs shows as such.
+fn read_by_descriptor(name: &str, bytes: &[u8]) -> Value {
+    let message = envoy_pool().get_message_by_name(name).unwrap();
+    let decoded = DynamicMessage::decode(message, bytes).unwrap();
+    assert_eq!(decoded.unknown_fields().count(), 0, "{name} has fields that are not in the API");
+    let options = SerializeOptions::new().use_proto_field_name(true);
+    decoded.serialize_with_options(serde_json::value::Serializer, &options).unwrap()
+}
+
+fn written_by_descriptor(name: &str, value: &Value) -> Vec<u8> {
+    let message = envoy_pool().get_message_by_name(name).unwrap();
+    DynamicMessage::deserialize(message, value.clone()).unwrap().encode_to_vec()
+}
+
+fn check<M: Message + Default + PartialEq + std::fmt::Debug>(name: &str, ours: &M, shown: &Value) {
+    assert_eq!(&read_by_descriptor(name, &ours.encode_to_vec()), shown);
+    let theirs = written_by_descriptor(name, shown);
+    assert_eq!(&M::decode(Bytes::from(theirs)).unwrap(), ours);
+}
+
+const NODE: &[u8] = b"\x0a\x01n";
+
+fn status() -> Status {
+    Status { code: 13, message: "no".into(), details: vec![] }
+}
+
+fn locators() -> Vec<ResourceLocator> {
+    vec![ResourceLocator {
+        name: "l".into(),
+        dynamic_parameters: BTreeMap::from([("k".into(), "v".into())]),
+    }]
+}
+
+fn resource_name() -> ResourceName {
+    ResourceName { name: "n".into(), dynamic_parameter_constraints: None }
+}
+
+/// Table 3, requests.
+#[test]
+fn requests_have_the_fields_of_the_api() {
+    let request = DiscoveryRequest {
+        version_info: "1".into(),
+        node: Some(Bytes::from_static(NODE)),
+        resource_names: vec!["a".into(), "b".into()],
+        type_url: "t".into(),
+        response_nonce: "n".into(),
+        error_detail: Some(status()),
+        resource_locators: locators(),
+    };
+    let locator = json!([{"name": "l", "dynamic_parameters": {"k": "v"}}]);
+    check(
+        "envoy.service.discovery.v3.DiscoveryRequest",
+        &request,
+        &json!({
+            "version_info": "1", "node": {"id": "n"}, "resource_names": ["a", "b"],
+            "type_url": "t", "response_nonce": "n",
+            "error_detail": {"code": 13, "message": "no"}, "resource_locators": locator,
+        }),
+    );
+    let request = DeltaDiscoveryRequest {
+        node: Some(Bytes::from_static(NODE)),
+        type_url: "t".into(),
+        resource_names_subscribe: vec!["a".into()],
+        resource_names_unsubscribe: vec!["b".into()],
+        initial_resource_versions: BTreeMap::from([("a".into(), "1".into())]),
+        response_nonce: "n".into(),
+        error_detail: Some(status()),
+        resource_locators_subscribe: locators(),
+        resource_locators_unsubscribe: locators(),
+    };
+    check(
+        "envoy.service.discovery.v3.DeltaDiscoveryRequest",
+        &request,
+        &json!({
+            "node": {"id": "n"}, "type_url": "t", "resource_names_subscribe": ["a"],
+            "resource_names_unsubscribe": ["b"], "initial_resource_versions": {"a": "1"},
+            "response_nonce": "n", "error_detail": {"code": 13, "message": "no"},
+            "resource_locators_subscribe": locator, "resource_locators_unsubscribe": locator,
+        }),
+    );
+}
+
+/// Table 3, responses.
+#[test]
+fn responses_have_the_fields_of_the_api() {
+    let any = Any {
+        type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(),
+        value: Bytes::from_static(b"\x0a\x01c"),
+    };
+    let shown_any = json!({"@type": any.type_url, "name": "c"});
+    let errors =
+        vec![ResourceError { resource_name: Some(resource_name()), error_detail: Some(status()) }];
+    let shown_errors = json!([{
+        "resource_name": {"name": "n"}, "error_detail": {"code": 13, "message": "no"},
+    }]);
+    let control_plane = Some(ControlPlane { identifier: "r1".into() });
+    let response = DiscoveryResponse {
+        version_info: "1".into(),
+        resources: vec![any.clone()],
+        canary: true,
+        type_url: "t".into(),
+        nonce: "n".into(),
+        control_plane: control_plane.clone(),
+        resource_errors: errors.clone(),
+    };
+    check(
+        "envoy.service.discovery.v3.DiscoveryResponse",
+        &response,
+        &json!({
+            "version_info": "1", "resources": [shown_any], "canary": true, "type_url": "t",
+            "nonce": "n", "control_plane": {"identifier": "r1"}, "resource_errors": shown_errors,
+        }),
+    );
+    let resource = Resource {
+        version: "1".into(),
+        resource: Some(any),
+        name: "c".into(),
+        aliases: vec!["d".into()],
+        ttl: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+        cache_control: Some(CacheControl { do_not_cache: true }),
+        resource_name: Some(resource_name()),
+        metadata: Some(Bytes::new()),
+    };
+    let response = DeltaDiscoveryResponse {
+        system_version_info: "1".into(),
+        resources: vec![resource],
+        type_url: "t".into(),
+        nonce: "n".into(),
+        removed_resources: vec!["x".into()],
+        control_plane,
+        removed_resource_names: vec![resource_name()],
+        resource_errors: errors,
+    };
+    check(
+        "envoy.service.discovery.v3.DeltaDiscoveryResponse",
+        &response,
+        &json!({
+            "system_version_info": "1",
+            "resources": [{
+                "version": "1", "resource": shown_any, "name": "c", "aliases": ["d"], "ttl": "1s",
+                "cache_control": {"do_not_cache": true}, "resource_name": {"name": "n"},
+                "metadata": {},
+            }],
+            "type_url": "t", "nonce": "n", "removed_resources": ["x"],
+            "control_plane": {"identifier": "r1"}, "removed_resource_names": [{"name": "n"}],
+            "resource_errors": shown_errors,
+        }),
+    );
+}
+
+#[test]
+fn a_node_has_the_fields_of_the_api() {
+    let version = BuildVersion {
+        version: Some(SemanticVersion { major_number: 1, minor_number: 36, patch: 2 }),
+        metadata: None,
+    };
+    let node = Node {
+        id: "n".into(),
+        cluster: "c".into(),
+        metadata: Some(prost_types::Struct { fields: BTreeMap::new() }),
+        locality: Some(Locality { region: "r".into(), zone: "z".into(), sub_zone: "s".into() }),
+        build_version: String::new(),
+        user_agent_name: "envoy".into(),
+        user_agent_version: Some(UserAgentVersion::Build(version)),
+        client_features: vec!["f".into()],
+    };
+    check(
+        "envoy.config.core.v3.Node",
+        &node,
+        &json!({
+            "id": "n", "cluster": "c", "metadata": {},
+            "locality": {"region": "r", "zone": "z", "sub_zone": "s"},
+            "user_agent_name": "envoy",
+            "user_agent_build_version": {
+                "version": {"major_number": 1, "minor_number": 36, "patch": 2},
+            },
+            "client_features": ["f"],
+        }),
+    );
+}
+
+/// A request that Envoy writes is read, whatever else is in it (SVC-19), and its node stays as bytes.
+#[test]
+fn a_request_is_read_without_its_node() {
+    let node = json!({
+        "id": "n", "user_agent_version": "1", "extensions": [{"name": "x"}],
+        "listening_addresses": [{"pipe": {"path": "p"}}],
+    });
+    let name = "envoy.service.discovery.v3.DiscoveryRequest";
+    let bytes = Bytes::from(written_by_descriptor(name, &json!({"node": node, "type_url": "t"})));
+    let request = DiscoveryRequest::decode(bytes.clone()).unwrap();
+    let node = request.node.unwrap();
+    assert!(bytes.as_ptr_range().contains(&node.as_ptr()), "a slice of the request, not a copy");
+    let node = Node::decode(node).unwrap();
+    assert_eq!(node.id, "n");
+    assert_eq!(node.user_agent_version, Some(UserAgentVersion::Text("1".into())));
+}
