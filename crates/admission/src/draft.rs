@@ -11,6 +11,10 @@ use crate::{
     problem::{Fault, Place, Problem},
 };
 
+/// Largest body of a resource, in bytes: what the strictest reader of a message takes is far less, and
+/// the state counts offsets in 32 bits.
+pub const BODY_BYTES_MAX: usize = 64 << 20;
+
 /// Takes a body that an author has encoded. The bytes are kept as they are (SVC-18), after they were
 /// found to parse as the declared type (SVC-23); a type that is not known is opaque.
 ///
@@ -41,6 +45,10 @@ pub(crate) fn draft(
     name: Option<&str>,
     body: Bytes,
 ) -> Result<ResourceDraft, Fault> {
+    if body.len() > BODY_BYTES_MAX {
+        let rule = format!("has {} bytes, at most {BODY_BYTES_MAX} are allowed", body.len());
+        return Err(Fault::new(rule));
+    }
     let message = message_of(type_url)?;
     let properties = types::properties(type_url);
     let mut found = Found { name_field: properties.name_field, ..Found::default() };
@@ -119,7 +127,7 @@ const EDS: u64 = 3;
 struct Found {
     name_field: Option<&'static str>,
     name: String,
-    /// `Cluster.type`; `cluster_type` of the same oneof is not EDS.
+    /// `Cluster.type`, or the same as the name of a `cluster_type`.
     discovery_type: u64,
     /// `Cluster.eds_cluster_config.service_name`.
     service_name: String,
@@ -149,6 +157,11 @@ impl Visitor for Found {
                         "route_configuration_name",
                         "envoy.config.route.v3.ScopedRouteConfiguration",
                     ) => self.routes.push(text.to_owned()),
+                    ("name", "envoy.config.cluster.v3.Cluster.CustomClusterType")
+                        if text == "envoy.cluster.eds" =>
+                    {
+                        self.discovery_type = EDS;
+                    }
                     ("service_name", "envoy.config.cluster.v3.Cluster.EdsClusterConfig") => {
                         text.clone_into(&mut self.service_name);
                     }

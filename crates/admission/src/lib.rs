@@ -10,6 +10,23 @@
 //! - No input makes it panic, and none makes it take memory out of proportion to its size.
 //! - Every problem names the file, the document, the resource, the field and the rule; all are
 //!   reported, not only the first.
+//!
+//! ```
+//! use chancery_admission::{Manifest, Options, admit};
+//! use chancery_model::ScopeName;
+//!
+//! let manifest = Manifest {
+//!     file: "web.yaml".to_owned(),
+//!     content: "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, nmae: web}]".to_owned(),
+//! };
+//! let options = Options::new(ScopeName::new("default")?);
+//! let problems = admit(&[manifest], &options).unwrap_err();
+//! assert_eq!(
+//!     problems[0].to_string(),
+//!     "web.yaml: document 1: resources[0] Cluster: nmae: Cluster has no such field; did you mean \"name\"?"
+//! );
+//! # Ok::<(), chancery_model::NameError>(())
+//! ```
 
 mod assignments;
 mod bootstrap;
@@ -28,7 +45,7 @@ mod wellknown;
 mod wire;
 
 pub use bootstrap::import_bootstrap;
-pub use draft::draft_from_body;
+pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use manifest::{Manifest, Options, Prune, admit};
 pub use problem::Problem;
 pub use render::body_to_json;

@@ -14,6 +14,12 @@ use crate::{
     time,
 };
 
+/// Most aliases of a resource: they go with it to each client.
+const ALIASES_MAX: usize = 1000;
+/// Most labels of a resource, and the longest key or value in bytes.
+const LABELS_MAX: usize = 100;
+const LABEL_BYTES_MAX: usize = 1024;
+
 const WRAPPER_KEYS: [&str; 5] = ["resource", "name", "ttl", "labels", "aliases"];
 
 /// The resource, or everything that is wrong with it.
@@ -91,14 +97,27 @@ fn ttl(node: &Node) -> Result<Duration, String> {
     }
 }
 
+fn too_many(n: usize, most: usize) -> Fault {
+    Fault::new(format!("has {n} entries, at most {most} are allowed"))
+}
+
 fn labels(node: Option<&Node>, faults: &mut Vec<Fault>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     match node {
         None => {}
+        Some(Node::Map(entries)) if entries.len() > LABELS_MAX => {
+            faults.push(too_many(entries.len(), LABELS_MAX).within("labels"));
+        }
         Some(Node::Map(entries)) => {
             for (key, value) in entries {
                 match value {
-                    Node::Text(value) => drop(labels.insert(key.clone(), value.clone())),
+                    Node::Text(value) if key.len().max(value.len()) <= LABEL_BYTES_MAX => {
+                        labels.insert(key.clone(), value.clone());
+                    }
+                    Node::Text(_) => {
+                        let rule = format!("is longer than {LABEL_BYTES_MAX} bytes");
+                        faults.push(Fault::new(rule).within(&format!("labels[{}]", shown(key))));
+                    }
                     other => {
                         let rule = format!("expected text, found {other}");
                         faults.push(Fault::new(rule).within(&format!("labels[{}]", shown(key))));
@@ -117,6 +136,10 @@ fn aliases(node: Option<&Node>, faults: &mut Vec<Fault>) -> Vec<ResourceName> {
     let mut aliases: Vec<ResourceName> = Vec::new();
     let items = match node {
         None => return aliases,
+        Some(Node::List(items)) if items.len() > ALIASES_MAX => {
+            faults.push(too_many(items.len(), ALIASES_MAX).within("aliases"));
+            return aliases;
+        }
         Some(Node::List(items)) => items,
         Some(other) => {
             faults.push(Fault::new(format!("expected a list, found {other}")).within("aliases"));

@@ -21,6 +21,9 @@ pub(crate) struct Document {
 /// Nesting at which a document is refused. A protobuf reader stops at 100 messages.
 const DEPTH_MAX: usize = 128;
 
+/// Longest text that looks like JSON, is none, and is read again as YAML: nobody writes more by hand.
+const FLOW_YAML_BYTES_MAX: usize = 1 << 20;
+
 /// The documents of a file that have content, and a problem for each that can not be read.
 pub(crate) fn documents(file: &str, content: &str) -> Vec<Result<Document, Problem>> {
     let content = content.strip_prefix('\u{feff}').unwrap_or(content);
@@ -33,7 +36,9 @@ pub(crate) fn documents(file: &str, content: &str) -> Vec<Result<Document, Probl
     let json_problem = if is_json || content.trim_start().starts_with(['{', '[']) {
         match from_json(content) {
             Ok(root) => return present(1, root).into_iter().collect(),
-            Err(problem) if is_json => return vec![Err(in_file(problem))],
+            Err(problem) if is_json || content.len() > FLOW_YAML_BYTES_MAX => {
+                return vec![Err(in_file(problem))];
+            }
             // `{a: b}` is YAML as well.
             Err(problem) => Some(problem),
         }

@@ -236,3 +236,27 @@ fn what_is_wrong_with_a_bootstrap_is_said() {
         assert_eq!(problems.join("\n"), said);
     }
 }
+
+/// `{"@type": …, "value": <base64>}` is an encoded body, whether the type is known or not.
+#[test]
+fn an_encoded_body_of_a_known_type_has_its_name_inside() {
+    let content = "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, value: CgF3EAM=}]";
+    let transaction = admitted(content);
+    assert_eq!(summary(&transaction), ["default Cluster w [\"w\"]"]);
+    assert_eq!(&transaction.upserts[0].draft.body[..], b"\x0a\x01w\x10\x03");
+}
+
+#[test]
+fn only_clusters_that_ask_for_endpoints_have_them_as_children() {
+    for (rest, children) in [
+        ("type: STATIC", "[]"),
+        ("type: STRICT_DNS, eds_cluster_config: {service_name: s}", "[]"),
+        ("type: EDS, eds_cluster_config: {service_name: s}", "[\"s\"]"),
+        ("cluster_type: {name: envoy.cluster.eds}", "[\"w\"]"),
+        ("cluster_type: {name: envoy.clusters.redis}", "[]"),
+    ] {
+        let url = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+        let content = format!("resources: [{{'@type': {url}, name: w, {rest}}}]");
+        assert_eq!(summary(&admitted(&content)), [format!("default Cluster w {children}")]);
+    }
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chancery_admission::{
-    Manifest, Options, admit, body_to_json, draft_from_body, import_bootstrap,
+    BODY_BYTES_MAX, Manifest, Options, admit, body_to_json, draft_from_body, import_bootstrap,
 };
 use chancery_model::{ScopeName, Transaction, TypeUrl, types};
 use chancery_proto::envoy_pool;
@@ -125,6 +125,30 @@ fn many_problems_are_cut_off_and_many_resources_are_not() {
     assert_eq!(admit_one("a.yaml", &content).unwrap().upserts.len(), 5000);
     // A quadratic step would take minutes.
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+}
+
+#[test]
+fn what_goes_with_a_resource_is_limited() {
+    let aliases: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
+    let content = format!(
+        "resources: [{{resource: {{'@type': {}, name: a}}, aliases: ['{}'], labels: {{a: {}}}}}]",
+        types::CLUSTER,
+        aliases.join("','"),
+        "x".repeat(1025)
+    );
+    assert_eq!(
+        admit_one("a.yaml", &content).unwrap_err(),
+        "a.yaml: document 1: resources[0] Cluster \"a\": labels[\"a\"]: is longer than 1024 bytes\n\
+         a.yaml: document 1: resources[0] Cluster \"a\": aliases: has 1001 entries, at most 1000 are \
+         allowed"
+    );
+    let thing = TypeUrl::new("type.googleapis.com/acme.Thing").unwrap();
+    let body = Bytes::from(vec![0; BODY_BYTES_MAX + 1]);
+    let problem = draft_from_body(&thing, Some("t"), body).unwrap_err();
+    assert_eq!(
+        problem.to_string(),
+        "Thing \"t\": has 67108865 bytes, at most 67108864 are allowed"
+    );
 }
 
 const SEEDS: [&str; 4] = [

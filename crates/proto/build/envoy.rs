@@ -13,10 +13,7 @@ use anyhow::{Context, bail};
 
 use crate::{cargo, resolver::Resolver, tree};
 
-/// The package, and the version that the workspace manifest pins: `cargo metadata` is asked which
-/// one is in the graph, and a registry copy is only taken if it is this one.
 const PACKAGE: &str = "envoy-types";
-const VERSION: &str = "0.7.7";
 
 /// Roots of import paths inside the package's `proto` directory.
 const ROOTS: [&str; 8] = [
@@ -50,18 +47,31 @@ pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory of the package's sources.
+/// The directory of the package's sources, in the version that Cargo.lock has.
 fn package(here: &Path) -> anyhow::Result<PathBuf> {
     cargo::rerun_if_env_changed("CARGO_HOME")?;
-    match unpacked() {
+    // Another version makes cargo build and run this script again: it is a dependency of it.
+    let version = locked_version(&here.join("../../Cargo.lock"))?;
+    match unpacked(&version) {
         Some(directory) => Ok(directory),
-        None => from_metadata(here),
+        None => from_metadata(here, &version),
     }
+}
+
+fn locked_version(lock: &Path) -> anyhow::Result<String> {
+    let text = fs::read_to_string(lock).with_context(|| lock.display().to_string())?;
+    let name = format!("name = \"{PACKAGE}\"");
+    let mut lines = text.lines().skip_while(|line| *line != name);
+    lines
+        .nth(1)
+        .and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
+        .map(str::to_owned)
+        .with_context(|| format!("{} has no {PACKAGE}", lock.display()))
 }
 
 /// Where cargo unpacks packages of a registry. It has done so by now, because the package is a
 /// dependency of this build script; no process and no network is needed.
-fn unpacked() -> Option<PathBuf> {
+fn unpacked(version: &str) -> Option<PathBuf> {
     let home = match env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
         None => env::home_dir()?.join(".cargo"),
@@ -73,12 +83,12 @@ fn unpacked() -> Option<PathBuf> {
     registries.sort();
     registries
         .into_iter()
-        .map(|registry| registry.join(format!("{PACKAGE}-{VERSION}")))
+        .map(|registry| registry.join(format!("{PACKAGE}-{version}")))
         .find(|directory| directory.join("proto/data-plane-api").is_dir())
 }
 
 /// Asks cargo: vendored and replaced sources are elsewhere.
-fn from_metadata(here: &Path) -> anyhow::Result<PathBuf> {
+fn from_metadata(here: &Path, version: &str) -> anyhow::Result<PathBuf> {
     let cargo = env::var_os("CARGO").context("cargo sets CARGO")?;
     let target = env::var("TARGET").context("cargo sets TARGET")?;
     let output = Command::new(cargo)
@@ -95,9 +105,9 @@ fn from_metadata(here: &Path) -> anyhow::Result<PathBuf> {
         .as_array()
         .into_iter()
         .flatten()
-        .find(|package| package["name"] == PACKAGE && package["version"] == VERSION)
+        .find(|package| package["name"] == PACKAGE && package["version"] == version)
         .and_then(|package| package["manifest_path"].as_str())
-        .with_context(|| format!("{PACKAGE} {VERSION} is not in the dependency graph"))?;
+        .with_context(|| format!("{PACKAGE} {version} is not in the dependency graph"))?;
     let directory = Path::new(manifest).parent().context("a manifest is in a directory")?;
     Ok(directory.to_owned())
 }
