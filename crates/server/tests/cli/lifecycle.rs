@@ -1,0 +1,126 @@
+//! Start, ready line, restart, end.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{DEADLINE, Server, chancery, clusters, run, signal};
+
+/// Design 8: one line when it is ready, exit 0 on SIGTERM, and the same state afterwards.
+#[test]
+fn the_state_survives_a_restart_and_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let server = Server::start(&data);
+    let applied = server.json(&["apply", "-f", "-"], &clusters(&["a", "b"], "1s"));
+    assert_eq!(applied["revision"], 1);
+    let before = server.json(&["get"], "");
+    let (code, rest) = server.terminate();
+    assert_eq!((code, rest.as_str()), (Some(0), ""), "one line, and no more");
+
+    let mut server = Server::start(&data);
+    assert_eq!(server.json(&["get"], ""), before);
+    server.json(&["apply", "-f", "-"], &clusters(&["c"], "1s"));
+    let before = server.json(&["get"], "");
+    signal(&server.child, Signal::KILL);
+    server.child.wait().unwrap();
+
+    let server = Server::start(&data);
+    assert_eq!(server.json(&["get"], ""), before, "what was acknowledged survives kill -9");
+    assert_eq!(before["revision"], 2);
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_told_and_exits_with_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let server = Server::start(&data);
+    let serve = |data: &std::path::Path, xds: &str| {
+        let mut command = chancery();
+        command.args(["serve", "--admin", "127.0.0.1:0", "--xds", xds, "--data-dir"]).arg(data);
+        command.env("CHANCERY_LOG", "error");
+        run(command, "")
+    };
+    let second = serve(&data, "127.0.0.1:0");
+    assert_eq!((second.code, second.out.as_str()), (1, ""));
+    assert!(second.err.contains("is in use by"), "{}", second.err);
+
+    let taken = serve(&directory.path().join("other"), &server.xds);
+    assert_eq!((taken.code, taken.out.as_str()), (1, ""));
+    let expected = format!("error: cannot listen on {} (xds.address): ", server.xds);
+    assert!(taken.err.contains(&expected), "{}", taken.err);
+
+    let foreign = directory.path().join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("letter.txt"), "not yours").unwrap();
+    let refused = serve(&foreign, "127.0.0.1:0");
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("letter.txt"), "{}", refused.err);
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = Server::start(&directory.path().join("data"));
+    // One that says nothing, one that has said half a request, and one that keeps its connection.
+    let silent = TcpStream::connect(&server.xds).unwrap();
+    let mut half = TcpStream::connect(&server.admin).unwrap();
+    half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nres")
+        .unwrap();
+    let mut idle = TcpStream::connect(&server.admin).unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut first = [0; 15];
+    idle.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+
+    let start = Instant::now();
+    signal(&server.child, Signal::INT);
+    let status = loop {
+        if let Some(status) = server.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(start.elapsed() < DEADLINE, "it has not ended");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(0));
+    drop((silent, half, idle));
+}
+
+#[test]
+fn one_port_answers_http_and_the_log_is_json_if_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let server = Server::start(&data);
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(&server.admin).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(get("/readyz").starts_with("HTTP/1.1 200"), "ready");
+    assert!(get("/metrics").contains("chancery_build_info{version="), "metrics");
+    assert!(get("/v1/cluster").contains("\"ready\":true"), "cluster");
+    assert!(get("/v1/nodes/a%2Fb").starts_with("HTTP/1.1 404"), "an id with a slash");
+    assert_eq!(server.terminate().0, Some(0));
+
+    let mut command = chancery();
+    command.args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"]);
+    command.arg(data.join("IDENTITY")).env("CHANCERY_LOG_FORMAT", "json");
+    let failed = run(command, "");
+    assert_eq!(failed.code, 1);
+    let (log, errors): (Vec<&str>, Vec<&str>) =
+        failed.err.lines().partition(|line| line.starts_with('{'));
+    let first: serde_json::Value = serde_json::from_str(log[0]).unwrap();
+    assert_eq!((&first["level"], &first["message"]), (&json!("INFO"), &json!("starting")));
+    assert!(errors[0].starts_with("error: ") && errors.len() == 1, "{errors:?}");
+}

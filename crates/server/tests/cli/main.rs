@@ -1,0 +1,8 @@
+//! The binary as a user meets it: what it prints, where, and how it exits.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod lifecycle;
+mod support;
+mod usage;
+mod writes;

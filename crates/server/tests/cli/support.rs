@@ -1,0 +1,135 @@
+//! A replica as a process of its own, and commands that talk to it.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// A limit for what must not take long, on a busy machine too.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The binary, with nothing of the environment that could change what it does.
+pub(crate) fn chancery() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chancery"));
+    command.env_clear().env("USER", "tester").stdin(Stdio::null());
+    command
+}
+
+/// A running replica.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) xds: String,
+    pub(crate) admin: String,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Server {
+    pub(crate) fn start(data_dir: &Path) -> Self {
+        let log = File::create(data_dir.with_extension("log")).unwrap();
+        let mut command = chancery();
+        command
+            .args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
+            .arg(data_dir)
+            .env("CHANCERY_STORE_FREE_BYTES_MIN", "1MiB")
+            .stdout(Stdio::piped())
+            .stderr(log);
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let address = |name: &str| {
+            let word = line.split_whitespace().find_map(|word| word.strip_prefix(name));
+            word.unwrap_or_else(|| panic!("no {name} in {line:?}")).to_owned()
+        };
+        let (xds, admin) = (address("xds="), address("admin="));
+        Self { child, xds, admin, stdout }
+    }
+
+    /// Runs a command against it.
+    pub(crate) fn run(&self, args: &[&str]) -> Done {
+        self.run_with_input(args, "")
+    }
+
+    /// The same, with something on the standard input.
+    pub(crate) fn run_with_input(&self, args: &[&str], input: &str) -> Done {
+        let mut command = chancery();
+        command.args(args).env("CHANCERY_SERVER", &self.admin);
+        run(command, input)
+    }
+
+    /// The JSON of a command that is done.
+    pub(crate) fn json(&self, args: &[&str], input: &str) -> Value {
+        let args = [args, ["-o", "json"].as_slice()].concat();
+        let done = self.run_with_input(&args, input);
+        assert_eq!(done.code, 0, "{args:?}: {done:?}");
+        serde_json::from_str(&done.out).unwrap()
+    }
+
+    /// Asks it to end; gives its exit code, and what else it wrote to the standard output.
+    pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
+        signal(&self.child, rustix::process::Signal::TERM);
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < DEADLINE, "it has not ended");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (status.code(), rest)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A test that failed must not leave it behind; one that has ended it has nothing left to end.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+pub(crate) fn run(mut command: Command, input: &str) -> Done {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A command that does not read its input may have gone by now.
+    drop(stdin.write_all(input.as_bytes()));
+    drop(stdin);
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    Done {
+        code: status.code().unwrap(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+/// A manifest with clusters.
+pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
+    let cluster = |name: &&str| {
+        format!(
+            "- \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: {name}\n  \
+             connect_timeout: {timeout}\n"
+        )
+    };
+    format!("resources:\n{}", names.iter().map(cluster).collect::<String>())
+}

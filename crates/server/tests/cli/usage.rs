@@ -1,0 +1,105 @@
+//! Commands that need no server: usage, configuration, help.
+
+use std::fs;
+
+use crate::support::{chancery, run};
+
+fn code_and_error(args: &[&str]) -> (i32, String) {
+    let mut command = chancery();
+    command.args(args).env("CHANCERY_SERVER", "127.0.0.1:1");
+    let done = run(command, "");
+    assert_eq!(done.out, "", "{args:?}");
+    (done.code, done.err)
+}
+
+/// Design 8: 1 is refused or failed, 2 is wrong usage, and the reason is on the standard error.
+#[test]
+fn exit_codes_tell_failure_from_wrong_usage() {
+    for (args, code, text) in [
+        (["apply"].as_slice(), 2, "--file"),
+        (&["frobnicate"], 2, "unrecognized subcommand"),
+        (&["get", "-o", "xml"], 2, "invalid value 'xml'"),
+        (&["delete", "cds"], 2, "<NAME>"),
+        (&["cluster", "add", "2"], 2, "unrecognized subcommand"),
+        (&["serve", "--xds", "nowhere"], 2, "invalid value 'nowhere'"),
+        (&[], 2, "Usage: chancery"),
+        (&["get"], 1, "error: cannot reach the server at 127.0.0.1:1: connection refused"),
+        (&["get", "--server", "not an address"], 1, "is not the address of a server"),
+        (&["apply", "-f", "/nowhere/x.yaml"], 1, "error: /nowhere/x.yaml: No such file"),
+        (
+            &["serve", "--xds", "0.0.0.0:0"],
+            1,
+            "error: xds.address = \"0.0.0.0:0\" (from --xds): is not a loopback",
+        ),
+        (
+            &["serve", "--config", "/nowhere/c.toml"],
+            1,
+            "error: cannot read the configuration file /nowhere/c.toml",
+        ),
+    ] {
+        let (got, error) = code_and_error(args);
+        assert_eq!(got, code, "{args:?}: {error}");
+        assert!(error.contains(text), "{args:?}: {error}");
+        assert!(code == 2 || error.lines().all(|line| line.starts_with("error: ")), "{error}");
+    }
+}
+
+#[test]
+fn help_and_version_and_completions_are_no_failure() {
+    for (args, text) in [
+        (["--help"].as_slice(), "an xds control plane"),
+        (&["apply", "--help"], "--prune"),
+        (&["--version"], "chancery 0."),
+        (&["completions", "bash"], "_chancery"),
+    ] {
+        let mut command = chancery();
+        command.args(args);
+        let done = run(command, "");
+        assert_eq!((done.code, done.err.as_str()), (0, ""), "{args:?}");
+        assert!(done.out.to_lowercase().contains(text), "{args:?}: {}", done.out);
+    }
+}
+
+#[test]
+fn version_without_a_server_tells_its_own() {
+    let mut command = chancery();
+    command.args(["version", "-o", "json", "--server", "127.0.0.1:1"]);
+    let done = run(command, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let json: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(json["server_version"], serde_json::Value::Null);
+}
+
+#[test]
+fn the_configuration_is_checked_and_printed_with_what_overrides_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("chancery.toml");
+    fs::write(&file, "[xds]\naddress = \"127.0.0.1:7000\"\nack_timeout = \"9s\"\n").unwrap();
+    let config = |args: &[&str]| {
+        let mut command = chancery();
+        command.args(["config"]).args(args).arg("--config").arg(&file);
+        command.env("CHANCERY_XDS_ADDRESS", "127.0.0.1:7001");
+        run(command, "")
+    };
+    let checked = config(&["check"]);
+    assert_eq!((checked.code, checked.out.as_str()), (0, "the configuration is valid\n"));
+    let printed = config(&["print"]);
+    assert!(printed.out.contains("address = \"127.0.0.1:7001\"\n"), "{}", printed.out);
+    assert!(printed.out.contains("ack_timeout = \"9s\"\n"), "{}", printed.out);
+    let json: serde_json::Value =
+        serde_json::from_str(&config(&["print", "-o", "json", "--admin", "127.0.0.1:7002"]).out)
+            .unwrap();
+    assert_eq!(json["admin"]["address"], "127.0.0.1:7002");
+    assert_eq!(json["xds"]["address"], "127.0.0.1:7001");
+
+    // What is printed is a configuration.
+    fs::write(&file, printed.out).unwrap();
+    assert_eq!(config(&["check"]).code, 0);
+
+    fs::write(&file, "[xds]\nack_timeout = \"soon\"\n[log]\nformat = \"xml\"\n").unwrap();
+    let refused = config(&["check"]);
+    assert_eq!((refused.code, refused.out.as_str()), (1, ""));
+    assert_eq!(refused.err.lines().count(), 2, "{}", refused.err);
+    assert!(refused.err.contains("error: xds.ack_timeout = \"soon\" (from "), "{}", refused.err);
+}

@@ -1,0 +1,162 @@
+//! apply, get, delete and the rest against a running replica.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::support::{Server, clusters};
+
+#[test]
+fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let applied =
+        server.json(&["apply", "-f", "-", "--label", "4fe1"], &clusters(&["a", "b"], "1s"));
+    assert_eq!(applied["revision"], 1);
+    assert_eq!(
+        (&applied["changed"], &applied["removed"], &applied["unchanged"]),
+        (&json!(2), &json!(0), &json!(0))
+    );
+
+    let text = server.run_with_input(&["apply", "-f", "-"], &clusters(&["a", "b"], "1s"));
+    assert_eq!(
+        (text.code, text.out.as_str()),
+        (0, "revision 1: 0 changed, 0 removed, 2 unchanged\n")
+    );
+
+    let dry = server
+        .run_with_input(&["apply", "-f", "-", "--dry-run", "--prune"], &clusters(&["a"], "2s"));
+    assert_eq!(
+        (dry.code, dry.out.as_str()),
+        (
+            0,
+            "CHANGE   TYPE     NAME  SCOPE\n\
+             updated  cluster  a     default\n\
+             removed  cluster  b     default\n\
+             cluster \"a\" in default:\n\
+             \x20 connect_timeout: \"1s\" -> \"2s\"\n\
+             dry run, nothing written; revision 1: 1 changed, 1 removed, 0 unchanged\n"
+        )
+    );
+    let list = server.json(&["get", "cds"], "");
+    assert_eq!((&list["revision"], list["resources"].as_array().unwrap().len()), (&json!(1), 2));
+
+    let pruned =
+        server.json(&["apply", "-f", "-", "--prune", "--wait=5s"], &clusters(&["a"], "2s"));
+    assert_eq!((&pruned["revision"], &pruned["removed"]), (&json!(2), &json!(1)));
+    assert_eq!(pruned["wait"]["settled"], true);
+
+    let behind =
+        server.run_with_input(&["apply", "-f", "-", "--if-revision", "1"], &clusters(&["a"], "3s"));
+    assert_eq!((behind.code, behind.out.as_str()), (1, ""));
+    assert_eq!(
+        behind.err,
+        "error: scope \"default\" has changed at revision 2, after the expected revision 1\n"
+    );
+    let held = server.json(&["apply", "-f", "-", "--if-revision", "2"], &clusters(&["a"], "3s"));
+    assert_eq!(held["revision"], 3);
+
+    let yaml = server.run(&["get", "cds", "a"]);
+    assert!(yaml.out.starts_with("scope: default\nresources:\n- "), "{}", yaml.out);
+    let again = server.json(&["apply", "-f", "-"], &yaml.out);
+    assert_eq!(
+        (&again["revision"], &again["unchanged"]),
+        (&json!(3), &json!(1)),
+        "what get prints can be applied"
+    );
+
+    let missing = server.run(&["delete", "cds", "a", "zz"]);
+    assert_eq!(missing.code, 1);
+    assert!(missing.err.contains("\"zz\" in scope \"default\" does not exist"), "{}", missing.err);
+    let missing = server.run(&["get", "cds", "zz"]);
+    assert_eq!(
+        (missing.code, missing.err.as_str()),
+        (1, "error: cds \"zz\" does not exist in any scope\n")
+    );
+    let deleted = server.json(&["delete", "cds", "a"], "");
+    assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(4), &json!(1)));
+    assert_eq!(server.run(&["get"]).out, "no resources (revision 4)\n");
+
+    let history = server.json(&["history"], "");
+    assert_eq!(history["entries"][3]["label"], "4fe1");
+    assert_eq!(history["entries"][0]["author"], "tester");
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+/// A refusal names the file as the author knows it, and every problem has a line.
+#[test]
+fn a_directory_is_one_transaction_and_its_problems_name_their_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let manifests = directory.path().join("manifests");
+    fs::create_dir_all(manifests.join("sub")).unwrap();
+    fs::write(manifests.join("a.yaml"), clusters(&["a"], "1s")).unwrap();
+    fs::write(manifests.join("sub/b.json"), r#"{"scope": "other", "resources": []}"#).unwrap();
+    fs::write(manifests.join("sub/c.yml"), clusters(&["c"], "1s").replace("name", "nam")).unwrap();
+    fs::write(manifests.join("notes.txt"), "not a manifest").unwrap();
+    let path = manifests.to_str().unwrap();
+    let refused = server.run(&["apply", "-f", path]);
+    assert_eq!((refused.code, refused.out.as_str()), (1, ""));
+    let lines: Vec<&str> = refused.err.lines().collect();
+    assert!(!lines.is_empty());
+    for line in &lines {
+        assert!(
+            line.starts_with(&format!("error: {path}/sub/c.yml: document 1: resources[0]")),
+            "{line}"
+        );
+    }
+    assert_eq!(server.json(&["get"], "")["revision"], 0, "nothing of it is applied");
+
+    fs::remove_file(manifests.join("sub/c.yml")).unwrap();
+    fs::write(manifests.join("sub/c.yml"), clusters(&["c"], "1s")).unwrap();
+    let applied = server.json(&["apply", "-f", path], "");
+    assert_eq!((&applied["revision"], &applied["changed"]), (&json!(1), &json!(2)));
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn everything_else_answers_in_text_and_in_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    server.json(&["apply", "-f", "-"], &clusters(&["web"], "1s"));
+    let bootstrap = directory.path().join("envoy.yaml");
+    fs::write(
+        &bootstrap,
+        "static_resources: {clusters: [{name: imported, connect_timeout: 1s}]}\n",
+    )
+    .unwrap();
+    let imported = server.json(&["import", bootstrap.to_str().unwrap(), "--scope", "mesh"], "");
+    assert_eq!((&imported["revision"], &imported["changed"]), (&json!(2), &json!(1)));
+
+    for (args, text, key) in [
+        (["get"].as_slice(), "TYPE     NAME      SCOPE", "resources"),
+        (&["get", "cds", "web", "--scope", "default"], "name: web", "resources"),
+        (&["describe", "cds", "web"], "seen by   no connected node", "scopes"),
+        (&["nodes"], "no nodes", "nodes"),
+        (&["explain", "n", "cds", "web"], "is not connected to this replica", "conclusions"),
+        (&["assignments", "list"], "every node", "assignments"),
+        (&["cluster", "status"], "replica   1, leader", "voters"),
+        (&["history"], "REVISION", "entries"),
+        (&["version"], "server 0.", "server_version"),
+    ] {
+        let done = server.run(args);
+        assert_eq!((done.code, done.err.as_str()), (0, ""), "{args:?}");
+        assert!(done.out.contains(text), "{args:?}: {}", done.out);
+        let json = server.json(args, "");
+        assert!(json.get(key).is_some(), "{args:?}: {json}");
+    }
+    let node = server.run(&["node", "a/b"]);
+    assert_eq!(
+        (node.code, node.err.as_str()),
+        (1, "error: node \"a/b\" is not connected to this replica\n")
+    );
+
+    let deleted = server.run(&["assignments", "delete", "default", "-o", "json"]);
+    assert_eq!(deleted.code, 0, "{deleted:?}");
+    let deleted = server.run(&["assignments", "delete", "default"]);
+    assert_eq!(
+        (deleted.code, deleted.err.as_str()),
+        (1, "error: there is no assignment \"default\"\n")
+    );
+    assert_eq!(server.terminate().0, Some(0));
+}
