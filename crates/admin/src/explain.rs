@@ -261,21 +261,28 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
             (false, 1) => "1 resource by name".to_owned(),
             (false, n) => format!("{n} resources by name"),
         };
+        let named = match about {
+            About::Resource(_) if !subscription.wildcard => {
+                " (which names, only the client can tell)"
+            }
+            _ => "",
+        };
+        let asked = format!("{asked} of {name}{named}");
         let acked = subscription.acked.as_ref().map(ToString::to_string);
         let acked = acked.unwrap_or_else(|| "nothing".to_owned());
         out.push(match subscription.state {
             SyncState::Synced => {
-                format!("It asks for {asked} of {name}, and has acknowledged all (version {acked}).")
+                format!("It asks for {asked}, and has acknowledged all (version {acked}).")
             }
-            SyncState::Idle => format!("It asks for {asked} of {name}; there is nothing to send."),
+            SyncState::Idle => format!("It asks for {asked}; there is nothing to send."),
             SyncState::Pending => format!(
-                "It asks for {asked} of {name}; something is being sent or not yet acknowledged (acknowledged: {acked})."
+                "It asks for {asked}; something is being sent or not yet acknowledged (acknowledged: {acked})."
             ),
             SyncState::Nacked => {
                 let message = subscription.nack.as_ref().map(|nack| nack.message.as_str());
                 let message = message.unwrap_or_default();
                 format!(
-                    "It asks for {asked} of {name}, and has rejected what it was sent (still uses: {acked}): {message}"
+                    "It asks for {asked}, and has rejected what it was sent (still uses: {acked}): {message}"
                 )
             }
         });

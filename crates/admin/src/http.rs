@@ -7,7 +7,10 @@ use std::{convert::Infallible, sync::Arc};
 use axum::{
     Router,
     body::{Body, to_bytes},
-    extract::{Path, Query, Request, State, rejection::QueryRejection},
+    extract::{
+        Path, Query, Request, State,
+        rejection::{PathRejection, QueryRejection},
+    },
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
@@ -36,9 +39,9 @@ struct Http {
 type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// The HTTP routes. The fallback answers paths that are not known, those of gRPC too.
-pub(crate) fn add_routes(router: Router, deps: &AdminDeps) -> Router {
+pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> Router {
     let http = Http {
-        service: Service::new(deps),
+        service,
         metrics: Arc::clone(&deps.metrics),
         request_bytes_max: deps.request_bytes_max,
     };
@@ -244,9 +247,14 @@ async fn list_nodes(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(list.await)
 }
 
-async fn get_node(State(http): State<Http>, Path(id): Path<String>, pairs: Pairs) -> Response {
+async fn get_node(
+    State(http): State<Http>,
+    id: Result<Path<String>, PathRejection>,
+    pairs: Pairs,
+) -> Response {
     let get = async {
         params(pairs)?.finish()?;
+        let Path(id) = id.map_err(|error| AdminError::Parameter(error.body_text()))?;
         http.service.get_node(pb::GetNodeRequest { id }).await
     };
     answer(get.await)

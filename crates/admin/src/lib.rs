@@ -16,6 +16,7 @@ mod grpc;
 mod health;
 mod http;
 pub mod json;
+mod metrics;
 mod nodes;
 mod params;
 mod redact;
@@ -29,6 +30,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 pub use error::{AdminError, problem_line};
+pub use metrics::METRICS;
 pub use redact::MARK;
 pub use service::AdminDeps;
 
@@ -46,8 +48,8 @@ pub fn router(deps: &AdminDeps) -> Router {
     };
     const READABLE: &str = "the build wrote the descriptors, and a test reads them";
     let routes = Routes::new(admin)
-        .add_service(HealthServer::new(health::GrpcHealth(service)))
+        .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));
-    http::add_routes(routes.prepare().into_axum_router(), deps)
+    http::add_routes(routes.prepare().into_axum_router(), service, deps)
 }

@@ -4,7 +4,13 @@ use std::sync::Arc;
 
 use chancery_fanout::Fanout;
 use chancery_store::Replica;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+
+/// Large inputs that are read at a time. A manifest takes many times its size while it is read: further ones wait.
+const LARGE_INPUTS_MAX: usize = 2;
 
 /// What the admin API works with.
 #[derive(Clone)]
@@ -39,6 +45,8 @@ pub(crate) struct Service {
     pub(crate) fanout: Fanout,
     pub(crate) drain: CancellationToken,
     pub(crate) version: &'static str,
+    pub(crate) large_inputs: Arc<Semaphore>,
+    pub(crate) metrics: Metrics,
 }
 
 impl Service {
@@ -48,6 +56,8 @@ impl Service {
             fanout: deps.fanout.clone(),
             drain: deps.drain.clone(),
             version: deps.version,
+            large_inputs: Arc::new(Semaphore::new(LARGE_INPUTS_MAX)),
+            metrics: Metrics::new(),
         }
     }
 

@@ -14,6 +14,7 @@ use chancery_model::{
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::TransactError;
+use tracing::debug;
 
 use crate::{
     AdminError,
@@ -97,23 +98,32 @@ fn refused(problems: Vec<chancery_admission::Problem>) -> AdminError {
     AdminError::Input(problems.into_iter().map(problem).collect())
 }
 
-/// Runs `work` here if it is small, else on a thread for blocking work.
-async fn off_the_loop<T: Send + 'static>(
-    is_small: bool,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, AdminError> {
-    if is_small {
-        return Ok(work());
-    }
-    tokio::task::spawn_blocking(work).await.map_err(|error| AdminError::Internal(error.to_string()))
-}
-
 impl Service {
+    /// Runs `work` here if it is small, else on a thread for blocking work.
+    async fn off_the_loop<T: Send + 'static>(
+        &self,
+        is_small: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, AdminError> {
+        if is_small {
+            return Ok(work());
+        }
+        let internal = |error: &dyn std::error::Error| AdminError::Internal(error.to_string());
+        let _place = self.large_inputs.acquire().await.map_err(|error| internal(&error))?;
+        tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error))
+    }
+
     /// Publishes manifests.
     pub(crate) async fn apply(
         &self,
         request: pb::ApplyRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
+        let result = self.try_apply(request).await;
+        self.metrics.on_write(&result);
+        result
+    }
+
+    async fn try_apply(&self, request: pb::ApplyRequest) -> Result<pb::WriteResponse, AdminError> {
         let checked = check(request.options)?;
         let scope = scope(&request.scope)?;
         if request.files.is_empty() {
@@ -132,12 +142,22 @@ impl Service {
             meta: checked.meta.clone(),
         };
         let read = move || chancery_admission::admit(&manifests, &options);
-        let transaction = off_the_loop(bytes <= INLINE_BYTES_MAX, read).await?.map_err(refused)?;
+        let transaction =
+            self.off_the_loop(bytes <= INLINE_BYTES_MAX, read).await?.map_err(refused)?;
         self.commit(transaction, checked).await
     }
 
     /// Publishes the static resources of an Envoy bootstrap.
     pub(crate) async fn import(
+        &self,
+        request: pb::ImportRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let result = self.try_import(request).await;
+        self.metrics.on_write(&result);
+        result
+    }
+
+    async fn try_import(
         &self,
         request: pb::ImportRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
@@ -148,7 +168,7 @@ impl Service {
             .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
         let is_small = file.content.len() <= INLINE_BYTES_MAX;
         let read = move || chancery_admission::import_bootstrap(&file.name, &file.content, &scope);
-        let drafts = off_the_loop(is_small, read).await?.map_err(refused)?;
+        let drafts = self.off_the_loop(is_small, read).await?.map_err(refused)?;
         let upserts = drafts.into_iter().map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
         self.commit(transaction, checked).await
@@ -156,6 +176,15 @@ impl Service {
 
     /// Deletes resources that are there.
     pub(crate) async fn delete(
+        &self,
+        request: pb::DeleteRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let result = self.try_delete(request).await;
+        self.metrics.on_write(&result);
+        result
+    }
+
+    async fn try_delete(
         &self,
         request: pb::DeleteRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
@@ -184,6 +213,15 @@ impl Service {
         &self,
         request: pb::DeleteAssignmentRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
+        let result = self.try_delete_assignment(request).await;
+        self.metrics.on_write(&result);
+        result
+    }
+
+    async fn try_delete_assignment(
+        &self,
+        request: pb::DeleteAssignmentRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
         let checked = check(request.options)?;
         let mut transaction = transaction(&checked);
         let name = request.name;
@@ -206,20 +244,25 @@ impl Service {
         let before = self.replica.state();
         let operations = transaction.upserts.len() + transaction.deletes.len();
         let is_small = operations <= INLINE_OPERATIONS_MAX && transaction.prune.is_empty();
+        let start = Instant::now();
         let state = Arc::clone(&before);
-        let (transaction, tried) = off_the_loop(is_small, move || {
-            let tried = state.apply(&transaction);
-            (transaction, tried)
-        })
-        .await?;
+        let (transaction, tried) = self
+            .off_the_loop(is_small, move || {
+                let tried = state.apply(&transaction);
+                (transaction, tried)
+            })
+            .await?;
         match checked.effect {
-            Effect::DryRun => dry_run(before, tried, is_small).await,
+            Effect::DryRun => self.dry_run(before, tried, is_small).await,
             Effect::Committed => {
+                let author = checked.meta.author;
                 let summary = match self.replica.transact(transaction).await {
                     Ok(Outcome::Committed(summary)) => summary,
                     Ok(Outcome::Refused(refusal)) => return Err(refusal.into()),
                     Err(error) => return Err(not_committed(&error)),
                 };
+                self.metrics.write_seconds.record(start.elapsed());
+                debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");
                 let mut response = respond(&summary);
                 let in_order = summary.revision == tried.state.revision
                     && tried.outcome == Outcome::Committed(summary);
@@ -234,6 +277,24 @@ impl Service {
                 Ok(response)
             }
         }
+    }
+
+    /// What a transaction would change.
+    async fn dry_run(
+        &self,
+        before: Arc<State>,
+        tried: Applied,
+        is_small: bool,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let summary = match tried.outcome {
+            Outcome::Committed(summary) => summary,
+            Outcome::Refused(refusal) => return Err(refusal.into()),
+        };
+        let revision = before.revision;
+        let list = move || changes::list(&before, &tried.changes, Effect::DryRun);
+        let (changes, changes_omitted) = self.off_the_loop(is_small, list).await?;
+        let response = respond(&Summary { revision, ..summary });
+        Ok(pb::WriteResponse { dry_run: true, changes, changes_omitted, ..response })
     }
 
     /// Asks again and again who has not acknowledged, until nobody is left or the time is up.
@@ -287,22 +348,6 @@ fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
         })
         .collect();
     if problems.is_empty() { Ok(()) } else { Err(AdminError::Input(problems)) }
-}
-
-async fn dry_run(
-    before: Arc<State>,
-    tried: Applied,
-    is_small: bool,
-) -> Result<pb::WriteResponse, AdminError> {
-    let summary = match tried.outcome {
-        Outcome::Committed(summary) => summary,
-        Outcome::Refused(refusal) => return Err(refusal.into()),
-    };
-    let revision = before.revision;
-    let list = move || changes::list(&before, &tried.changes, Effect::DryRun);
-    let (changes, changes_omitted) = off_the_loop(is_small, list).await?;
-    let response = respond(&Summary { revision, ..summary });
-    Ok(pb::WriteResponse { dry_run: true, changes, changes_omitted, ..response })
 }
 
 fn respond(summary: &Summary) -> pb::WriteResponse {

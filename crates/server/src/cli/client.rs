@@ -86,6 +86,11 @@ pub(crate) fn refusal(status: &Status) -> Failure {
     match (status.code(), status.message()) {
         (Code::Unimplemented, "") => Failure::new("the server does not know this command"),
         (code, "") => Failure::new(format_args!("the server answered {code:?} without a reason")),
+        (Code::OutOfRange, message) if message.contains("message length too large") => {
+            Failure::new(format_args!(
+                "the input is larger than the server takes at once (admin.request_bytes_max): {message}"
+            ))
+        }
         (Code::Unavailable | Code::Unknown, message) => {
             Failure::new(format_args!("the server could not answer: {message}"))
         }

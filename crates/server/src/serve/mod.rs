@@ -92,33 +92,26 @@ async fn serve(
         .map_err(|error| Failure::new(format_args!("cannot take signals: {error}")))?;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
-    let replica = tokio::select! {
-        opened = Replica::open(config.store()) => opened.map_err(Failure::new)?,
-        signal = signals.next() => {
-            // Nothing was promised to anybody yet.
-            return Err(Failure::new(format_args!("ended by {signal} while starting")));
-        }
-    };
-    let running = Running::start(config, replica.clone(), metrics).await;
-    let ended = match running {
-        Ok(mut running) => {
-            let announced = announce(&running, out);
-            let reason = match &announced {
-                Ok(()) => running.until_ended(&mut signals).await,
-                Err(_) => Ended::Signal("a closed standard output"),
-            };
-            let drained = running.stop(config, &reason);
-            tokio::select! {
-                () = drained => {}
-                signal = signals.next() => {
-                    warn!(signal, "second signal: ending at once");
-                    signals::end_now();
+    let (replica, mut signal) = open(config, &mut signals).await?;
+    let mut ended = Ok(());
+    if signal.is_none() {
+        match Running::start(config, replica.clone(), metrics).await {
+            Ok(mut running) => {
+                announce(&running, out);
+                let reason = running.until_ended(&mut signals).await;
+                tokio::select! {
+                    () = running.stop(config, &reason) => {}
+                    _ = signals.next() => signals::end_now(),
+                }
+                match reason {
+                    Ended::Signal(name) => signal = Some(name),
+                    Ended::Part(reason) => ended = Err(Failure::new(reason)),
                 }
             }
-            announced.and_then(|()| reason.into_result())
+            Err(failure) => ended = Err(failure),
         }
-        Err(failure) => Err(failure),
-    };
+    }
+    info!(signal, "closing the store");
     let closed = tokio::select! {
         closed = timeout(STORE_TIMEOUT, replica.shutdown()) => closed,
         _ = signals.next() => signals::end_now(),
@@ -134,11 +127,31 @@ async fn serve(
     ended
 }
 
-/// The one line on the standard output.
-fn announce(running: &Running, out: &mut dyn Write) -> Result<(), Failure> {
-    writeln!(out, "chancery ready xds={} admin={}", running.xds_address, running.admin_address)?;
-    out.flush()?;
-    Ok(())
+/// Opens the store. A signal in the meantime is given back: the store has to be open to be closed in order.
+async fn open(
+    config: &Config,
+    signals: &mut Signals,
+) -> Result<(Replica, Option<&'static str>), Failure> {
+    let opening = Replica::open(config.store());
+    tokio::pin!(opening);
+    let signal = tokio::select! {
+        opened = &mut opening => return Ok((opened.map_err(Failure::new)?, None)),
+        signal = signals.next() => signal,
+    };
+    info!(signal, "ending as soon as the store is open");
+    tokio::select! {
+        opened = opening => Ok((opened.map_err(Failure::new)?, Some(signal))),
+        _ = signals.next() => signals::end_now(),
+    }
+}
+
+/// The one line on the standard output. A replica serves on if nobody reads it.
+fn announce(running: &Running, out: &mut dyn Write) {
+    let line =
+        format!("chancery ready xds={} admin={}", running.xds_address, running.admin_address);
+    if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
+        warn!(%error, "cannot write the ready line");
+    }
 }
 
 /// Why a replica ends.
@@ -146,15 +159,6 @@ enum Ended {
     Signal(&'static str),
     /// A part that runs for ever has ended.
     Part(String),
-}
-
-impl Ended {
-    fn into_result(self) -> Result<(), Failure> {
-        match self {
-            Self::Signal(_) => Ok(()),
-            Self::Part(reason) => Err(Failure::new(reason)),
-        }
-    }
 }
 
 /// The parts of a replica at work.
