@@ -1,7 +1,8 @@
-//! `docs/metrics.md`: every metric, its kind and its help, from the `METRICS` table of each crate.
+//! `docs/metrics.md`: every metric, its kind and its help, from the `METRICS` table of each crate and from
+//! single `describe_gauge!("name", "help")`.
 //!
-//! The tables are also what a running server describes its metrics with, so that the page and the
-//! `/metrics` endpoint say the same. A metric that is in no table is a complaint.
+//! These are also what a running server describes its metrics with, so that the page and the `/metrics`
+//! endpoint say the same. A metric that nothing describes is a complaint.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,6 +60,7 @@ fn generate(paths: &Paths) -> Result<String> {
             .entry(name)
             .or_default()
             .extend(table(&file.text).with_context(|| format!("read METRICS in {}", file.path))?);
+        by_crate.entry(name).or_default().extend(described(&file.text));
     }
     let known: BTreeSet<&str> =
         by_crate.values().flatten().map(|metric| metric.name.as_str()).collect();
@@ -68,7 +70,7 @@ fn generate(paths: &Paths) -> Result<String> {
         .filter(|name| !known.contains(base_name(name)))
         .collect();
     if !unknown.is_empty() {
-        bail!("metrics that are in no METRICS table: {unknown:?}");
+        bail!("metrics that no METRICS table and no describe_…! describes: {unknown:?}");
     }
     Ok(page(&by_crate))
 }
@@ -77,7 +79,7 @@ fn page(by_crate: &BTreeMap<&str, BTreeSet<Metric>>) -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          All that `GET /metrics` on the admin port can show, in Prometheus' text format. Units are base units (seconds, bytes); labels\n\
-         come from closed sets, never a node, stream or resource name. Made by `cargo xtask metrics` from the `METRICS` tables in the code.\n",
+         come from closed sets, never a node, stream or resource name. Made by `cargo xtask metrics` from what describes them in the code.\n",
     );
     for (name, metrics) in by_crate {
         if metrics.is_empty() {
@@ -125,6 +127,21 @@ fn table(text: &str) -> Result<Vec<Metric>> {
                 Word::Identifier(constant) => constant_value(text, constant)?,
             };
             Ok(Metric { name, kind: kind.to_lowercase(), help: help.clone() })
+        })
+        .collect()
+}
+
+/// Calls of `describe_<kind>!` with two literals.
+fn described(text: &str) -> Vec<Metric> {
+    let words = words(text);
+    words
+        .windows(3)
+        .filter_map(|call| match call {
+            [Word::Identifier(describe), Word::Literal(name), Word::Literal(help)] => {
+                let kind = describe.strip_prefix("describe_")?.to_owned();
+                Some(Metric { name: name.clone(), kind, help: help.clone() })
+            }
+            _ => None,
         })
         .collect()
 }
@@ -224,6 +241,18 @@ pub const METRICS: &[Metric] = &[
         let text =
             "const METRICS: &[(&str, &str, &str)] = &[(\"chancery_a_b\", \"counter\", \"C\")];";
         assert_eq!(table(text).unwrap()[0].kind, "counter");
+    }
+
+    #[test]
+    fn a_single_description_counts_and_a_loop_over_a_table_does_not() {
+        let text = "metrics::describe_gauge!(\"chancery_build_info\", \"1\");\n\
+             describe_counter!(*name, *help); let x = \"describe\";";
+        let rows = described(text);
+        assert_eq!(rows.len(), 1);
+        assert_eq!(
+            (rows[0].name.as_str(), rows[0].kind.as_str()),
+            ("chancery_build_info", "gauge")
+        );
     }
 
     #[test]
