@@ -4,7 +4,8 @@
 //! the machine does hits all of them. A turn is some updates, one after the other: a cluster is
 //! changed, and all clients acknowledge it before the next. The cost is the server's time on the CPU
 //! over the whole turn, the write included, by deliveries. The first size opens and closes each round
-//! (A B A); the ratio of a round is to the mean of both.
+//! (A B A); the ratio of a round is to the mean of both. What a write costs that nobody has to get is
+//! taken in each round too, to show which part of the cost is not that of the deliveries.
 
 use std::{
     fmt::Write as _,
@@ -31,6 +32,8 @@ const SYNC: Duration = Duration::from_secs(300);
 const ACK: Duration = Duration::from_secs(20);
 /// After the last acknowledgment was sent: what it makes the server do belongs to the turn.
 const LAST_ACKS: Duration = Duration::from_millis(50);
+/// A scope that no node gets.
+const UNSEEN: &str = "loadtest/unseen";
 const ACKS: &str = "chancery_xds_acks_total";
 
 /// Server CPU per acknowledged delivery, in small views and in large ones.
@@ -67,6 +70,8 @@ struct Side {
     swarm: Swarm,
     generation: u64,
     turns: Vec<Turn>,
+    /// Microseconds of CPU per write to a scope that nobody sees, by round.
+    writes: Vec<f64>,
     after_sync: Totals,
     synced_in: Duration,
 }
@@ -91,6 +96,8 @@ struct Row {
     cpu_us: Spread,
     cpu_user_us: Spread,
     cpu_system_us: Spread,
+    /// Microseconds of the server's CPU per write that nobody has to get.
+    cpu_us_per_write: Spread,
     deliveries: u64,
     /// Over all deliveries: on the wire, per stream and update.
     resources_per_delivery: f64,
@@ -127,6 +134,9 @@ impl Args {
             let Some(first) = sides.first_mut() else { continue };
             let again = self.turn(first).await?;
             let base = costs.first().map_or(again, |first| f64::midpoint(*first, again));
+            for side in &mut sides {
+                self.writes_alone(side).await?;
+            }
             for (ratios, cost) in ratios.iter_mut().zip(&costs).skip(1) {
                 ratios.push(cost / base);
             }
@@ -148,8 +158,17 @@ impl Args {
         let synced_in = start.elapsed();
         say!("{resources} resources: {} streams synced in {synced_in:.1?}", self.streams);
         let after_sync = swarm.totals();
-        let (turns, generation) = (Vec::new(), 0);
-        Ok(Side { resources, server, author, swarm, generation, turns, after_sync, synced_in })
+        Ok(Side {
+            resources,
+            server,
+            author,
+            swarm,
+            generation: 0,
+            turns: Vec::new(),
+            writes: Vec::new(),
+            after_sync,
+            synced_in,
+        })
     }
 
     /// Microseconds of CPU per delivery.
@@ -178,6 +197,19 @@ impl Args {
         let wire = side.swarm.totals() - wire;
         side.turns.push(Turn { cpu, deliveries, elapsed, wire, latencies, others });
         Ok(micros(cpu.total(), deliveries))
+    }
+
+    /// Writes as many times what nobody sees.
+    async fn writes_alone(&self, side: &mut Side) -> Result<()> {
+        let cpu = side.server.process().cpu_time()?;
+        for _ in 0..self.updates {
+            side.generation += 1;
+            let cluster = resource::cluster(0, side.generation);
+            side.author.apply(&[resource::manifest(UNSEEN, vec![cluster])]).await?;
+        }
+        let cpu = side.server.process().cpu_time()? - cpu;
+        side.writes.push(micros(cpu.total(), count(self.updates)));
+        Ok(())
     }
 
     async fn findings(&self, sides: Vec<Side>, ratios: &[Vec<f64>]) -> Result<Findings> {
@@ -215,6 +247,7 @@ impl Args {
             cpu_us: spread(&|turn| micros(turn.cpu.total(), turn.deliveries))?,
             cpu_user_us: spread(&|turn| micros(turn.cpu.user(), turn.deliveries))?,
             cpu_system_us: spread(&|turn| micros(turn.cpu.system(), turn.deliveries))?,
+            cpu_us_per_write: Spread::of(&side.writes)?,
             deliveries,
             resources_per_delivery: float(wire.resources) / float(deliveries),
             bytes_per_delivery: float(wire.bytes) / float(deliveries),
@@ -241,9 +274,10 @@ impl Args {
         for row in rows {
             writeln!(text, "\nview of {} resources", row.resources)?;
             writeln!(text, "  first sync of all streams     {:.1} s", row.sync_seconds)?;
-            writeln!(text, "  server CPU per delivery       {:.2} µs", row.cpu_us)?;
-            writeln!(text, "    of it user                  {:.2} µs", row.cpu_user_us)?;
-            writeln!(text, "    of it kernel                {:.2} µs", row.cpu_system_us)?;
+            writeln!(text, "  server CPU per delivery, µs   {:.2}", row.cpu_us)?;
+            writeln!(text, "    of it user                  {:.2}", row.cpu_user_us)?;
+            writeln!(text, "    of it kernel                {:.2}", row.cpu_system_us)?;
+            writeln!(text, "  CPU per unseen write, µs      {:.0}", row.cpu_us_per_write)?;
             if let Some(ratio) = row.ratio {
                 writeln!(text, "  to the first size, by round   {ratio:.3}")?;
             }

@@ -157,7 +157,7 @@ impl Args {
             writeln!(text, "  latency                 {}", row.latency)?;
             writeln!(text, "  fsyncs per commit       {:.3}", row.fsyncs_per_commit)?;
             writeln!(text, "  fsyncs per second       {:.0}", row.fsyncs_per_second)?;
-            writeln!(text, "  server CPU per write    {:.0} µs", row.cpu_us_per_write)?;
+            writeln!(text, "  server CPU per write, µs  {:.0}", row.cpu_us_per_write)?;
             writeln!(text, "  CPUs used by others     {:.2}", row.others)?;
         }
         let mut gates = Vec::new();

@@ -182,7 +182,7 @@ impl Args {
         writeln!(text, "  pushed to a client and looked for      {}", sum.pushed)?;
         writeln!(
             text,
-            "  revision {}, log purged up to entry {}",
+            "  revision {}, newest snapshot up to entry {}",
             sum.revision, sum.snapshot_index
         )?;
         if let Some(starts) = &starts {
