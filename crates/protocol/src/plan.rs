@@ -37,7 +37,7 @@ pub(crate) struct Plan {
     /// A response goes out even if it has nothing in it.
     send: bool,
     /// Resources that changed for the client, of which the children may have to be sent again.
-    pub(crate) touched: Vec<Arc<Resource>>,
+    pub(crate) touched: Resources,
 }
 
 /// Whether removals may be announced now.
@@ -58,7 +58,7 @@ impl Subscription {
         revision: Revision,
         removals: Removals,
         differ: &Differ,
-    ) -> Vec<Arc<Resource>> {
+    ) -> Resources {
         let full_state = self.protocol == Protocol::Sotw && self.properties.full_state;
         let mut plan = match (full_state, self.wildcard) {
             (true, _) => self.plan_full_state(view, removals, differ),
@@ -93,8 +93,8 @@ impl Subscription {
         let mut plan =
             Plan { send: !self.pending.is_empty() || self.answer_due, ..Plan::default() };
         let (changed, removed) = self.changes(view, differ);
-        for resource in &changed {
-            self.lingering.remove(resource.name());
+        if !self.lingering.is_empty() {
+            changed.iter().for_each(|resource| drop(self.lingering.remove(resource.name())));
         }
         plan.send |= !changed.is_empty();
         plan.touched = changed;
@@ -122,18 +122,14 @@ impl Subscription {
     }
 
     /// Resources that changed for the client and those that are gone, of all it asks for.
-    fn changes(
-        &self,
-        view: &TypeView,
-        differ: &Differ,
-    ) -> (Vec<Arc<Resource>>, Vec<Arc<Resource>>) {
+    fn changes(&self, view: &TypeView, differ: &Differ) -> (Resources, Vec<Arc<Resource>>) {
         let empty = TypeView::empty();
         if self.wildcard {
             let change = difference(differ, self.base.as_ref().unwrap_or(&empty), view);
-            return (change.changed.iter().cloned().collect(), change.removed);
+            return (change.changed, change.removed);
         }
-        let Some(base) = &self.base else { return (vec![], vec![]) };
-        let (mut changed, mut removed) = (Vec::new(), Vec::new());
+        let (mut changed, mut removed) = (Resources::default(), Vec::new());
+        let Some(base) = &self.base else { return (changed, removed) };
         for name in self.changed_names(base, view, differ) {
             match (base.get(name.as_str()), view.get(name.as_str())) {
                 (Some(old), Some(new)) if old == new => {}
@@ -202,7 +198,7 @@ impl Subscription {
         if !self.lingering.is_empty() {
             self.drop_returned(&mut plan.resources);
         }
-        plan.touched = plan.resources.iter().cloned().collect();
+        plan.touched = plan.resources.clone();
         if !self.pending.is_empty() {
             let mut sent: BTreeSet<ResourceName> =
                 plan.resources.iter().map(|resource| resource.name().clone()).collect();

@@ -2,8 +2,8 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use chancery_model::{Resource, ResourceName, Revision, TypeUrl, TypeVersion};
-use chancery_view::{Differ, View};
+use chancery_model::{ResourceName, Revision, TypeUrl, TypeVersion};
+use chancery_view::{Differ, Resources, TypeView, View};
 
 use crate::{
     Config, Protocol, ProtocolError, Request, Response, StreamKind, SubscriptionStatus,
@@ -248,7 +248,8 @@ impl Session {
             true => None,
             false => subscription.lingering_since.or(Some(now)),
         };
-        if self.kind.type_url.is_none() {
+        // Of a first type nothing else has been sent yet.
+        if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
             self.resend_children(at, before.as_ref(), &touched);
         }
         match self.subscriptions[at].train.is_some() {
@@ -344,15 +345,10 @@ impl Session {
 
     /// ADS-11: a client that gets a changed parent finishes warming it only when it gets the children
     /// again, changed or not.
-    fn resend_children(
-        &mut self,
-        at: usize,
-        before: Option<&chancery_view::TypeView>,
-        touched: &[Arc<Resource>],
-    ) {
+    fn resend_children(&mut self, at: usize, before: Option<&TypeView>, touched: &Resources) {
         let parent = self.subscriptions[at].type_url.clone();
         let is_cluster = parent.as_str() == chancery_model::types::CLUSTER;
-        for resource in touched {
+        for resource in touched.iter() {
             // A new cluster needs its endpoints even if the client has them for another cluster; a new
             // listener takes the routes that the client has.
             let is_new = before.is_none_or(|before| before.get(resource.name().as_str()).is_none());

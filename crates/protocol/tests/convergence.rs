@@ -319,7 +319,7 @@ impl World {
     }
 
     fn check(&self) {
-        for at in 0..TYPES.len() {
+        for (at, name) in TYPES.iter().enumerate() {
             let client = &self.client[at];
             let view = self.view().of_type(&type_url(at));
             let expected: BTreeMap<String, String> = view
@@ -332,7 +332,7 @@ impl World {
                 // SOTW-85: nothing says that these are gone.
                 held.retain(|name, _| view.get(name).is_some());
             }
-            assert_eq!(held, expected, "{}", TYPES[at]);
+            assert_eq!(held, expected, "{name}");
         }
     }
 }
