@@ -14,8 +14,9 @@ use crate::{
     wellknown::{has_own_form, is_wrapper},
 };
 
-/// `Any`s inside `Any`s that are shown as fields.
-const DEPTH_MAX: usize = 32;
+/// Depth, in messages, from which an `Any` is shown as its bytes. What is admitted is not as deep; what
+/// is not bounded would overflow the stack, since each `Any` is decoded anew.
+const DEPTH_MAX: usize = 100;
 
 /// The canonical JSON of a resource with `@type`; field names as in the proto files. Nested `Any`s of
 /// known types are shown as fields, others as `{"@type": …, "value": <base64>}`.
@@ -91,7 +92,7 @@ fn field_value(kind: &Kind, value: &Value, depth: usize) -> Json {
             },
             _ => (*number).into(),
         },
-        Value::Message(message) => to_json(message, depth),
+        Value::Message(message) => to_json(message, depth + 1),
         Value::List(items) => {
             Json::Array(items.iter().map(|item| field_value(kind, item, depth)).collect())
         }

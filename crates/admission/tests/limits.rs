@@ -72,6 +72,26 @@ fn a_struct_that_no_client_could_read_is_refused() {
     assert!(said.ends_with("nested deeper than 100 messages"), "{said}");
 }
 
+/// Not admitted, but what is shown may come from elsewhere.
+#[test]
+fn a_tower_of_anys_is_shown_without_overflowing_the_stack() {
+    let url = "type.googleapis.com/google.protobuf.Any";
+    let field = |key: u8, content: &[u8]| {
+        let mut out = vec![key];
+        prost_reflect::prost::encoding::encode_varint(content.len() as u64, &mut out);
+        [out.as_slice(), content].concat()
+    };
+    let mut body = Vec::new();
+    for _ in 0..3000 {
+        body = [field(0x0a, url.as_bytes()), field(0x12, &body)].concat();
+    }
+    let type_url = TypeUrl::from_static(url);
+    let shown = body_to_json(&type_url, &body);
+    assert_eq!(shown["value"]["value"]["@type"], url);
+    let problem = draft_from_body(&type_url, Some("x"), body.into()).unwrap_err();
+    assert!(problem.to_string().ends_with("nested deeper than 100 messages"), "{problem}");
+}
+
 #[test]
 fn aliases_can_not_stand_for_a_billion_values() {
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
