@@ -34,6 +34,15 @@ pub(crate) struct Database {
     db: DB,
 }
 
+/// Whether a scan gives what a range deletion has deleted, but no merge of tables has yet dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    /// It does not.
+    Skip,
+    /// It does.
+    Read,
+}
+
 /// Writes that take effect together.
 #[derive(Default)]
 pub(crate) struct Batch(WriteBatch);
@@ -152,17 +161,20 @@ impl Database {
         Ok(last.transpose().map_err(io_error)?.map(|(key, _)| key.into()))
     }
 
-    /// Records in the order of their keys, from `from` up to, not including, `to`.
+    /// Records in the order of their keys, from `from` up to, not including, `to`. Their blocks are
+    /// checked.
     pub(crate) fn scan(
         &self,
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
+        deleted: Deleted,
     ) -> impl Iterator<Item = io::Result<(Bytes, Bytes)>> {
         let mut options = ReadOptions::default();
         // A scan reads everything once; it would only push out what is of use.
         options.fill_cache(false);
         options.set_verify_checksums(true);
+        options.set_ignore_range_deletions(deleted == Deleted::Read);
         if let Some(to) = to {
             options.set_iterate_upper_bound(to.to_vec());
         }

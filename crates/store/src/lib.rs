@@ -22,6 +22,8 @@
 
 mod codec;
 mod config;
+#[cfg(test)]
+mod conformance;
 mod database;
 mod directory;
 mod error;

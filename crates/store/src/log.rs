@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
-    database::{Batch, Database},
+    database::{Batch, Database, Deleted},
     failure::Failure,
     flusher::{Job, Sender},
     log_size::LogSize,
@@ -96,7 +96,7 @@ impl LogStore {
             return Ok(entries);
         }
         let (start, end) = (log_key(from), log_key(to));
-        for item in self.0.database.scan(Family::Log, &start, Some(&end)) {
+        for item in self.0.database.scan(Family::Log, &start, Some(&end), Deleted::Skip) {
             let (key, record) = item.inspect_err(|error| self.0.failure.set(error))?;
             len += record.len();
             if len > bytes && !entries.is_empty() {
@@ -253,7 +253,10 @@ impl RaftLogStorage<Types> for LogStore {
         self.write(batch)?;
         self.0.size.lock().truncate(from);
         let mut ends = self.0.ends.lock();
-        ends.last = last.filter(|last| ends.purged.is_none_or(|purged| purged.index < last.index));
+        if ends.last.is_some_and(|end| end.index >= from) {
+            // What is purged is no entry any more.
+            ends.last = last.filter(|id| ends.purged.is_none_or(|purged| purged.index < id.index));
+        }
         Ok(())
     }
 

@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// Entries between two marks.
+/// Entries between two marks, at most.
 const STRIDE: u64 = 64;
+/// Bytes between two marks, at most, but for the last entry before the second.
+const STRIDE_BYTES: u64 = 64 << 10;
 
-/// Sizes of the log's entries, kept as running totals at every [`STRIDE`]th entry: exact to one stride.
+/// Sizes of the log's entries, kept as running totals at every [`STRIDE`]th entry, or more often
+/// if they are large: exact to one stride.
 #[derive(Debug, Default)]
 pub(crate) struct LogSize {
     /// Bytes of all entries ever appended to this log since it was opened.
@@ -17,7 +20,10 @@ pub(crate) struct LogSize {
 impl LogSize {
     /// An entry was appended.
     pub(crate) fn append(&mut self, index: u64, len: usize) {
-        if self.marks.back().is_none_or(|(mark, _)| index >= mark + STRIDE) {
+        let next = |(mark, before): &(u64, u64)| {
+            index >= mark + STRIDE || self.total - before >= STRIDE_BYTES
+        };
+        if self.marks.back().is_none_or(next) {
             self.marks.push_back((index, self.total));
         }
         self.total += len as u64;

@@ -53,15 +53,58 @@ pub(crate) struct Machine(Arc<Inner>);
 
 struct Inner {
     database: Arc<Database>,
-    /// Changed by the state machine's task alone; read by anybody.
-    image: Mutex<Image>,
+    published: Published,
     /// Which set of records is the state.
     generation: AtomicU64,
     /// Whether there is a snapshot, as Raft sees it.
     has_snapshot: AtomicBool,
-    publish: watch::Sender<Arc<State>>,
     failure: Failure,
     metrics: StoreMetrics,
+}
+
+/// What has been applied and stored. Stays readable when the state machine has ended. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Published(Arc<Shared>);
+
+struct Shared {
+    /// Changed by the state machine's task alone; read by anybody.
+    image: Mutex<Image>,
+    state: watch::Sender<Arc<State>>,
+}
+
+impl Published {
+    fn new(image: Image) -> Self {
+        let (state, _) = watch::channel(Arc::new(image.state.clone()));
+        Self(Arc::new(Shared { image: Mutex::new(image), state }))
+    }
+
+    /// The image as of now.
+    pub(crate) fn image(&self) -> Image {
+        self.0.image.lock().clone()
+    }
+
+    /// The newest state, and those to come.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.0.state.subscribe()
+    }
+
+    /// The newest state.
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.0.state.borrow().clone()
+    }
+
+    fn publish(&self, image: Image) {
+        let state = image.state.clone();
+        *self.0.image.lock() = image;
+        self.0.state.send_if_modified(|published| {
+            let new =
+                published.revision != state.revision || published.incarnation != state.incarnation;
+            if new {
+                *published = Arc::new(state);
+            }
+            new
+        });
+    }
 }
 
 /// Entries that have been applied to a copy of the image and are not stored yet.
@@ -82,13 +125,11 @@ impl Machine {
         failure: Failure,
         metrics: StoreMetrics,
     ) -> Self {
-        let (publish, _) = watch::channel(Arc::new(image.state.clone()));
         let machine = Self(Arc::new(Inner {
             database,
             has_snapshot: AtomicBool::new(image.applied.is_some()),
-            image: Mutex::new(image),
+            published: Published::new(image),
             generation: AtomicU64::new(generation.into()),
-            publish,
             failure,
             metrics,
         }));
@@ -96,19 +137,13 @@ impl Machine {
         machine
     }
 
-    /// The image as of now.
-    pub(crate) fn image(&self) -> Image {
-        self.0.image.lock().clone()
+    /// What it has published.
+    pub(crate) fn published(&self) -> Published {
+        self.0.published.clone()
     }
 
-    /// The newest state, and those to come.
-    pub(crate) fn watch(&self) -> watch::Receiver<Arc<State>> {
-        self.0.publish.subscribe()
-    }
-
-    /// The newest state.
-    pub(crate) fn state(&self) -> Arc<State> {
-        self.0.publish.borrow().clone()
+    fn image(&self) -> Image {
+        self.0.published.image()
     }
 
     fn generation(&self) -> u32 {
@@ -198,16 +233,7 @@ impl Machine {
 
     fn publish(&self, image: Image) {
         self.show(&image);
-        let state = image.state.clone();
-        *self.0.image.lock() = image;
-        self.0.publish.send_if_modified(|published| {
-            let new =
-                published.revision != state.revision || published.incarnation != state.incarnation;
-            if new {
-                *published = Arc::new(state);
-            }
-            new
-        });
+        self.0.published.publish(image);
     }
 
     fn snapshot(&self) -> Snapshot {

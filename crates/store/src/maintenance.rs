@@ -12,7 +12,7 @@ use crate::{
     Config,
     failure::Failure,
     log_size::LogSize,
-    machine::Machine,
+    machine::Published,
     metrics::{StoreMetrics, gauge_value},
     raft::Raft,
     space::Space,
@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Runs until Raft has stopped.
 pub(crate) async fn run(
     raft: Raft,
-    machine: Machine,
+    published: Published,
     size: Arc<Mutex<LogSize>>,
     config: Config,
     space: Arc<Space>,
@@ -50,7 +50,7 @@ pub(crate) async fn run(
             }
         } else if bytes > config.snapshot_log_bytes {
             // The snapshot is there, but the entries that Raft keeps by number are too large.
-            let applied = machine.image().applied.map_or(0, |id| id.index);
+            let applied = published.image().applied.map_or(0, |id| id.index);
             let cut = size.lock().cut(config.log_bytes_keep);
             if let Some(cut) = cut
                 && raft.trigger().purge_log(cut.min(applied)).await.is_err()

@@ -32,7 +32,7 @@ use crate::{
     image::Image,
     log::{Ends, LogStore},
     log_size::LogSize,
-    machine::Machine,
+    machine::{Machine, Published},
     maintenance,
     metrics::StoreMetrics,
     network::NoNetwork,
@@ -60,7 +60,7 @@ struct Inner {
     config: Config,
     identity: Identity,
     raft: Raft,
-    machine: Machine,
+    published: Published,
     size: Arc<Mutex<LogSize>>,
     space: Arc<Space>,
     in_flight: Arc<Semaphore>,
@@ -150,11 +150,11 @@ impl Replica {
             .build()
             .map_err(|error| failed(&error))?;
         let raft_config = raft_config(&config, identity)?;
-        let (id, state_machine) = (config.replica_id, machine.clone());
+        let (id, published) = (config.replica_id, machine.published());
         let raft = runtime
-            .spawn(async move {
-                Raft::new(id, Arc::new(raft_config), NoNetwork, log, state_machine).await
-            })
+            .spawn(
+                async move { Raft::new(id, Arc::new(raft_config), NoNetwork, log, machine).await },
+            )
             .await
             .map_err(|error| failed(&error))?;
         let threads = Threads { runtime, flusher, database, directory };
@@ -169,7 +169,7 @@ impl Replica {
         let space = Arc::new(Space::new(&config.data_dir, config.free_bytes_min));
         threads.runtime.spawn(maintenance::run(
             raft.clone(),
-            machine.clone(),
+            published.clone(),
             Arc::clone(&size),
             config.clone(),
             Arc::clone(&space),
@@ -182,7 +182,7 @@ impl Replica {
             config,
             identity,
             raft,
-            machine,
+            published,
             size,
             space,
             in_flight,
@@ -235,7 +235,7 @@ impl Replica {
     }
 
     fn is_sole_voter(&self) -> bool {
-        let membership = self.0.machine.image().membership;
+        let membership = self.0.published.image().membership;
         let mut voters = membership.voter_ids();
         voters.next() == Some(self.0.config.replica_id) && voters.next().is_none()
     }
@@ -345,27 +345,27 @@ impl Replica {
     /// The newest applied state.
     #[must_use]
     pub fn state(&self) -> Arc<State> {
-        self.0.machine.state()
+        self.0.published.state()
     }
 
     /// The newest applied state, and word when there is a newer one; states in between may be left
     /// out, but none is older than the one before it. Closed when the replica is gone.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<State>> {
-        self.0.machine.watch()
+        self.0.published.watch()
     }
 
     /// The newest `limit` revisions, newest first; [`crate::HISTORY_MAX`] are kept.
     #[must_use]
     pub fn history(&self, limit: usize) -> Vec<Arc<HistoryEntry>> {
-        self.0.machine.image().history.iter().rev().take(limit).cloned().collect()
+        self.0.published.image().history.iter().rev().take(limit).cloned().collect()
     }
 
     /// How the replica is doing.
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = &*self.0;
-        let image = inner.machine.image();
+        let image = inner.published.image();
         let raft = inner.raft.metrics().borrow_watched().clone();
         let stopped = raft.running_state.as_ref().err().map(ToString::to_string);
         let membership = &raft.membership_config;

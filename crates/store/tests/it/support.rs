@@ -1,6 +1,10 @@
-//! Transactions, replicas, and comparing states.
+//! Transactions, replicas, files, and comparing states.
 
-use std::path::Path;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use bytes::Bytes;
 use chancery_model::{
@@ -8,6 +12,13 @@ use chancery_model::{
     Transaction, TypeUrl, Upsert, types,
 };
 use chancery_store::{Config, Replica};
+use tempfile::TempDir;
+
+/// A directory in memory where there is one: the tests that copy and open hundreds of directories
+/// need no real disk.
+pub(crate) fn memory_dir() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 /// Settings that do not depend on how full the machine's disk is.
 pub(crate) fn config(data_dir: &Path) -> Config {
@@ -75,4 +86,59 @@ pub(crate) fn render(state: &State) -> Vec<String> {
 
 pub(crate) fn revision(replica: &Replica) -> Revision {
     replica.state().revision
+}
+
+/// All files under a directory, by their paths in it.
+pub(crate) fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    fn walk(root: &Path, dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(root, &path, files);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_owned();
+                files.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(root, root, &mut found);
+    found
+}
+
+/// The same, without lock files and RocksDB's own log for people, which carry no state.
+pub(crate) fn state_files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = files(root);
+    files.retain(|path, _| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        !name.starts_with("LOG") && name != "LOCK"
+    });
+    files
+}
+
+/// Writes files into a directory.
+pub(crate) fn restore(root: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) {
+    for (path, content) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+}
+
+/// A small generator of pseudorandom numbers: the same seed, the same run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap()
+    }
 }

@@ -1,0 +1,119 @@
+//! A disk without space.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use chancery_store::{Config, Replica, TransactError};
+use tempfile::TempDir;
+
+use crate::support::{commit, config, put, render};
+
+/// A file system of its own, in memory, of a few MiB.
+struct SmallDisk {
+    dir: TempDir,
+}
+
+impl SmallDisk {
+    /// `None` if mounting is not permitted here.
+    fn mount(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(dir.path())
+            .stderr(std::process::Stdio::null())
+            .status();
+        if status.is_ok_and(|status| status.success()) {
+            return Some(Self { dir });
+        }
+        writeln!(std::io::stderr(), "skipped: mounting a tmpfs is not permitted here").unwrap();
+        None
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("filler")
+    }
+
+    /// Takes all the space there is.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.filler()).unwrap();
+        while file.write_all(&[0; 64 << 10]).is_ok() {}
+        while file.write_all(&[0; 16]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount").arg(self.dir.path()).status().unwrap();
+    }
+}
+
+/// A nearly full disk: writes are refused before they reach the log, reads go on, and when there is
+/// space again so do writes, without a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
+    let Some(disk) = SmallDisk::mount("64m") else { return };
+    let config = Config { free_bytes_min: 16 << 20, ..config(&disk.path().join("data")) };
+    let replica = Replica::open(config.clone()).await.unwrap();
+    commit(&replica, put("a", b"1")).await;
+    disk.fill();
+    // What was measured is believed for a moment.
+    let error = loop {
+        match replica.transact(put("b", b"2")).await {
+            Ok(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            Err(error) => break error,
+        }
+    };
+    let TransactError::DiskFull { free, needed, .. } = &error else { panic!("{error}") };
+    assert!(free < needed && *needed >= 16 << 20, "{error}");
+    assert!(error.to_string().contains("nearly full"), "{error}");
+    let (before, status) = (render(&replica.state()), replica.status());
+    assert_eq!(status.failure, None, "a refused write is no failure");
+    fs::remove_file(disk.filler()).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while replica.transact(put("c", b"3")).await.is_err() {
+        assert!(std::time::Instant::now() < deadline, "writes are still refused");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(render(&replica.state()).len() > before.len());
+    let before = render(&replica.state());
+    replica.shutdown().await.unwrap();
+    let replica = Replica::open(config).await.unwrap();
+    assert_eq!(render(&replica.state()), before);
+    replica.shutdown().await.unwrap();
+}
+
+/// A disk that is full to the last byte: whatever was acknowledged is there when there is space again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_loses_nothing_that_was_acknowledged() {
+    let Some(disk) = SmallDisk::mount("48m") else { return };
+    let config = Config { free_bytes_min: 0, ..config(&disk.path().join("data")) };
+    let replica = Replica::open(config.clone()).await.unwrap();
+    let body = vec![7; 200_000];
+    let mut acked = Vec::new();
+    let error = loop {
+        let name = format!("n{}", acked.len());
+        match replica.transact(put(&name, &body)).await {
+            Ok(_) => acked.push(name),
+            Err(error) => break error,
+        }
+        assert!(acked.len() < 1000, "48 MiB are full by now");
+    };
+    assert!(matches!(error, TransactError::DiskFull { .. } | TransactError::Failed(_)), "{error}");
+    assert_eq!(replica.state().len(), acked.len(), "what can be read is what was acknowledged");
+    drop(replica.shutdown().await);
+    // Space comes from outside: the file system grows.
+    let grown = Command::new("mount").args(["-o", "remount,size=256m"]).arg(disk.path()).status();
+    assert!(grown.unwrap().success());
+    let replica = Replica::open(config).await.unwrap();
+    assert_eq!(replica.state().len(), acked.len());
+    commit(&replica, put("more", &body)).await;
+    replica.shutdown().await.unwrap();
+}

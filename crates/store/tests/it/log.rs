@@ -1,0 +1,119 @@
+//! Group commit, snapshots, purging.
+
+use std::time::Duration;
+
+use chancery_model::Transaction;
+use chancery_store::{Config, Replica, TransactError};
+use tokio::task::JoinSet;
+
+use crate::support::{commit, config, memory_dir, open, put, render, upsert};
+
+async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "not within 20 s: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Throughput grows with concurrent writers, because one sync serves all who wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_writers_share_syncs() {
+    // A real disk, where a sync takes time.
+    let dir = tempfile::tempdir().unwrap();
+    let replica = open(dir.path()).await;
+    let mut ratios = Vec::new();
+    for n_writers in [1_u64, 16, 256] {
+        let (before, per_writer) = (replica.status().fsyncs, 1024 / n_writers);
+        let mut writers = JoinSet::new();
+        for writer in 0..n_writers {
+            let replica = replica.clone();
+            writers.spawn(async move {
+                for n in 0..per_writer {
+                    let name = format!("{n_writers}-{writer}-{n}");
+                    commit(&replica, put(&name, b"body")).await;
+                }
+            });
+        }
+        writers.join_all().await;
+        let syncs = replica.status().fsyncs - before;
+        ratios.push((n_writers, 1024 / syncs.max(1)));
+    }
+    assert_eq!(replica.state().len(), 3 * 1024);
+    replica.shutdown().await.unwrap();
+    assert_eq!(ratios[0], (1, 1), "one writer alone needs a sync for each commit");
+    assert!(ratios[1].1 >= 4, "commits per sync: {ratios:?}");
+    assert!(ratios[2].1 >= 16, "commits per sync: {ratios:?}");
+}
+
+/// Design 4.1: the log is purged after so many entries, and a replica restarts from what is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purged_log_is_no_obstacle_to_a_restart() {
+    let dir = memory_dir();
+    let config = Config { snapshot_log_entries: 50, log_entries_keep: 10, ..config(dir.path()) };
+    for round in 0..3 {
+        let replica = Replica::open(config.clone()).await.unwrap();
+        for n in 0..120 {
+            commit(&replica, put(&format!("c{}", n % 30), format!("{round}-{n}").as_bytes())).await;
+        }
+        let last = replica.status().last_log_index.unwrap();
+        wait_until("purged", || replica.status().purged >= Some(last - 65)).await;
+        let before = render(&replica.state());
+        replica.shutdown().await.unwrap();
+        let replica = Replica::open(config.clone()).await.unwrap();
+        assert_eq!(render(&replica.state()), before);
+        assert!(replica.status().snapshot >= Some(last), "{:?}", replica.status());
+        replica.shutdown().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_few_large_entries_is_purged_by_bytes() {
+    let dir = memory_dir();
+    let config =
+        Config { snapshot_log_bytes: 4 << 20, log_bytes_keep: 1 << 20, ..config(dir.path()) };
+    let replica = Replica::open(config.clone()).await.unwrap();
+    for n in 0_u8..40 {
+        let body = vec![n; 256 << 10];
+        commit(&replica, put("large", &body)).await;
+    }
+    // One stride of entries is what the sizes are exact to: here, all that is left.
+    wait_until("purged by bytes", || replica.status().purged.is_some()).await;
+    let before = render(&replica.state());
+    replica.shutdown().await.unwrap();
+    let replica = Replica::open(config).await.unwrap();
+    assert_eq!(render(&replica.state()), before);
+    replica.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_is_too_large_is_refused_before_the_log() {
+    let dir = memory_dir();
+    let config = Config { transaction_bytes_max: 10_000, ..config(dir.path()) };
+    let replica = Replica::open(config).await.unwrap();
+    let before = replica.status().last_log_index;
+    let error = replica.transact(put("a", &[0; 10_000])).await.unwrap_err();
+    assert!(matches!(error, TransactError::TooLarge { len, max: 10_000 } if len > 10_000));
+    assert_eq!(replica.status().last_log_index, before);
+    commit(&replica, put("a", &[0; 9_000])).await;
+    replica.shutdown().await.unwrap();
+    let error = replica.transact(Transaction::default()).await.unwrap_err();
+    assert_eq!(error, TransactError::ShutDown);
+}
+
+/// One transaction of many resources is one revision, after a restart too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_transaction_is_one_revision() {
+    let dir = memory_dir();
+    let replica = open(dir.path()).await;
+    let body = vec![7; 1000];
+    let upserts = (0..20_000).map(|n| upsert(&format!("cluster-{n:06}"), &body)).collect();
+    let summary = commit(&replica, Transaction { upserts, ..Transaction::default() }).await;
+    assert_eq!((summary.revision.0, summary.changed), (1, 20_000));
+    let before = render(&replica.state());
+    replica.shutdown().await.unwrap();
+    let replica = open(dir.path()).await;
+    assert!(render(&replica.state()) == before, "the state differs");
+    assert_eq!(replica.status().n_resources, 20_000);
+    replica.shutdown().await.unwrap();
+}
