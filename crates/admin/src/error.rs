@@ -7,8 +7,8 @@ use tonic::{Code, Status, metadata::MetadataMap};
 
 /// Problems that an HTTP answer lists.
 const PROBLEMS_MAX: usize = 1000;
-/// Bytes of problems in a status: base64 makes 5.4 KB of it, which with the message stays below the 8 KB of
-/// headers that gRPC implementations take.
+/// Bytes of problems in a status: base64 makes 5.4 KB of it, which with the message stays below the
+/// 8 KB of headers that gRPC implementations take.
 const STATUS_DETAIL_BYTES_MAX: usize = 4 << 10;
 /// Bytes of the message of a status.
 const STATUS_MESSAGE_BYTES_MAX: usize = 1 << 10;
@@ -162,7 +162,8 @@ pub(crate) fn problem(problem: chancery_admission::Problem) -> pb::Problem {
     }
 }
 
-/// A problem as one line: `web.yaml:3:7: document 2: resources[3] Cluster "web": lb_policy: the rule`.
+/// A problem as one line: `web.yaml:3:7: document 2: resources[3] Cluster "web": lb_policy: the
+/// rule`.
 #[must_use]
 pub fn problem_line(problem: &pb::Problem) -> String {
     let text = |text: &String| (!text.is_empty()).then(|| text.clone());

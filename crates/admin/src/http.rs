@@ -1,6 +1,7 @@
 //! The operations as HTTP and JSON, and what monitoring asks for.
 //!
-//! Errors are `{"error": {"code", "message", "problems": [...]}}`. Parameters that nobody knows are errors.
+//! Errors are `{"error": {"code", "message", "problems": [...]}}`. Parameters that nobody knows are
+//! errors.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -336,8 +337,8 @@ async fn unknown_path(method: Method, uri: Uri, request: Request) -> Response {
     AdminError::NotFound(format!("there is nothing at {method} {}", uri.path())).into_response()
 }
 
-/// A web page that an operator looks at must not be able to use the operator's access to this port: browsers
-/// mark requests of pages with their origin, and pages of ours there are none.
+/// A web page that an operator looks at must not be able to use the operator's access to this port:
+/// browsers mark requests of pages with their origin, and pages of ours there are none.
 async fn refuse_other_origins(request: Request, next: Next) -> Response {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     if request.headers().contains_key(header::ORIGIN) && !is_read {

@@ -1,8 +1,8 @@
 //! The messages of the admin API as JSON: HTTP answers, and the output of the command line.
 //!
-//! Field names are those of the .proto, 64-bit integers are numbers, default values are printed; a field
-//! with presence is left out when it is not set. The one exception to plain proto JSON is the body of a
-//! resource, which only the Envoy descriptors can read.
+//! Field names are those of the .proto, 64-bit integers are numbers, default values are printed; a
+//! field with presence is left out when it is not set. The one exception to plain proto JSON is the
+//! body of a resource, which only the Envoy descriptors can read.
 
 use chancery_proto::{admin::v1 as pb, own_pool};
 use prost::Message;

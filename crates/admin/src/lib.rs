@@ -1,7 +1,7 @@
 //! The admin API: gRPC `chancery.admin.v1`, health, reflection, and HTTP with JSON, on one port.
 //!
-//! Every operation exists once ([`service`]); `grpc` and `http` are two ways to call it, and the .proto is the
-//! one source of shape ([`json`]).
+//! Every operation exists once ([`service`]); `grpc` and `http` are two ways to call it, and the
+//! .proto is the one source of shape ([`json`]).
 //!
 //! Invariants:
 //! - What is written went through admission, and takes effect as one transaction or not at all.

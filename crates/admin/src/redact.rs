@@ -1,12 +1,12 @@
 //! Secrets never leave the store through the admin API.
 //!
-//! Envoy's API marks sensitive fields (`udpa.annotations.sensitive`): private keys, passwords, tokens.
-//! Whatever the type of the resource, and however deep the message is nested in `Any`s, text and bytes
-//! under such a field are replaced before a body leaves this crate. The name of a file or of an environment
-//! variable that holds a secret is no secret.
+//! Envoy's API marks sensitive fields (`udpa.annotations.sensitive`): private keys, passwords,
+//! tokens. Whatever the type of the resource, and however deep the message is nested in `Any`s,
+//! text and bytes under such a field are replaced before a body leaves this crate. The name of a
+//! file or of an environment variable that holds a secret is no secret.
 //!
-//! Invariant: what can not be read as the type it claims to be, and is of a type that may hold secrets, is
-//! replaced as a whole.
+//! Invariant: what can not be read as the type it claims to be, and is of a type that may hold
+//! secrets, is replaced as a whole.
 
 use std::{collections::HashSet, sync::LazyLock};
 
@@ -64,8 +64,8 @@ pub(crate) fn body_to_json(body: &prost_types::Any) -> serde_json::Value {
     json
 }
 
-/// Whether a body that an author sent has the mark where a secret belongs: it was read through this API
-/// and would destroy the secret that the mark stands for.
+/// Whether a body that an author sent has the mark where a secret belongs: it was read through this
+/// API and would destroy the secret that the mark stands for.
 pub(crate) fn has_mark(type_url: &TypeUrl, body: &[u8]) -> bool {
     if !body.windows(MARK.len()).any(|window| window == MARK.as_bytes()) {
         return false;

@@ -60,8 +60,8 @@ fn given(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Resources of one state, one piece at a time: however many there are, only a piece of them is in memory in
-/// its shown form, and all are of the same revision.
+/// Resources of one state, one piece at a time: however many there are, only a piece of them is in
+/// memory in its shown form, and all are of the same revision.
 #[derive(Debug)]
 pub(crate) struct Listing {
     revision: u64,
@@ -88,7 +88,8 @@ const PIECE_BYTES_MAX: usize = 1 << 20;
 const PIECE_RESOURCES_MAX: usize = 1000;
 
 impl Listing {
-    /// The pieces. Each is made when the client can take it, and other tasks get their turn in between.
+    /// The pieces. Each is made when the client can take it, and other tasks get their turn in
+    /// between.
     pub(crate) fn into_stream(self) -> impl Stream<Item = pb::ListResourcesResponse> + Send {
         stream::unfold(self, |mut listing| async move {
             tokio::task::yield_now().await;

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
-/// Large inputs that are read at a time. A manifest takes many times its size while it is read: further ones wait.
+/// Large inputs that are read at a time. A manifest takes many times its size while it is read:
+/// further ones wait.
 const LARGE_INPUTS_MAX: usize = 2;
 
 /// What the admin API works with.

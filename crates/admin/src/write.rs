@@ -238,20 +238,19 @@ impl Service {
         transaction: Transaction,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        refuse_marks(&transaction)?;
-        // The transaction is tried on the state as it is, which tells what each resource was before. It counts only if
-        // no other write comes in between.
+        // The transaction is tried on the state as it is, which tells what each resource was
+        // before. It counts only if no other write comes in between.
         let before = self.replica.state();
         let operations = transaction.upserts.len() + transaction.deletes.len();
         let is_small = operations <= INLINE_OPERATIONS_MAX && transaction.prune.is_empty();
         let start = Instant::now();
         let state = Arc::clone(&before);
-        let (transaction, tried) = self
-            .off_the_loop(is_small, move || {
-                let tried = state.apply(&transaction);
-                (transaction, tried)
-            })
-            .await?;
+        let attempt = move || {
+            refuse_marks(&transaction)?;
+            let tried = state.apply(&transaction);
+            Ok::<_, AdminError>((transaction, tried))
+        };
+        let (transaction, tried) = self.off_the_loop(is_small, attempt).await??;
         match checked.effect {
             Effect::DryRun => self.dry_run(before, tried, is_small).await,
             Effect::Committed => {

@@ -62,7 +62,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Config(Config::Print { config }) => print(&load(config)?, &mut answer)?,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "chancery", answer.out);
+            // It panics on a writer that fails: one in memory does not.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "chancery", &mut script);
+            answer.out.write_all(&script)?;
         }
         command => {
             let runtime = tokio::runtime::Builder::new_current_thread()

@@ -209,7 +209,8 @@ async fn a_web_page_can_not_change_anything() {
     server.stop().await;
 }
 
-/// CSDS-14, OPS-19: what the store holds, the API does not show; and what was shown can not be applied.
+/// CSDS-14, OPS-19: what the store holds, the API does not show; and what was shown can not be
+/// applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_is_never_shown_and_its_mark_is_not_taken_for_one() {
     let server = Server::start().await;

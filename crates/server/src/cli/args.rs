@@ -9,8 +9,8 @@ use crate::config::Span;
 
 /// An xDS control plane: `chancery serve` runs it, the other commands talk to it.
 ///
-/// TYPE is an alias (cluster cds, endpoint eds, listener lds, route rds, scoped-route srds, virtual-host vhds, secret sds,
-/// runtime rtds, extension ecds) or a full type URL.
+/// TYPE is an alias (cluster cds, endpoint eds, listener lds, route rds, scoped-route srds,
+/// virtual-host vhds, secret sds, runtime rtds, extension ecds) or a full type URL.
 ///
 /// Exit code: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage.
 #[derive(Debug, Parser)]
@@ -99,7 +99,8 @@ pub(crate) struct ConfigFlags {
     /// Address for the command line, the HTTP API and metrics [default: 127.0.0.1:18001].
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
-    /// Address for other replicas [default: 127.0.0.1:18002]. A cluster of one does not listen on it.
+    /// Address for other replicas [default: 127.0.0.1:18002]. A cluster of one does not listen on
+    /// it.
     #[arg(long, value_name = "ADDR")]
     pub(crate) raft: Option<SocketAddr>,
     /// Allow addresses other than loopback although the ports are not encrypted.
@@ -153,8 +154,8 @@ impl Write {
 /// `apply`
 #[derive(Debug, Args)]
 pub(crate) struct Apply {
-    /// A manifest (YAML or JSON), a directory of them (*.yaml, *.yml, *.json, also in subdirectories), or - for the standard
-    /// input. May be given several times.
+    /// A manifest (YAML or JSON), a directory of them (*.yaml, *.yml, *.json, also in
+    /// subdirectories), or - for the standard input. May be given several times.
     #[arg(short, long = "file", value_name = "FILE|DIR|-", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Scope of documents that name none.

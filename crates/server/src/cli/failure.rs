@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A command that did not do what it was asked. Each line is printed after `error: `; without lines, the reader of the
-/// output has gone, and there is nobody to tell.
+/// A command that did not do what it was asked. Each line is printed after `error: `; without
+/// lines, the reader of the output has gone, and there is nobody to tell.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) lines: Vec<String>,

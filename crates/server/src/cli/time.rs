@@ -12,8 +12,9 @@ pub(crate) fn timestamp(millis: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar: counted in years that begin in March, so
-/// that the leap day is the last, and in eras of 400 years, which all have 146,097 days.
+/// Year, month and day of a day since 1970, in the Gregorian calendar: counted in years that begin
+/// in March, so that the leap day is the last, and in eras of 400 years, which all have 146,097
+/// days.
 fn civil(days: u64) -> (u64, u64, u64) {
     // 719,468 days before 1970-01-01 is 0000-03-01.
     let days = days + 719_468;

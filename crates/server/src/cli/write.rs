@@ -14,6 +14,9 @@ use super::{
     table::Table,
 };
 
+/// Changes that people are shown. JSON has more.
+const CHANGES_SHOWN_MAX: usize = 100;
+
 /// A write with all its input read.
 pub(crate) enum Request {
     Apply(pb::ApplyRequest),
@@ -84,7 +87,8 @@ impl Request {
 
 fn options(write: &Write) -> pb::WriteOptions {
     let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    // The one who is logged in: who it is on the other end, only an authenticated identity can tell.
+    // The one who is logged in: who it is on the other end, only an authenticated identity can
+    // tell.
     let user = || std::env::var("USER").unwrap_or_default();
     pb::WriteOptions {
         dry_run: write.dry_run,
@@ -99,17 +103,21 @@ fn options(write: &Write) -> pb::WriteOptions {
 
 fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
     let mut table = Table::new(["CHANGE", "TYPE", "NAME", "SCOPE"]);
-    for change in &response.changes {
+    for change in response.changes.iter().take(CHANGES_SHOWN_MAX) {
         let (kind, scope) = (change.kind.clone(), change.scope.clone());
         table.row([kind, short_type(&change.type_url), change.name.clone(), scope]);
     }
     if !table.is_empty() {
         table.write(out, "")?;
     }
-    if response.changes_omitted > 0 {
-        writeln!(out, "… and {}", count(response.changes_omitted, "change"))?;
+    let hidden = response.changes.len().saturating_sub(CHANGES_SHOWN_MAX) as u64;
+    if hidden + response.changes_omitted > 0 {
+        let more = if table.is_empty() { "" } else { "more " };
+        let n = hidden + response.changes_omitted;
+        writeln!(out, "… {n} {more}{}", if n == 1 { "change" } else { "changes" })?;
     }
-    for change in response.changes.iter().filter(|change| !change.differences.is_empty()) {
+    let shown = response.changes.iter().take(CHANGES_SHOWN_MAX);
+    for change in shown.filter(|change| !change.differences.is_empty()) {
         let type_name = short_type(&change.type_url);
         writeln!(out, "{type_name} {:?} in {}:", change.name, change.scope)?;
         for difference in &change.differences {

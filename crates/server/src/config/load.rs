@@ -132,7 +132,8 @@ impl Values {
         }
         let level = ("log".to_owned(), "level".to_owned(), Value::String(String::new()));
         names.insert("CHANCERY_LOG".to_owned(), level);
-        // Sorted: CHANCERY_LOG_LEVEL overrides CHANCERY_LOG, whatever order the process has them in.
+        // Sorted: CHANCERY_LOG_LEVEL overrides CHANCERY_LOG, whatever order the process has them
+        // in.
         let environment: BTreeMap<String, String> =
             environment.into_iter().filter(|(name, _)| name.starts_with("CHANCERY_")).collect();
         for (name, text) in environment {
@@ -140,7 +141,8 @@ impl Values {
                 let value = read_like(like, &text);
                 self.set(section, key, value, Source::Environment(name));
             } else if !OTHER_VARIABLES.contains(&name.as_str()) {
-                // Only a warning: Kubernetes sets variables such as CHANCERY_XDS_PORT of its own accord.
+                // Only a warning: Kubernetes sets variables such as CHANCERY_XDS_PORT of its own
+                // accord.
                 let section = name.split('_').nth(1).unwrap_or_default().to_lowercase();
                 if self.table.contains_key(&section) {
                     self.warnings.push(format!("the environment variable {name} sets no key"));

@@ -1,7 +1,8 @@
-//! The configuration of a replica: one TOML file, every key with a default, overridden by the environment
-//! (`CHANCERY_<SECTION>_<KEY>`), and that by flags.
+//! The configuration of a replica: one TOML file, every key with a default, overridden by the
+//! environment (`CHANCERY_<SECTION>_<KEY>`), and that by flags.
 //!
-//! Nothing else reads the environment. Errors name the key, the value, where it came from, and the rule.
+//! Nothing else reads the environment. Errors name the key, the value, where it came from, and the
+//! rule.
 
 mod convert;
 mod error;
@@ -123,7 +124,8 @@ impl Default for Store {
             snapshot_log_entries: store.snapshot_log_entries,
             snapshot_log_bytes: ByteSize::new(store.snapshot_log_bytes),
             free_bytes_min: ByteSize::new(store.free_bytes_min),
-            // A whole scope of 100,000 resources of 1 KB, published with --prune, is one transaction.
+            // A whole scope of 100,000 resources of 1 KB, published with --prune, is one
+            // transaction.
             transaction_bytes_max: ByteSize::mib(256),
             transact_timeout: Span::new(store.transact_timeout),
             open_timeout: Span::new(store.open_timeout),

@@ -1,8 +1,8 @@
 //! `chancery serve`: puts the parts together, runs them, and takes them down in order.
 //!
-//! Order of start: store (until its state is loaded and caught up, OPS-04), shards, ports, the line that says ready.
-//! Order of end (OPS-15): not ready any more, streams of clients, admin requests, shards, store. Each step has a
-//! limit in time.
+//! Order of start: store (until its state is loaded and caught up, OPS-04), shards, ports, the line
+//! that says ready. Order of end (OPS-15): not ready any more, streams of clients, admin requests,
+//! shards, store. Each step has a limit in time.
 
 mod listen;
 mod log;
@@ -19,7 +19,11 @@ use chancery_admin::AdminDeps;
 use chancery_fanout::Fanout;
 use chancery_store::Replica;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
+use tokio::{
+    net::TcpListener,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info, warn};
 
@@ -35,11 +39,13 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// How long shards may take to end once their streams have.
 const SHARDS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long admin requests may take to end once the streams have.
+/// How long admin requests may take to end once the streams have, if those have used up the time
+/// for all.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the store may take to end.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Upper bounds of the buckets of times, in seconds: from an fsync on fast disks to a client's patience.
+/// Upper bounds of the buckets of times, in seconds: from an fsync on fast disks to a client's
+/// patience.
 const SECONDS: [f64; 18] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
@@ -127,7 +133,8 @@ async fn serve(
     ended
 }
 
-/// Opens the store. A signal in the meantime is given back: the store has to be open to be closed in order.
+/// Opens the store. A signal in the meantime is given back: the store has to be open to be closed
+/// in order.
 async fn open(
     config: &Config,
     signals: &mut Signals,
@@ -231,13 +238,15 @@ impl Running {
         }
         self.drain.cancel();
         let patience = config.shutdown.timeout.duration();
+        let start = Instant::now();
         if !self.xds.is_finished() && timeout(patience, &mut self.xds).await.is_err() {
             warn!("streams have not ended within {patience:?}: cutting them");
             self.xds.abort();
         }
         self.stop_admin.cancel();
-        if !self.admin.is_finished() && timeout(ADMIN_TIMEOUT, &mut self.admin).await.is_err() {
-            warn!("admin requests have not ended within {ADMIN_TIMEOUT:?}: cutting them");
+        let left = patience.saturating_sub(start.elapsed()).max(ADMIN_TIMEOUT);
+        if !self.admin.is_finished() && timeout(left, &mut self.admin).await.is_err() {
+            warn!("admin requests have not ended within {left:?}: cutting them");
             self.admin.abort();
         }
         self.stop_shards.cancel();

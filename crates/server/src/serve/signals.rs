@@ -28,8 +28,8 @@ impl Signals {
     }
 }
 
-/// Ends the process without running anything more: not even the destructors of libraries, which must not run
-/// while their threads do. What was acknowledged is durable.
+/// Ends the process without running anything more: not even the destructors of libraries, which
+/// must not run while their threads do. What was acknowledged is durable.
 pub(crate) fn end_now() -> ! {
     let killed =
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
+    os::unix::process::ExitStatusExt,
     time::{Duration, Instant},
 };
 
@@ -69,7 +70,8 @@ fn what_keeps_it_from_starting_is_told_and_exits_with_1() {
 #[test]
 fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
     let directory = tempfile::tempdir().unwrap();
-    let mut server = Server::start(&directory.path().join("data"));
+    let data = directory.path().join("data");
+    let mut server = Server::start(&data);
     // One that says nothing, one that has said half a request, and one that keeps its connection.
     let silent = TcpStream::connect(&server.xds).unwrap();
     let mut half = TcpStream::connect(&server.admin).unwrap();
@@ -123,4 +125,34 @@ fn one_port_answers_http_and_the_log_is_json_if_wanted() {
     let first: serde_json::Value = serde_json::from_str(log[0]).unwrap();
     assert_eq!((&first["level"], &first["message"]), (&json!("INFO"), &json!("starting")));
     assert!(errors[0].starts_with("error: ") && errors.len() == 1, "{errors:?}");
+}
+
+/// The first signal waits for requests to end, the second one does not.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let mut server = Server::start(&data);
+    let mut half = TcpStream::connect(&server.admin).unwrap();
+    half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nres")
+        .unwrap();
+    // Its request is being read before the signal comes: another one, on the same port, is
+    // answered.
+    server.json(&["get"], "");
+    signal(&server.child, Signal::TERM);
+    let start = Instant::now();
+    let log = data.with_extension("log");
+    while !fs::read_to_string(&log).unwrap().contains("draining") {
+        assert!(start.elapsed() < DEADLINE, "it does not drain");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&server.child, Signal::TERM);
+    let status = server.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(9), "{status:?}");
+
+    // What was acknowledged is there all the same, and the directory is free.
+    let server = Server::start(&data);
+    assert_eq!(server.json(&["get"], "")["revision"], 0);
+    assert_eq!(server.terminate().0, Some(0));
+    drop(half);
 }

@@ -89,7 +89,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A test that failed must not leave it behind; one that has ended it has nothing left to end.
+        // A test that failed must not leave it behind; one that has ended it has nothing left to
+        // end.
         drop(self.child.kill());
         drop(self.child.wait());
     }
