@@ -67,6 +67,37 @@ fn only_a_deletion_fails_calls() -> Result<()> {
     })
 }
 
+/// SOTW-36, SOTW-92, ADS-06, ADS-08: make-before-break again and again, without waiting.
+#[test]
+fn a_storm_of_moves_fails_no_call() -> Result<()> {
+    const ROUNDS: usize = 20;
+    in_directory(|dir| {
+        let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
+        let chancery = Chancery::start(dir)?;
+        let state = |round: usize| {
+            let name = format!("cluster-{round}");
+            let port = if round.is_multiple_of(2) { a.port } else { b.port };
+            [
+                api_listener(SERVICE, "greeter"),
+                route("greeter", &name),
+                cluster(Mode::SotwAds, &name, "1s"),
+                endpoints(&name, port),
+            ]
+        };
+        chancery.publish(&state(0))?;
+        let mut client = GrpcClient::start(dir, NODE, chancery.at.xds, SERVICE)?;
+        client.wait_for_only("a")?;
+        for round in 1..=ROUNDS {
+            chancery.publish(&state(round))?;
+            // Now and then the client comes to rest in between.
+            client.wait_for_more(if round.is_multiple_of(4) { 100 } else { 1 })?;
+        }
+        client.wait_for_only("a")?;
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        client.wait_for_more(200)
+    })
+}
+
 /// SOTW-20, SOTW-27: the client's own words about what it rejects; the old config serves.
 #[test]
 fn a_nack_is_seen_and_recovered() -> Result<()> {
