@@ -88,8 +88,8 @@ pub(crate) struct Mailbox {
 pub(crate) enum Call {
     /// It can take another message.
     Hungry,
-    /// Its transport is gone: forget the session.
-    Closed,
+    /// Its transport is gone: forget the session. With how the replica had ended it, if it had.
+    Closed(Option<EndCode>),
 }
 
 // === impl Mailbox ===
@@ -165,7 +165,10 @@ impl Line {
     pub(crate) fn answer(&self) -> Call {
         let mut outbox = self.outbox.lock();
         outbox.listed = false;
-        if outbox.closed { Call::Closed } else { Call::Hungry }
+        match outbox.closed {
+            true => Call::Closed(outbox.end.as_ref().map(|end| end.code)),
+            false => Call::Hungry,
+        }
     }
 
     fn poll_next(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<Delivery> {

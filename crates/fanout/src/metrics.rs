@@ -4,6 +4,8 @@ use chancery_model::{TypeUrl, types::KNOWN};
 use chancery_protocol::{Protocol, StreamKind};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+use crate::status::EndCode;
+
 /// A metric: for registration, documentation and dashboards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
@@ -68,7 +70,8 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         STREAM_ENDS,
         MetricKind::Counter,
-        "Streams that ended, by reason: client (reset or connection lost), half_close, refused.",
+        "Streams that ended, by reason: client (it reset the stream, or its connection was lost), \
+         half_close, refused (it broke a rule or exceeded a limit), moved (asked to connect anew).",
     ),
     Metric::new(REQUESTS, MetricKind::Counter, "Discovery requests, by type."),
     Metric::new(PUSHES, MetricKind::Counter, "Discovery responses sent, by type."),
@@ -140,9 +143,10 @@ pub(crate) struct ShardMetrics {
     types: [TypeMetrics; N_LABELS],
     /// By protocol, then by type, the aggregated ones last.
     streams: [[Gauge; N_LABELS + 1]; 2],
-    pub(crate) ends_client: Counter,
-    pub(crate) ends_half_close: Counter,
-    pub(crate) ends_refused: Counter,
+    ends_client: Counter,
+    ends_half_close: Counter,
+    ends_refused: Counter,
+    ends_moved: Counter,
     pub(crate) ack_seconds: Histogram,
     pub(crate) convergence_seconds: Histogram,
     pub(crate) turn_seconds: Histogram,
@@ -173,11 +177,28 @@ impl ShardMetrics {
             ends_client: ends("client"),
             ends_half_close: ends("half_close"),
             ends_refused: ends("refused"),
+            ends_moved: ends("moved"),
             ack_seconds: histogram!(ACK_SECONDS),
             convergence_seconds: histogram!(CONVERGENCE),
             turn_seconds: histogram!(TURN_SECONDS),
             pending: gauge!(PENDING, "shard" => shard.to_string()),
         }
+    }
+
+    /// Counts the end of a stream: with the code that the replica ended it with, if it did.
+    pub(crate) fn on_end(&self, code: Option<EndCode>) {
+        let counter = match code {
+            None => &self.ends_client,
+            Some(EndCode::Ok) => &self.ends_half_close,
+            Some(EndCode::Unavailable) => &self.ends_moved,
+            Some(
+                EndCode::InvalidArgument
+                | EndCode::ResourceExhausted
+                | EndCode::Unimplemented
+                | EndCode::Internal,
+            ) => &self.ends_refused,
+        };
+        counter.increment(1);
     }
 
     pub(crate) fn of(&self, type_url: &TypeUrl) -> &TypeMetrics {

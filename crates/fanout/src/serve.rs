@@ -39,7 +39,6 @@ impl Shard {
             (None, None) => {
                 let text = "the first request of the stream has no node";
                 line.end(End::new(EndCode::InvalidArgument, text));
-                self.metrics.ends_refused.increment(1);
                 return;
             }
         };
@@ -63,7 +62,6 @@ impl Shard {
                 if let Some(limit) = limit_of(&error) {
                     limit_hit(limit);
                 }
-                self.metrics.ends_refused.increment(1);
                 line.end(End::new(code, error.to_string()));
                 self.forget(key(at));
             }
@@ -107,7 +105,6 @@ impl Shard {
             }
             None if entry.half_closed => {
                 entry.line.end(End::ok());
-                self.metrics.ends_half_close.increment(1);
                 self.forget(key(at));
                 return;
             }
@@ -123,9 +120,6 @@ impl Shard {
         self.metrics.streams(&entry.line.info.kind).decrement(1.0);
         for interest in entry.session.interest() {
             self.index.forget(session, entry.scopes(), &interest);
-        }
-        if !entry.line.is_closed() {
-            self.metrics.ends_client.increment(1);
         }
         if let Some((_, scopes)) = entry.assigned {
             self.views.release(scopes);
@@ -223,7 +217,7 @@ impl Shard {
                 let Some(entry) = self.sessions.get(at) else { return };
                 // What was there when the stream opened did not come to it as a commit.
                 if let Some(arrival) = self.commits.arrival(revision)
-                    && arrival >= entry.opened
+                    && arrival > entry.opened
                 {
                     let passed = now.instant.saturating_duration_since(arrival);
                     self.metrics.convergence_seconds.record(passed.as_secs_f64());

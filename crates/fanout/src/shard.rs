@@ -32,9 +32,9 @@ use crate::{
     commits::Commits,
     entry::Entry,
     index::{Index, Key},
-    line::{Call, Line, Mailbox},
+    line::{Call, Line, Mailbox, Stopped},
     metrics::ShardMetrics,
-    status::{StreamStatus, Unsettled},
+    status::{End, EndCode, StreamStatus, Unsettled},
     timers::Timers,
     views::Views,
 };
@@ -261,11 +261,18 @@ impl Shard {
         let mut called = std::mem::take(&mut self.called);
         mailbox.take(&mut called);
         for line in called.drain(..) {
-            let call = line.answer();
-            let Some(key) = line.key() else { continue };
-            match call {
-                Call::Closed => self.forget(key),
-                Call::Hungry => self.enqueue(place(key)),
+            match line.answer() {
+                Call::Closed(end) => {
+                    self.metrics.on_end(end);
+                    if let Some(key) = line.key() {
+                        self.forget(key);
+                    }
+                }
+                Call::Hungry => {
+                    if let Some(key) = line.key() {
+                        self.enqueue(place(key));
+                    }
+                }
             }
         }
         self.called = called;
@@ -345,6 +352,16 @@ impl Shard {
             }
         }
         Page { items, next: (to < self.sessions.capacity()).then_some(to) }
+    }
+}
+
+/// However a shard ends, its clients go to another replica: a stream that nobody serves would keep
+/// them here with what they have.
+impl Drop for Shard {
+    fn drop(&mut self) {
+        for (_, entry) in &self.sessions {
+            entry.line.end(End::new(EndCode::Unavailable, Stopped.to_string()));
+        }
     }
 }
 

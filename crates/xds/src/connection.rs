@@ -14,7 +14,7 @@ use std::{
 };
 
 use chancery_fanout::{End, EndCode, Ender};
-use futures::{Stream, stream::FuturesUnordered};
+use futures::{FutureExt, Stream, stream::FuturesUnordered};
 use hyper::{rt::Executor, server::conn::http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
@@ -140,7 +140,8 @@ impl Tasks {
 
 impl<F: Future + Send + 'static> Executor<F> for Tasks {
     fn execute(&self, future: F) {
-        self.spawn(async move { drop(future.await) });
+        // Not an async block: it would hold the future twice.
+        self.spawn(future.map(drop));
     }
 }
 
@@ -186,6 +187,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Future for Driver<I> {
             }
             this.running.extend(added);
         }
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> Drop for Driver<I> {
+    /// Streams that came in the very moment in which the connection broke have not begun to run. They
+    /// hold the connection, which holds them.
+    fn drop(&mut self) {
+        let left = std::mem::take(&mut *self.added.0.lock());
+        drop(left);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, future::Ready, sync::Arc};
 
 use chancery_fanout::{End, EndCode, Fanout, StreamInfo, limit_hit};
-use futures::future::abortable;
+use futures::{FutureExt, future::abortable};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use metrics::Counter;
@@ -81,9 +81,7 @@ impl Service {
         let (reader, handle) =
             abortable(Reader::new(frames, intake, protocol, config, bytes).run());
         // Aborted or at its end: either way there is nothing more to read.
-        self.connection.tasks.spawn(async move {
-            let _aborted = reader.await;
-        });
+        self.connection.tasks.spawn(reader.map(|_aborted| ()));
         grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(outlet, handle, place))))
     }
 }

@@ -354,6 +354,54 @@ async fn connections_that_break_are_freed() {
     server.until_no_stream().await;
 }
 
+/// L11: a connection may break at any moment of a stream's opening.
+#[tokio::test]
+async fn connections_that_break_while_streams_open_are_freed() {
+    let server = Server::start().await;
+    for round in 0..200 {
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        // Dropped, it is reset and not closed.
+        stream.set_zero_linger().unwrap();
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        let mut client = client.ready().await.unwrap();
+        let mut open = Vec::new();
+        for _ in 0..5 {
+            let (response, mut send) =
+                client.send_request(grpc(DELTA_ADS).body(()).unwrap(), false).unwrap();
+            send.send_data(subscription(), false).unwrap();
+            open.push((response, send));
+        }
+        // Far enough to have sent something, and now and then everything.
+        let patience = Duration::from_micros(50 * (round % 20));
+        drop(tokio::time::timeout(patience, connection).await);
+    }
+    server.until_no_stream().await;
+}
+
+/// OPS-11: one connection too many is closed; the others do not notice.
+#[tokio::test]
+async fn a_replica_takes_only_so_many_connections() {
+    let config = chancery_xds::Config { connections_max: 2, ..chancery_xds::Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    let mut first = server.delta(DELTA_ADS).await;
+    let second = server.delta(DELTA_ADS).await;
+    let mut third = TcpStream::connect(server.address).await.unwrap();
+    let mut rest = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut third, &mut rest);
+    drop(tokio::time::timeout(PATIENCE, read).await.expect("it is still open"));
+    first.subscribe(CDS, &[]).await;
+    first.next().await;
+    drop(second);
+    until("a place is free again", async || {
+        let opened = tokio::time::timeout(Duration::from_millis(500), server.channel()).await;
+        match opened {
+            Ok(channel) => Delta::open(channel, DELTA_ADS).await.is_ok(),
+            Err(_) => false,
+        }
+    })
+    .await;
+}
+
 fn subscription() -> Bytes {
     let request = DeltaDiscoveryRequest {
         type_url: CDS.into(),
