@@ -189,11 +189,7 @@ impl Args {
         let own = Process::own().cpu_time()? - own;
         let others = HostTime::now()?.others_since(host, &[cpu, own]);
         let deliveries = count(self.updates * self.streams);
-        let acks = side.server.metrics().await?.sum(ACKS)? - acks;
-        ensure!(
-            (acks - float(deliveries)).abs() < 0.5,
-            "the server counts {acks} acknowledgments, the clients sent {deliveries}"
-        );
+        side.counts(acks + float(deliveries)).await?;
         let wire = side.swarm.totals() - wire;
         side.turns.push(Turn { cpu, deliveries, elapsed, wire, latencies, others });
         Ok(micros(cpu.total(), deliveries))
@@ -207,6 +203,7 @@ impl Args {
             let cluster = resource::cluster(0, side.generation);
             side.author.apply(&[resource::manifest(UNSEEN, vec![cluster])]).await?;
         }
+        tokio::time::sleep(LAST_ACKS).await;
         let cpu = side.server.process().cpu_time()? - cpu;
         side.writes.push(micros(cpu.total(), count(self.updates)));
         Ok(())
@@ -312,6 +309,22 @@ impl Side {
         ensure!(written.changed == 1, "an update changed {} resources", written.changed);
         self.swarm.acked(ACK).await?;
         Ok(start.elapsed())
+    }
+
+    /// Waits until the server has counted so many acknowledgments, and not more.
+    async fn counts(&self, expected: f64) -> Result<()> {
+        let deadline = Instant::now() + ACK;
+        loop {
+            let acks = self.server.metrics().await?.sum(ACKS)?;
+            if (acks - expected).abs() < 0.5 {
+                return Ok(());
+            }
+            ensure!(
+                acks < expected && Instant::now() < deadline,
+                "the server counts {acks} acknowledgments, the clients have sent {expected}"
+            );
+            tokio::time::sleep(LAST_ACKS).await;
+        }
     }
 
     /// In all turns.

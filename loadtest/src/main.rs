@@ -18,6 +18,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 mod author;
 mod crash;
@@ -36,7 +37,7 @@ mod swarm;
 mod writes;
 
 use host::{Host, Pinning};
-use report::{Format, say};
+use report::{Findings, Format, say};
 
 /// Load for a Chancery server, and what came of it.
 ///
@@ -110,15 +111,35 @@ fn run(cli: Cli) -> Result<bool> {
     // One thread: the clients have one CPU, and the main thread is the one that starts servers.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let findings = runtime.block_on(async {
-        match &cli.command {
-            Command::Fanout(args) => args.run(&common, dir.path()).await,
-            Command::Memory(args) => args.run(&common, dir.path()).await,
-            Command::Crash(args) => args.run(&common, dir.path()).await,
-            Command::Writes(args) => args.run(&common, dir.path()).await,
+        tokio::select! {
+            findings = cli.command.run(&common, dir.path()) => findings,
+            // Not left to the kernel: the data would stay.
+            signal = interruption() => Err(anyhow::anyhow!("ended by {}", signal?)),
         }
     })?;
     drop(runtime);
     findings.print(cli.output, &command_line(), &host)
+}
+
+impl Command {
+    async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
+        match self {
+            Self::Fanout(args) => args.run(common, dir).await,
+            Self::Memory(args) => args.run(common, dir).await,
+            Self::Crash(args) => args.run(common, dir).await,
+            Self::Writes(args) => args.run(common, dir).await,
+        }
+    }
+}
+
+/// The signal that asks us to end.
+async fn interruption() -> Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
 }
 
 /// A program in the directory of this one.

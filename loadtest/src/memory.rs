@@ -32,7 +32,7 @@ const SYNC: Duration = Duration::from_secs(300);
 const MB: f64 = 1e6;
 /// How often RSS is read, and how many readings have to agree.
 const READ_EVERY: Duration = Duration::from_millis(500);
-const READINGS: usize = 4;
+const READINGS: usize = 8;
 /// Readings agree within this share of each other.
 const AGREE: f64 = 0.005;
 
@@ -74,6 +74,8 @@ struct Loaded {
     resources: u64,
     payload_bytes: u64,
     rss_bytes: u64,
+    /// Of RSS what is no file's.
+    anonymous_bytes: u64,
     /// Above that of the empty server and the payload, per resource.
     overhead_per_resource: Option<f64>,
 }
@@ -123,6 +125,7 @@ impl Args {
             resources: 0,
             payload_bytes: 0,
             rss_bytes: empty,
+            anonymous_bytes: server.process().memory()?.anonymous,
             overhead_per_resource: None,
         }];
         let mut from = 0;
@@ -148,7 +151,8 @@ impl Args {
         say!("{resources} resources: {:.1} MB", mb(rss_bytes));
         let overhead = float(rss_bytes) - float(empty) - float(payload_bytes);
         let overhead_per_resource = Some(overhead / float(resources.max(1)));
-        Ok(Loaded { resources, payload_bytes, rss_bytes, overhead_per_resource })
+        let anonymous_bytes = server.process().memory()?.anonymous;
+        Ok(Loaded { resources, payload_bytes, rss_bytes, anonymous_bytes, overhead_per_resource })
     }
 
     async fn opened(&self, server: &Server, resources: usize) -> Result<Opened> {
@@ -199,7 +203,7 @@ impl Args {
         let mut readings: Vec<u64> = Vec::new();
         loop {
             tokio::time::sleep(READ_EVERY).await;
-            readings.push(process.rss()?);
+            readings.push(process.memory()?.rss);
             let last = readings.get(readings.len().saturating_sub(READINGS)..).unwrap_or_default();
             let (min, max) = (last.iter().min(), last.iter().max());
             let (Some(min), Some(max)) = (min, max) else { continue };
@@ -216,10 +220,11 @@ impl Args {
         for row in loaded {
             write!(
                 text,
-                "  {:>7} resources, {:>6.1} MB of bodies: RSS {:>6.1} MB",
+                "  {:>7} resources, {:>6.1} MB of bodies: RSS {:>6.1} MB ({:.1} MB anonymous)",
                 row.resources,
                 mb(row.payload_bytes),
-                mb(row.rss_bytes)
+                mb(row.rss_bytes),
+                mb(row.anonymous_bytes)
             )?;
             match row.overhead_per_resource {
                 Some(bytes) => writeln!(text, ", {bytes:.0} bytes per resource beyond its body")?,
@@ -260,7 +265,7 @@ impl Args {
 /// Keeps the highest RSS that is seen, until it is dropped.
 async fn watch_peak(process: Process, peak: &mut u64) -> Result<()> {
     loop {
-        *peak = process.rss()?.max(*peak);
+        *peak = process.memory()?.rss.max(*peak);
         tokio::time::sleep(READ_EVERY).await;
     }
 }

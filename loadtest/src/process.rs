@@ -17,6 +17,15 @@ pub(crate) struct CpuTime {
     system_ticks: u64,
 }
 
+/// Memory in RAM, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// All of it.
+    pub(crate) rss: u64,
+    /// Of it what is no file's: not the program itself.
+    pub(crate) anonymous: u64,
+}
+
 impl Process {
     pub(crate) fn new(pid: u32) -> Self {
         Self(pid)
@@ -33,10 +42,10 @@ impl Process {
         cpu_time(&stat).with_context(|| format!("read /proc/{}/stat: {stat:?}", self.0))
     }
 
-    /// Bytes of memory in RAM.
-    pub(crate) fn rss(self) -> Result<u64> {
+    /// Memory in RAM.
+    pub(crate) fn memory(self) -> Result<Memory> {
         let status = self.read("status")?;
-        rss(&status).with_context(|| format!("no VmRSS in /proc/{}/status", self.0))
+        memory(&status).with_context(|| format!("no memory in /proc/{}/status", self.0))
     }
 
     fn read(self, file: &str) -> Result<String> {
@@ -81,10 +90,13 @@ fn cpu_time(stat: &str) -> Option<CpuTime> {
     Some(CpuTime { user_ticks: next()?, system_ticks: next()? })
 }
 
-fn rss(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1024)
+fn memory(status: &str) -> Option<Memory> {
+    let bytes = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kib * 1024)
+    };
+    Some(Memory { rss: bytes("VmRSS:")?, anonymous: bytes("RssAnon:")? })
 }
 
 #[cfg(test)]
@@ -108,6 +120,7 @@ mod tests {
             sum = sum.wrapping_add((0..10_000).sum::<u64>());
         }
         assert!(sum > 0);
-        assert!(own.rss().unwrap() > 100_000);
+        let memory = own.memory().unwrap();
+        assert!(memory.rss > 100_000 && memory.anonymous < memory.rss, "{memory:?}");
     }
 }
