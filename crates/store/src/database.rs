@@ -174,6 +174,7 @@ impl Database {
         // A scan reads everything once; it would only push out what is of use.
         options.fill_cache(false);
         options.set_verify_checksums(true);
+        #[expect(deprecated, reason = "asked for not as a speed-up, but to read what is deleted")]
         options.set_ignore_range_deletions(deleted == Deleted::Read);
         if let Some(to) = to {
             options.set_iterate_upper_bound(to.to_vec());

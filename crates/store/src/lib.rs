@@ -52,6 +52,7 @@ mod replica;
 mod snapshot;
 mod space;
 mod status;
+mod wal;
 
 pub use config::{Config, ConfigError};
 pub use error::{OpenError, ShutdownError, TransactError};

@@ -31,6 +31,7 @@ use crate::{
     raft::{LogId, Vote, term_of},
     raft_codec::{entry_from_record, log_id_from_proto, log_key, vote_from_proto, vote_to_proto},
     record::{self, Family},
+    wal::{self, WrongType},
 };
 
 /// What a whole database holds.
@@ -50,6 +51,18 @@ pub(crate) fn recover(
 ) -> Result<(Database, Recovered), OpenError> {
     let path = directory.database();
     let root = directory.path();
+    let wrong = wal::check(&path).map_err(|source| OpenError::Io {
+        what: "read the log files in",
+        path: path.clone(),
+        source,
+    })?;
+    if let Some(WrongType { path, offset, found }) = wrong {
+        let what = format!("the log file {}", path.display());
+        let detail = format!(
+            "at byte {offset} is a record of type {found}, of a recycled file, but none is ever recycled"
+        );
+        return Err(damaged(root, &what, detail));
+    }
     let database = open(root, &path, Access::ReadOnly)?;
     let reader = Reader { root, database: &database };
     let recovered = reader.read_all(identity, mark)?;
