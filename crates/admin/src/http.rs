@@ -18,7 +18,7 @@ use axum::{
 };
 use bytes::Bytes;
 use chancery_proto::admin::v1 as pb;
-use futures::{StreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use http::{HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::{
@@ -179,24 +179,30 @@ async fn list_resources(State(http): State<Http>, pairs: Pairs) -> Response {
     }
 }
 
-/// A list as JSON, piece by piece: the form is that of one `ListResourcesResponse`.
+/// Resources as JSON: the form is that of one `ListResourcesResponse`.
 fn stream_list(listing: Listing) -> Body {
+    let head = format!("{{\"revision\":{},\"resources\":[", listing.revision());
+    stream_json(head, listing.into_stream().map(|piece| piece.resources))
+}
+
+/// A list as JSON, piece by piece: however long it is, one piece is in memory.
+fn stream_json<M: Shape>(
+    head: String,
+    pieces: impl Stream<Item = Vec<M>> + Send + 'static,
+) -> Body {
     let mut separator = "";
-    let mut head = Some(());
-    let pieces = listing.into_stream().map(move |piece| {
+    let pieces = pieces.map(move |items| {
         let mut text = String::new();
-        if head.take().is_some() {
-            text.push_str(&format!("{{\"revision\":{},\"resources\":[", piece.revision));
-        }
-        for resource in &piece.resources {
+        for item in &items {
             text.push_str(separator);
-            text.push_str(&resource.to_json().to_string());
+            text.push_str(&item.to_json().to_string());
             separator = ",";
         }
         Bytes::from(text)
     });
+    let head = stream::once(async { Bytes::from(head) });
     let tail = stream::once(async { Bytes::from_static(b"]}") });
-    Body::from_stream(pieces.chain(tail).map(Ok::<_, Infallible>))
+    Body::from_stream(head.chain(pieces).chain(tail).map(Ok::<_, Infallible>))
 }
 
 async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
@@ -241,11 +247,18 @@ async fn list_nodes(State(http): State<Http>, pairs: Pairs) -> Response {
         let mut params = params(pairs)?;
         let request = pb::ListNodesRequest { id: params.text("id")?, state: params.text("state")? };
         params.finish()?;
-        let pieces = http.service.list_nodes(request).await?;
-        let nodes = pieces.into_iter().flat_map(|piece| piece.nodes).collect();
-        Ok(pb::ListNodesResponse { nodes })
+        http.service.list_nodes(request).await
     };
-    answer(list.await)
+    match list.await {
+        Ok(pieces) => {
+            let pieces = stream::iter(pieces).then(|piece| async {
+                tokio::task::yield_now().await;
+                piece.nodes
+            });
+            json_body(stream_json("{\"nodes\":[".to_owned(), pieces))
+        }
+        Err(error) => error.into_response(),
+    }
 }
 
 async fn get_node(

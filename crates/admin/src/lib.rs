@@ -1,11 +1,11 @@
 //! The admin API: gRPC `chancery.admin.v1`, health, reflection, and HTTP with JSON, on one port.
 //!
-//! Every operation exists once ([`service`]); `grpc` and `http` are two ways to call it, and the
+//! Every operation exists once (`service`); `grpc` and `http` are two ways to call it, and the
 //! .proto is the one source of shape ([`json`]).
 //!
 //! Invariants:
 //! - What is written went through admission, and takes effect as one transaction or not at all.
-//! - Secrets never leave: [`redact`] is on the way of every body that is shown.
+//! - Secrets never leave: `redact` is on the way of every body that is shown.
 //! - Nothing here holds state, and reads never wait for writes.
 
 mod changes;

@@ -15,6 +15,9 @@ use crate::{AdminError, service::Service};
 /// Nodes of one piece of the list.
 const PIECE_NODES_MAX: usize = 200;
 
+/// More streams are looked through on a thread for blocking work.
+pub(crate) const INLINE_STREAMS_MAX: usize = 500;
+
 /// The words for the state of a node, the worst first.
 const STATES: [&str; 4] = ["unassigned", "nacked", "pending", "synced"];
 
@@ -30,24 +33,9 @@ impl Service {
                 "{state:?} is no state of a node: those are {known}"
             )));
         }
-        let glob = Glob::new(if request.id.is_empty() { "*" } else { &request.id });
         let streams = self.fanout.nodes().await;
-        let mut by_id: BTreeMap<&str, Vec<&StreamStatus>> = BTreeMap::new();
-        for stream in streams.iter().filter(|stream| glob.matches(&stream.node.id)) {
-            by_id.entry(&stream.node.id).or_default().push(stream);
-        }
-        let nodes: Vec<pb::NodeStatus> = by_id
-            .into_values()
-            .map(|streams| show_node(&streams))
-            .filter(|node| request.state.is_empty() || node.state == request.state)
-            .collect();
-        if nodes.is_empty() {
-            return Ok(vec![pb::ListNodesResponse::default()]);
-        }
-        Ok(nodes
-            .chunks(PIECE_NODES_MAX)
-            .map(|piece| pb::ListNodesResponse { nodes: piece.to_vec() })
-            .collect())
+        let is_small = streams.len() <= INLINE_STREAMS_MAX;
+        self.off_the_loop(is_small, move || list(&streams, &request)).await
     }
 
     /// One connected node.
@@ -61,6 +49,30 @@ impl Service {
             return Err(not_connected(&request.id));
         }
         Ok(show_node(&streams))
+    }
+}
+
+fn list(streams: &[StreamStatus], request: &pb::ListNodesRequest) -> Vec<pb::ListNodesResponse> {
+    let glob = Glob::new(if request.id.is_empty() { "*" } else { &request.id });
+    let mut by_id: BTreeMap<&str, Vec<&StreamStatus>> = BTreeMap::new();
+    for stream in streams.iter().filter(|stream| glob.matches(&stream.node.id)) {
+        by_id.entry(&stream.node.id).or_default().push(stream);
+    }
+    let mut nodes = by_id
+        .into_values()
+        .map(|streams| show_node(&streams))
+        .filter(|node| request.state.is_empty() || node.state == request.state);
+    let mut pieces = Vec::new();
+    loop {
+        let piece: Vec<pb::NodeStatus> = nodes.by_ref().take(PIECE_NODES_MAX).collect();
+        if piece.is_empty() && !pieces.is_empty() {
+            return pieces;
+        }
+        let is_last = piece.len() < PIECE_NODES_MAX;
+        pieces.push(pb::ListNodesResponse { nodes: piece });
+        if is_last {
+            return pieces;
+        }
     }
 }
 

@@ -84,10 +84,15 @@ enum Piece {
 }
 
 /// Bytes of bodies, and number of resources, of one piece.
-const PIECE_BYTES_MAX: usize = 1 << 20;
-const PIECE_RESOURCES_MAX: usize = 1000;
+const PIECE_BYTES_MAX: usize = 256 << 10;
+const PIECE_RESOURCES_MAX: usize = 200;
 
 impl Listing {
+    /// The revision of the state that is listed.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// The pieces. Each is made when the client can take it, and other tasks get their turn in
     /// between.
     pub(crate) fn into_stream(self) -> impl Stream<Item = pb::ListResourcesResponse> + Send {
@@ -209,17 +214,18 @@ impl Service {
             return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
         }
         let streams = self.fanout.nodes().await;
-        let scopes = holders
-            .iter()
-            .map(|(scope, resource)| in_scope(&state, &streams, &key, scope, resource))
-            .collect();
-        Ok(pb::DescribeResourceResponse {
+        let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
+        let describe = move || pb::DescribeResourceResponse {
             revision: state.revision.0,
             type_url: key.type_url.to_string(),
             name: key.name.to_string(),
-            scopes,
+            scopes: holders
+                .iter()
+                .map(|(scope, resource)| in_scope(&state, &streams, &key, scope, resource))
+                .collect(),
             nacks: nacks(&state, &streams, &key),
-        })
+        };
+        self.off_the_loop(is_small, describe).await
     }
 }
 

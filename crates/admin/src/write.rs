@@ -99,20 +99,6 @@ fn refused(problems: Vec<chancery_admission::Problem>) -> AdminError {
 }
 
 impl Service {
-    /// Runs `work` here if it is small, else on a thread for blocking work.
-    async fn off_the_loop<T: Send + 'static>(
-        &self,
-        is_small: bool,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, AdminError> {
-        if is_small {
-            return Ok(work());
-        }
-        let internal = |error: &dyn std::error::Error| AdminError::Internal(error.to_string());
-        let _place = self.large_inputs.acquire().await.map_err(|error| internal(&error))?;
-        tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error))
-    }
-
     /// Publishes manifests.
     pub(crate) async fn apply(
         &self,

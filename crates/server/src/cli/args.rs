@@ -47,6 +47,10 @@ pub(crate) enum Output {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a replica in the foreground.
+    ///
+    /// It prints one line with its addresses when it is ready; the log goes to the standard error.
+    /// SIGTERM drains it, a second one ends it at once. `chancery config print` shows all that can be
+    /// set, in the file or by the environment: CHANCERY_<SECTION>_<KEY>.
     Serve(Serve),
     /// Publish manifests in one atomic transaction.
     Apply(Apply),

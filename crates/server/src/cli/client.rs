@@ -13,6 +13,9 @@ use super::failure::Failure;
 
 /// How long the connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that vanishes in the middle of a request is noticed after these.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest list of headers taken: statuses carry what was wrong with the input.
 const HEADER_LIST_BYTES_MAX: u32 = 1 << 20;
 
@@ -31,6 +34,8 @@ pub(crate) async fn connect(server: &str) -> Result<AdminClient<Channel>, Failur
     };
     let channel = endpoint
         .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(4 << 20)

@@ -112,12 +112,10 @@ pub(super) fn table(config: &Config) -> Table {
 /// A configuration as a file, each key with what it means.
 pub(super) fn render(config: &Config) -> String {
     let table = table(config);
-    let mut out = String::new();
+    let mut out =
+        "# The environment overrides a key by CHANCERY_<SECTION>_<KEY>, a flag both.\n".to_owned();
     for (section, keys) in KEYS {
-        if !out.is_empty() {
-            out.push('\n');
-        }
-        out.push_str(&format!("[{section}]\n"));
+        out.push_str(&format!("\n[{section}]\n"));
         for (key, meaning) in *keys {
             let value = table.get(*section).and_then(|section| section.get(key));
             let value = value.map(Value::to_string).unwrap_or_default();
