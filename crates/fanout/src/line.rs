@@ -22,7 +22,7 @@ use std::{
 use chancery_model::Node;
 use chancery_protocol::{Message, Request, StreamKind};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 
 use crate::{
     shard::Event,
@@ -250,12 +250,19 @@ impl Intake {
     /// Hands over a request, in the order in which the client sent them. Waits while the shard's
     /// inbox is full.
     ///
-    /// `node` is the client's identity, in the first request and in any where it has changed.
+    /// `node` is the client's identity, in the first request and in any where it has changed. `room` is
+    /// what the request takes of a bound that the transport keeps; it is given back when the request
+    /// has been handled.
     ///
     /// # Errors
     /// [`Stopped`] if the shard is gone.
-    pub async fn request(&self, request: Request, node: Option<Arc<Node>>) -> Result<(), Stopped> {
-        self.send(Event::Request { line: Arc::clone(&self.line), request, node }).await
+    pub async fn request(
+        &self,
+        request: Request,
+        node: Option<Arc<Node>>,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), Stopped> {
+        self.send(Event::Request { line: Arc::clone(&self.line), request, node, room }).await
     }
 
     /// Says that the client will send no more (SOTW-111): the stream ends with OK when it has been sent

@@ -22,7 +22,7 @@ use chancery_protocol::Request;
 use chancery_view::{Differ, changed_collections};
 use slab::Slab;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -50,6 +50,8 @@ pub(crate) enum Event {
         request: Request,
         /// Who the client is; there in the first request, and when it has changed.
         node: Option<Arc<Node>>,
+        /// What it takes of a bound of the transport's, until it has been handled.
+        room: Option<OwnedSemaphorePermit>,
     },
     /// The client will send no more.
     HalfClose {
@@ -211,7 +213,10 @@ impl Shard {
     /// Handles one event. Decides and never waits; this is what tests call.
     pub(crate) fn handle(&mut self, event: Event, now: Now) {
         match event {
-            Event::Request { line, request, node } => self.on_request(&line, request, node, now),
+            Event::Request { line, request, node, room } => {
+                self.on_request(&line, request, node, now);
+                drop(room);
+            }
             Event::HalfClose { line } => self.on_half_close(&line),
             // Who asked may have gone away.
             Event::Status { from, reply } => drop(reply.send(self.status_page(from))),

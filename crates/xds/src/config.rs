@@ -12,6 +12,12 @@ pub struct Config {
     pub streams_per_connection_max: u32,
     /// Bytes of one request (OPS-12). A reconnecting delta client lists all that it holds in one.
     pub request_bytes_max: usize,
+    /// Bytes of the large requests (over 256 KiB) of all streams that are being read or wait for their
+    /// shard. Clients that come back with what they hold wait for each other here (OPS-17). One of
+    /// `request_bytes_max` always fits in.
+    pub large_requests_bytes_max: usize,
+    /// How long a large request may take to arrive.
+    pub large_request_timeout: Duration,
     /// Names in one request, of all its lists together (SOTW-52).
     pub names_per_request_max: usize,
     /// Requests per second on one stream, over time.
@@ -65,6 +71,8 @@ impl Default for Config {
             connections_max: 100_000,
             streams_per_connection_max: 2000,
             request_bytes_max: 64 << 20,
+            large_requests_bytes_max: 256 << 20,
+            large_request_timeout: Duration::from_secs(60),
             names_per_request_max: 1_000_000,
             requests_per_second_max: 10_000,
             requests_burst_max: 50_000,
@@ -112,6 +120,8 @@ impl Config {
             (1024..=1 << 30).contains(&self.request_bytes_max),
             "it has to be from 1024 to 1073741824",
         )?;
+        size("large_requests_bytes_max", self.large_requests_bytes_max)?;
+        time("large_request_timeout", self.large_request_timeout)?;
         size("names_per_request_max", self.names_per_request_max)?;
         count("requests_per_second_max", self.requests_per_second_max)?;
         count("requests_burst_max", self.requests_burst_max)?;

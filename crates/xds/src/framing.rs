@@ -4,16 +4,23 @@
 //! one that spans frames is put together, in a buffer that grows with what has really arrived. An
 //! idle stream holds no buffer.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 /// A flag and a length of four bytes stand before each message.
 pub(crate) const PREFIX_BYTES: usize = 5;
+
+/// A message is large from here on: it needs room.
+const LARGE_BYTES: usize = 256 << 10;
+
+/// What room is counted in.
+pub(crate) const ROOM_UNIT_BYTES: usize = 1024;
 
 /// Why no message could be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +34,9 @@ pub(crate) enum FrameError {
     /// OPS-12.
     #[error("a request of {len} bytes exceeds the limit of {max} bytes (request_bytes_max)")]
     TooLong { len: usize, max: usize },
+    /// It holds room that others wait for.
+    #[error("a large request did not arrive within {} s (large_request_timeout)", limit.as_secs_f64())]
+    Slow { limit: Duration },
     /// The message is compressed in a way that the headers declared.
     #[error("compressed requests are not supported; send grpc-encoding: identity")]
     Compressed,
@@ -45,46 +55,85 @@ pub(crate) enum Encoding {
     Declared,
 }
 
+/// Bounds of the messages of a stream.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    /// Longest message.
+    pub(crate) message_bytes_max: usize,
+    /// Room for large messages, of all streams together, in units of [`ROOM_UNIT_BYTES`].
+    pub(crate) room: Arc<Semaphore>,
+    /// How long a large message may take to arrive once it has room.
+    pub(crate) timeout: Duration,
+}
+
+/// A message, and its room if it is a large one: to be held until the message has been used.
+#[derive(Debug)]
+pub(crate) struct Framed {
+    pub(crate) message: Bytes,
+    pub(crate) room: Option<OwnedSemaphorePermit>,
+}
+
 /// The messages of a request.
 #[derive(Debug)]
 pub(crate) struct Frames<B> {
     body: B,
     encoding: Encoding,
-    message_bytes_max: usize,
+    bounds: Bounds,
     /// What has been read and not looked at.
     chunk: Bytes,
     /// The beginning of a message that spans chunks.
     partial: BytesMut,
+    /// The room of that message, and when it has to be complete.
+    room: Option<(OwnedSemaphorePermit, Instant)>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
-    pub(crate) fn new(body: B, encoding: Encoding, message_bytes_max: usize) -> Self {
+    pub(crate) fn new(body: B, encoding: Encoding, bounds: Bounds) -> Self {
         let (chunk, partial) = (Bytes::new(), BytesMut::new());
-        Self { body, encoding, message_bytes_max, chunk, partial }
+        Self { body, encoding, bounds, chunk, partial, room: None }
     }
 
     /// The next message; `None` when the client has closed its half.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
-        std::future::poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, FrameError>> {
+    ///
+    /// A large one is not read further than its first chunk before there is room for it: the client
+    /// waits, and others with it that come with large ones, in the order of their coming.
+    pub(crate) async fn next(&mut self) -> Result<Option<Framed>, FrameError> {
         loop {
             if let Some(message) = self.take()? {
-                return Poll::Ready(Ok(Some(message)));
+                let room = self.room.take().map(|(room, _)| room);
+                return Ok(Some(Framed { message, room }));
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            if let Some(expected) = self.expected(&self.partial)?
+                && expected > LARGE_BYTES
+                && self.room.is_none()
+            {
+                let units = u32::try_from(expected.div_ceil(ROOM_UNIT_BYTES)).unwrap_or(u32::MAX);
+                let room = Arc::clone(&self.bounds.room).acquire_many_owned(units).await;
+                let room = room.map_err(|_closed| FrameError::Gone)?;
+                self.room = Some((room, Instant::now() + self.bounds.timeout));
+            }
+            let frame = std::future::poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx));
+            let frame = match &self.room {
+                None => frame.await,
+                Some((_, until)) => match tokio::time::timeout_at(*until, frame).await {
+                    Ok(frame) => frame,
+                    Err(_elapsed) => {
+                        return Err(FrameError::Slow { limit: self.bounds.timeout });
+                    }
+                },
+            };
+            match frame {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.chunk = data;
                     }
                 }
-                Some(Err(_)) => return Poll::Ready(Err(FrameError::Gone)),
-                None if self.partial.is_empty() => return Poll::Ready(Ok(None)),
+                Some(Err(_)) => return Err(FrameError::Gone),
+                None if self.partial.is_empty() => return Ok(None),
                 None => {
                     let have = self.partial.len();
                     let expected = self.expected(&self.partial)?.unwrap_or(PREFIX_BYTES);
-                    return Poll::Ready(Err(FrameError::Truncated { have, expected }));
+                    return Err(FrameError::Truncated { have, expected });
                 }
             }
         }
@@ -130,7 +179,7 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
             (flag, _) => return Err(FrameError::Flag(flag)),
         }
         let len = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
-        let max = self.message_bytes_max;
+        let max = self.bounds.message_bytes_max;
         match len > max {
             true => Err(FrameError::TooLong { len, max }),
             false => Ok(Some(PREFIX_BYTES + len)),
@@ -140,13 +189,22 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::VecDeque, convert::Infallible};
+    use std::{
+        collections::VecDeque,
+        convert::Infallible,
+        task::{Context, Poll},
+    };
 
+    use futures::FutureExt;
     use http_body::Frame;
 
     use super::*;
 
-    struct Chunks(VecDeque<Bytes>);
+    /// Gives its chunks, and then its end or nothing more.
+    struct Chunks {
+        chunks: VecDeque<Bytes>,
+        ends: bool,
+    }
 
     impl Body for Chunks {
         type Data = Bytes;
@@ -155,22 +213,55 @@ mod tests {
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            Poll::Ready(self.0.pop_front().map(|chunk| Ok(Frame::data(chunk))))
+            match self.chunks.pop_front() {
+                Some(chunk) => Poll::Ready(Some(Ok(Frame::data(chunk)))),
+                None if self.ends => Poll::Ready(None),
+                None => Poll::Pending,
+            }
         }
     }
 
-    fn read(bytes: &[u8], chunk: usize, max: usize) -> Result<Vec<Bytes>, FrameError> {
+    fn frames(bytes: &[u8], chunk: usize, bounds: Bounds, ends: bool) -> Frames<Chunks> {
         let chunks = bytes.chunks(chunk).map(Bytes::copy_from_slice).collect();
-        let mut frames = Frames::new(Chunks(chunks), Encoding::Identity, max);
+        Frames::new(Chunks { chunks, ends }, Encoding::Identity, bounds)
+    }
+
+    fn bounds(message_bytes_max: usize) -> Bounds {
+        let room = Arc::new(Semaphore::new(1000));
+        Bounds { message_bytes_max, room, timeout: Duration::from_millis(50) }
+    }
+
+    fn read(bytes: &[u8], chunk: usize, max: usize) -> Result<Vec<Bytes>, FrameError> {
+        let mut frames = frames(bytes, chunk, bounds(max), true);
         let mut messages = Vec::new();
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        loop {
-            let Poll::Ready(next) = frames.poll_next(&mut cx) else { panic!("it never waits") };
-            match next? {
-                Some(message) => messages.push(message),
-                None => return Ok(messages),
-            }
+        while let Some(framed) = frames.next().now_or_never().expect("it never waits")? {
+            messages.push(framed.message);
         }
+        Ok(messages)
+    }
+
+    /// T8: what large requests of all streams take together is bounded, and small ones do not wait.
+    #[tokio::test]
+    async fn a_large_message_waits_for_room_and_has_to_use_it() {
+        const LEN: usize = 600 << 10;
+        let mut large = vec![0; PREFIX_BYTES + LEN];
+        large[1..PREFIX_BYTES].copy_from_slice(&u32::try_from(LEN).unwrap().to_be_bytes());
+        let bounds = bounds(1 << 20);
+        let mut first = frames(&large, 16 << 10, bounds.clone(), true);
+        let mut second = frames(&large, 16 << 10, bounds.clone(), true);
+        let held = first.next().now_or_never().expect("there is room").unwrap().unwrap();
+        assert_eq!(held.message.len(), LEN);
+        assert!(second.next().now_or_never().is_none(), "there is no room for two");
+        assert!(second.partial.len() <= 16 << 10, "{} bytes are held", second.partial.len());
+        let mut small = frames(b"\0\0\0\0\x01a", 9, bounds.clone(), true);
+        assert_eq!(small.next().await.unwrap().unwrap().message, "a");
+        drop(held);
+        assert_eq!(second.next().await.unwrap().unwrap().message.len(), LEN);
+        let mut slow = frames(&large[..100_000], 16 << 10, bounds.clone(), false);
+        let error = slow.next().await.unwrap_err();
+        assert_eq!(error, FrameError::Slow { limit: bounds.timeout });
+        drop(slow);
+        assert_eq!(bounds.room.available_permits(), 1000);
     }
 
     #[test]

@@ -14,11 +14,11 @@ use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request, SotwReques
 use http_body::Body;
 use metrics::Counter;
 use prost::Message;
-use tokio::time::Instant;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
     Config,
-    framing::{FrameError, Frames},
+    framing::{FrameError, Framed, Frames},
     node::{NodeError, NodeReader},
 };
 
@@ -32,6 +32,13 @@ pub(crate) struct Reader<B> {
     bucket: Bucket,
     names_max: usize,
     bytes: Counter,
+}
+
+/// A request, as its shard gets it.
+struct Read {
+    request: Request,
+    node: Option<Arc<Node>>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a stream is ended for its requests.
@@ -72,8 +79,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     pub(crate) async fn run(mut self) {
         loop {
             match self.next().await {
-                Ok(Some((request, node))) => {
-                    if self.intake.request(request, node).await.is_err() {
+                Ok(Some(read)) => {
+                    if self.intake.request(read.request, read.node, read.room).await.is_err() {
                         return;
                     }
                 }
@@ -87,13 +94,16 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
     }
 
-    async fn next(&mut self) -> Result<Option<(Request, Option<Arc<Node>>)>, ReadError> {
-        let Some(bytes) = self.frames.next().await? else { return Ok(None) };
+    async fn next(&mut self) -> Result<Option<Read>, ReadError> {
+        let Some(Framed { message: bytes, room }) = self.frames.next().await? else {
+            return Ok(None);
+        };
         self.bytes.increment(bytes.len() as u64);
         if !self.bucket.take(Instant::now()) {
             return Err(ReadError::Rate { max: self.bucket.per_second });
         }
-        self.decode(bytes).map(Some)
+        let (request, node) = self.decode(bytes)?;
+        Ok(Some(Read { request, node, room }))
     }
 
     fn decode(&mut self, bytes: Bytes) -> Result<(Request, Option<Arc<Node>>), ReadError> {
@@ -153,7 +163,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 impl ReadError {
     fn code(&self) -> EndCode {
         match self {
-            Self::Frame(FrameError::TooLong { .. })
+            Self::Frame(FrameError::TooLong { .. } | FrameError::Slow { .. })
             | Self::Node(NodeError::TooLong { .. } | NodeError::Metadata { .. })
             | Self::Names { .. }
             | Self::Rate { .. } => EndCode::ResourceExhausted,
@@ -166,6 +176,7 @@ impl ReadError {
     fn limit(&self) -> Option<&'static str> {
         match self {
             Self::Frame(FrameError::TooLong { .. }) => Some("request_bytes"),
+            Self::Frame(FrameError::Slow { .. }) => Some("large_request_timeout"),
             Self::Node(NodeError::TooLong { .. }) => Some("node_bytes"),
             Self::Node(NodeError::Metadata { .. }) => Some("node_metadata"),
             Self::Names { .. } => Some("names_per_request"),

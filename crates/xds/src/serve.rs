@@ -11,13 +11,17 @@ use std::{
 };
 
 use chancery_fanout::{Fanout, limit_hit};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
     Config,
     connection::{self, Connection},
+    framing::{Bounds, ROOM_UNIT_BYTES},
     methods::Methods,
     metrics::{METRICS, Metrics},
     service::{Service, Shared},
@@ -42,8 +46,17 @@ pub async fn serve(
     METRICS.iter().for_each(|metric| metric.describe());
     let metrics = Metrics::new();
     let address = listener.local_addr()?;
+    // The largest one fits in, with its prefix and rounded up.
+    let largest = config.request_bytes_max.div_ceil(ROOM_UNIT_BYTES) + 1;
+    let room = (config.large_requests_bytes_max / ROOM_UNIT_BYTES).max(largest);
+    let bounds = Bounds {
+        message_bytes_max: config.request_bytes_max,
+        room: Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS))),
+        timeout: config.large_request_timeout,
+    };
     let shared = Arc::new(Shared {
         config,
+        bounds,
         fanout,
         methods: Methods::new(),
         request_bytes: metrics.request_bytes.clone(),

@@ -12,7 +12,7 @@ use crate::{
     Config,
     body::{ResponseBody, StreamBody},
     connection::Connection,
-    framing::Frames,
+    framing::{Bounds, Frames},
     grpc,
     methods::Methods,
     reader::Reader,
@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) fanout: Fanout,
     pub(crate) methods: Methods,
     pub(crate) request_bytes: Counter,
+    /// What bounds the requests of every stream.
+    pub(crate) bounds: Bounds,
 }
 
 /// The service of one connection.
@@ -76,7 +78,7 @@ impl Service {
         let place = self.connection.add(intake.ender());
         let encoding = grpc::encoding(request.headers());
         let config = &self.shared.config;
-        let frames = Frames::new(request.into_body(), encoding, config.request_bytes_max);
+        let frames = Frames::new(request.into_body(), encoding, self.shared.bounds.clone());
         let bytes = self.shared.request_bytes.clone();
         let (reader, handle) =
             abortable(Reader::new(frames, intake, protocol, config, bytes).run());

@@ -97,7 +97,7 @@ impl Desk {
     fn send(&mut self, client: &Client, node: Option<&str>, request: DeltaRequest) {
         let node = node.map(|id| Arc::new(Node { id: id.into(), ..Node::default() }));
         let line = Arc::clone(&client.line);
-        let event = Event::Request { line, request: Request::Delta(request), node };
+        let event = Event::Request { line, request: Request::Delta(request), node, room: None };
         self.shard.handle(event, self.now());
     }
 
@@ -302,7 +302,7 @@ fn a_closed_stream_leaves_nothing() {
     assert_eq!(desk.shard.views.n_lists(), 0);
     // What was already in the inbox is not for anybody.
     let request = Request::Delta(DeltaRequest::default());
-    desk.shard.handle(Event::Request { line, request, node: None }, desk.now());
+    desk.shard.handle(Event::Request { line, request, node: None, room: None }, desk.now());
     assert!(desk.shard.sessions.is_empty());
 }
 
@@ -375,7 +375,10 @@ fn a_node_that_describes_itself_anew_is_assigned_anew() {
     node.metadata.insert("mesh".into(), "m2".into());
     let request = Request::Delta(answer(&first[0], None));
     let line = Arc::clone(&client.line);
-    desk.shard.handle(Event::Request { line, request, node: Some(Arc::new(node)) }, desk.now());
+    desk.shard.handle(
+        Event::Request { line, request, node: Some(Arc::new(node)), room: None },
+        desk.now(),
+    );
     assert_eq!(text(&desk.read(&mut client)), "a=2");
 }
 

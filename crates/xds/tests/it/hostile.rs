@@ -176,6 +176,13 @@ async fn clients_that_never_read_delay_nobody() {
         raw.send.send_data(subscription(), false).unwrap();
         silent.push(raw);
     }
+    until("each has a response on its way", async || {
+        let nodes = server.fanout.nodes().await;
+        let sent =
+            |s: &chancery_fanout::StreamStatus| s.subscriptions.iter().any(|s| s.sent.is_some());
+        nodes.iter().filter(|node| sent(node)).count() == 20
+    })
+    .await;
     let mut good = server.delta(DELTA_ADS).await;
     good.subscribe(CDS, &[]).await;
     let first = good.next().await;
