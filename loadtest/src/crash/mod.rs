@@ -2,16 +2,16 @@
 //! not touched changes, and what was in flight is there as a whole or not at all.
 //!
 //! A round: writers write as fast as they can, each clusters of its own in two scopes; a client
-//! listens; at a random time the server is killed. Sometimes the next start is killed too. Then the
+//! listens; at a random time after the first acknowledgment, or before it, the server is killed. Sometimes the next start is killed too. Then the
 //! server is started on the same directory, and everything it shows is compared with what is known
 //! ([`History`]). The times are the same again with the same seed; what the server is doing at them is
 //! not.
 
-use std::{fmt::Write as _, path::Path, time::Duration};
+use std::{fmt::Write as _, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 use crate::{
     Common,
@@ -37,6 +37,10 @@ use writer::{SCOPES, Writer};
 const CONFIG: &str = "[store]\nsnapshot_log_entries = 300\n";
 /// One start in so many is killed too.
 const KILLED_STARTS: u64 = 4;
+/// One kill under load in so many does not wait for the first write.
+const EARLY_KILLS: u64 = 8;
+/// Longest wait for the first write.
+const FIRST_WRITE: Duration = Duration::from_secs(20);
 /// Faults that are shown.
 const FAULTS_SHOWN: usize = 20;
 
@@ -52,7 +56,7 @@ pub(crate) struct Args {
     /// Clusters that nobody changes.
     #[arg(long, default_value_t = 500)]
     kept: usize,
-    /// Longest time from the start of the writers to the kill, in milliseconds.
+    /// Longest time from the first acknowledged write to the kill, in milliseconds.
     #[arg(long, default_value_t = 300)]
     load_ms: u64,
     /// Of the random times; the same again with the same seed.
@@ -153,13 +157,18 @@ impl Args {
         random: &mut Random,
     ) -> Result<Vec<Report>> {
         let mut writers = JoinSet::new();
+        let acked = Arc::new(Notify::new());
         for number in 0..self.writers {
             let author = Author::connect(server.admin).await?;
             let [a, _, _] = names(number);
             let holds_left = history.base().clusters.contains_key(&a);
             let random = Random::new(random.number());
-            let writer = Writer { number, round, holds_left, random };
+            let writer = Writer { number, round, holds_left, random, acked: Arc::clone(&acked) };
             writers.spawn(async move { (number, writer.run(author).await) });
+        }
+        // The first write after a start takes longer than the others. Some kills come before it.
+        if !random.one_in(EARLY_KILLS) {
+            drop(timeout(FIRST_WRITE, acked.notified()).await);
         }
         tokio::time::sleep(random.time(Duration::from_millis(self.load_ms))).await;
         server.kill().await?;

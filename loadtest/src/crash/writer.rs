@@ -1,11 +1,12 @@
 //! A writer: one transaction after the other, until the server is gone.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::{Result, bail};
 use chancery_model::{Version, types::CLUSTER};
 use chancery_proto::admin::v1::WriteResponse;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tonic::Code;
 
 use super::history::{Acked, Op, Report, names};
@@ -24,6 +25,8 @@ pub(crate) struct Writer {
     /// Whether its clusters of the first scope are there.
     pub(crate) holds_left: bool,
     pub(crate) random: Random,
+    /// Told of every write that was acknowledged.
+    pub(crate) acked: Arc<Notify>,
 }
 
 impl Writer {
@@ -50,6 +53,7 @@ impl Writer {
             };
             self.holds_left = op != Op::Drop;
             report.acked.push(acked(op, &written)?);
+            self.acked.notify_one();
         }
     }
 
