@@ -50,7 +50,7 @@ pub(crate) enum Command {
     ///
     /// It prints one line with its addresses when it is ready; the log goes to the standard error.
     /// SIGTERM drains it, a second one ends it at once. `chancery config print` shows all that can be
-    /// set, in the file or by the environment: CHANCERY_<SECTION>_<KEY>.
+    /// set, in the file or by the environment: `CHANCERY_<SECTION>_<KEY>`.
     Serve(Serve),
     /// Publish manifests in one atomic transaction.
     Apply(Apply),

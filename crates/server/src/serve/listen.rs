@@ -11,11 +11,12 @@ use hyper_util::{
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-/// How long the headers of an HTTP/1 request may take.
+/// How long a new connection may say nothing, and the headers of an HTTP/1 request may take.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Quiet HTTP/2 connections are probed at this interval, and closed if the probe stays unanswered.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -76,6 +77,10 @@ async fn connection(
     stop: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        spoken = timeout(HEADER_TIMEOUT, stream.readable()) => spoken??,
+    }
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder

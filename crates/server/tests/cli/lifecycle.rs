@@ -72,8 +72,9 @@ fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let mut server = Server::start(&data);
-    // One that says nothing, one that has said half a request, and one that keeps its connection.
+    // Two that say nothing, one that has said half a request, and one that keeps its connection.
     let silent = TcpStream::connect(&server.xds).unwrap();
+    let silent_admin = TcpStream::connect(&server.admin).unwrap();
     let mut half = TcpStream::connect(&server.admin).unwrap();
     half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nres")
         .unwrap();
@@ -93,7 +94,7 @@ fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(status.code(), Some(0));
-    drop((silent, half, idle));
+    drop((silent, silent_admin, half, idle));
 }
 
 #[test]
