@@ -14,7 +14,8 @@ use crate::{
     Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
     line::{Line, Mailbox},
     metrics::{METRICS, limit_hit},
-    shard::{Event, Inputs, Page, Shard, Streams},
+    report::Page,
+    shard::{Event, Inputs, Shard, Streams},
 };
 
 /// The shards that serve all streams of a replica. Cheap to clone.

@@ -1,6 +1,6 @@
 //! Which sessions care about a commit, and when can they take it.
 //!
-//! One [`shard`] task per core owns a disjoint set of sessions. A front door opens a stream with
+//! One shard, a task, per core owns a disjoint set of sessions. A front door opens a stream with
 //! [`Fanout::open`] and gets two ends: an [`Intake`] for the client's requests and an [`Outlet`] that
 //! is asked for the next message when the transport can write one.
 //!
@@ -19,6 +19,7 @@ mod fanout;
 mod index;
 mod line;
 mod metrics;
+mod report;
 mod serve;
 mod shard;
 mod status;

@@ -42,6 +42,7 @@ impl Shard {
                 return;
             }
         };
+        self.reassign(at);
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         match entry.session.on_request(request, view.as_ref(), now.ms) {

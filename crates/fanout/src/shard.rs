@@ -34,6 +34,7 @@ use crate::{
     index::{Index, Key},
     line::{Call, Line, Mailbox, Stopped},
     metrics::ShardMetrics,
+    report::Page,
     status::{End, EndCode, StreamStatus, Unsettled},
     timers::Timers,
     views::Views,
@@ -74,14 +75,6 @@ pub(crate) enum Event {
         /// Gets a page of them.
         reply: oneshot::Sender<Page<Unsettled>>,
     },
-}
-
-/// A part of an answer about all streams.
-#[derive(Debug)]
-pub(crate) struct Page<T> {
-    pub(crate) items: Vec<T>,
-    /// Where the next page begins; `None` if this is the last.
-    pub(crate) next: Option<usize>,
 }
 
 /// One reading of the clock, for a whole turn.
@@ -334,29 +327,6 @@ impl Shard {
             }
         }
         self.reassign_from = (to < self.sessions.capacity()).then_some(to);
-    }
-
-    fn status_page(&self, from: usize) -> Page<StreamStatus> {
-        self.page(from, |entry, items| items.push(entry.status()))
-    }
-
-    fn unsettled_page(&self, revision: Revision, from: usize) -> Page<Unsettled> {
-        let reached = self.views.state().revision;
-        if reached < revision {
-            return Page { items: vec![Unsettled::behind(reached)], next: None };
-        }
-        self.page(from, |entry, items| entry.unsettled(revision, items))
-    }
-
-    fn page<T>(&self, from: usize, mut add: impl FnMut(&Entry, &mut Vec<T>)) -> Page<T> {
-        let to = from.saturating_add(self.config.turn_work_max).min(self.sessions.capacity());
-        let mut items = Vec::new();
-        for place in from..to {
-            if let Some(entry) = self.sessions.get(place) {
-                add(entry, &mut items);
-            }
-        }
-        Page { items, next: (to < self.sessions.capacity()).then_some(to) }
     }
 }
 

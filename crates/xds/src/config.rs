@@ -42,7 +42,7 @@ pub struct Config {
     pub keepalive_timeout: Duration,
     /// How long a new connection may take to open its first stream, the handshake included.
     pub first_stream_timeout: Duration,
-    /// How long a connection may have no stream.
+    /// How long a connection may have no stream; it is closed before twice that time.
     pub idle_timeout: Duration,
     /// Age at which a client is asked to connect anew, so that load spreads over the replicas
     /// (OPS-13). Each connection's own is up to a tenth more or less. `None` for never.

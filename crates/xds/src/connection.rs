@@ -212,8 +212,11 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };
     let age = config.connection_age_max.map(|age| Instant::now() + jittered(age));
     let reason = loop {
-        let due = [age, connection.unused_at(config)].into_iter().flatten().min();
-        let due = due.unwrap_or_else(|| Instant::now() + config.idle_timeout);
+        // While there are streams it is looked at now and then, so that it is not forgotten when the
+        // last one has gone.
+        let idle =
+            connection.unused_at(config).unwrap_or_else(|| Instant::now() + config.idle_timeout);
+        let due = age.map_or(idle, |age| age.min(idle));
         tokio::select! {
             () = &mut driver => return,
             () = drain.cancelled() => break Reason::Drain,

@@ -461,6 +461,22 @@ fn the_unsettled_are_those_who_have_not_acknowledged() {
     assert_eq!(behind[0].state, UnsettledState::Behind(Revision(2)), "{behind:?}");
 }
 
+/// Who is moved by a commit is unsettled from that commit on, and not only when the shard has come to
+/// it.
+#[test]
+fn a_node_that_is_to_move_is_unsettled() {
+    let mut desk = Desk::new();
+    desk.put("blue", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    let first = desk.read(&mut client);
+    desk.ack(&client, &first[0]);
+    desk.settle();
+    assert_eq!(desk.unsettled(), []);
+    desk.assign("blue", "*", &["blue"]);
+    assert_eq!(desk.unsettled().len(), 1);
+    assert_eq!(text(&desk.read(&mut client)), "a=1");
+}
+
 /// A state of another history: nothing that was known says what changed.
 #[test]
 fn another_incarnation_is_compared_anew() {

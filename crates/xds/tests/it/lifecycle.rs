@@ -126,6 +126,20 @@ async fn only_connections_without_streams_are_idle() {
     drop(tokio::time::timeout(PATIENCE, read).await.expect("it is still open"));
     server.put(CDS, &[("a", "1")]);
     assert_eq!(names(&client.next().await), ["a"]);
+
+    // It had a stream once.
+    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let closed = tokio::spawn(connection);
+    let request = http::Request::post(format!("http://chancery{DELTA_ADS}"))
+        .header("content-type", "application/grpc")
+        .body(())
+        .unwrap();
+    let mut client = client.ready().await.unwrap();
+    let (response, send) = client.send_request(request, false).unwrap();
+    drop((response.await.unwrap(), send));
+    drop(tokio::time::timeout(PATIENCE, closed).await.expect("it is still open"));
+    drop(client);
 }
 
 /// Design 2: a changed assignment moves a connected node to its new view by the smallest delta.

@@ -1,0 +1,50 @@
+//! Answers about all streams of a shard, page by page: a page is a bounded piece of its time.
+
+use chancery_model::Revision;
+
+use crate::{
+    entry::Entry,
+    shard::Shard,
+    status::{StreamStatus, Unsettled},
+};
+
+/// A part of an answer about all streams.
+#[derive(Debug)]
+pub(crate) struct Page<T> {
+    pub(crate) items: Vec<T>,
+    /// Where the next page begins; `None` if this is the last.
+    pub(crate) next: Option<usize>,
+}
+
+impl Shard {
+    pub(crate) fn status_page(&self, from: usize) -> Page<StreamStatus> {
+        self.page(from, |entry, items| items.push(entry.status()))
+    }
+
+    pub(crate) fn unsettled_page(&mut self, revision: Revision, from: usize) -> Page<Unsettled> {
+        // A session that does not know its new scopes yet would look settled.
+        for place in from..self.page_end(from) {
+            self.reassign(place);
+        }
+        let reached = self.views.state().revision;
+        if reached < revision {
+            return Page { items: vec![Unsettled::behind(reached)], next: None };
+        }
+        self.page(from, |entry, items| entry.unsettled(revision, items))
+    }
+
+    fn page_end(&self, from: usize) -> usize {
+        from.saturating_add(self.config.turn_work_max).min(self.sessions.capacity())
+    }
+
+    fn page<T>(&self, from: usize, mut add: impl FnMut(&Entry, &mut Vec<T>)) -> Page<T> {
+        let to = self.page_end(from);
+        let mut items = Vec::new();
+        for place in from..to {
+            if let Some(entry) = self.sessions.get(place) {
+                add(entry, &mut items);
+            }
+        }
+        Page { items, next: (to < self.sessions.capacity()).then_some(to) }
+    }
+}
