@@ -1,11 +1,14 @@
-//! openraft's own storage suite, on our storage.
+//! openraft's own storage suite, on our storage; and what it does not ask.
 
 use std::{io, sync::Arc};
 
+use bytes::Bytes;
 use futures::Stream;
 use openraft::{
-    OptionalSend, StorageError,
-    storage::{EntryResponder, RaftStateMachine},
+    EntryPayload, OptionalSend, RaftLogReader, StorageError,
+    alias::OneshotOf,
+    async_runtime::Oneshot,
+    storage::{EntryResponder, IOFlushed, RaftLogStorage, RaftStateMachine},
     testing::log::{StoreBuilder, Suite},
 };
 use parking_lot::Mutex;
@@ -21,14 +24,54 @@ use crate::{
     log_size::LogSize,
     machine::Machine,
     metrics::StoreMetrics,
-    raft::{LogId, Snapshot, SnapshotMeta, StoredMembership, Types},
+    raft::{Command, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types, Vote, log_id},
     snapshot::{Decoder, SnapshotData},
 };
+
+fn command(bytes: &'static [u8]) -> Entry {
+    let command = Command(Bytes::from_static(bytes));
+    Entry { log_id: log_id(1, 1), payload: EntryPayload::Normal(command) }
+}
+
+/// Skipping it would let replicas differ.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_committed_entry_that_can_not_be_decoded_stops_the_replica() {
+    // A tag that protobuf does not have, and a command of a kind of a later release.
+    for bytes in [&b"\xff"[..], &b"\x7a\x00"[..]] {
+        let (_guard, _log, mut machine) = build();
+        let entries = futures::stream::iter([Ok((command(bytes), None))]);
+        let error = machine.apply(entries).await.unwrap_err();
+        assert!(error.to_string().starts_with("log entry 1 can not be applied: "), "{error}");
+        assert_eq!(machine.applied_state().await.unwrap().0, None, "it was not skipped");
+    }
+}
+
+/// Design 4.1: after a sync has failed nothing is acknowledged again.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("mark");
+    drop(HighWater::create(&mark, [1; 16]).unwrap());
+    // A mark that can not be written: the same path as a sync that fails.
+    let high_water = HighWater::open_read_only(&mark, [1; 16]).unwrap();
+    let (guard, mut log, _machine) = build_in(dir, high_water);
+    let vote = Vote::new(1, 1);
+    for attempt in 0..3 {
+        assert!(log.save_vote(&vote).await.is_err(), "attempt {attempt}");
+        assert_eq!(log.read_vote().await.unwrap(), None);
+        let (sender, flushed) = OneshotOf::<Types>::channel();
+        log.append([command(b"")], IOFlushed::signal(sender)).await.unwrap();
+        assert!(flushed.await.unwrap().is_err(), "attempt {attempt}");
+    }
+    let failure = guard.failure.get().unwrap();
+    assert!(failure.contains("can not be synced"), "{failure}");
+}
 
 /// Keeps what a store needs until the store is gone.
 struct Guard {
     _dir: TempDir,
     flusher: Option<Flusher>,
+    failure: Failure,
 }
 
 impl Drop for Guard {
@@ -39,9 +82,13 @@ impl Drop for Guard {
 
 fn build() -> (Guard, LogStore, Machine) {
     let dir = tempfile::tempdir().unwrap();
+    let high_water = HighWater::create(&dir.path().join("mark"), [1; 16]).unwrap();
+    build_in(dir, high_water)
+}
+
+fn build_in(dir: TempDir, high_water: HighWater) -> (Guard, LogStore, Machine) {
     let database = Database::open(&dir.path().join("db"), Access::Create).unwrap();
     let database = Arc::new(database);
-    let high_water = HighWater::create(&dir.path().join("mark"), [1; 16]).unwrap();
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
     let (flusher, jobs) =
         Flusher::spawn(Arc::clone(&database), high_water, failure.clone(), metrics.clone())
@@ -55,8 +102,8 @@ fn build() -> (Guard, LogStore, Machine) {
         failure.clone(),
         metrics.clone(),
     );
-    let machine = Machine::new(database, Image::new(), 0, failure, metrics);
-    (Guard { _dir: dir, flusher: Some(flusher) }, log, machine)
+    let machine = Machine::new(database, Image::new(), 0, failure.clone(), metrics);
+    (Guard { _dir: dir, flusher: Some(flusher), failure }, log, machine)
 }
 
 struct Direct;

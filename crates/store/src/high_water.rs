@@ -87,7 +87,16 @@ impl HighWater {
 
     /// Reads the file of an existing replica.
     pub(crate) fn open(path: &Path, cluster_id: [u8; 16]) -> Result<Self, MarkError> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Self::read(OpenOptions::new().read(true).write(true).open(path)?, cluster_id)
+    }
+
+    /// The same, but writing to it will fail.
+    #[cfg(test)]
+    pub(crate) fn open_read_only(path: &Path, cluster_id: [u8; 16]) -> Result<Self, MarkError> {
+        Self::read(File::open(path)?, cluster_id)
+    }
+
+    fn read(file: File, cluster_id: [u8; 16]) -> Result<Self, MarkError> {
         let mut newest: Option<(u64, u64, Mark)> = None;
         for slot in 0..2 {
             let mut record = [0; RECORD_LEN];

@@ -52,6 +52,8 @@ mod replica;
 mod snapshot;
 mod space;
 mod status;
+#[cfg(test)]
+mod tests;
 mod wal;
 
 pub use config::{Config, ConfigError};

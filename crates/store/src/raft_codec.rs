@@ -117,3 +117,44 @@ pub(crate) fn stored_membership_from_proto(
     let id = message.id.as_ref().map(log_id_from_proto);
     Ok(StoredMembership::new(id, membership_from_proto(message.membership.unwrap_or_default())?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::high_water::hex;
+
+    fn round_trip(payload: EntryPayload<Command, u64, Peer>) -> String {
+        let entry = Entry { log_id: log_id(3, 300), payload };
+        let record = entry_to_record(&entry);
+        let read = entry_from_record(300, record.clone().into()).unwrap();
+        assert_eq!((read.log_id, &read.payload), (entry.log_id, &entry.payload));
+        assert!(entry_from_record(301, record.clone().into()).is_err(), "under another index");
+        hex(&record)
+    }
+
+    /// Design 4.1: the format of the first release is readable for ever.
+    #[test]
+    fn log_entries_have_the_bytes_they_had_in_the_first_release() {
+        assert_eq!(round_trip(EntryPayload::Blank), "012bbbefcb56c7e0c20a05080310ac021200");
+        let command = Command(Bytes::from_static(b"command"));
+        assert_eq!(
+            round_trip(EntryPayload::Normal(command)),
+            "0168f58c719b902def0a05080310ac021a07636f6d6d616e64"
+        );
+        let peer = |address: &str| Peer { address: address.to_owned() };
+        let peers = BTreeMap::from([(1, peer("a:1")), (2, peer("b:2")), (3, peer(""))]);
+        let configs = vec![BTreeSet::from([1, 2]), BTreeSet::from([2])];
+        let membership = Membership::new(configs, peers).unwrap();
+        assert_eq!(
+            round_trip(EntryPayload::Membership(membership)),
+            "015a20663f1e4dbd640a05080310ac0222210a040a0201020a030a0102120708011203613a31120708021203623a3212020803"
+        );
+    }
+
+    #[test]
+    fn a_membership_whose_voter_is_nobody_is_refused() {
+        let configs = vec![pb::Voters { replica_ids: vec![1] }];
+        let message = pb::Membership { configs, peers: vec![] };
+        assert!(membership_from_proto(message).is_err());
+    }
+}

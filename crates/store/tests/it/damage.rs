@@ -37,7 +37,7 @@ impl Template {
         for round in 0..3 {
             let replica = Replica::open(small(dir.path())).await.unwrap();
             for n in 0..50 {
-                let body: Vec<u8> = (0..random.below(1500)).map(|_| random.next() as u8).collect();
+                let body: Vec<u8> = (0..random.below(1500)).map(|_| random.byte()).collect();
                 let mut transaction = put(&format!("c{}", random.below(40)), &body);
                 let mut other = upsert(&format!("other{n}"), b"x");
                 other.scope = scope("edge/eu");
@@ -149,7 +149,7 @@ async fn flipped_bits_are_refused_or_make_no_difference() {
             let at = random.below(content.len());
             let len = [1, 1, 16, 512][random.below(4)].min(content.len() - at);
             for byte in &mut content[at..at + len] {
-                *byte ^= if len == 1 { 1 << random.below(8) } else { random.next() as u8 | 1 };
+                *byte ^= if len == 1 { 1 << random.below(8) } else { random.byte() | 1 };
             }
             let what = format!("{len} bytes from {at} changed");
             let error = template.open_with(path, content, &what).await;

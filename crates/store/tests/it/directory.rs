@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use chancery_store::{Config, OpenError, Replica};
 
-use crate::support::{commit, config, files, open, put, render, state_files};
+use crate::support::{commit, config, files, open, put, render, skipped, state_files};
 
 async fn refusal(config: Config) -> OpenError {
     let before = config.data_dir.is_dir().then(|| state_files(&config.data_dir));
@@ -128,8 +128,7 @@ async fn a_read_only_directory_is_refused() {
     };
     let path = dir.path().display().to_string();
     if !mount(&["--bind", &path]) {
-        use std::io::Write;
-        writeln!(std::io::stderr(), "skipped: mounting is not permitted here").unwrap();
+        skipped("mounting is not permitted here");
         return;
     }
     assert!(mount(&["-o", "remount,ro,bind"]), "a bind mount can be made read-only");

@@ -10,7 +10,7 @@ use std::{
 use chancery_store::{Config, Replica, TransactError};
 use tempfile::TempDir;
 
-use crate::support::{commit, config, put, render};
+use crate::support::{commit, config, put, render, skipped};
 
 /// A file system of its own, in memory, of a few MiB.
 struct SmallDisk {
@@ -29,7 +29,7 @@ impl SmallDisk {
         if status.is_ok_and(|status| status.success()) {
             return Some(Self { dir });
         }
-        writeln!(std::io::stderr(), "skipped: mounting a tmpfs is not permitted here").unwrap();
+        skipped("mounting a tmpfs is not permitted here");
         None
     }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -18,6 +19,12 @@ use tempfile::TempDir;
 /// need no real disk.
 pub(crate) fn memory_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Says that a test could not be done here, and why.
+pub(crate) fn skipped(why: &str) {
+    let mut out = std::io::stderr();
+    writeln!(out, "skipped: {why}").unwrap();
 }
 
 /// Settings that do not depend on how full the machine's disk is.
@@ -136,6 +143,10 @@ impl Random {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
     }
 
     pub(crate) fn below(&mut self, n: usize) -> usize {
