@@ -1,6 +1,6 @@
 //! `verify` reads and judges; `fix` writes.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::{conformance, metrics_page, paths::Paths, proc, say::say, setup, tidy};
 
@@ -9,9 +9,17 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
     say!("verify: formatting");
     proc::run(paths.cargo("fmt").args(["--all", "--check"]))?;
     say!("verify: our own rules (crate edges, file lengths, docs that are generated)");
-    tidy::check(paths)?;
-    conformance::check(paths)?;
-    metrics_page::check(paths)?;
+    let broken: Vec<_> =
+        [tidy::check(paths), conformance::check(paths), metrics_page::check(paths)]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+    for error in &broken {
+        say!("{error:#}");
+    }
+    if !broken.is_empty() {
+        bail!("our own rules are broken");
+    }
     setup::build_needs(paths)?;
     say!("verify: clippy, warnings are errors");
     proc::run(paths.cargo("clippy").args([
@@ -34,6 +42,9 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
 
 /// Formats, applies what clippy can apply, and regenerates what is generated.
 pub(crate) fn fix(paths: &Paths) -> Result<()> {
+    // First what can not fail because of code that does not compile.
+    conformance::write(paths)?;
+    metrics_page::write(paths)?;
     setup::build_needs(paths)?;
     say!("fix: clippy's suggestions");
     proc::run(paths.cargo("clippy").args([
@@ -44,7 +55,5 @@ pub(crate) fn fix(paths: &Paths) -> Result<()> {
         "--allow-staged",
     ]))?;
     say!("fix: formatting");
-    proc::run(paths.cargo("fmt").arg("--all"))?;
-    conformance::write(paths)?;
-    metrics_page::write(paths)
+    proc::run(paths.cargo("fmt").arg("--all"))
 }
