@@ -28,12 +28,9 @@ pub enum AdminError {
     /// A precondition does not hold.
     #[error("{0}")]
     Precondition(String),
-    /// The request is larger than allowed.
-    #[error("the request has more than {max} bytes, the most that admin.request_bytes_max allows")]
-    TooLarge {
-        /// The limit.
-        max: u64,
-    },
+    /// The request, or the transaction that it asks for, is larger than allowed.
+    #[error("{0}")]
+    TooLarge(String),
     /// The method is not one of the path.
     #[error("{0}")]
     Method(String),
@@ -43,7 +40,7 @@ pub enum AdminError {
     /// The replica can not answer now; another one, or a later try, may.
     #[error("{0}")]
     Unavailable(String),
-    /// The store is out of room, or the input is more than it takes.
+    /// The store is out of room.
     #[error("{0}")]
     Exhausted(String),
     /// Something of ours is broken.
@@ -59,7 +56,7 @@ impl AdminError {
             Self::Input(_) | Self::Parameter(_) => Code::InvalidArgument,
             Self::NotFound(_) => Code::NotFound,
             Self::Precondition(_) => Code::FailedPrecondition,
-            Self::TooLarge { .. } | Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::TooLarge(_) | Self::Exhausted(_) => Code::ResourceExhausted,
             Self::Method(_) => Code::Unimplemented,
             Self::Forbidden(_) => Code::PermissionDenied,
             Self::Unavailable(_) => Code::Unavailable,
@@ -74,7 +71,7 @@ impl AdminError {
             Self::Input(_) | Self::Parameter(_) => (S::BAD_REQUEST, "INVALID_ARGUMENT"),
             Self::NotFound(_) => (S::NOT_FOUND, "NOT_FOUND"),
             Self::Precondition(_) => (S::CONFLICT, "FAILED_PRECONDITION"),
-            Self::TooLarge { .. } => (S::PAYLOAD_TOO_LARGE, "RESOURCE_EXHAUSTED"),
+            Self::TooLarge(_) => (S::PAYLOAD_TOO_LARGE, "RESOURCE_EXHAUSTED"),
             Self::Exhausted(_) => (S::INSUFFICIENT_STORAGE, "RESOURCE_EXHAUSTED"),
             Self::Method(_) => (S::METHOD_NOT_ALLOWED, "UNIMPLEMENTED"),
             Self::Forbidden(_) => (S::FORBIDDEN, "PERMISSION_DENIED"),

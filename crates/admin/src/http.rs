@@ -134,7 +134,11 @@ impl Http {
     /// The body of a request as a manifest.
     async fn manifest(&self, request: Request) -> Result<pb::File, AdminError> {
         let max = self.request_bytes_max;
-        let too_large = || AdminError::TooLarge { max };
+        let too_large = || {
+            AdminError::TooLarge(format!(
+                "the request has more than {max} bytes, the most that admin.request_bytes_max allows"
+            ))
+        };
         let announced = request.headers().get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if announced.is_some_and(|length| length > max) {

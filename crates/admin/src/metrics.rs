@@ -52,7 +52,7 @@ impl Metrics {
             Err(AdminError::Precondition(_) | AdminError::NotFound(_)) => {
                 &self.refused_precondition
             }
-            Err(AdminError::Input(_) | AdminError::Parameter(_) | AdminError::TooLarge { .. }) => {
+            Err(AdminError::Input(_) | AdminError::Parameter(_) | AdminError::TooLarge(_)) => {
                 &self.refused_input
             }
             Err(_) => &self.failed,

@@ -349,9 +349,10 @@ fn respond(summary: &Summary) -> pb::WriteResponse {
 fn not_committed(error: &TransactError) -> AdminError {
     let text = error.to_string();
     match error {
-        TransactError::TooLarge { .. } | TransactError::DiskFull { .. } => {
-            AdminError::Exhausted(text)
+        TransactError::TooLarge { .. } => {
+            AdminError::TooLarge(format!("{text} (store.transaction_bytes_max)"))
         }
+        TransactError::DiskFull { .. } => AdminError::Exhausted(text),
         _ => AdminError::Unavailable(text),
     }
 }

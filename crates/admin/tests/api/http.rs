@@ -188,6 +188,13 @@ async fn a_body_over_the_limit_is_refused_with_the_limit() {
     let (status, code, message) = server.refused("POST", "/v1/apply", &large).await;
     assert_eq!((status, code.as_str()), (413, "RESOURCE_EXHAUSTED"));
     assert!(message.contains("262144 bytes"), "{message}");
+    let cluster = clusters(&[&"n".repeat(4000)], "1s");
+    let (head, entry) = cluster.split_at(cluster.find('-').unwrap());
+    let many: String = (0..60).map(|n| entry.replacen("nn", &format!("n{n}"), 1)).collect();
+    let (status, _, message) =
+        server.refused("POST", "/v1/apply", &(head.to_owned() + &many)).await;
+    assert_eq!(status, 413, "{message}");
+    assert!(message.contains("store.transaction_bytes_max"), "{message}");
     let (status, _, message) = server.refused("POST", "/v1/apply", "\u{1}").await;
     assert_eq!(status, 400, "{message}");
     server.stop().await;
@@ -252,7 +259,7 @@ async fn a_secret_is_never_shown_and_its_mark_is_not_taken_for_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_of_many_pieces_is_one_json() {
     let server = Server::start().await;
-    let names: Vec<String> = (0..2500).map(|n| format!("c{n:04}")).collect();
+    let names: Vec<String> = (0..1500).map(|n| format!("c{n:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     server.done("POST", "/v1/apply", &clusters(&names, "1s")).await;
     let list = server.done("GET", "/v1/resources", "").await;

@@ -30,12 +30,18 @@ pub(crate) struct Server {
 }
 
 pub(crate) const REQUEST_BYTES_MAX: u64 = 256 << 10;
+const TRANSACTION_BYTES_MAX: usize = 200 << 10;
 
 impl Server {
     pub(crate) async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = directory.path().join("data");
-        let config = Config { data_dir, free_bytes_min: 0, ..Config::default() };
+        let config = Config {
+            data_dir,
+            free_bytes_min: 0,
+            transaction_bytes_max: TRANSACTION_BYTES_MAX,
+            ..Config::default()
+        };
         let replica = Replica::open(config).await.unwrap();
         let shards = CancellationToken::new();
         let config = chancery_fanout::Config::default();
@@ -129,7 +135,7 @@ impl Client {
     }
 
     async fn request(&mut self, request: DeltaRequest) {
-        self.intake.request(Discovery::Delta(request), self.node.take()).await.unwrap();
+        self.intake.request(Discovery::Delta(request), self.node.take(), None).await.unwrap();
     }
 
     /// Asks for all of a type.
