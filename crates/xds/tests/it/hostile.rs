@@ -361,6 +361,65 @@ async fn connections_that_break_are_freed() {
     server.until_no_stream().await;
 }
 
+/// OPS-20, L11: requests with random damage, on every kind of stream, harm nobody.
+#[tokio::test]
+async fn damaged_requests_harm_nobody() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", "1")]);
+    server.put(EDS, &[("x", "1")]);
+    let mut good = server.delta(DELTA_ADS).await;
+    good.subscribe(CDS, &[]).await;
+    let first = good.next().await;
+    good.ack(&first).await;
+
+    let whole = prost::Message::encode_to_vec(&DeltaDiscoveryRequest {
+        type_url: EDS.into(),
+        node: node("n1"),
+        resource_names_subscribe: vec!["x".into(), "*".into(), "xdstp://a/b/c?d=e".into()],
+        resource_names_unsubscribe: vec!["y".into()],
+        initial_resource_versions: [("x".to_owned(), "1-00000000".to_owned())].into(),
+        response_nonce: "1".into(),
+        error_detail: Some(chancery_proto::discovery::Status {
+            code: 3,
+            message: "no".into(),
+            details: vec![],
+        }),
+        ..DeltaDiscoveryRequest::default()
+    });
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |n: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random % u64::try_from(n).unwrap()).unwrap()
+    };
+    let mut client = raw(&server).await;
+    for round in 0..400 {
+        let path = [DELTA_ADS, SOTW_ADS, DELTA_CDS, SOTW_CDS][round % 4];
+        client = client.ready().await.unwrap();
+        let (response, mut send) =
+            client.send_request(grpc(path).body(()).unwrap(), false).unwrap();
+        for _ in 0..3 {
+            let mut bytes = whole.clone();
+            for _ in 0..below(4) {
+                let at = below(bytes.len());
+                bytes[at] = u8::try_from(below(256)).unwrap();
+            }
+            bytes.truncate(bytes.len() - below(2) * below(bytes.len()));
+            // The stream may have been refused already.
+            drop(send.send_data(framed(0, &bytes), false));
+        }
+        drop(send.send_data(Bytes::new(), true));
+        let raw = Raw { send, response: response.await.unwrap() };
+        let trailers = raw.trailers().await;
+        assert!(trailers.contains_key("grpc-status"), "{trailers:?}");
+    }
+    drop(client);
+    until("only the good one is left", async || server.fanout.n_streams() == 1).await;
+    server.put(CDS, &[("a", "2")]);
+    assert_eq!(names(&good.next().await), ["a"]);
+}
+
 /// L11: a connection may break at any moment of a stream's opening.
 #[tokio::test]
 async fn connections_that_break_while_streams_open_are_freed() {
