@@ -4,7 +4,7 @@ use chancery_protocol::Protocol::{Delta, Sotw};
 
 use crate::check;
 
-/// ADS-03, ADS-05, ADS-06, ADS-08, CLI-E-16: Envoy, one publish that adds a cluster, moves the route and
+/// ADS-03 to -08, CLI-E-16, CLI-E-22: Envoy, one publish that adds a cluster, moves the route and
 /// removes the old cluster.
 #[test]
 fn make_before_break_for_envoy_in_delta() {
@@ -41,7 +41,7 @@ fn make_before_break_for_envoy_in_delta() {
     );
 }
 
-/// ADS-08, SOTW-15: the same in SotW: a full state that still has the old cluster comes in between.
+/// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW: a full state that still has the old cluster comes in between.
 #[test]
 fn make_before_break_for_envoy_in_sotw() {
     check(
@@ -77,7 +77,7 @@ fn make_before_break_for_envoy_in_sotw() {
     );
 }
 
-/// ADS-08, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route and drops the
+/// ADS-08, CLI-G-01, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route and drops the
 /// old one itself.
 #[test]
 fn make_before_break_for_grpc() {
@@ -234,7 +234,7 @@ fn a_rejected_cluster_does_not_block_the_routes() {
     );
 }
 
-/// ADS-11, ADS-14, P-40, P-53: a changed cluster's endpoints are sent again, and no others.
+/// ADS-11, ADS-14, CLI-E-12, CLI-E-26, P-40, P-53: a changed cluster's endpoints are sent again, and no others.
 #[test]
 fn a_changed_cluster_gets_its_endpoints_again() {
     for protocol in [Sotw, Delta] {
@@ -356,7 +356,7 @@ fn a_changed_listener_gets_its_routes_again() {
     );
 }
 
-/// ADS-01, ADS-23, SOTW-12, SOTW-106: any order of types, each with its own state.
+/// ADS-01, ADS-16, ADS-23, DELTA-03, SOTW-12, SOTW-106, P-43: any order of types, each with its own state.
 #[test]
 fn children_can_be_asked_for_first() {
     check(
@@ -408,7 +408,7 @@ fn a_resume_at_another_state_breaks_nothing() {
     );
 }
 
-/// ADS-16, ADS-20: what is asked by name is answered, whoever refers to it.
+/// ADS-19, ADS-20, CLI-E-47, P-49: what is asked by name is answered, whoever refers to it.
 #[test]
 fn names_that_nobody_refers_to_are_answered() {
     check(
@@ -441,6 +441,81 @@ fn first_answers_do_not_wait_for_acknowledgements() {
         <- LDS l=1
         -> RDS +r
         <- RDS r=a
+        ",
+    );
+}
+
+/// ADS-19, P-47: a secret is answered at once, whatever else is unanswered.
+#[test]
+fn a_secret_does_not_wait() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 SDS/s=1
+        -> CDS
+        <- CDS a=1
+        -> SDS +s
+        <- SDS s=1
+        commit SDS/s=2
+        ack SDS
+        <- SDS s=2
+        ",
+    );
+}
+
+/// ADS-24: on a stream of one type a removal waits for nothing.
+#[test]
+fn streams_of_one_type_do_not_wait_for_others() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS irv=gone@1-00000000
+        <- CDS a=1 -gone
+        ack CDS
+        commit -CDS/a RDS/r=1
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-10, ADS-26: a request that comes while something is pending is answered with the newest state.
+#[test]
+fn a_request_is_answered_with_the_newest_state() {
+    check(
+        Delta,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS +a
+        <- EDS a=1
+        commit EDS/a=2
+        -> EDS +b
+        <- EDS a=2 b=1
+        ",
+    );
+}
+
+/// ADS-18: a reworked listener that asks for its routes again, at the same version, is answered.
+#[test]
+fn routes_asked_for_again_are_answered() {
+    check(
+        Sotw,
+        "",
+        "
+        commit LDS/l=1 RDS/r=1
+        -> LDS
+        <- LDS l=1
+        -> RDS r
+        <- RDS r=1
+        ack LDS
+        ack RDS
+        commit LDS/l=2
+        <- LDS l=2
+        -> RDS r @2
+        <- RDS r=1
         ",
     );
 }

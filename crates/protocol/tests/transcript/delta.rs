@@ -4,7 +4,7 @@ use chancery_protocol::{Config, Protocol::Delta};
 
 use crate::{check, world::check_with};
 
-/// DELTA-31, DELTA-51, DELTA-52: a legacy wildcard gets all, then what changes.
+/// DELTA-10, DELTA-31, DELTA-42, DELTA-44, DELTA-51, DELTA-52, CLI-E-20: a legacy wildcard gets all, then what changes.
 #[test]
 fn a_wildcard_gets_all_and_then_what_changes() {
     check(
@@ -69,7 +69,7 @@ fn a_subscribed_name_is_answered_and_stays_subscribed() {
     );
 }
 
-/// DELTA-14, DELTA-15, P-20: a stale nonce drops no subscription.
+/// DELTA-01, DELTA-12, DELTA-14, DELTA-15, CLI-E-23, P-20: a stale nonce drops no subscription.
 #[test]
 fn a_nonce_never_hides_a_subscription() {
     check(
@@ -89,7 +89,7 @@ fn a_nonce_never_hides_a_subscription() {
     );
 }
 
-/// DELTA-16 to DELTA-18: after a NACK only what changes is sent.
+/// DELTA-13, DELTA-16 to -18, P-32: after a NACK only what changes is sent.
 #[test]
 fn after_a_rejection_only_changes_are_sent() {
     check(
@@ -147,7 +147,7 @@ fn a_name_in_both_lists_is_subscribed_and_a_star_is_not() {
     );
 }
 
-/// DELTA-23, DELTA-25 to DELTA-28: unsubscribing is silent and forgets.
+/// DELTA-23, DELTA-25 to -28: unsubscribing is silent and forgets.
 #[test]
 fn unsubscribing_is_silent_and_forgets() {
     check(
@@ -209,7 +209,7 @@ fn an_alias_finds_its_resource() {
     );
 }
 
-/// DELTA-30, DELTA-32 to DELTA-34, DELTA-36: the chain of the documents.
+/// DELTA-30, DELTA-32 to -34, DELTA-36, DELTA-37: the chain of the documents.
 #[test]
 fn a_wildcard_begins_and_ends_by_its_star() {
     check(
@@ -267,7 +267,7 @@ fn endpoints_have_no_wildcard() {
     );
 }
 
-/// DELTA-46, DELTA-58, DELTA-59, P-22: a resume sends what differs and takes away what is gone.
+/// DELTA-45, DELTA-46, DELTA-58, DELTA-59, DELTA-70, P-22: a resume sends what differs and takes away what is gone.
 #[test]
 fn a_resume_sends_only_what_differs() {
     check(
@@ -347,7 +347,7 @@ fn later_initial_versions_are_ignored() {
     );
 }
 
-/// DELTA-62, DELTA-63: an unknown virtual host is answered by an alias.
+/// DELTA-60 to -63, DELTA-66, P-50: an unknown virtual host is answered by an alias.
 #[test]
 fn an_unknown_virtual_host_is_said_by_an_alias() {
     check(
@@ -403,7 +403,7 @@ fn a_large_state_is_cut() {
     );
 }
 
-/// DELTA-41: only the alias form of virtual hosts has a resource without body; endpoints never do.
+/// DELTA-47: a name is at most once in a response, whatever happened to it meanwhile.
 #[test]
 fn a_resource_that_comes_and_goes_while_waiting_is_never_mentioned_twice() {
     check(
@@ -421,6 +421,118 @@ fn a_resource_that_comes_and_goes_while_waiting_is_never_mentioned_twice() {
         commit -CDS/a
         <- CDS -a
         ack CDS
+        ",
+    );
+}
+
+/// DELTA-11, DELTA-12: a request without nonce answers nothing.
+#[test]
+fn a_spontaneous_request_is_no_acknowledgement() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS +a
+        <- EDS a=1
+        commit EDS/a=2
+        -> EDS -x
+        wait 100
+        ack EDS
+        <- EDS a=2
+        ",
+    );
+}
+
+/// DELTA-05: whatever the nonce of a first request, it opens.
+#[test]
+fn a_nonce_of_another_stream_does_not_matter() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS @17
+        <- CDS a=1
+        ",
+    );
+}
+
+/// DELTA-26, DELTA-04: later empty lists change nothing, and what another stream said is not known here.
+#[test]
+fn empty_lists_change_nothing() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS +a
+        <- EDS a=1
+        ack EDS
+        -> EDS
+        commit EDS/a=2
+        <- EDS a=2
+        ",
+    );
+}
+
+/// DELTA-68, P-52: a cluster asked for on demand is answered at once, also if there is none, and stays
+/// subscribed.
+#[test]
+fn a_cluster_on_demand_is_answered_at_once() {
+    check(
+        Delta,
+        "CDS",
+        "
+        -> CDS +late
+        <- CDS -late
+        ack CDS
+        commit CDS/late=1 CDS/other=1
+        <- CDS late=1
+        ",
+    );
+}
+
+/// DELTA-41, DELTA-43, P-23, P-26: absence is a removed name, never an empty resource, and no unsubscription.
+#[test]
+fn a_removed_name_stays_subscribed() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS +a
+        <- EDS a=1
+        ack EDS
+        commit -EDS/a
+        <- EDS -a
+        ack EDS
+        wait 60000
+        commit EDS/a=1
+        <- EDS a=1
+        ",
+    );
+}
+
+/// DELTA-50: a resource that another scope hides, or shows, is a change like any other.
+#[test]
+fn other_scopes_are_the_smallest_change() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1 CDS/c=1 eu:CDS/b=eu eu:CDS/d=eu
+        -> CDS
+        <- CDS a=1 b=1 c=1
+        ack CDS
+        scopes default,eu
+        <- CDS d=eu b=eu
+        ack CDS
+        scopes eu
+        <- CDS -a -c
+        ack CDS
+        scopes default
+        <- CDS a=1 c=1 b=1 -d
         ",
     );
 }

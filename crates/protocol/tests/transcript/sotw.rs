@@ -4,7 +4,7 @@ use chancery_protocol::Protocol::Sotw;
 
 use crate::check;
 
-/// SOTW-01, SOTW-10, SOTW-61, SOTW-69, SOTW-70: an empty list opens a wildcard, answered in full.
+/// SOTW-01, SOTW-10, SOTW-61, SOTW-69 to -71, SOTW-84, CLI-E-01: an empty list opens a wildcard, answered in full.
 #[test]
 fn a_wildcard_is_answered_with_all_and_again_with_all() {
     check(
@@ -105,7 +105,7 @@ fn a_rejection_may_change_the_subscription() {
     );
 }
 
-/// SOTW-36, design 4.6: while a response is unanswered changes fold into the next.
+/// SOTW-36, SOTW-92, SOTW-93, design 4.6: while a response is unanswered changes fold into the next.
 #[test]
 fn changes_while_waiting_fold_into_one() {
     check(
@@ -142,7 +142,7 @@ fn silence_holds_changes_back_for_a_bounded_time() {
     );
 }
 
-/// SOTW-34, SOTW-35: a stale request gets no response of its own, and its names are not lost.
+/// SOTW-33 to -35, CLI-G-06: a stale request gets no response of its own, and its names are not lost.
 #[test]
 fn a_stale_nonce_gets_no_response() {
     check(
@@ -180,7 +180,7 @@ fn an_empty_nonce_is_never_stale() {
     );
 }
 
-/// SOTW-05: whatever the nonce of a first request, it opens.
+/// SOTW-04, SOTW-05, SOTW-11: whatever the nonce and the version of a first request, it opens.
 #[test]
 fn a_nonce_of_another_stream_does_not_matter() {
     check(
@@ -273,7 +273,7 @@ fn an_empty_list_after_names_unsubscribes() {
     );
 }
 
-/// SOTW-50: a request that says nothing new gets nothing.
+/// SOTW-38, SOTW-50, CLI-E-04: a request that says nothing new gets nothing, whatever the order of its names.
 #[test]
 fn a_repeated_request_is_silent() {
     check(
@@ -290,7 +290,7 @@ fn a_repeated_request_is_silent() {
     );
 }
 
-/// SOTW-60, SOTW-62 to SOTW-67: every transition of the documents.
+/// SOTW-60, SOTW-62 to -67: every transition of the documents.
 #[test]
 fn wildcard_and_names_mix() {
     check(
@@ -317,7 +317,7 @@ fn wildcard_and_names_mix() {
     );
 }
 
-/// SOTW-68, P-07: an empty first list is no wildcard where the type has none.
+/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is no wildcard where the type has none.
 #[test]
 fn endpoints_have_no_wildcard() {
     check(
@@ -335,7 +335,7 @@ fn endpoints_have_no_wildcard() {
     );
 }
 
-/// SOTW-77, SOTW-79, SOTW-80: what does not exist comes when it does; clusters and listeners are answered.
+/// SOTW-77 to -81, SOTW-07, SOTW-72, CLI-G-27: what does not exist comes when it does; clusters and listeners are answered.
 #[test]
 fn a_missing_name_is_remembered() {
     check(
@@ -355,7 +355,7 @@ fn a_missing_name_is_remembered() {
     );
 }
 
-/// SOTW-84 to SOTW-86: endpoints vanish silently and come back even if they are the same.
+/// SOTW-85, SOTW-86: endpoints vanish silently and come back even if they are the same.
 #[test]
 fn a_deleted_child_is_sent_when_it_comes_back() {
     check(
@@ -423,6 +423,220 @@ fn an_unknown_type_can_be_asked_for() {
         -> x.Y thing
         commit x.Y/thing=1
         <- x.Y thing=1
+        ",
+    );
+}
+
+/// SOTW-22, CLI-E-08: an answer without error at an older version is no rejection, and nothing is sent
+/// for it.
+#[test]
+fn an_answer_with_an_older_version_is_not_a_rejection() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        commit CDS/a=2
+        <- CDS a=2
+        -> CDS @2 v=1-7
+        wait 60000
+        commit CDS/a=3
+        <- CDS a=3
+        ",
+    );
+}
+
+/// SOTW-04, SOTW-100, SOTW-102, SOTW-105, P-01: on a new stream everything is sent, whatever version
+/// the client has.
+#[test]
+fn a_version_of_an_earlier_stream_saves_nothing() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 EDS/a=1
+        -> CDS v=1-7
+        <- CDS a=1
+        ack CDS
+        -> EDS a v=1-7
+        <- EDS a=1
+        ",
+    );
+}
+
+/// SOTW-103, P-42: a client that was still warming gets its endpoints with the clusters.
+#[test]
+fn children_are_answered_in_full_after_a_reconnect() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1
+        -> EDS a v=1-7
+        <- EDS a=1
+        -> CDS v=1-7
+        <- CDS a=1
+        ack EDS
+        <- EDS a=1
+        ",
+    );
+}
+
+/// SOTW-73, P-13: scoped routes are a full state: all that is asked for is in each response.
+#[test]
+fn scoped_routes_are_sent_in_full() {
+    check(
+        Sotw,
+        "",
+        "
+        commit SRDS/a=1 SRDS/b=1
+        -> SRDS
+        <- SRDS a=1 b=1
+        ack SRDS
+        commit SRDS/b=2
+        <- SRDS a=1 b=2
+        ",
+    );
+}
+
+/// SOTW-76: a runtime that does not exist gets no empty response, which Envoy would reject.
+#[test]
+fn a_missing_runtime_is_not_answered_with_nothing() {
+    check(
+        Sotw,
+        "",
+        "
+        -> RTDS r
+        commit RTDS/r=1
+        <- RTDS r=1
+        ack RTDS
+        commit -RTDS/r
+        ",
+    );
+}
+
+/// SOTW-48, SOTW-74, DELTA-56: what was not asked for is not sent, and nothing twice.
+#[test]
+fn only_what_is_asked_for_is_sent_and_once() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1|also EDS/b=1
+        -> EDS a,also,a
+        <- EDS a=1
+        ack EDS
+        commit EDS/b=2
+        ",
+    );
+}
+
+/// SOTW-49, CLI-E-03: many requests, each a superset of the last, or one with all of them.
+#[test]
+fn a_list_may_grow_name_by_name() {
+    check(
+        Sotw,
+        "",
+        "
+        commit RDS/a=1 RDS/b=1 RDS/c=1
+        -> RDS a
+        <- RDS a=1
+        ack RDS
+        -> RDS a,b @1
+        <- RDS b=1
+        ack RDS
+        -> RDS a,b,c @2
+        <- RDS c=1
+        ack RDS
+        commit RDS/a=2 RDS/b=2 RDS/c=2
+        <- RDS a=2 b=2 c=2
+        ",
+    );
+}
+
+/// SOTW-87: a parent that is deleted, and the child given up, in either order.
+#[test]
+fn a_deleted_parent_and_its_child_may_go_in_either_order() {
+    for child_first in [true, false] {
+        let (before, after) = match child_first {
+            true => ("-> EDS b @2", ""),
+            false => ("", "-> EDS b @2"),
+        };
+        check(
+            Sotw,
+            "",
+            &format!(
+                "
+                commit CDS/a=1>EDS/a CDS/b=1>EDS/b EDS/a=1 EDS/b=1
+                -> CDS
+                <- CDS a=1 b=1
+                -> EDS a,b
+                <- EDS a=1 b=1
+                ack CDS
+                ack EDS
+                wait 10000
+                {before}
+                commit -CDS/a -EDS/a
+                <- CDS b=1
+                {after}
+                ack CDS
+                wait 60000
+                "
+            ),
+        );
+    }
+}
+
+/// SOTW-66: what a stream was for one type says nothing about another.
+#[test]
+fn the_legacy_wildcard_is_per_type() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 LDS/l=1
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> CDS @1
+        -> LDS
+        <- LDS l=1
+        ",
+    );
+}
+
+/// SVC-06, SVC-15: a type URL is compared exactly; another spelling, or v2's, is another type.
+#[test]
+fn another_spelling_is_another_type() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> envoy.api.v2.Cluster a
+        -> envoy.config.cluster.v3.cluster a
+        commit CDS/a=2
+        ",
+    );
+}
+
+/// SVC-11: any type can be stored and served by name.
+#[test]
+fn an_opaque_type_is_served_by_name() {
+    check(
+        Sotw,
+        "",
+        "
+        commit ratelimit.config.ratelimit.v3.RateLimitConfig/r=1
+        -> ratelimit.config.ratelimit.v3.RateLimitConfig
+        -> ratelimit.config.ratelimit.v3.RateLimitConfig r
+        <- ratelimit.config.ratelimit.v3.RateLimitConfig r=1
+        ack ratelimit.config.ratelimit.v3.RateLimitConfig
+        commit ratelimit.config.ratelimit.v3.RateLimitConfig/r=2
+        <- ratelimit.config.ratelimit.v3.RateLimitConfig r=2
         ",
     );
 }

@@ -1,0 +1,153 @@
+//! What a response is on the wire, read back by protobuf's own rules.
+#![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use chancery_model::{
+    Incarnation, ResourceDraft, ResourceKey, ResourceName, ScopeName, State, Transaction, TypeUrl,
+    Upsert, types,
+};
+use chancery_proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
+use chancery_protocol::{
+    Config, DeltaRequest, Protocol, Request, Response, Session, SotwRequest, StreamKind,
+};
+use chancery_view::{Differ, View};
+use prost::Message as _;
+
+fn scope() -> ScopeName {
+    ScopeName::new("default").unwrap()
+}
+
+/// A state with one cluster for each body.
+fn state(bodies: &[Bytes]) -> State {
+    let upserts = bodies.iter().enumerate().map(|(at, body)| Upsert {
+        scope: scope(),
+        draft: ResourceDraft::new(
+            ResourceKey {
+                type_url: TypeUrl::from_static(types::CLUSTER),
+                name: ResourceName::new(&format!("c{at:04}")).unwrap(),
+            },
+            body.clone(),
+        ),
+    });
+    let transaction = Transaction { upserts: upserts.collect(), ..Transaction::default() };
+    State::new(Incarnation(7)).apply(&transaction).state
+}
+
+/// The answer to an opening wildcard.
+fn opening(protocol: Protocol, state: &State, config: Config) -> Vec<Response> {
+    let kind = StreamKind { protocol, type_url: None };
+    let mut session = Session::new(kind, Arc::new(config));
+    let type_url = types::CLUSTER.to_owned();
+    let request = match protocol {
+        Protocol::Sotw => Request::Sotw(SotwRequest { type_url, ..SotwRequest::default() }),
+        Protocol::Delta => Request::Delta(DeltaRequest { type_url, ..DeltaRequest::default() }),
+    };
+    let view = View::resolve(state, &[scope()]);
+    session.on_request(request, Some(&view), 1).unwrap();
+    let differ = Differ::new();
+    std::iter::from_fn(|| session.poll(Some(&view), &differ, 1)).collect()
+}
+
+/// The message behind its gRPC header, and the pieces it came in.
+fn encode(response: Response) -> (Bytes, Vec<Bytes>) {
+    let message = response.into_message("replica-1");
+    let len = message.len();
+    let pieces: Vec<Bytes> = message.collect();
+    let mut all = BytesMut::new();
+    pieces.iter().for_each(|piece| all.extend_from_slice(piece));
+    assert_eq!(all.len(), len, "the announced length");
+    assert_eq!(all.get_u8(), 0, "not compressed");
+    assert_eq!(all.get_u32() as usize, all.len());
+    (all.freeze(), pieces)
+}
+
+/// SVC-16, SVC-17, SVC-20, SVC-21, SOTW-17, SOTW-113: bare resources of the type of the response.
+#[test]
+fn a_sotw_response_reads_as_one() {
+    let state = state(&[Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
+    let mut responses = opening(Protocol::Sotw, &state, Config::DEFAULTS);
+    let (bytes, _) = encode(responses.remove(0));
+    let read = DiscoveryResponse::decode(bytes).unwrap();
+    assert_eq!(read.version_info, "1-7");
+    assert_eq!(read.type_url, types::CLUSTER);
+    assert!(!read.nonce.is_empty());
+    assert!(!read.canary);
+    assert_eq!(read.control_plane.unwrap().identifier, "replica-1");
+    let resources: Vec<_> =
+        read.resources.iter().map(|any| (any.type_url.as_str(), &any.value[..])).collect();
+    assert_eq!(resources, [(types::CLUSTER, &b"one"[..]), (types::CLUSTER, &b"two"[..])]);
+}
+
+/// SVC-16, SVC-18, SVC-22, DELTA-51, DELTA-54: name, version and the very bytes.
+#[test]
+fn a_delta_response_reads_as_one() {
+    let state = state(&[Bytes::from_static(b"one")]);
+    let mut responses = opening(Protocol::Delta, &state, Config::DEFAULTS);
+    let (bytes, _) = encode(responses.remove(0));
+    let read = DeltaDiscoveryResponse::decode(bytes).unwrap();
+    assert_eq!(read.system_version_info, "1-7");
+    assert_eq!(read.type_url, types::CLUSTER);
+    assert_eq!(read.control_plane.unwrap().identifier, "replica-1");
+    assert!(read.removed_resources.is_empty());
+    let resource = &read.resources[0];
+    assert_eq!(resource.name, "c0000");
+    assert!(resource.version.starts_with("1-"));
+    let any = resource.resource.as_ref().unwrap();
+    assert_eq!((any.type_url.as_str(), &any.value[..]), (types::CLUSTER, &b"one"[..]));
+}
+
+/// Design 4.4: large resources are passed on by reference, small ones are copied together, and both give
+/// the same message.
+#[test]
+fn large_resources_are_shared_and_small_ones_put_together() {
+    let sizes = [10, 5_000, 4_000, 20, 70_000, 3_000, 3_000, 3_000, 3_000, 3_000, 3_000, 1];
+    let bodies: Vec<Bytes> = sizes.iter().map(|n| Bytes::from(vec![b'x'; *n])).collect();
+    let state = state(&bodies);
+    let collection = state.collection(&scope(), &TypeUrl::from_static(types::CLUSTER)).unwrap();
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let mut responses = opening(protocol, &state, Config::DEFAULTS);
+        let (bytes, pieces) = encode(responses.remove(0));
+        let read: Vec<usize> = match protocol {
+            Protocol::Sotw => DiscoveryResponse::decode(bytes)
+                .unwrap()
+                .resources
+                .iter()
+                .map(|any| any.value.len())
+                .collect(),
+            Protocol::Delta => DeltaDiscoveryResponse::decode(bytes)
+                .unwrap()
+                .resources
+                .iter()
+                .map(|resource| resource.resource.as_ref().unwrap().value.len())
+                .collect(),
+        };
+        assert_eq!(read, sizes);
+        for resource in collection.resources.values() {
+            let field = match protocol {
+                Protocol::Sotw => resource.sotw_field(),
+                Protocol::Delta => resource.delta_field(),
+            };
+            let shared = pieces.iter().any(|piece| piece.as_ptr() == field.as_ptr());
+            assert_eq!(shared, field.len() >= 4096, "{} bytes", field.len());
+        }
+        let n_small = pieces.iter().filter(|piece| piece.len() < 1_000).count();
+        assert!(n_small <= 2, "{:?}", pieces.iter().map(Bytes::len).collect::<Vec<_>>());
+    }
+}
+
+/// OPS-12, SOTW-70, DELTA-53: what can be cut is cut at the target; a full state never is.
+#[test]
+fn only_delta_is_cut() {
+    let state = state(&vec![Bytes::from(vec![b'x'; 1000]); 50]);
+    let config = Config { response_bytes_target: 10_000, ..Config::DEFAULTS };
+    let sotw = opening(Protocol::Sotw, &state, config.clone());
+    assert_eq!(sotw.iter().map(Response::n_resources).collect::<Vec<_>>(), [50]);
+    let delta = opening(Protocol::Delta, &state, config);
+    assert_eq!(delta.iter().map(Response::n_resources).sum::<usize>(), 50);
+    for response in delta {
+        let message = response.into_message("");
+        assert!(message.len() <= 10_000 + 200, "{}", message.len());
+    }
+}
