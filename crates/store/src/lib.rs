@@ -13,7 +13,7 @@
 //! - When a write fails, the replica takes no more of them and says why; reads and serving go on.
 //!
 //! # Map
-//! `replica` is the handle; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
+//! `replica` is the handle, `parts` what it opens; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
 //! applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
 //! `directory`, `identity` and `high_water` are the files beside the database; `record`, `codec` and
 //! `raft_codec` are the formats, whose messages are in `/proto/chancery/raft/v1`.
@@ -40,6 +40,7 @@ mod machine;
 mod maintenance;
 mod metrics;
 mod network;
+mod parts;
 mod raft;
 mod raft_codec;
 mod record;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chancery_model::{Incarnation, Outcome, State, Transaction};
+use chancery_model::{Outcome, State, Transaction};
 use openraft::{
     SnapshotPolicy,
     async_runtime::WatchReceiver,
@@ -23,21 +23,21 @@ use tokio::{
 use crate::{
     Config, HistoryEntry, OpenError, ShutdownError, Status, TransactError,
     codec::{Ask, ask_to_proto},
-    database::{Access, Database},
-    directory::{Directory, Found},
+    database::Database,
+    directory::Directory,
     failure::Failure,
     flusher::Flusher,
-    high_water::{HighWater, MarkError, hex},
+    high_water::hex,
     identity::Identity,
-    image::Image,
-    log::{Ends, LogStore},
+    log::LogStore,
     log_size::LogSize,
     machine::{Machine, Published},
     maintenance,
     metrics::StoreMetrics,
     network::NoNetwork,
+    parts::Parts,
     raft::{Command, Peer, Raft, Response},
-    recovery::{self, Recovered},
+    recovery::Recovered,
     space::{Full, Space},
     status::ClusterId,
 };
@@ -76,16 +76,6 @@ struct Threads {
     flusher: Flusher,
     database: Arc<Database>,
     directory: Directory,
-}
-
-/// All that is ready before Raft runs.
-struct Parts {
-    directory: Directory,
-    identity: Identity,
-    high_water: HighWater,
-    database: Database,
-    recovered: Recovered,
-    fresh: bool,
 }
 
 // === impl Replica ===
@@ -439,75 +429,6 @@ fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, 
         ..openraft::Config::default()
     };
     raft.validate().map_err(|error| OpenError::Failed(error.to_string()))
-}
-
-// === impl Parts ===
-
-impl Parts {
-    /// Everything that blocks. Changes nothing before it has decided that the directory can be used.
-    fn open(config: &Config) -> Result<Self, OpenError> {
-        let (directory, found) = Directory::open(&config.data_dir, config.replica_id)?;
-        match found {
-            Found::Replica(identity) => Self::load(directory, identity),
-            Found::Fresh => Self::form(directory, config.replica_id),
-        }
-    }
-
-    fn load(directory: Directory, identity: Identity) -> Result<Self, OpenError> {
-        let path = directory.high_water();
-        let mut high_water =
-            HighWater::open(&path, identity.cluster_id).map_err(|error| match error {
-                MarkError::Io(source) => OpenError::Io { what: "read", path: path.clone(), source },
-                error => crate::directory::damaged(directory.path(), "the file HIGHWATER", error),
-            })?;
-        let (database, recovered) = recovery::recover(&directory, identity, high_water.mark())?;
-        // A process that was killed has left a mark that may not be synced; the new slot is only
-        // written when the other is.
-        high_water.resync().map_err(|source| OpenError::Io { what: "sync", path, source })?;
-        Ok(Self { directory, identity, high_water, database, recovered, fresh: false })
-    }
-
-    fn form(directory: Directory, replica_id: u64) -> Result<Self, OpenError> {
-        let mut cluster_id = [0; 16];
-        let mut incarnation = [0; 4];
-        for bytes in [&mut cluster_id[..], &mut incarnation[..]] {
-            fill_random(bytes).map_err(|source| OpenError::Io {
-                what: "get random bytes for",
-                path: directory.path().to_owned(),
-                source,
-            })?;
-        }
-        let incarnation = Incarnation(u32::from_le_bytes(incarnation));
-        let identity = Identity { cluster_id, replica_id, incarnation };
-        directory.begin(identity)?;
-        let path = directory.high_water();
-        let high_water = HighWater::create(&path, cluster_id).map_err(|source| OpenError::Io {
-            what: "create",
-            path,
-            source,
-        })?;
-        let path = directory.database();
-        let database = Database::open(&path, Access::Create).map_err(|source| OpenError::Io {
-            what: "create the database in",
-            path,
-            source,
-        })?;
-        let recovered = Recovered {
-            ends: Ends::default(),
-            size: LogSize::default(),
-            image: Image::new(),
-            generation: 0,
-        };
-        Ok(Self { directory, identity, high_water, database, recovered, fresh: true })
-    }
-}
-
-fn fill_random(mut bytes: &mut [u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let n = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
-        bytes = &mut bytes[n..];
-    }
-    Ok(())
 }
 
 // === impl Threads ===
