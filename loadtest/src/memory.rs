@@ -2,8 +2,8 @@
 //!
 //! By resources: RSS with none, and with each number of them, against the bytes of their bodies. By
 //! streams: how much RSS grows when the same number of streams is opened on a small view and on a
-//! large one. What a stream costs by itself (buffers, its task) is in both; the difference is what it
-//! costs per resource.
+//! large one: what is freed when they are closed, and what is kept after that. What a stream costs by
+//! itself (buffers, its task) is in both; the difference is what it costs per resource.
 //!
 //! Streams are opened and closed several times. What a server that has sent much keeps of it (pages
 //! that the allocator has not given back) is the noise of the figure, and is stated.
@@ -188,7 +188,11 @@ impl Args {
     fn slope(&self, small: &Opened, large: &Opened) -> Slope {
         let streams = float(count(self.streams));
         let pairs = streams * float(count(large.resources - small.resources));
-        let grown = |opened: &Opened| opened.with_streams.median - float(opened.before_bytes);
+        // Freed when the streams are closed; and kept after that. What RSS falls by below its height
+        // before the first stream is what the load had left behind, and hides nothing of the former.
+        let held = |opened: &Opened| opened.with_streams.median - opened.after.median;
+        let kept = |opened: &Opened| (opened.after.median - float(opened.before_bytes)).max(0.0);
+        let grown = |opened: &Opened| held(opened) + kept(opened);
         let spread = |opened: &Opened| opened.with_streams.max - opened.with_streams.min;
         Slope {
             bytes: (grown(large) - grown(small)) / pairs,
