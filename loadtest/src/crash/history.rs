@@ -1,7 +1,7 @@
 //! What is known of the writes, and what a server that was killed has to show therefore.
 //!
 //! Pure: reports of writers and observations in, faults out. That it finds faults is tested here with
-//! histories made for it, and in every run with the real ones ([`plant`](super::plant)).
+//! histories made for it, and in every run with the real ones ([`super::plant()`]).
 //!
 //! Each writer has clusters of its own and one write at a time, each with a value that no other has.
 //! After a kill its clusters are therefore as its acknowledged writes left them, or as they would be
