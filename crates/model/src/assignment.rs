@@ -227,7 +227,7 @@ impl fmt::Debug for ScopeTemplate {
     }
 }
 
-/// An ordered rule: nodes that match see these scopes, the later over the earlier.
+/// An ordered rule: nodes that match see these scopes, the earlier over the later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// Its name, unique in the cluster.
@@ -236,18 +236,19 @@ pub struct Assignment {
     pub priority: i64,
     /// What has to hold of the node.
     pub matcher: NodeMatcher,
-    /// The scopes that make the view; a later one shadows an earlier one.
+    /// The scopes that make the view; an earlier one shadows a later one.
     pub scopes: Vec<ScopeTemplate>,
 }
 
 impl Assignment {
-    /// The list of scopes for a node that matches: each once, at its last place.
+    /// The list of scopes for a node that matches: each once, at its first place.
     #[must_use]
     pub fn scopes_for(&self, node: &Node) -> Vec<ScopeName> {
         let mut scopes: Vec<ScopeName> = Vec::with_capacity(self.scopes.len());
         for scope in self.scopes.iter().filter_map(|template| template.resolve(node)) {
-            scopes.retain(|known| *known != scope);
-            scopes.push(scope);
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
+            }
         }
         scopes
     }
@@ -319,6 +320,27 @@ mod tests {
         }
         let error = ScopeTemplate::parse("x/{node.name}").unwrap_err().to_string();
         assert!(error.contains("unknown variable \"node.name\""), "{error}");
+    }
+
+    /// Design 8: `["node/{node.id}", "edge", "default"]`, the most specific first.
+    #[test]
+    fn a_scope_counts_at_its_first_place() {
+        let template = |source| ScopeTemplate::parse(source).unwrap();
+        let assignment = Assignment {
+            scopes: vec![
+                template("node/{node.id}"),
+                template("{node.cluster}"),
+                template("default"),
+                template("edge"),
+            ],
+            ..default_assignment()
+        };
+        let scopes = |cluster: &str| {
+            let node = Node { id: "r7".into(), cluster: cluster.into(), ..Node::default() };
+            assignment.scopes_for(&node).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(scopes("edge"), ["node/r7", "edge", "default"]);
+        assert_eq!(scopes(""), ["node/r7", "default", "edge"]);
     }
 
     #[test]

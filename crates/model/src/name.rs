@@ -1,6 +1,12 @@
 //! Names: cheap to clone, checked once where they are made.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{
+    borrow::Borrow,
+    fmt,
+    sync::{Arc, LazyLock},
+};
+
+use crate::types;
 
 /// Longest resource name accepted, in bytes.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
@@ -118,13 +124,21 @@ impl TypeUrl {
         const WHAT: &str = "type URL";
         check_len(WHAT, url, 512)?;
         refuse_characters(WHAT, url, |c| !c.is_whitespace() && !c.is_control())?;
-        Ok(Self(url.into()))
+        Ok(Self::interned(url))
     }
 
     /// A type URL of the program's own tables.
     #[must_use]
     pub fn from_static(url: &'static str) -> Self {
-        Self(url.into())
+        Self::interned(url)
+    }
+
+    /// Every resource names types, its own and those of its children: the known ones exist once.
+    fn interned(url: &str) -> Self {
+        static KNOWN: LazyLock<Vec<TypeUrl>> =
+            LazyLock::new(|| types::KNOWN.iter().map(|known| TypeUrl(known.url.into())).collect());
+        let known = KNOWN.iter().find(|known| known.as_str() == url);
+        known.cloned().unwrap_or_else(|| Self(url.into()))
     }
 
     /// The message name: what follows the last `/`.

@@ -89,13 +89,30 @@ pub struct Resource {
     extra: Option<Box<Extra>>,
 }
 
-/// What few resources have.
+/// What few resources have. Boxed slices: there may be a million of these.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Extra {
-    aliases: Vec<ResourceName>,
+    aliases: Box<[ResourceName]>,
     ttl: Option<Duration>,
-    labels: BTreeMap<String, String>,
-    children: Vec<ResourceKey>,
+    labels: Box<[(String, String)]>,
+    children: Box<[ResourceKey]>,
+}
+
+impl Extra {
+    /// A child often has the name of its parent; it is then the very same.
+    fn of(draft: &ResourceDraft) -> Self {
+        let ResourceKey { name, .. } = &draft.key;
+        let children = draft.children.iter().map(|child| match child.name == *name {
+            true => ResourceKey { type_url: child.type_url.clone(), name: name.clone() },
+            false => child.clone(),
+        });
+        Self {
+            aliases: draft.aliases.clone().into(),
+            ttl: draft.ttl,
+            labels: draft.labels.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            children: children.collect(),
+        }
+    }
 }
 
 impl Resource {
@@ -129,12 +146,7 @@ impl Resource {
         for alias in &draft.aliases {
             put_len_field(&mut frame, 4, alias.as_str().as_bytes());
         }
-        let extra = Extra {
-            aliases: draft.aliases.clone(),
-            ttl: draft.ttl,
-            labels: draft.labels.clone(),
-            children: draft.children.clone(),
-        };
+        let extra = Extra::of(draft);
         Self {
             name: name.clone(),
             version,
@@ -220,10 +232,10 @@ impl Resource {
         ResourceDraft {
             key: ResourceKey { type_url: type_url.clone(), name: self.name.clone() },
             body: self.body(),
-            aliases: extra.aliases,
+            aliases: extra.aliases.into(),
             ttl: extra.ttl,
-            labels: extra.labels,
-            children: extra.children,
+            labels: extra.labels.into_iter().collect(),
+            children: extra.children.into(),
         }
     }
 
@@ -231,9 +243,10 @@ impl Resource {
     pub(crate) fn compare(&self, draft: &ResourceDraft) -> Difference {
         let default = Extra::default();
         let extra = self.extra.as_deref().unwrap_or(&default);
-        if self.body() != draft.body || extra.aliases != draft.aliases || extra.ttl != draft.ttl {
+        let new = Extra::of(draft);
+        if self.body() != draft.body || extra.aliases != new.aliases || extra.ttl != new.ttl {
             Difference::Wire
-        } else if extra.labels != draft.labels || extra.children != draft.children {
+        } else if *extra != new {
             Difference::Labels
         } else {
             Difference::None

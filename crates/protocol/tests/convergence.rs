@@ -343,7 +343,7 @@ fn converges(protocol: Protocol, events: &[Event]) {
         world.run(event);
     }
     // ADS-09: removals wait for good routes, so there have to be some in the end.
-    world.run(&Event::Scopes(vec![0, 1]));
+    world.run(&Event::Scopes(vec![1, 0]));
     let repair = |(at, name): (usize, usize)| (1, at, name, Some(9));
     world.run(&Event::Commit(
         [0, 2, 3].into_iter().flat_map(|t| (0..6).map(move |n| (t, n))).map(repair).collect(),

@@ -1,7 +1,7 @@
 //! What a node sees of the state, and what has changed in it.
 //!
-//! A view is layered, never merged: it is the list of its scopes' collections, the later over the
-//! earlier. Views over one scope share that scope's collection, and a commit to it is compared once
+//! A view is layered, never merged: it is the list of its scopes' collections, the earlier over the
+//! later. Views over one scope share that scope's collection, and a commit to it is compared once
 //! for all of them (design 4.3): [`Differ`] keeps the differences of collections, and
 //! [`difference`] puts those of a view's layers together, resolving by name only what more than one
 //! layer holds.

@@ -64,16 +64,16 @@ impl TypeView {
         Self { floor: Revision(0), incarnation: Incarnation(0), layers: SmallVec::new() }
     }
 
-    /// The resource of that name, or with that alias: the one of the last layer that has it. A name
+    /// The resource of that name, or with that alias: the one of the first layer that has it. A name
     /// goes before an alias, in whatever layer.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
-        self.by_name(name).or_else(|| self.layers.iter().rev().find_map(|layer| layer.find(name)))
+        self.by_name(name).or_else(|| self.layers.iter().find_map(|layer| layer.find(name)))
     }
 
     /// The resource of that name, aliases not looked at.
     pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<Resource>> {
-        self.layers.iter().rev().find_map(|layer| layer.resources.get(name))
+        self.layers.iter().find_map(|layer| layer.resources.get(name))
     }
 
     /// The version of the type (`version_info`, `system_version_info`).
@@ -91,7 +91,7 @@ impl TypeView {
     /// All resources that it shows, layer by layer, by name in each. O(M · layers · log M).
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.layers.iter().enumerate().flat_map(move |(at, layer)| {
-            let above = &self.layers[at + 1..];
+            let above = &self.layers[..at];
             layer
                 .resources
                 .iter()

@@ -56,7 +56,8 @@ type Shown = BTreeMap<String, String>;
 
 /// What a node sees, by merging.
 fn naive(state: &State, scopes: &[ScopeName]) -> Shown {
-    let collections = scopes.iter().filter_map(|scope| state.collection(scope, &cluster()));
+    // The last one in has the last word: so from the last scope to the first.
+    let collections = scopes.iter().rev().filter_map(|scope| state.collection(scope, &cluster()));
     let all = collections.flat_map(|collection| collection.resources.values());
     all.map(|r| (r.name().to_string(), r.version().to_string())).collect()
 }
@@ -174,6 +175,19 @@ fn the_type_version_follows_the_newest_layer_and_the_assignments() {
     };
     let three = two.apply(&moved).state;
     assert_eq!(version(&three, &[0]), "3-5");
+}
+
+/// Design 2: scopes are laid over each other, earlier shadows later.
+#[test]
+fn an_earlier_scope_shadows_a_later_one() {
+    let state =
+        State::new(Incarnation(1)).apply(&transaction(&[Op::Put(0, 1, 1), Op::Put(3, 1, 2)])).state;
+    let body = |list: &[usize]| {
+        let list: Vec<ScopeName> = list.iter().map(|at| scope(*at)).collect();
+        View::resolve(&state, &list).of_type(&cluster()).get("n01").unwrap().body()
+    };
+    assert_eq!(body(&[3, 0])[..], [2]);
+    assert_eq!(body(&[0, 3])[..], [1]);
 }
 
 /// A commit to a shared scope is compared once, whatever lies over it.

@@ -525,7 +525,7 @@ fn other_scopes_are_the_smallest_change() {
         -> CDS
         <- CDS a=1 b=1 c=1
         ack CDS
-        scopes default,eu
+        scopes eu,default
         <- CDS d=eu b=eu
         ack CDS
         scopes eu

@@ -403,7 +403,7 @@ fn another_list_of_scopes_is_a_change() {
         -> CDS
         <- CDS a=1 b=1
         ack CDS
-        scopes default,eu
+        scopes eu,default
         <- CDS a=1 b=eu
         ack CDS
         scopes eu
