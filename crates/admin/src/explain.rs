@@ -155,10 +155,10 @@ fn try_scopes(
         rule.scopes.iter().map(|template| template.resolve(node)).collect();
     let mut trials = Vec::new();
     for (index, template) in rule.scopes.iter().enumerate() {
-        // A scope that is named twice counts at its last place.
+        // A scope that is named twice counts at its first place.
         let scope = resolved[index]
             .as_ref()
-            .filter(|scope| resolved[index + 1..].iter().flatten().all(|later| later != *scope));
+            .filter(|scope| resolved[..index].iter().flatten().all(|earlier| earlier != *scope));
         let resource = scope.and_then(|scope| state.get(scope, about.key()?));
         let resources =
             scope.and_then(|scope| state.scopes.get(scope)).map_or(0, |held| {
@@ -198,7 +198,7 @@ fn conclude_assignment(out: &mut Vec<String>, matched: Option<&Assignment>, seen
         return;
     }
     let scopes: Vec<&str> = seen.iter().map(ScopeName::as_str).collect();
-    let order = if scopes.len() > 1 { " (a later one shadows an earlier one)" } else { "" };
+    let order = if scopes.len() > 1 { " (an earlier one shadows a later one)" } else { "" };
     out.push(format!(
         "Assignment {:?} gives the node the scopes {}{order}.",
         rule.name,

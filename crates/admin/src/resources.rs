@@ -302,7 +302,7 @@ pub(crate) fn scope_seen<'a>(
     scopes: &'a [ScopeName],
     key: &ResourceKey,
 ) -> Option<&'a ScopeName> {
-    scopes.iter().rev().find(|scope| state.get(scope, key).is_some())
+    scopes.iter().find(|scope| state.get(scope, key).is_some())
 }
 
 fn in_scope(

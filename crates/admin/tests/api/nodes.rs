@@ -131,7 +131,7 @@ async fn explain_tells_the_way_from_the_node_to_the_resource() {
     let server = Server::start().await;
     let assignments = "assignments:\n\
         - {name: others, priority: 20, match: {cluster: web}, scopes: [web]}\n\
-        - {name: edge, priority: 10, match: {id: \"edge-*\"}, scopes: [default, \"node/{node.id}\", \"zone/{locality.zone}\"]}\n";
+        - {name: edge, priority: 10, match: {id: \"edge-*\"}, scopes: [\"node/{node.id}\", default, \"zone/{locality.zone}\"]}\n";
     server.done("POST", "/v1/apply", assignments).await;
     server.done("POST", "/v1/apply", &clusters(&["web", "low"], "1s")).await;
     server.done("POST", "/v1/apply?scope=node/edge-1", &clusters(&["web"], "2s")).await;
@@ -149,10 +149,10 @@ async fn explain_tells_the_way_from_the_node_to_the_resource() {
     assert_eq!(explained["trials"][1]["matched"], true);
     assert_eq!(explained["trials"].as_array().unwrap().len(), 2, "the first match decides");
     let scopes = &explained["scopes"];
-    assert_eq!((&scopes[0]["scope"], &scopes[0]["resources"]), (&json!("default"), &json!(2)));
-    assert_eq!(scopes[0]["shadowed_by"], "node/edge-1");
+    assert_eq!((&scopes[1]["scope"], &scopes[1]["resources"]), (&json!("default"), &json!(2)));
+    assert_eq!(scopes[1]["shadowed_by"], "node/edge-1");
     assert_eq!(
-        (&scopes[1]["scope"], &scopes[1]["shadowed_by"]),
+        (&scopes[0]["scope"], &scopes[0]["shadowed_by"]),
         (&json!("node/edge-1"), &json!(""))
     );
     assert_eq!(

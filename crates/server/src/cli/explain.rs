@@ -38,7 +38,7 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
     }
     table.write(out, "  ")?;
     if !explained.scopes.is_empty() {
-        writeln!(out, "\nscopes, the earlier shadowed by the later")?;
+        writeln!(out, "\nscopes, the later shadowed by the earlier")?;
         let mut table = Table::new(["TEMPLATE", "SCOPE", "RESOURCES", "VERSION", "SHADOWED BY"]);
         for scope in &explained.scopes {
             table.row([

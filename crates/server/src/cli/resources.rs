@@ -146,7 +146,7 @@ fn write_description(
         writeln!(out, "  seen by   {}", seen_by(scope))?;
         if scope.nodes_shadowed > 0 {
             let nodes = count(scope.nodes_shadowed, "node");
-            writeln!(out, "  shadowed  for {nodes}, by a later scope")?;
+            writeln!(out, "  shadowed  for {nodes}, by an earlier scope")?;
         }
         writeln!(out, "  body")?;
         for line in body.lines() {
