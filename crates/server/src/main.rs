@@ -24,6 +24,9 @@ use config::{FlagValue, Flags, Loaded};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Huge pages of which little is used count whole: tens of megabytes for a process of this size.
+    // Where the kernel does not have them there is nothing to turn off.
+    let _: Result<(), _> = rustix::thread::disable_transparent_huge_pages(true);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

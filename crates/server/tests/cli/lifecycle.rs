@@ -102,6 +102,10 @@ fn one_port_answers_http_and_the_log_is_json_if_wanted() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let server = Server::start(&data);
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    // Kernels without huge pages have no such line.
+    let huge = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+    assert!(huge.is_none_or(|enabled| enabled.trim() == "0"), "{status}");
     let get = |path: &str| {
         let mut stream = TcpStream::connect(&server.admin).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
