@@ -10,7 +10,7 @@ use chancery_model::Glob;
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::{Protocol, SubscriptionStatus, SyncState};
 
-use crate::{AdminError, service::Service};
+use crate::{AdminError, service::Service, work::Size};
 
 /// Nodes of one piece of the list.
 const PIECE_NODES_MAX: usize = 200;
@@ -34,8 +34,10 @@ impl Service {
             )));
         }
         let streams = self.fanout.nodes().await;
-        let is_small = streams.len() <= INLINE_STREAMS_MAX;
-        self.off_the_loop(is_small, move || list(&streams, &request)).await
+        if streams.len() <= INLINE_STREAMS_MAX {
+            return Ok(list(&streams, &request));
+        }
+        self.work.run(Size::Large, move || list(&streams, &request)).await
     }
 
     /// One connected node.

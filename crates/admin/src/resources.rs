@@ -10,7 +10,7 @@ use chancery_proto::admin::v1 as pb;
 use chancery_view::View;
 use futures::{Stream, stream};
 
-use crate::{AdminError, nodes, redact, service::Service};
+use crate::{AdminError, nodes, redact, service::Service, work::Size};
 
 /// Nodes that are listed of those that see a resource.
 const NODES_MAX: usize = 100;
@@ -225,7 +225,7 @@ impl Service {
                 .collect(),
             nacks: nacks(&state, &streams, &key),
         };
-        self.off_the_loop(is_small, describe).await
+        self.work.run(Size::of(is_small), describe).await
     }
 }
 

@@ -4,14 +4,9 @@ use std::sync::Arc;
 
 use chancery_fanout::Fanout;
 use chancery_store::Replica;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{AdminError, metrics::Metrics};
-
-/// Large pieces of work at a time: inputs that take many times their size while they are read, lists
-/// of a whole fleet. Further ones wait.
-const LARGE_WORK_MAX: usize = 2;
+use crate::{metrics::Metrics, work::Work};
 
 /// What the admin API works with.
 #[derive(Clone)]
@@ -46,7 +41,7 @@ pub(crate) struct Service {
     pub(crate) fanout: Fanout,
     pub(crate) drain: CancellationToken,
     pub(crate) version: &'static str,
-    pub(crate) large_work: Arc<Semaphore>,
+    pub(crate) work: Work,
     pub(crate) metrics: Metrics,
 }
 
@@ -57,24 +52,9 @@ impl Service {
             fanout: deps.fanout.clone(),
             drain: deps.drain.clone(),
             version: deps.version,
-            large_work: Arc::new(Semaphore::new(LARGE_WORK_MAX)),
+            work: Work::new(),
             metrics: Metrics::new(),
         }
-    }
-
-    /// Runs `work` here if it is small, else on a thread for blocking work: it must not delay the
-    /// shards, which share this runtime.
-    pub(crate) async fn off_the_loop<T: Send + 'static>(
-        &self,
-        is_small: bool,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, AdminError> {
-        if is_small {
-            return Ok(work());
-        }
-        let internal = |error: &dyn std::error::Error| AdminError::Internal(error.to_string());
-        let _place = self.large_work.acquire().await.map_err(|error| internal(&error))?;
-        tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error))
     }
 
     /// Whether the replica takes streams; if not, why.

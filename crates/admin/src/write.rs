@@ -24,12 +24,15 @@ use crate::{
     redact,
     resources::parse_type,
     service::Service,
+    work::Size,
 };
 
-/// Input of more bytes is read on a thread for blocking work, so that it delays no other request.
-const INLINE_BYTES_MAX: usize = 32 << 10;
-/// Transactions of more operations are tried on a thread for blocking work.
-const INLINE_OPERATIONS_MAX: usize = 100;
+/// Input of more bytes is large work.
+const SMALL_INPUT_BYTES_MAX: usize = 32 << 10;
+/// Transactions of more operations are large work.
+const SMALL_OPERATIONS_MAX: usize = 100;
+/// Transactions whose bodies have more bytes are large work.
+const SMALL_BODY_BYTES_MAX: usize = 256 << 10;
 /// Longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Who has not settled: listed at most.
@@ -128,8 +131,8 @@ impl Service {
             meta: checked.meta.clone(),
         };
         let read = move || chancery_admission::admit(&manifests, &options);
-        let transaction =
-            self.off_the_loop(bytes <= INLINE_BYTES_MAX, read).await?.map_err(refused)?;
+        let size = Size::of(bytes <= SMALL_INPUT_BYTES_MAX);
+        let transaction = self.work.run(size, read).await?.map_err(refused)?;
         self.commit(transaction, checked).await
     }
 
@@ -152,9 +155,9 @@ impl Service {
         let file = request
             .file
             .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
-        let is_small = file.content.len() <= INLINE_BYTES_MAX;
+        let size = Size::of(file.content.len() <= SMALL_INPUT_BYTES_MAX);
         let read = move || chancery_admission::import_bootstrap(&file.name, &file.content, &scope);
-        let drafts = self.off_the_loop(is_small, read).await?.map_err(refused)?;
+        let drafts = self.work.run(size, read).await?.map_err(refused)?;
         let upserts = drafts.into_iter().map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
         self.commit(transaction, checked).await
@@ -227,8 +230,7 @@ impl Service {
         // The transaction is tried on the state as it is, which tells what each resource was
         // before. It counts only if no other write comes in between.
         let before = self.replica.state();
-        let operations = transaction.upserts.len() + transaction.deletes.len();
-        let is_small = operations <= INLINE_OPERATIONS_MAX && transaction.prune.is_empty();
+        let size = size(&transaction);
         let start = Instant::now();
         let state = Arc::clone(&before);
         let attempt = move || {
@@ -236,9 +238,9 @@ impl Service {
             let tried = state.apply(&transaction);
             Ok::<_, AdminError>((transaction, tried))
         };
-        let (transaction, tried) = self.off_the_loop(is_small, attempt).await??;
+        let (transaction, tried) = self.work.run(size, attempt).await??;
         match checked.effect {
-            Effect::DryRun => self.dry_run(before, tried, is_small).await,
+            Effect::DryRun => self.dry_run(before, tried, size).await,
             Effect::Committed => {
                 let author = checked.meta.author;
                 let summary = match self.replica.transact(transaction).await {
@@ -269,7 +271,7 @@ impl Service {
         &self,
         before: Arc<State>,
         tried: Applied,
-        is_small: bool,
+        size: Size,
     ) -> Result<pb::WriteResponse, AdminError> {
         let summary = match tried.outcome {
             Outcome::Committed(summary) => summary,
@@ -277,7 +279,7 @@ impl Service {
         };
         let revision = before.revision;
         let list = move || changes::list(&before, &tried.changes, Effect::DryRun);
-        let (changes, changes_omitted) = self.off_the_loop(is_small, list).await?;
+        let (changes, changes_omitted) = self.work.run(size, list).await?;
         let response = respond(&Summary { revision, ..summary });
         Ok(pb::WriteResponse { dry_run: true, changes, changes_omitted, ..response })
     }
@@ -313,6 +315,14 @@ fn transaction(checked: &Checked) -> Transaction {
         meta: checked.meta.clone(),
         ..Transaction::default()
     }
+}
+
+/// How much it takes to try a transaction, and to tell what differs.
+fn size(transaction: &Transaction) -> Size {
+    let operations = transaction.upserts.len() + transaction.deletes.len();
+    let bytes: usize = transaction.upserts.iter().map(|upsert| upsert.draft.body.len()).sum();
+    let few = operations <= SMALL_OPERATIONS_MAX && bytes <= SMALL_BODY_BYTES_MAX;
+    Size::of(few && transaction.prune.is_empty())
 }
 
 /// Refuses bodies that were read through this API, with the mark where the secret was.
