@@ -6,7 +6,7 @@ use chancery_model::{ResourceDraft, ScopeName, types};
 
 use crate::{
     draft,
-    node::Node,
+    node::{Node, Spare},
     problem::{Fault, Place, Problem, Report},
     resource, source,
 };
@@ -28,7 +28,8 @@ pub fn import_bootstrap(
     let mut report = Report::default();
     let mut drafts = Vec::new();
     let place = Place { file, ..Place::default() };
-    let mut documents = source::documents(file, content);
+    let mut spare = Spare::for_input(1, content.len());
+    let mut documents = source::documents(file, content, &mut spare);
     match (documents.pop(), documents.len()) {
         (Some(Ok(document)), 0) => {
             static_resources(&place, &document.root, &mut drafts, &mut report);

@@ -12,7 +12,7 @@ use chancery_model::{
 
 use crate::{
     assignments,
-    node::{Node, named},
+    node::{Node, Spare, named},
     problem::{Fault, Place, Problem, Report},
     resource,
     source::{self, Document},
@@ -64,8 +64,10 @@ impl Options {
 /// If anything at all is wrong: nothing is applied in part.
 pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, Vec<Problem>> {
     let mut admission = Admission::new(options);
+    let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
+    let mut spare = Spare::for_input(manifests.len(), len);
     for manifest in manifests {
-        for document in source::documents(&manifest.file, &manifest.content) {
+        for document in source::documents(&manifest.file, &manifest.content, &mut spare) {
             match document {
                 Ok(document) => admission.document(&manifest.file, &document),
                 Err(problem) => admission.report.add(problem),

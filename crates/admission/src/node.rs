@@ -78,19 +78,67 @@ fn quoted(text: &str, letters_max: usize) -> String {
     }
 }
 
-/// What a tree may still take. Aliases let a short YAML document stand for a huge one.
+/// Values that a byte of input may stand for, by aliases.
+const VALUES_PER_BYTE: usize = 8;
+/// Values that aliases may add however short the input is: some milliseconds of work.
+const VALUES_FLOOR: usize = 20_000;
+/// Values that aliases may add however long it is.
+const VALUES_MOST: usize = 1_000_000;
+/// Bytes of text that aliases may add however short the input is.
+const TEXT_FLOOR: usize = 1 << 20;
+/// Bytes of text that aliases may add however long it is.
+const TEXT_MOST: usize = 64 << 20;
+
+/// What the trees of an input may still take beyond what its bytes stand for themselves. Aliases let a
+/// short YAML document stand for a huge one; what it costs to read an input is in proportion to its
+/// length all the same.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    values: usize,
+    text: usize,
+    /// Values that each file may add however short it is.
+    floor: usize,
+}
+
+impl Spare {
+    /// For an input of so many files, of so many bytes together.
+    pub(crate) fn for_input(n_files: usize, len: usize) -> Self {
+        let most = len.saturating_mul(VALUES_PER_BYTE);
+        Self {
+            values: most.clamp(VALUES_FLOOR, VALUES_MOST),
+            text: most.clamp(TEXT_FLOOR, TEXT_MOST),
+            floor: VALUES_FLOOR / n_files.max(1),
+        }
+    }
+
+    /// What a document of `len` bytes may take, one of `n_documents` of its file that have aliases: the
+    /// shares of many short documents are no more together than that of a long one.
+    pub(crate) fn share(&self, len: usize, n_documents: usize) -> Budget {
+        let spare = len.saturating_mul(VALUES_PER_BYTE) + self.floor / n_documents.max(1);
+        let (values, text) = (spare.min(self.values), self.text);
+        // A document of no bytes is one value: nothing.
+        let own = len + 1;
+        Budget { nodes: Cell::new(own + values), bytes: Cell::new(own + text), values, text }
+    }
+
+    /// The document has been read.
+    pub(crate) fn settle(&mut self, share: &Budget) {
+        self.values -= share.values.saturating_sub(share.nodes.get());
+        self.text -= share.text.saturating_sub(share.bytes.get());
+    }
+}
+
+/// What the tree of one document may still take.
+#[derive(Debug)]
 pub(crate) struct Budget {
     nodes: Cell<usize>,
     bytes: Cell<usize>,
+    /// How much of it aliases may add: values, and bytes of text.
+    pub(crate) values: usize,
+    pub(crate) text: usize,
 }
 
 impl Budget {
-    /// For a document of so many bytes: it may take what it could without aliases, and a million
-    /// nodes and 64 MiB of text more.
-    pub(crate) fn for_document(len: usize) -> Self {
-        Self { nodes: Cell::new(len + 1_000_000), bytes: Cell::new(len + (64 << 20)) }
-    }
-
     fn node<E: Error>(&self) -> Result<(), E> {
         let left = self.nodes.get().checked_sub(1);
         self.nodes.set(left.ok_or_else(|| E::custom("the aliases expand to too many values"))?);

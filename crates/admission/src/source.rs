@@ -8,7 +8,7 @@ use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
 
 use crate::{
-    node::{Budget, Node, NodeSeed, named},
+    node::{Budget, Node, NodeSeed, Spare, named},
     problem::{Place, Problem},
 };
 
@@ -25,7 +25,11 @@ const DEPTH_MAX: usize = 128;
 const FLOW_YAML_BYTES_MAX: usize = 1 << 20;
 
 /// The documents of a file that have content, and a problem for each that can not be read.
-pub(crate) fn documents(file: &str, content: &str) -> Vec<Result<Document, Problem>> {
+pub(crate) fn documents(
+    file: &str,
+    content: &str,
+    spare: &mut Spare,
+) -> Vec<Result<Document, Problem>> {
     let content = content.strip_prefix('\u{feff}').unwrap_or(content);
     if content.contains('\0') {
         let place = Place { file, ..Place::default() };
@@ -34,7 +38,7 @@ pub(crate) fn documents(file: &str, content: &str) -> Vec<Result<Document, Probl
     let in_file = |problem: Problem| Problem { file: file.to_owned(), ..problem };
     let is_json = file.ends_with(".json");
     let json_problem = if is_json || content.trim_start().starts_with(['{', '[']) {
-        match from_json(content) {
+        match from_json(content, spare) {
             Ok(root) => return present(1, root).into_iter().collect(),
             Err(problem) if is_json || content.len() > FLOW_YAML_BYTES_MAX => {
                 return vec![Err(in_file(problem))];
@@ -46,7 +50,7 @@ pub(crate) fn documents(file: &str, content: &str) -> Vec<Result<Document, Probl
         None
     };
     let mut documents = Vec::new();
-    for (index, root) in (1..).zip(from_yaml(&chunks(content))) {
+    for (index, root) in (1..).zip(from_yaml(&chunks(content), spare)) {
         match (root, &json_problem) {
             (Ok(root), _) => documents.extend(present(index, root)),
             // Who writes JSON is told what JSON says.
@@ -63,19 +67,26 @@ fn present(index: u32, root: Node) -> Option<Result<Document, Problem>> {
     (!root.is_null()).then_some(Ok(Document { index, root }))
 }
 
-fn from_json(content: &str) -> Result<Node, Problem> {
-    let budget = Budget::for_document(content.len());
+fn from_json(content: &str, spare: &Spare) -> Result<Node, Problem> {
+    let budget = spare.share(content.len(), 1);
     let mut json = serde_json::Deserializer::from_str(content);
     let node = NodeSeed(&budget).deserialize(&mut json);
     node.and_then(|node| json.end().map(|()| node)).map_err(|error| {
         let text = error.to_string();
-        let rule = text.split(" at line ").next().unwrap_or(&text);
+        let rule = match text.split(" at line ").next().unwrap_or(&text) {
+            "recursion limit exceeded" => too_deep(),
+            rule => rule.to_owned(),
+        };
         Problem {
             position: Some((to_u32(error.line()), to_u32(error.column()))),
             rule: format!("not JSON: {rule}"),
             ..Problem::default()
         }
     })
+}
+
+fn too_deep() -> String {
+    format!("nested deeper than {DEPTH_MAX} levels")
 }
 
 /// Files are shorter than four billion lines.
@@ -128,12 +139,21 @@ fn chunks(content: &str) -> Vec<Chunk<'_>> {
 const STACK_BYTES: usize = 16 << 20;
 
 /// Reads documents, on a thread of its own.
-fn from_yaml(chunks: &[Chunk<'_>]) -> Vec<Result<Node, Problem>> {
+fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare) -> Vec<Result<Node, Problem>> {
+    let n_with_aliases = chunks.iter().filter(|chunk| chunk.text.contains('*')).count();
     let read = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("yaml".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, || chunks.iter().map(document_from_yaml).collect());
+            .spawn_scoped(scope, move || {
+                let read = |chunk: &Chunk<'_>| {
+                    let budget = spare.share(chunk.text.len(), n_with_aliases);
+                    let read = document_from_yaml(chunk, &budget);
+                    spare.settle(&budget);
+                    read
+                };
+                chunks.iter().map(read).collect()
+            });
         match thread.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(read)) => Ok(read),
             Ok(Err(_)) => Err("the YAML reader failed; please report it".to_owned()),
@@ -143,22 +163,24 @@ fn from_yaml(chunks: &[Chunk<'_>]) -> Vec<Result<Node, Problem>> {
     read.unwrap_or_else(|rule| vec![Err(Problem { rule, ..Problem::default() })])
 }
 
-fn document_from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
+fn document_from_yaml(chunk: &Chunk<'_>, budget: &Budget) -> Result<Node, Problem> {
     let len = chunk.text.len();
-    // What takes memory is limited relative to the size of the input: without aliases no limit can be
-    // reached but that of the depth.
-    let mut budget = serde_saphyr::Budget::default();
-    budget.max_depth = DEPTH_MAX;
-    budget.max_events = 4 * len + 1_000_000;
-    budget.max_nodes = 2 * len + 1_000_000;
-    budget.max_total_scalar_bytes = 2 * len + (64 << 20);
-    budget.max_recorded_anchor_events = 2 * len + 1_000_000;
-    budget.max_recorded_anchor_bytes = 2 * len + (64 << 20);
-    budget.max_anchors = 100_000;
-    budget.max_aliases = 100_000;
-    budget.enforce_alias_anchor_ratio = false;
+    // Without aliases no limit can be reached but that of the depth. With them, what the reader does
+    // before a value is seen here (merge keys, repeated keys) is limited as well: a value is at most
+    // three of its events, a key and two ends.
+    let (events, text) = (3 * budget.values, budget.text);
+    let mut limits = serde_saphyr::Budget::default();
+    limits.max_depth = DEPTH_MAX;
+    limits.max_events = 4 * len + events + 100;
+    limits.max_nodes = 2 * len + events + 100;
+    limits.max_total_scalar_bytes = 2 * len + text;
+    limits.max_recorded_anchor_events = 2 * len + events;
+    limits.max_recorded_anchor_bytes = 2 * len + text;
+    limits.max_anchors = 100_000;
+    limits.max_aliases = 100_000;
+    limits.enforce_alias_anchor_ratio = false;
     let mut options = serde_saphyr::Options::default();
-    options.budget = Some(budget);
+    options.budget = Some(limits);
     // `no` and `on` are words; the specification made them so in 2009.
     options.strict_booleans = true;
     options.emit_comments = false;
@@ -166,11 +188,10 @@ fn document_from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
     options.non_finite_float_policy = serde_saphyr::options::NonFiniteFloatPolicy::PassThrough;
     options.reject_unsupported_tags = true;
     options.with_snippet = false;
-    options.alias_limits.max_total_replayed_events = len + 1_000_000;
+    options.alias_limits.max_total_replayed_events = events;
     options.alias_limits.max_replay_stack_depth = 16;
-    let budget = Budget::for_document(len);
     serde_saphyr::with_deserializer_from_str_with_options(chunk.text, options, |yaml| {
-        NodeSeed(&budget).deserialize(yaml)
+        NodeSeed(budget).deserialize(yaml)
     })
     .map_err(|error| {
         let position = error.location().map(|location| {
@@ -184,7 +205,7 @@ fn document_from_yaml(chunk: &Chunk<'_>) -> Result<Node, Problem> {
 fn one_line(error: &serde_saphyr::Error) -> String {
     match error.without_snippet() {
         serde_saphyr::Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => {
-            return format!("nested deeper than {DEPTH_MAX} levels");
+            return too_deep();
         }
         serde_saphyr::Error::Budget { breach, .. } => {
             return format!("aliases or anchors take too much ({breach:?})");
@@ -201,6 +222,10 @@ fn one_line(error: &serde_saphyr::Error) -> String {
         Some((place, rest)) if place.starts_with("line ") => rest,
         _ => text,
     };
+    // That of flow collections is the parser's own.
+    if text.starts_with("recursion limit exceeded") {
+        return too_deep();
+    }
     // Met while an alias is replayed, limits come as text.
     if text.starts_with("budget breached") || text.starts_with("alias replay limit") {
         return "the aliases expand to too many values".to_owned();

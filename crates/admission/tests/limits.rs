@@ -55,6 +55,15 @@ fn the_depth_that_is_allowed_is_said() {
     );
     let said = said.unwrap_err();
     assert!(said.ends_with("not YAML: nested deeper than 128 levels"), "{said}");
+    // The parser of flow collections and that of JSON have limits of their own.
+    let lists = format!("resources: {}1{}", "[".repeat(300), "]".repeat(300));
+    let said = admit_one("a.yaml", &lists).unwrap_err();
+    assert_eq!(said, "a.yaml:1:267: document 1: not YAML: nested deeper than 128 levels");
+    let lists = format!("{{\"resources\": {}1{}}}", "[".repeat(300), "]".repeat(300));
+    for file in ["a.json", "a.yaml"] {
+        let said = admit_one(file, &lists).unwrap_err();
+        assert_eq!(said, format!("{file}:1:141: not JSON: nested deeper than 128 levels"));
+    }
 }
 
 #[test]
@@ -112,6 +121,54 @@ fn aliases_can_not_stand_for_a_billion_values() {
     let said = admit_one("a.yaml", &format!("a: &t {text}\nb: [{aliases}]\n")).unwrap_err();
     assert!(said.contains("not YAML: "), "{said}");
     assert!(said.ends_with("too much text") || said.contains("ScalarBytes"), "{said}");
+}
+
+/// Each level has ten aliases of the one before: `levels` of them are ten to that power.
+fn laughs(levels: usize) -> String {
+    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..levels {
+        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+        laughs.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+    }
+    laughs
+}
+
+/// What an input costs is in proportion to its length, in one document or in many, in one file or in
+/// many.
+#[test]
+fn a_short_input_stands_for_a_few_thousand_values_at_most() {
+    let too_many = "the aliases expand to too many values";
+    // 11 thousand and 111 thousand values, from a few hundred bytes.
+    let said = admit_one("a.yaml", &laughs(4)).unwrap_err();
+    assert!(said.contains("a0: unknown key"), "{said}");
+    let said = admit_one("a.yaml", &laughs(5)).unwrap_err();
+    assert!(said.ends_with(too_many), "{said}");
+    let documents = format!("{}---\n", laughs(4)).repeat(10) + "resuorces: []\n";
+    let said = admit_one("a.yaml", &documents).unwrap_err();
+    assert_eq!(said.matches(too_many).count(), 10, "{said}");
+    assert!(said.ends_with("document 11: resuorces: unknown key; did you mean \"resources\"?"));
+    let file = |n| Manifest { file: format!("{n}.yaml"), content: laughs(4) };
+    let files: Vec<Manifest> = (0..10).map(file).collect();
+    let problems = admit(&files, &Options::new(scope())).unwrap_err();
+    assert_eq!(problems.iter().filter(|p| p.rule.ends_with(too_many)).count(), 10);
+}
+
+/// Real manifests share a block of settings between all their resources.
+#[test]
+fn a_fleet_of_resources_can_share_a_block_of_settings() {
+    let metadata: Vec<String> = (0..150).map(|n| format!("k{n}: v")).collect();
+    let mut content = format!(
+        "resources:\n- \"@type\": {0}\n  name: first\n  metadata: &shared\n    filter_metadata: {{a: {{{1}}}}}\n",
+        types::CLUSTER,
+        metadata.join(", ")
+    );
+    for n in 0..1000 {
+        content.push_str(&format!(
+            "- {{\"@type\": {}, name: c{n}, metadata: *shared}}\n",
+            types::CLUSTER
+        ));
+    }
+    assert_eq!(admit_one("a.yaml", &content).unwrap().upserts.len(), 1001);
 }
 
 #[test]
