@@ -98,5 +98,5 @@ fn read(item: &Node, type_url: &str) -> Result<ResourceDraft, Vec<Fault>> {
     }
     let mut fields = fields.clone();
     fields.push(("@type".to_owned(), Node::Text(type_url.to_owned())));
-    resource::read(&Node::Map(fields))
+    resource::read(&Node::Map(fields)).map(|entry| entry.draft)
 }

@@ -34,6 +34,7 @@ mod draft;
 mod encode;
 mod inspect;
 mod manifest;
+mod names;
 mod node;
 mod problem;
 mod render;

@@ -6,15 +6,15 @@ use std::{
 };
 
 use chancery_model::{
-    AssignmentOp, Precondition, ResourceKey, Revision, ScopeName, Transaction, TransactionMeta,
-    Upsert,
+    AssignmentOp, Precondition, Revision, ScopeName, Transaction, TransactionMeta, Upsert,
 };
 
 use crate::{
     assignments,
+    names::{Names, Origin},
     node::{Node, Spare, named},
     problem::{Fault, Place, Problem, Report},
-    resource,
+    resource::{self, Entry},
     source::{self, Document},
 };
 
@@ -77,27 +77,11 @@ pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, V
     admission.finish()
 }
 
-/// Where a resource was first met: small, because there is one for each.
-#[derive(Clone, Copy)]
-struct Origin<'a> {
-    file: &'a str,
-    document: u32,
-    list: &'static str,
-    index: usize,
-}
-
-impl Origin<'_> {
-    fn describe(&self) -> String {
-        let resource = Some(format!("{}[{}]", self.list, self.index));
-        Place { file: self.file, document: Some(self.document), resource }.to_string()
-    }
-}
-
 struct Admission<'a> {
     options: &'a Options,
     transaction: Transaction,
     report: Report,
-    resources: HashMap<(ScopeName, ResourceKey), Origin<'a>>,
+    names: Names<'a>,
     assignments: HashMap<Arc<str>, Origin<'a>>,
     /// Scopes that the input speaks of.
     scopes: BTreeSet<ScopeName>,
@@ -112,7 +96,7 @@ impl<'a> Admission<'a> {
             options,
             transaction: Transaction { meta: options.meta.clone(), ..Transaction::default() },
             report: Report::default(),
-            resources: HashMap::new(),
+            names: Names::default(),
             assignments: HashMap::new(),
             scopes: BTreeSet::new(),
             has_list: false,
@@ -186,23 +170,22 @@ impl<'a> Admission<'a> {
     }
 
     fn resource(&mut self, origin: Origin<'a>, scope: Option<&ScopeName>, node: &Node) {
-        let (draft, scope) = match (resource::read(node), scope) {
-            (Ok(draft), Some(scope)) => (draft, scope.clone()),
+        let (Entry { draft, expectation }, scope) = match (resource::read(node), scope) {
+            (Ok(entry), Some(scope)) => (entry, scope.clone()),
             // What is wrong with the scope has been said.
             (Ok(_), None) => return,
             (Err(faults), _) => return self.refuse(origin, &resource::label(node), faults),
         };
-        let key = (scope, draft.key.clone());
-        if let Some(first) = self.resources.get(&key) {
-            let rule = format!(
-                "is in scope {:?} of this input already: {}",
-                key.0.as_str(),
-                first.describe()
-            );
-            return self.refuse(origin, &resource::label(node), vec![Fault::new(rule)]);
+        let faults = self.names.claim(&scope, &draft, origin);
+        if !faults.is_empty() {
+            return self.refuse(origin, &resource::label(node), faults);
         }
-        self.transaction.upserts.push(Upsert { scope: key.0.clone(), draft });
-        self.resources.insert(key, origin);
+        if let Some(expectation) = expectation {
+            let (scope, key) = (scope.clone(), draft.key.clone());
+            let precondition = Precondition::Resource { scope, key, expectation };
+            self.transaction.preconditions.push(precondition);
+        }
+        self.transaction.upserts.push(Upsert { scope, draft });
     }
 
     fn assignment(&mut self, origin: Origin<'a>, node: &Node) {

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use chancery_model::{ResourceDraft, ResourceName, TypeUrl, types};
+use chancery_model::{Expectation, ResourceDraft, ResourceName, TypeUrl, Version, types};
 
 use crate::{
     assignments::unknown_keys,
@@ -20,12 +20,20 @@ const ALIASES_MAX: usize = 1000;
 const LABELS_MAX: usize = 100;
 const LABEL_BYTES_MAX: usize = 1024;
 
-const WRAPPER_KEYS: [&str; 5] = ["resource", "name", "ttl", "labels", "aliases"];
+const WRAPPER_KEYS: [&str; 6] = ["resource", "name", "ttl", "labels", "aliases", "expect"];
+
+/// An entry that has been read.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) draft: ResourceDraft,
+    /// What has to hold of the resource before.
+    pub(crate) expectation: Option<Expectation>,
+}
 
 /// The resource, or everything that is wrong with it.
-pub(crate) fn read(node: &Node) -> Result<ResourceDraft, Vec<Fault>> {
+pub(crate) fn read(node: &Node) -> Result<Entry, Vec<Fault>> {
     if node.get("@type").is_some() {
-        return body(node, None);
+        return body(node, None).map(|draft| Entry { draft, expectation: None });
     }
     match (node, node.get("resource")) {
         (Node::Map(_), Some(inner)) => wrapped(node, inner),
@@ -50,7 +58,7 @@ pub(crate) fn label(node: &Node) -> String {
     draft::label(url, name.and_then(Node::text))
 }
 
-fn wrapped(node: &Node, inner: &Node) -> Result<ResourceDraft, Vec<Fault>> {
+fn wrapped(node: &Node, inner: &Node) -> Result<Entry, Vec<Fault>> {
     let mut faults = Vec::new();
     unknown_keys(node, &WRAPPER_KEYS, &mut faults);
     let name = match node.get("name") {
@@ -66,8 +74,13 @@ fn wrapped(node: &Node, inner: &Node) -> Result<ResourceDraft, Vec<Fault>> {
     });
     let labels = labels(node.get("labels"), &mut faults);
     let aliases = aliases(node.get("aliases"), &mut faults);
+    let expectation = node.get("expect").and_then(|node| {
+        expectation(node).map_err(|rule| faults.push(Fault::new(rule).within("expect"))).ok()
+    });
     match body(inner, name) {
-        Ok(draft) if faults.is_empty() => Ok(ResourceDraft { ttl, labels, aliases, ..draft }),
+        Ok(draft) if faults.is_empty() => {
+            Ok(Entry { draft: ResourceDraft { ttl, labels, aliases, ..draft }, expectation })
+        }
         Ok(_) => Err(faults),
         Err(inner) => {
             faults.extend(inner);
@@ -86,14 +99,34 @@ fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
     draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])
 }
 
+/// What has to hold of the resource before it is published.
+fn expectation(node: &Node) -> Result<Expectation, String> {
+    let version = match node.text() {
+        Some("absent") => return Ok(Expectation::Absent),
+        Some("present") => return Ok(Expectation::Present),
+        text => text.and_then(Version::parse),
+    };
+    version.map(Expectation::Version).ok_or_else(|| {
+        format!(
+            "expected absent, present or a version like \"1-5e99b8ee\", as `chancery get` shows it; \
+             found {node}"
+        )
+    })
+}
+
+/// Shortest lifetime: it is shown, and counted, in milliseconds.
+const TTL_MIN: Duration = Duration::from_millis(1);
+
 /// TTL-01: how long a client keeps the resource without hearing of it.
 fn ttl(node: &Node) -> Result<Duration, String> {
     let Some((seconds, nanos)) = node.text().and_then(time::parse_duration) else {
         return Err(format!("expected a duration like \"30s\", found {node}"));
     };
     match (u64::try_from(seconds), u32::try_from(nanos)) {
-        (Ok(seconds), Ok(nanos)) if seconds > 0 || nanos > 0 => Ok(Duration::new(seconds, nanos)),
-        _ => Err(format!("has to be longer than zero, found {node}")),
+        (Ok(seconds), Ok(nanos)) if Duration::new(seconds, nanos) >= TTL_MIN => {
+            Ok(Duration::new(seconds, nanos))
+        }
+        _ => Err(format!("has to be a millisecond (\"0.001s\") at least, found {node}")),
     }
 }
 

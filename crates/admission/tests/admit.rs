@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use chancery_admission::{Manifest, Options, Prune, admit, import_bootstrap};
 use chancery_model::{
-    Assignment, AssignmentOp, Node, Precondition, Revision, ScopeName, Transaction,
+    Assignment, AssignmentOp, Expectation, Node, Precondition, Revision, ScopeName, Transaction,
+    Version,
 };
 
 fn scope(name: &str) -> ScopeName {
@@ -131,6 +132,36 @@ fn the_revision_that_is_expected_becomes_a_precondition() {
     let options = Options { if_revision: Some(Revision(7)), ..Options::new(scope("default")) };
     let transaction = admitted_with("resources: []", &options);
     assert_eq!(transaction.preconditions, [Precondition::Revision(Revision(7))]);
+}
+
+/// The key `expect` of a wrapped resource, in its scope.
+#[test]
+fn what_is_expected_of_a_resource_becomes_a_precondition() {
+    let content = "scope: edge
+resources:
+- resource: {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}
+  expect: absent
+- resource: {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: b}
+  expect: present
+- resource: {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: c}
+  expect: 1-5e99b8ee
+- resource: {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: d}
+";
+    let transaction = admitted(content);
+    let version = Version { revision: Revision(1), tag: 0x5e99_b8ee };
+    let expected = [Expectation::Absent, Expectation::Present, Expectation::Version(version)];
+    let expected: Vec<Precondition> = transaction
+        .upserts
+        .iter()
+        .zip(expected)
+        .map(|(upsert, expectation)| Precondition::Resource {
+            scope: scope("edge"),
+            key: upsert.draft.key.clone(),
+            expectation,
+        })
+        .collect();
+    assert_eq!(transaction.preconditions, expected);
+    assert_eq!(transaction.upserts.len(), 4);
 }
 
 #[test]
