@@ -22,6 +22,7 @@ mod params;
 mod redact;
 mod resources;
 mod service;
+mod wait;
 mod work;
 mod write;
 

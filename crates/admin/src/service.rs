@@ -6,7 +6,7 @@ use chancery_fanout::Fanout;
 use chancery_store::Replica;
 use tokio_util::sync::CancellationToken;
 
-use crate::{metrics::Metrics, work::Work};
+use crate::{metrics::Metrics, wait::Waits, work::Work};
 
 /// What the admin API works with.
 #[derive(Clone)]
@@ -42,6 +42,7 @@ pub(crate) struct Service {
     pub(crate) drain: CancellationToken,
     pub(crate) version: &'static str,
     pub(crate) work: Work,
+    pub(crate) waits: Waits,
     pub(crate) metrics: Metrics,
 }
 
@@ -53,6 +54,7 @@ impl Service {
             drain: deps.drain.clone(),
             version: deps.version,
             work: Work::new(),
+            waits: Waits::default(),
             metrics: Metrics::new(),
         }
     }

@@ -24,6 +24,7 @@ use crate::{
     redact,
     resources::parse_type,
     service::Service,
+    wait::{self, Waited},
     work::Size,
 };
 
@@ -284,24 +285,16 @@ impl Service {
         Ok(pb::WriteResponse { dry_run: true, changes, changes_omitted, ..response })
     }
 
-    /// Asks again and again who has not acknowledged, until nobody is left or the time is up.
+    /// Waits until every session that should have it has acknowledged it, or will not.
     async fn wait(&self, revision: Revision, timeout: Duration) -> pb::WaitResult {
-        let start = Instant::now();
-        let mut pause = Duration::from_millis(5);
-        let unsettled = loop {
-            let unsettled = self.fanout.unsettled(revision).await;
-            let left = timeout.saturating_sub(start.elapsed());
-            if unsettled.is_empty() || left.is_zero() || self.drain.is_cancelled() {
-                break unsettled;
-            }
-            tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(Duration::from_millis(250));
-        };
+        let shards = wait::Replica { fanout: &self.fanout, state: || self.replica.state() };
+        let is_over = || self.drain.is_cancelled();
+        let Waited { unsettled, time } = self.waits.wait(&shards, revision, timeout, is_over).await;
         let listed: Vec<pb::Unsettled> =
             unsettled.iter().take(UNSETTLED_MAX).map(show_unsettled).collect();
         pb::WaitResult {
             settled: unsettled.is_empty(),
-            waited_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            waited_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             unsettled_omitted: (unsettled.len() - listed.len()) as u64,
             unsettled: listed,
         }

@@ -252,7 +252,7 @@ async fn a_secret_is_never_shown_and_its_mark_is_not_taken_for_one() {
     let (status, _, message) =
         server.refused("POST", "/v1/apply", &secret("[redacted]", "one")).await;
     assert_eq!(status, 400);
-    assert!(message.contains("in place of a secret"), "{message}");
+    assert!(message.contains("\"[redacted]\""), "{message}");
     server.stop().await;
 }
 

@@ -67,7 +67,7 @@ async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
     in_state(&server, "n1", "synced").await;
 
     let changed = clusters(&["web"], "2s");
-    let apply = server.done("POST", "/v1/apply?wait=300ms", &changed);
+    let apply = server.done("POST", "/v1/apply?wait=10m", &changed);
     let reject = async {
         let response = client.response().await;
         client.answer(&response, Some("no such filter")).await;
@@ -75,6 +75,8 @@ async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
     let (applied, ()) = tokio::join!(apply, reject);
     assert_eq!(applied["revision"], 2);
     assert_eq!(applied["wait"]["settled"], false, "{applied}");
+    let waited = applied["wait"]["waited_ms"].as_u64().unwrap();
+    assert!(waited < 60_000, "nobody is left to wait for: {applied}");
     let unsettled = &applied["wait"]["unsettled"][0];
     assert_eq!((&unsettled["node"], &unsettled["state"]), (&json!("n1"), &json!("nacked")));
     assert_eq!(
