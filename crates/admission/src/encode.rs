@@ -12,9 +12,11 @@ use std::{cmp::Ordering, fmt::Write};
 use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::{
+    inspect,
     node::{Node, named},
-    problem::{Fault, suggestion},
+    problem::{Fault, shortened, suggestion},
     scalar::{self, Scalar},
+    sensitive,
     wire::{WireType, put_key, put_len, put_varint},
 };
 
@@ -33,6 +35,10 @@ enum Step<'n> {
 pub(crate) struct Encoder<'n> {
     pub(crate) pool: &'static DescriptorPool,
     path: Vec<Step<'n>>,
+    /// Messages around the one that is being encoded.
+    depth: usize,
+    /// Whether this is inside a sensitive field, of which a fault must not show the content.
+    hides: bool,
     faults: Vec<Fault>,
 }
 
@@ -41,7 +47,7 @@ pub(crate) type Encoded<T = Vec<u8>> = Option<T>;
 
 impl<'n> Encoder<'n> {
     pub(crate) fn new(pool: &'static DescriptorPool) -> Self {
-        Self { pool, path: Vec::new(), faults: Vec::new() }
+        Self { pool, path: Vec::new(), depth: 0, hides: false, faults: Vec::new() }
     }
 
     /// What was wrong.
@@ -49,7 +55,16 @@ impl<'n> Encoder<'n> {
         self.faults
     }
 
+    /// Notes a fault. What is said of it may show what was found, if that is not sensitive.
     pub(crate) fn fault<T>(&mut self, rule: impl Into<String>) -> Encoded<T> {
+        match self.hides {
+            true => self.bare_fault(sensitive::hidden("is not what the field can hold")),
+            false => self.bare_fault(rule),
+        }
+    }
+
+    /// Notes a fault whose rule shows nothing of what was found.
+    pub(crate) fn bare_fault<T>(&mut self, rule: impl Into<String>) -> Encoded<T> {
         if self.faults.len() < FAULTS_MAX {
             let mut path = String::new();
             for step in &self.path {
@@ -61,13 +76,31 @@ impl<'n> Encoder<'n> {
                     Step::Key(key) => write!(path, "[{}]", named(key)),
                 };
             }
-            self.faults.push(Fault { path, rule: rule.into() });
+            self.faults.push(Fault { path: shortened(path), rule: rule.into() });
         }
         None
     }
 
     pub(crate) fn expected<T>(&mut self, what: &str, found: &Node) -> Encoded<T> {
-        self.fault(format!("expected {what}, found {found}"))
+        match self.hides {
+            true => self.bare_fault(sensitive::hidden(&format!("expected {what}"))),
+            false => self.bare_fault(format!("expected {what}, found {found}")),
+        }
+    }
+
+    /// Encodes what is so many messages further inside.
+    pub(crate) fn deeper<T>(
+        &mut self,
+        levels: usize,
+        encode: impl FnOnce(&mut Self) -> Encoded<T>,
+    ) -> Encoded<T> {
+        if self.depth + levels >= inspect::DEPTH_MAX {
+            return self.bare_fault(inspect::too_deep());
+        }
+        self.depth += levels;
+        let encoded = encode(self);
+        self.depth -= levels;
+        encoded
     }
 
     /// Notes the fault of something that does not know where it is.
@@ -84,6 +117,22 @@ impl<'n> Encoder<'n> {
         encode: impl FnOnce(&mut Self) -> Encoded<T>,
     ) -> Encoded<T> {
         self.at(Step::Field(field), encode)
+    }
+
+    pub(crate) fn at_key<T>(
+        &mut self,
+        key: &'n str,
+        encode: impl FnOnce(&mut Self) -> Encoded<T>,
+    ) -> Encoded<T> {
+        self.at(Step::Key(if self.hides { "…" } else { key }), encode)
+    }
+
+    pub(crate) fn at_index<T>(
+        &mut self,
+        index: usize,
+        encode: impl FnOnce(&mut Self) -> Encoded<T>,
+    ) -> Encoded<T> {
+        self.at(Step::Index(index), encode)
     }
 
     fn at<T>(
@@ -108,7 +157,11 @@ impl<'n> Encoder<'n> {
     /// The body of a message that has no JSON form of its own. A key `@type` is not a field.
     pub(crate) fn fields(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
         let Node::Map(entries) = node else {
-            return self.expected(&format!("a map ({})", message.name()), node);
+            let what = format!("a map ({})", message.name());
+            return match message.fields().any(|field| sensitive::is(&field)) {
+                true => self.bare_fault(sensitive::hidden(&format!("expected {what}"))),
+                false => self.expected(&what, node),
+            };
         };
         let mut is_good = true;
         let mut fields: Vec<(FieldDescriptor, &'n str, &'n Node)> =
@@ -124,7 +177,10 @@ impl<'n> Encoder<'n> {
                 Some(field) => fields.push((field, key, value)),
                 None => {
                     is_good = false;
-                    self.within(key, |e| e.unknown_field::<()>(message, key));
+                    match self.hides {
+                        true => self.unknown_field::<()>(message, key),
+                        false => self.within(key, |e| e.unknown_field(message, key)),
+                    };
                 }
             }
         }
@@ -147,7 +203,7 @@ impl<'n> Encoder<'n> {
             None if names.len() <= 12 => format!("; it has {}", names.join(", ")),
             None => String::new(),
         };
-        self.fault(format!("{} has no such field{hint}", message.name()))
+        self.bare_fault(format!("{} has no such field{hint}", message.name()))
     }
 
     /// Whether no field is given twice, by its two names, and at most one of each oneof.
@@ -155,7 +211,8 @@ impl<'n> Encoder<'n> {
         let before = self.faults.len();
         for pair in fields.windows(2) {
             if pair[0].0.number() == pair[1].0.number() {
-                self.fault::<()>(format!("{:?} and {:?} are the same field", pair[0].1, pair[1].1));
+                let rule = format!("{:?} and {:?} are the same field", pair[0].1, pair[1].1);
+                self.bare_fault::<()>(rule);
             }
         }
         let mut chosen: Vec<(String, &str)> = Vec::new();
@@ -169,7 +226,7 @@ impl<'n> Encoder<'n> {
                         "{other:?} and {key:?} exclude each other: give one of {}",
                         oneof.name()
                     );
-                    self.fault::<()>(rule);
+                    self.bare_fault::<()>(rule);
                 }
                 None => chosen.push((oneof.name().to_owned(), key)),
             }
@@ -179,6 +236,19 @@ impl<'n> Encoder<'n> {
 
     /// Writes a field with its key. Nothing, if it has the default value and no presence.
     fn field(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
+        let hid = self.hides;
+        self.hides |= sensitive::is(field);
+        let written = self.field_value(field, node, out);
+        self.hides = hid;
+        written
+    }
+
+    fn field_value(
+        &mut self,
+        field: &FieldDescriptor,
+        node: &'n Node,
+        out: &mut Vec<u8>,
+    ) -> Encoded<()> {
         let number = field.number();
         if field.is_map() {
             return self.map(field, node, out);
@@ -188,7 +258,7 @@ impl<'n> Encoder<'n> {
         }
         match field.kind() {
             Kind::Message(message) => {
-                let body = self.message(&message, node)?;
+                let body = self.deeper(1, |e| e.message(&message, node))?;
                 put_len(out, number, &body);
             }
             kind => {
@@ -202,8 +272,21 @@ impl<'n> Encoder<'n> {
     }
 
     pub(crate) fn scalar(&mut self, kind: &Kind, node: &'n Node) -> Encoded<Scalar<'n>> {
-        let read = scalar::read(kind, node);
-        self.noted(read)
+        let can_be_redacted = match kind {
+            Kind::Bytes => true,
+            Kind::String => self.hides,
+            _ => false,
+        };
+        if can_be_redacted && node.text() == Some(sensitive::MARK) {
+            return self.bare_fault(sensitive::IS_MARK);
+        }
+        match scalar::read(kind, node) {
+            Err(_) if self.hides => {
+                let what = scalar::describe(kind);
+                self.bare_fault(sensitive::hidden(&format!("expected {what}")))
+            }
+            read => self.noted(read),
+        }
     }
 
     fn list(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
@@ -212,12 +295,14 @@ impl<'n> Encoder<'n> {
         let mut is_good = true;
         let mut packed = Vec::new();
         for (index, item) in items.iter().enumerate() {
-            let written = self.at(Step::Index(index), |e| {
+            let written = self.at_index(index, |e| {
                 if item.is_null() && !takes_null(field) {
-                    return e.fault("a list can not hold null");
+                    return e.bare_fault("a list can not hold null");
                 }
                 match &kind {
-                    Kind::Message(message) => put_len(out, number, &e.message(message, item)?),
+                    Kind::Message(message) => {
+                        put_len(out, number, &e.deeper(1, |e| e.message(message, item))?);
+                    }
                     kind if field.is_packed() => e.scalar(kind, item)?.put_value(&mut packed),
                     kind => e.scalar(kind, item)?.put_field(out, number),
                 }
@@ -241,13 +326,16 @@ impl<'n> Encoder<'n> {
         let mut is_good = true;
         let mut encoded = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            let entry = self.at(Step::Key(key), |e| {
+            let entry = self.at_key(key, |e| {
                 let key = e.noted(scalar::read_key(&key_kind, key));
                 if value.is_null() && !takes_null(&value_field) {
-                    return e.fault("a map can not hold null");
+                    return e.bare_fault("a map can not hold null");
                 }
                 let value = match value_field.kind() {
-                    Kind::Message(message) => e.message(&message, value).map(Scalar::from_body),
+                    // The entry is a message as well.
+                    Kind::Message(message) => {
+                        e.deeper(2, |e| e.message(&message, value)).map(Scalar::from_body)
+                    }
                     kind => e.scalar(&kind, value),
                 };
                 Some((key?, value?))

@@ -12,7 +12,12 @@ use crate::{
 };
 
 /// Depth at which protobuf readers stop.
-const DEPTH_MAX: usize = 100;
+pub(crate) const DEPTH_MAX: usize = 100;
+
+/// What is said of what is deeper.
+pub(crate) fn too_deep() -> String {
+    format!("nested deeper than {DEPTH_MAX} messages")
+}
 
 /// A value that is met on the way.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +63,7 @@ fn walk_message(
     visitor: &mut dyn Visitor,
 ) -> Result<(), Fault> {
     if depth >= DEPTH_MAX {
-        return Err(Fault::new(format!("nested deeper than {DEPTH_MAX} messages")));
+        return Err(Fault::new(too_deep()));
     }
     let is_any = message.full_name() == "google.protobuf.Any";
     let (mut type_url, mut payload) = ("", [].as_slice());

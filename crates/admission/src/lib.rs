@@ -40,6 +40,7 @@ mod problem;
 mod render;
 mod resource;
 mod scalar;
+mod sensitive;
 mod source;
 mod time;
 mod wellknown;

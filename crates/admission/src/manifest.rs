@@ -63,7 +63,7 @@ impl Options {
 /// # Errors
 /// If anything at all is wrong: nothing is applied in part.
 pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, Vec<Problem>> {
-    let mut admission = Admission::new(options);
+    let mut admission = Admission::new(manifests, options);
     let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
     let mut spare = Spare::for_input(manifests.len(), len);
     for manifest in manifests {
@@ -78,6 +78,7 @@ pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, V
 }
 
 struct Admission<'a> {
+    files: &'a [Manifest],
     options: &'a Options,
     transaction: Transaction,
     report: Report,
@@ -91,8 +92,9 @@ struct Admission<'a> {
 const KEYS: [&str; 3] = ["scope", "resources", "assignments"];
 
 impl<'a> Admission<'a> {
-    fn new(options: &'a Options) -> Self {
+    fn new(files: &'a [Manifest], options: &'a Options) -> Self {
         Self {
+            files,
             options,
             transaction: Transaction { meta: options.meta.clone(), ..Transaction::default() },
             report: Report::default(),
@@ -218,8 +220,14 @@ impl<'a> Admission<'a> {
             self.transaction.prune = self.scopes.into_iter().collect();
         }
         if !self.has_list && self.transaction.prune.is_empty() && !self.report.has_problems() {
-            let rule = "the input has neither resources nor assignments".to_owned();
-            self.report.add(Problem { rule, ..Problem::default() });
+            for file in self.files {
+                let rule = "has neither resources nor assignments".to_owned();
+                self.report.add(Problem { file: file.file.clone(), rule, ..Problem::default() });
+            }
+            if self.files.is_empty() {
+                let rule = "the input has no files".to_owned();
+                self.report.add(Problem { rule, ..Problem::default() });
+            }
         }
         self.report.finish(self.transaction)
     }

@@ -43,6 +43,15 @@ impl std::error::Error for Problem {}
 /// Longest path that is shown.
 const PATH_LETTERS_MAX: usize = 300;
 
+/// Where a path is a hundred levels deep, the outer ones say enough.
+pub(crate) fn shortened(mut path: String) -> String {
+    if let Some((end, _)) = path.char_indices().nth(PATH_LETTERS_MAX) {
+        path.truncate(end);
+        path.push('…');
+    }
+    path
+}
+
 /// What is wrong inside one resource: it does not know which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -68,13 +77,7 @@ impl Fault {
     /// The same fault, seen from the message that has it in `field`.
     pub(crate) fn within(mut self, field: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
-        let mut path = format!("{field}{dot}{}", self.path);
-        // Where it is a hundred levels deep, the outer ones say enough.
-        if let Some((end, _)) = path.char_indices().nth(PATH_LETTERS_MAX) {
-            path.truncate(end);
-            path.push('…');
-        }
-        self.path = path;
+        self.path = shortened(format!("{field}{dot}{}", self.path));
         self
     }
 }

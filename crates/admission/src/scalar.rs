@@ -93,6 +93,22 @@ pub(crate) fn read<'n>(kind: &Kind, node: &'n Node) -> Read<'n> {
     })
 }
 
+/// What a field of a kind holds, for people.
+pub(crate) fn describe(kind: &Kind) -> String {
+    match kind {
+        Kind::Bool => "true or false".to_owned(),
+        Kind::String => "text".to_owned(),
+        Kind::Bytes => "base64 text".to_owned(),
+        Kind::Float | Kind::Double => "a number".to_owned(),
+        Kind::Enum(kind) => format!("a value of {}", kind.name()),
+        Kind::Message(message) => format!("a map ({})", message.name()),
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => i32::RANGE.to_owned(),
+        Kind::Uint32 | Kind::Fixed32 => u32::RANGE.to_owned(),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => i64::RANGE.to_owned(),
+        Kind::Uint64 | Kind::Fixed64 => u64::RANGE.to_owned(),
+    }
+}
+
 /// Reads the key of a map entry: JSON has only text there.
 pub(crate) fn read_key(kind: &Kind, key: &str) -> Result<Scalar<'static>, String> {
     let node = match (kind, key) {

@@ -8,7 +8,7 @@ use crate::{
     node::{Node, named},
     problem::suggestion,
     scalar::{Scalar, base64_decoded, double},
-    time,
+    sensitive, time,
     wire::put_len,
 };
 
@@ -62,16 +62,16 @@ impl<'n> Encoder<'n> {
             }
             "FieldMask" => self.field_mask(node),
             "Struct" => match node {
-                Node::Map(entries) => Some(struct_body(entries)),
+                Node::Map(entries) => self.struct_body(entries),
                 _ => self.expected("a map", node),
             },
             "ListValue" => match node {
-                Node::List(items) => Some(list_body(items)),
+                Node::List(items) => self.list_body(items),
                 _ => self.expected("a list", node),
             },
             "Value" => {
                 // What is not finite is text here, as anything else in quotes is.
-                Some(value_body(node))
+                self.value_body(node)
             }
             name if is_wrapper(name) => {
                 let kind = message.get_field(1).map_or(Kind::Bytes, |field| field.kind());
@@ -124,7 +124,7 @@ impl<'n> Encoder<'n> {
     }
 
     fn any(&mut self, node: &'n Node) -> Encoded {
-        let (url, body) = self.any_parts(node)?;
+        let (url, body) = self.deeper(1, |e| e.any_parts(node))?;
         let mut out = Vec::with_capacity(body.len() + url.len() + 8);
         put_len(&mut out, 1, url.as_bytes());
         if !body.is_empty() {
@@ -168,7 +168,7 @@ impl<'n> Encoder<'n> {
                 if message.get_field_by_name("value").is_none() =>
             {
                 self.within("value", |e| {
-                    let body = e.noted(base64_decoded(text))?;
+                    let body = e.base64(text)?;
                     let found = inspect::check(&message, &body);
                     e.noted(found.map_err(|fault| {
                         format!("not an encoded {}: {}", message.name(), fault.in_words())
@@ -178,7 +178,7 @@ impl<'n> Encoder<'n> {
             }
             (Some(message), _) => self.fields(&message, node)?,
             (None, Some(value)) => self.within("value", |e| match value {
-                Node::Text(text) => e.noted(base64_decoded(text)),
+                Node::Text(text) => e.base64(text),
                 _ => e.expected("base64 text, because the type is not known", value),
             })?,
             (None, None) => return self.unknown_type(prefix, name),
@@ -234,41 +234,55 @@ fn suggest_type(pool: &prost_reflect::DescriptorPool, name: &str) -> Option<Stri
     same_package.iter().find(|(tail, _)| tail == meant).map(|(_, known)| (*known).clone())
 }
 
-/// A `Struct`: entries sorted by key.
-fn struct_body(entries: &[(String, Node)]) -> Vec<u8> {
-    let mut sorted: Vec<&(String, Node)> = entries.iter().collect();
-    sorted.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
-    let mut out = Vec::new();
-    for (key, value) in sorted {
-        let mut entry = Vec::new();
-        put_len(&mut entry, 1, key.as_bytes());
-        put_len(&mut entry, 2, &value_body(value));
-        put_len(&mut out, 1, &entry);
-    }
-    out
-}
-
-fn list_body(items: &[Node]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for item in items {
-        put_len(&mut out, 1, &value_body(item));
-    }
-    out
-}
-
-fn value_body(node: &Node) -> Vec<u8> {
-    let mut out = Vec::new();
-    match node {
-        Node::Null => Scalar::Varint(0).put_field(&mut out, 1),
-        Node::Bool(value) => Scalar::Varint((*value).into()).put_field(&mut out, 4),
-        Node::Text(text) => put_len(&mut out, 3, text.as_bytes()),
-        Node::Map(entries) => put_len(&mut out, 5, &struct_body(entries)),
-        Node::List(items) => put_len(&mut out, 6, &list_body(items)),
-        Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
-            // A number is always one.
-            let number = double(node).unwrap_or_default();
-            Scalar::Fixed64(number.to_le_bytes()).put_field(&mut out, 2);
+impl<'n> Encoder<'n> {
+    fn base64(&mut self, text: &str) -> Encoded {
+        match text {
+            sensitive::MARK => self.bare_fault(sensitive::IS_MARK),
+            text => self.noted(base64_decoded(text)),
         }
     }
-    out
+
+    /// A `Struct`: entries sorted by key.
+    fn struct_body(&mut self, entries: &'n [(String, Node)]) -> Encoded {
+        let mut sorted: Vec<&'n (String, Node)> = entries.iter().collect();
+        sorted.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
+        let mut out = Vec::new();
+        for (key, value) in sorted {
+            // The entry is a message as well.
+            let value = self.at_key(key, |e| e.deeper(2, |e| e.value_body(value)))?;
+            let mut entry = Vec::new();
+            put_len(&mut entry, 1, key.as_bytes());
+            put_len(&mut entry, 2, &value);
+            put_len(&mut out, 1, &entry);
+        }
+        Some(out)
+    }
+
+    fn list_body(&mut self, items: &'n [Node]) -> Encoded {
+        let mut out = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let value = self.at_index(index, |e| e.deeper(1, |e| e.value_body(item)))?;
+            put_len(&mut out, 1, &value);
+        }
+        Some(out)
+    }
+
+    fn value_body(&mut self, node: &'n Node) -> Encoded {
+        let mut out = Vec::new();
+        match node {
+            Node::Null => Scalar::Varint(0).put_field(&mut out, 1),
+            Node::Bool(value) => Scalar::Varint((*value).into()).put_field(&mut out, 4),
+            Node::Text(text) => put_len(&mut out, 3, text.as_bytes()),
+            Node::Map(entries) => {
+                put_len(&mut out, 5, &self.deeper(1, |e| e.struct_body(entries))?);
+            }
+            Node::List(items) => put_len(&mut out, 6, &self.deeper(1, |e| e.list_body(items))?),
+            Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
+                // A number is always one.
+                let number = double(node).unwrap_or_default();
+                Scalar::Fixed64(number.to_le_bytes()).put_field(&mut out, 2);
+            }
+        }
+        Some(out)
+    }
 }

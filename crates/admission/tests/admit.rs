@@ -186,6 +186,31 @@ fn files_are_one_transaction_and_a_resource_is_in_one_of_them() {
 }
 
 /// The same document as YAML, as JSON, and as YAML that looks like JSON.
+/// What is empty is named; a file that can not be read hides nothing that is wrong with the others.
+#[test]
+fn empty_and_unreadable_files_are_named() {
+    let said = |files: &[(&str, &str)]| {
+        let file = |(file, content): &(&str, &str)| Manifest {
+            file: (*file).to_owned(),
+            content: (*content).to_owned(),
+        };
+        let files: Vec<Manifest> = files.iter().map(file).collect();
+        let problems = admit(&files, &Options::new(scope("default"))).unwrap_err();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let empty = "a.yaml: has neither resources nor assignments\n\
+                 b.yaml: has neither resources nor assignments\n\
+                 c.json: has neither resources nor assignments";
+    assert_eq!(said(&[("a.yaml", ""), ("b.yaml", "---\n---\n# x\n"), ("c.json", "null")]), empty);
+    assert_eq!(said(&[]), "the input has no files");
+    assert_eq!(
+        said(&[("a.yaml", "\0ELF"), ("b.yaml", "resuorces: []"), ("c.json", "")]),
+        "a.yaml: the file is not text\n\
+         b.yaml: document 1: resuorces: unknown key; did you mean \"resources\"?\n\
+         c.json:1:0: not JSON: EOF while parsing a value"
+    );
+}
+
 #[test]
 fn json_and_yaml_mean_the_same() {
     let url = "type.googleapis.com/envoy.config.cluster.v3.Cluster";

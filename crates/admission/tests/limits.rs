@@ -78,7 +78,26 @@ fn a_struct_that_no_client_could_read_is_refused() {
     };
     admit_one("a.json", &metadata(20)).unwrap();
     let said = admit_one("a.json", &metadata(60)).unwrap_err();
-    assert!(said.ends_with("nested deeper than 100 messages"), "{said}");
+    let start = "resources[0] Cluster \"web\": metadata.filter_metadata[\"x\"][\"a\"][\"a\"]";
+    assert!(said.contains(start) && said.ends_with(": nested deeper than 100 messages"), "{said}");
+    // Exactly what the reader of the encoded message takes, by maps, by lists, and inside an Any.
+    let lists = |depth: usize| {
+        format!(
+            "{{\"resources\": [{{\"@type\": \"{}\", \"name\": \"web\", \"transport_socket\": \
+             {{\"typed_config\": {{\"@type\": \"type.googleapis.com/google.protobuf.Struct\", \
+             \"value\": {{\"k\": {}1{}}}}}}}}}]}}",
+            types::CLUSTER,
+            "[".repeat(depth),
+            "]".repeat(depth)
+        )
+    };
+    let deepest = |content: &dyn Fn(usize) -> String| {
+        (1..70).rev().find(|depth| admit_one("a.json", &content(*depth)).is_ok()).unwrap()
+    };
+    for content in [&metadata as &dyn Fn(usize) -> String, &lists] {
+        let said = admit_one("a.json", &content(deepest(content) + 1)).unwrap_err();
+        assert!(!said.contains(".fields"), "the place is that of the manifest: {said}");
+    }
 }
 
 /// Not admitted, but what is shown may come from elsewhere.
