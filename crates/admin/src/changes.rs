@@ -1,10 +1,12 @@
 //! What a write changed, for its author.
 
-use chancery_model::{Change, ChangeKind, State};
+use std::collections::BTreeMap;
+
+use chancery_model::{Applied, Assignment, Change, ChangeKind, State};
 use chancery_proto::admin::v1 as pb;
 use serde_json::Value;
 
-use crate::{json::Shape, resources};
+use crate::{cluster::show_assignment, json::Shape, resources};
 
 /// Changes that an answer lists.
 const CHANGES_MAX: usize = 1000;
@@ -22,12 +24,55 @@ pub(crate) enum Effect {
     DryRun,
 }
 
-/// The changes of a transaction that was applied to `before`, and how many of them are left out.
-pub(crate) fn list(before: &State, changes: &[Change], effect: Effect) -> (Vec<pb::Change>, u64) {
+/// Puts the changes of a transaction that was applied to `before` into the answer, and how many of
+/// them are left out.
+pub(crate) fn list(
+    before: &State,
+    applied: &Applied,
+    effect: Effect,
+    response: pb::WriteResponse,
+) -> pb::WriteResponse {
+    let Applied { state, changes, .. } = applied;
     let listed: Vec<pb::Change> =
         changes.iter().take(CHANGES_MAX).map(|change| show(before, change, effect)).collect();
-    let omitted = changes.len() - listed.len();
-    (listed, omitted as u64)
+    let mut assignments = list_assignments(&before.assignments.rules, &state.assignments.rules);
+    let n_changes = changes.len() + assignments.len();
+    assignments.truncate(CHANGES_MAX);
+    pb::WriteResponse {
+        changes_omitted: (n_changes - listed.len() - assignments.len()) as u64,
+        changes: listed,
+        assignment_changes: assignments,
+        ..response
+    }
+}
+
+/// The assignments that differ, by name.
+fn list_assignments(before: &[Assignment], after: &[Assignment]) -> Vec<pb::AssignmentChange> {
+    let by_name = |rules: &[Assignment]| -> BTreeMap<_, _> {
+        rules.iter().map(|rule| (rule.name.clone(), rule.clone())).collect()
+    };
+    let (old, mut new) = (by_name(before), by_name(after));
+    let mut listed = BTreeMap::new();
+    for (name, old) in old {
+        let change = match new.remove(&name) {
+            Some(new) if new == old => continue,
+            Some(new) => {
+                let mut differences = Vec::new();
+                let (old, new) = (show_assignment(&old).to_json(), show_assignment(&new).to_json());
+                diff("", Some(&old), Some(&new), &mut differences);
+                ("updated", differences)
+            }
+            None => ("deleted", Vec::new()),
+        };
+        listed.insert(name, change);
+    }
+    listed.extend(new.into_keys().map(|name| (name, ("added", Vec::new()))));
+    let listed = listed.into_iter().map(|(name, (kind, differences))| pb::AssignmentChange {
+        name: name.to_string(),
+        kind: kind.to_owned(),
+        differences,
+    });
+    listed.collect()
 }
 
 fn show(before: &State, change: &Change, effect: Effect) -> pb::Change {

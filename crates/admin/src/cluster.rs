@@ -82,7 +82,8 @@ impl Service {
     }
 }
 
-fn show_assignment(rule: &Assignment) -> pb::Assignment {
+/// An assignment as people see it.
+pub(crate) fn show_assignment(rule: &Assignment) -> pb::Assignment {
     let text = |glob: &Option<Glob>| glob.as_ref().map(|glob| glob.as_str().to_owned());
     let matcher = &rule.matcher;
     let locality = pb::LocalityMatch {

@@ -31,6 +31,7 @@ macro_rules! shapes {
 }
 
 shapes!(
+    Assignment,
     ClusterStatus,
     ErrorResponse,
     ExplainResponse,
@@ -131,6 +132,7 @@ mod tests {
                 }],
                 "changes_omitted": 0,
                 "problems": [],
+                "assignment_changes": [],
             })
         );
     }

@@ -254,10 +254,12 @@ impl Service {
                 let mut response = respond(&summary);
                 let in_order = summary.revision == tried.state.revision
                     && tried.outcome == Outcome::Committed(summary);
-                (response.changes, response.changes_omitted) = match in_order {
-                    true => changes::list(&before, &tried.changes, Effect::Committed),
-                    false => (Vec::new(), summary.changed + summary.removed),
-                };
+                if in_order {
+                    response = changes::list(&before, &tried, Effect::Committed, response);
+                } else {
+                    response.changes_omitted =
+                        summary.changed + summary.removed + summary.assignments;
+                }
                 drop((before, tried));
                 if let Some(timeout) = checked.wait {
                     response.wait = Some(self.wait(summary.revision, timeout).await);
@@ -279,10 +281,10 @@ impl Service {
             Outcome::Refused(refusal) => return Err(refusal.into()),
         };
         let revision = before.revision;
-        let list = move || changes::list(&before, &tried.changes, Effect::DryRun);
-        let (changes, changes_omitted) = self.work.run(size, list).await?;
         let response = respond(&Summary { revision, ..summary });
-        Ok(pb::WriteResponse { dry_run: true, changes, changes_omitted, ..response })
+        let response = pb::WriteResponse { dry_run: true, ..response };
+        let list = move || changes::list(&before, &tried, Effect::DryRun, response);
+        self.work.run(size, list).await
     }
 
     /// Waits until every session that should have it has acknowledged it, or will not.

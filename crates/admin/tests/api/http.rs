@@ -290,6 +290,25 @@ async fn assignments_and_cluster_and_version_are_shown() {
             "scopes": ["node/{node.id}", "default"],
         })
     );
+    let kinds = |json: &serde_json::Value| {
+        let changes = json["assignment_changes"].as_array().unwrap().iter();
+        changes.map(|c| format!("{} {}", c["kind"], c["name"])).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(kinds(&applied), "\"added\" \"edge\"");
+    let changed = manifest.replace("10", "7").replace("eu", "us")
+        + "- {name: all, match: {}, scopes: [default]}\n";
+    let dry = server.done("POST", "/v1/apply?dry_run", &changed).await;
+    assert_eq!((&dry["revision"], &dry["assignments"]), (&json!(1), &json!(2)));
+    assert_eq!(kinds(&dry), "\"added\" \"all\", \"updated\" \"edge\"");
+    assert_eq!(
+        dry["assignment_changes"][1]["differences"],
+        json!([
+            {"path": "match.locality.region", "before": "\"eu\"", "after": "\"us\""},
+            {"path": "priority", "before": "10", "after": "7"},
+        ])
+    );
+    let dry = server.done("DELETE", "/v1/assignments?name=edge&dry_run", "").await;
+    assert_eq!(kinds(&dry), "\"deleted\" \"edge\"");
     server.done("DELETE", "/v1/assignments?name=edge", "").await;
     let list = server.done("GET", "/v1/assignments", "").await;
     assert_eq!(list["assignments"].as_array().unwrap().len(), 1);

@@ -107,10 +107,15 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         let (kind, scope) = (change.kind.clone(), change.scope.clone());
         table.row([kind, short_type(&change.type_url), change.name.clone(), scope]);
     }
+    for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
+        let kind = change.kind.clone();
+        table.row([kind, "assignment".to_owned(), change.name.clone(), String::new()]);
+    }
     if !table.is_empty() {
         table.write(out, "")?;
     }
-    let hidden = response.changes.len().saturating_sub(CHANGES_SHOWN_MAX) as u64;
+    let beyond = |n: usize| n.saturating_sub(CHANGES_SHOWN_MAX) as u64;
+    let hidden = beyond(response.changes.len()) + beyond(response.assignment_changes.len());
     if hidden + response.changes_omitted > 0 {
         let more = if table.is_empty() { "" } else { "more " };
         let n = hidden + response.changes_omitted;
@@ -120,13 +125,12 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     for change in shown.filter(|change| !change.differences.is_empty()) {
         let type_name = short_type(&change.type_url);
         writeln!(out, "{type_name} {:?} in {}:", change.name, change.scope)?;
-        for difference in &change.differences {
-            let side = |text: &String| match text.is_empty() {
-                true => "(nothing)".to_owned(),
-                false => plain(text),
-            };
-            let (before, after) = (side(&difference.before), side(&difference.after));
-            writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
+        write_differences(&change.differences, out)?;
+    }
+    for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
+        if !change.differences.is_empty() {
+            writeln!(out, "assignment {:?}:", change.name)?;
+            write_differences(&change.differences, out)?;
         }
     }
     let assignments = match response.assignments {
@@ -145,6 +149,21 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         }
         _ => Ok(()),
     }
+}
+
+fn write_differences(
+    differences: &[pb::FieldDifference],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    for difference in differences {
+        let side = |text: &String| match text.is_empty() {
+            true => "(nothing)".to_owned(),
+            false => plain(text),
+        };
+        let (before, after) = (side(&difference.before), side(&difference.after));
+        writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
+    }
+    Ok(())
 }
 
 /// Who has not acknowledged, a line each.
@@ -208,18 +227,31 @@ mod tests {
                     ..Default::default()
                 },
             ],
+            assignments: 1,
+            assignment_changes: vec![pb::AssignmentChange {
+                name: "edge".into(),
+                kind: "updated".into(),
+                differences: vec![pb::FieldDifference {
+                    path: "priority".into(),
+                    before: "1".into(),
+                    after: "2".into(),
+                }],
+            }],
             ..Default::default()
         };
         let mut out = Vec::new();
         write_text(&response, &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "CHANGE   TYPE     NAME  SCOPE\n\
-             updated  cluster  web   default\n\
-             removed  a.B      x     default\n\
+            "CHANGE   TYPE        NAME  SCOPE\n\
+             updated  cluster     web   default\n\
+             removed  a.B         x     default\n\
+             updated  assignment  edge  -\n\
              cluster \"web\" in default:\n\
              \x20 connect_timeout: (nothing) -> \"1s\"\n\
-             dry run, nothing written; revision 4: 1 changed, 1 removed, 2 unchanged\n"
+             assignment \"edge\":\n\
+             \x20 priority: 1 -> 2\n\
+             dry run, nothing written; revision 4: 1 changed, 1 removed, 2 unchanged, 1 assignment\n"
         );
     }
 
