@@ -1,6 +1,6 @@
 //! Why a request was refused: one enum, shown as a gRPC status or as HTTP JSON.
 
-use chancery_model::{NameError, Refusal};
+use chancery_model::{Expectation, NameError, Refusal};
 use chancery_proto::admin::v1 as pb;
 use prost::Message;
 use tonic::{Code, Status, metadata::MetadataMap};
@@ -101,8 +101,9 @@ impl From<NameError> for AdminError {
 impl From<Refusal> for AdminError {
     fn from(refusal: Refusal) -> Self {
         match &refusal {
-            // Only deletes expect that something is there, and only in this way can it fail.
-            Refusal::Resource { found: None, .. } => Self::NotFound(refusal.to_string()),
+            Refusal::Resource { expectation: Expectation::Present, .. } => {
+                Self::NotFound(refusal.to_string())
+            }
             _ => Self::Precondition(refusal.to_string()),
         }
     }

@@ -215,8 +215,14 @@ async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
         let type_name = params.text("type")?;
         let names = params.list("name");
         let scope = params.text("scope")?;
+        let if_version = params.text("if_version")?;
         let options = Some(params.write_options()?);
         params.finish()?;
+        if names.len() > 1 && !if_version.is_empty() {
+            let n = names.len();
+            let text = format!("if_version is the version of one resource, but {n} are named");
+            return Err(AdminError::Parameter(text));
+        }
         if type_name.is_empty() || names.is_empty() {
             let text =
                 "a delete needs the parameters type and name (several times for several resources)";
@@ -225,7 +231,10 @@ async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
         parse_type(&type_name)?;
         let resources = names
             .into_iter()
-            .map(|name| pb::ResourceRef { r#type: type_name.clone(), name })
+            .map(|name| {
+                let (r#type, if_version) = (type_name.clone(), if_version.clone());
+                pb::ResourceRef { r#type, name, if_version }
+            })
             .collect();
         http.service.delete(pb::DeleteRequest { resources, scope, options }).await
     };

@@ -1,7 +1,7 @@
 //! Writes: from input to a transaction, and what came of it.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -10,7 +10,7 @@ use chancery_admission::{Manifest, Options, Prune};
 use chancery_fanout::UnsettledState;
 use chancery_model::{
     Applied, AssignmentOp, Expectation, Outcome, Precondition, ResourceKey, ResourceName, Revision,
-    ScopeName, State, Summary, Transaction, TransactionMeta, Upsert,
+    ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::TransactError;
@@ -38,6 +38,8 @@ const SMALL_BODY_BYTES_MAX: usize = 256 << 10;
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Who has not settled: listed at most.
 const UNSETTLED_MAX: usize = 100;
+/// Expectations of a delete that do not hold: told at most.
+const UNMET_MAX: usize = 100;
 const LABEL_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4096;
 
@@ -180,22 +182,61 @@ impl Service {
     ) -> Result<pb::WriteResponse, AdminError> {
         let checked = check(request.options)?;
         let scope = scope(&request.scope)?;
-        let mut keys = BTreeSet::new();
+        let mut expected = BTreeMap::new();
         for resource in &request.resources {
-            let type_url = parse_type(&resource.r#type)?;
-            keys.insert(ResourceKey { type_url, name: ResourceName::new(&resource.name)? });
+            let (key, expectation) = wanted(resource)?;
+            match expected.insert(key, expectation) {
+                Some(other) if other != expectation => {
+                    let name = &resource.name;
+                    let text = format!("two versions of {name:?} are expected, it can have one");
+                    return Err(AdminError::Parameter(text));
+                }
+                _ => {}
+            }
         }
-        if keys.is_empty() {
+        if expected.is_empty() {
             return Err(AdminError::Parameter("there is no resource to delete".to_owned()));
         }
         let mut transaction = transaction(&checked);
-        for key in keys {
-            let expectation = Expectation::Present;
+        for (key, expectation) in expected {
             let (scope, key) = (scope.clone(), key);
             transaction.deletes.push((scope.clone(), key.clone()));
             transaction.preconditions.push(Precondition::Resource { scope, key, expectation });
         }
-        self.commit(transaction, checked).await
+        let expected = transaction.preconditions.clone();
+        match self.commit(transaction, checked).await {
+            // It says what was found first: that which the author has to know is all of it.
+            Err(AdminError::NotFound(first)) => {
+                Err(AdminError::NotFound(self.all_unmet(&expected, first)))
+            }
+            Err(AdminError::Precondition(first)) => {
+                Err(AdminError::Precondition(self.all_unmet(&expected, first)))
+            }
+            other => other,
+        }
+    }
+
+    /// The expectations that do not hold, in one text; `first` if by now all of them do.
+    fn all_unmet(&self, expected: &[Precondition], first: String) -> String {
+        let state = self.replica.state();
+        let unmet = expected.iter().filter_map(|precondition| {
+            let alone =
+                Transaction { preconditions: vec![precondition.clone()], ..Transaction::default() };
+            match state.apply(&alone).outcome {
+                Outcome::Refused(refusal) => Some(refusal.to_string()),
+                Outcome::Committed(_) => None,
+            }
+        });
+        let mut unmet: Vec<String> = unmet.collect();
+        if unmet.is_empty() {
+            return first;
+        }
+        let omitted = unmet.len().saturating_sub(UNMET_MAX);
+        unmet.truncate(UNMET_MAX);
+        if omitted > 0 {
+            unmet.push(format!("and {omitted} more"));
+        }
+        unmet.join("; ")
     }
 
     /// Deletes an assignment that is there.
@@ -301,6 +342,19 @@ impl Service {
             unsettled: listed,
         }
     }
+}
+
+/// What is to be deleted, and how it has to be.
+fn wanted(resource: &pb::ResourceRef) -> Result<(ResourceKey, Expectation), AdminError> {
+    let type_url = parse_type(&resource.r#type)?;
+    let key = ResourceKey { type_url, name: ResourceName::new(&resource.name)? };
+    let expectation = match resource.if_version.as_str() {
+        "" => Expectation::Present,
+        version => Expectation::Version(Version::parse(version).ok_or_else(|| {
+            AdminError::Parameter(format!("{version:?} is no version of a resource"))
+        })?),
+    };
+    Ok((key, expectation))
 }
 
 /// An empty transaction with what the options say.

@@ -58,13 +58,20 @@ async fn one_of_several_deletes_that_is_not_there_keeps_all() {
     let mut client = server.grpc();
     let request = apply(&clusters(&["a"], "1s"), pb::WriteOptions::default());
     client.apply(request).await.unwrap();
-    let reference = |name: &str| pb::ResourceRef { r#type: "cds".into(), name: name.into() };
+    let reference = |name: &str| pb::ResourceRef {
+        r#type: "cds".into(),
+        name: name.into(),
+        ..pb::ResourceRef::default()
+    };
     let request = pb::DeleteRequest {
-        resources: vec![reference("a"), reference("b")],
+        resources: vec![reference("a"), reference("b"), reference("c")],
         ..pb::DeleteRequest::default()
     };
     let status = client.delete(request).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
+    for missing in ["\"b\"", "\"c\""] {
+        assert!(status.message().contains(missing), "all are told: {}", status.message());
+    }
     let mut pieces =
         client.list_resources(pb::ListResourcesRequest::default()).await.unwrap().into_inner();
     let piece = pieces.message().await.unwrap().unwrap();

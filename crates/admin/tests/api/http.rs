@@ -54,7 +54,20 @@ async fn what_is_applied_can_be_read_changed_pruned_and_deleted() {
     assert_eq!((&pruned["revision"], &pruned["removed"]), (&json!(2), &json!(1)));
     assert_eq!(pruned["wait"]["settled"], true);
 
-    let deleted = server.done("DELETE", "/v1/resources?type=cds&name=a", "").await;
+    let old = applied["changes"][0]["version"].as_str().unwrap();
+    let uri = format!("/v1/resources?type=cds&name=a&if_version={old}");
+    let (status, _, message) = server.refused("DELETE", &uri, "").await;
+    assert_eq!(status, 409);
+    assert!(message.contains(&format!("not the expected {old}")), "{message}");
+    let now = pruned["changes"][0]["version"].as_str().unwrap();
+    let uri = format!("/v1/resources?type=cds&name=a&if_version={now}");
+    let deleted = server.done("DELETE", &format!("{uri}&dry_run"), "").await;
+    assert_eq!(deleted["removed"], 1);
+    let (status, _, message) = server.refused("DELETE", &format!("{uri}&name=b"), "").await;
+    assert_eq!((status, message.contains("2 are named")), (400, true), "{message}");
+    let (status, _, message) = server.refused("DELETE", &format!("{uri}x"), "").await;
+    assert_eq!((status, message.contains("is no version")), (400, true), "{message}");
+    let deleted = server.done("DELETE", &uri, "").await;
     assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(3), &json!(1)));
     let list = server.done("GET", "/v1/resources", "").await;
     assert_eq!(list, json!({"revision": 3, "resources": []}));

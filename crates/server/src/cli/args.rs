@@ -197,6 +197,9 @@ pub(crate) struct Delete {
     /// Scope to delete from.
     #[arg(long, default_value = "default")]
     pub(crate) scope: String,
+    /// Refuse if the resource is not in this version, as `get` shows it. Only with one NAME.
+    #[arg(long, value_name = "VERSION", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) if_version: Option<String>,
     #[command(flatten)]
     pub(crate) write: Write,
 }

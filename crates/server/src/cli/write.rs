@@ -44,7 +44,14 @@ impl Request {
                 let resource = |name: &String| pb::ResourceRef {
                     r#type: delete.type_name.clone(),
                     name: name.clone(),
+                    if_version: delete.if_version.clone().unwrap_or_default(),
                 };
+                if delete.if_version.is_some() && delete.names.len() > 1 {
+                    let n = delete.names.len();
+                    return Err(Failure::new(format_args!(
+                        "--if-version is the version of one resource, but {n} are named"
+                    )));
+                }
                 Self::Delete(pb::DeleteRequest {
                     resources: delete.names.iter().map(resource).collect(),
                     scope: delete.scope.clone(),

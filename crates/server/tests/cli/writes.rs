@@ -73,7 +73,16 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
         (missing.code, missing.err.as_str()),
         (1, "error: cds \"zz\" does not exist in any scope\n")
     );
-    let deleted = server.json(&["delete", "cds", "a"], "");
+    let missing = server.run(&["delete", "cds", "x", "a", "y"]);
+    assert!(missing.err.contains("\"x\"") && missing.err.contains("\"y\""), "{}", missing.err);
+    let version = server.json(&["get", "cds", "a"], "")["resources"][0]["version"].clone();
+    let behind = server.run(&["delete", "cds", "a", "--if-version", "1-00000000"]);
+    assert_eq!(behind.code, 1);
+    assert!(behind.err.contains("not the expected 1-00000000"), "{}", behind.err);
+    let two = server.run(&["delete", "cds", "a", "b", "--if-version", "1-00000000"]);
+    assert_eq!((two.code, two.err.contains("2 are named")), (1, true), "{}", two.err);
+    let version = version.as_str().unwrap();
+    let deleted = server.json(&["delete", "cds", "a", "--if-version", version], "");
     assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(4), &json!(1)));
     assert_eq!(server.run(&["get"]).out, "no resources (revision 4)\n");
 
