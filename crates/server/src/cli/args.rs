@@ -159,7 +159,8 @@ impl Write {
 #[derive(Debug, Args)]
 pub(crate) struct Apply {
     /// A manifest (YAML or JSON), a directory of them (*.yaml, *.yml, *.json, also in
-    /// subdirectories), or - for the standard input. May be given several times.
+    /// subdirectories; no hidden ones, no links to directories), or - for the standard input. May be
+    /// given several times.
     #[arg(short, long = "file", value_name = "FILE|DIR|-", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Scope of documents that name none.

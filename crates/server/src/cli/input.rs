@@ -12,7 +12,7 @@ use super::failure::Failure;
 
 /// Suffixes of the files that a directory is searched for.
 const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
-/// Directories inside of directories that are looked into: a link that leads back ends here.
+/// Directories inside of directories that are looked into.
 const DEPTH_MAX: usize = 64;
 
 /// Reads files, directories (sorted by path, with all below) and `-`, in the order given.
@@ -58,27 +58,37 @@ pub(crate) fn read(path: &Path) -> Result<File, Failure> {
     }
 }
 
+/// Finds the manifests of a directory. Hidden names are left out, and so are links to directories: a
+/// link can lead back, and a mounted ConfigMap has each file once more in the directory that `..data`
+/// links to.
 fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let fail =
-        |error: std::io::Error| Failure::new(format_args!("{}: {error}", directory.display()));
+    let fail = |path: &Path, error: std::io::Error| {
+        Failure::new(format_args!("{}: {error}", path.display()))
+    };
     if depth == 0 {
         return Err(Failure::new(format_args!(
             "{}: more than {DEPTH_MAX} directories inside of each other",
             directory.display()
         )));
     }
-    for entry in fs::read_dir(directory).map_err(fail)? {
-        let path = entry.map_err(fail)?.path();
-        if path.is_dir() {
+    for entry in fs::read_dir(directory).map_err(|error| fail(directory, error))? {
+        let entry = entry.map_err(|error| fail(directory, error))?;
+        let path = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let kind = entry.file_type().map_err(|error| fail(&path, error))?;
+        if kind.is_dir() {
             walk(&path, depth - 1, found)?;
-        } else if path
-            .extension()
-            .is_some_and(|suffix| SUFFIXES.iter().any(|known| suffix == *known))
-        {
+        } else if is_manifest(&path) && !(kind.is_symlink() && path.is_dir()) {
             found.push(path);
         }
     }
     Ok(())
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|suffix| SUFFIXES.iter().any(|known| suffix == *known))
 }
 
 #[cfg(test)]
@@ -97,6 +107,31 @@ mod tests {
         let contents: Vec<&str> = files.iter().map(|file| file.content.as_str()).collect();
         assert_eq!(contents, ["a.yaml", "b/inner/x.yml", "b/y.yaml", "c.json"]);
         assert!(files[0].name.ends_with("/a.yaml"), "{}", files[0].name);
+    }
+
+    #[test]
+    fn a_mounted_config_map_is_read_once_and_links_that_lead_back_are_not_followed() {
+        use std::os::unix::fs::symlink;
+
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::create_dir(root.join("..2024_01_01")).unwrap();
+        fs::write(root.join("..2024_01_01/a.yaml"), "a").unwrap();
+        symlink("..2024_01_01", root.join("..data")).unwrap();
+        symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
+        fs::write(root.join(".hidden.yaml"), "hidden").unwrap();
+        for name in ["one", "two", "three.yaml"] {
+            symlink(".", root.join(name)).unwrap();
+        }
+        let files = read_all(&[root.to_owned()]).unwrap();
+        let contents: Vec<&str> = files.iter().map(|file| file.content.as_str()).collect();
+        assert_eq!(contents, ["a"]);
+        // What is named itself is read, whatever it is.
+        assert_eq!(read_all(&[root.join("..data")]).unwrap().len(), 1);
+        assert_eq!(read_all(&[root.join(".hidden.yaml")]).unwrap().len(), 1);
+        symlink("nowhere.yaml", root.join("gone.yaml")).unwrap();
+        let error = read_all(&[root.to_owned()]).unwrap_err();
+        assert!(error.lines[0].contains("gone.yaml: No such file"), "{error:?}");
     }
 
     #[test]
