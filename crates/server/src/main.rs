@@ -7,7 +7,9 @@ mod config;
 mod serve;
 
 use std::{
+    ffi::OsStr,
     io::{self, BufWriter, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -86,19 +88,35 @@ fn run(cli: Cli) -> Result<(), Failure> {
 }
 
 fn load(flags: ConfigFlags) -> Result<Loaded, Failure> {
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    config::load(&config_flags(flags), environment).map_err(Failure::lines)
+    // A value that is not text reads as no other value would: a directory of another name, or none.
+    let not_text = |name: &str, value: &OsStr| {
+        Failure::new(format_args!("{name} is {value:?}, which is not UTF-8 text"))
+    };
+    let mut environment = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Ok(name) = name.into_string() else { continue };
+        match value.into_string() {
+            Ok(value) => environment.push((name, value)),
+            // That one is the path of a file, which clap reads as such.
+            Err(_) if name == "CHANCERY_CONFIG" => {}
+            Err(value) if name.starts_with("CHANCERY_") => return Err(not_text(&name, &value)),
+            Err(_) => {}
+        }
+    }
+    let data_dir = match flags.data_dir.clone().map(PathBuf::into_os_string) {
+        None => None,
+        Some(path) => Some(path.into_string().map_err(|path| not_text("--data-dir", &path))?),
+    };
+    config::load(&config_flags(flags, data_dir), environment).map_err(Failure::lines)
 }
 
-fn config_flags(flags: ConfigFlags) -> Flags {
+fn config_flags(flags: ConfigFlags, data_dir: Option<String>) -> Flags {
     let mut values = Vec::new();
     let mut set = |section, key, value: Option<toml::Value>, flag| {
         values.extend(value.map(|value| FlagValue { section, key, value, flag }));
     };
     let text = |value: Option<String>| value.map(toml::Value::String);
     let address = |address: Option<std::net::SocketAddr>| text(address.map(|a| a.to_string()));
-    let data_dir = flags.data_dir.map(|path| path.to_string_lossy().into_owned());
     set("store", "data_dir", text(data_dir), "--data-dir");
     set("xds", "address", address(flags.xds), "--xds");
     set("admin", "address", address(flags.admin), "--admin");

@@ -44,6 +44,24 @@ fn exit_codes_tell_failure_from_wrong_usage() {
     }
 }
 
+/// It would be another directory, with no word about it.
+#[test]
+fn a_data_directory_that_is_not_text_is_refused() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    let path = OsStr::from_bytes(b"/tmp/chancery-\xff");
+    let mut by_flag = chancery();
+    by_flag.args(["config", "check", "--data-dir"]).arg(path);
+    let mut by_variable = chancery();
+    by_variable.args(["config", "check"]).env("CHANCERY_STORE_DATA_DIR", path);
+    for (command, what) in [(by_flag, "--data-dir"), (by_variable, "CHANCERY_STORE_DATA_DIR")] {
+        let done = run(command, "");
+        let expected =
+            format!("error: {what} is \"/tmp/chancery-\\xFF\", which is not UTF-8 text\n");
+        assert_eq!((done.code, done.err), (1, expected));
+    }
+}
+
 #[test]
 fn help_and_version_and_completions_are_no_failure() {
     for (args, text) in [
