@@ -11,7 +11,7 @@ use super::{
     Answer, Failure,
     args::{History, Output},
     client::refusal,
-    plain,
+    plain, priority,
     table::Table,
     time::timestamp,
 };
@@ -127,7 +127,7 @@ pub(crate) async fn assignments(
         for assignment in &list.assignments {
             table.row([
                 assignment.name.clone(),
-                assignment.priority.to_string(),
+                priority(assignment.priority),
                 match_text(&assignment.r#match.clone().unwrap_or_default()),
                 assignment.scopes.join(" "),
             ]);

@@ -8,7 +8,9 @@ use std::{
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use tonic::transport::Channel;
 
-use super::{Answer, Failure, args, client::refusal, nodes::write_stream, plain, table::Table};
+use super::{
+    Answer, Failure, args, client::refusal, nodes::write_stream, plain, priority, table::Table,
+};
 
 /// Says why a node does or does not get a resource.
 pub(crate) async fn explain(
@@ -34,7 +36,7 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
     for trial in &explained.trials {
         let matches = if trial.matched { "yes" } else { "no" };
         let (name, reason) = (trial.name.clone(), trial.reason.clone());
-        table.row([name, trial.priority.to_string(), matches.to_owned(), reason]);
+        table.row([name, priority(trial.priority), matches.to_owned(), reason]);
     }
     table.write(out, "  ")?;
     if !explained.scopes.is_empty() {

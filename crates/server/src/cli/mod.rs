@@ -99,6 +99,11 @@ fn short_type(type_url: &str) -> String {
     }
 }
 
+/// The priority of an assignment. The lowest one is that of the assignment that a new store has.
+fn priority(priority: i64) -> String {
+    if priority == i64::MIN { "lowest".to_owned() } else { priority.to_string() }
+}
+
 /// `1 node`, `2 nodes`.
 fn count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
