@@ -1,6 +1,7 @@
 //! The configuration as the components take it.
 
 use super::Config;
+use crate::serve::Limits;
 
 impl Config {
     /// Settings of the store.
@@ -36,6 +37,15 @@ impl Config {
                 ..defaults.session
             },
             ..defaults
+        }
+    }
+
+    /// Limits in time of connections to the admin port.
+    pub(crate) fn admin_limits(&self) -> Limits {
+        Limits {
+            header: self.admin.header_timeout.duration(),
+            idle: self.admin.idle_timeout.duration(),
+            body: self.admin.body_timeout.duration(),
         }
     }
 

@@ -87,7 +87,19 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "Whether the address may be other than loopback although the port is not encrypted.",
             ),
             ("request_bytes_max", "Largest request, of all manifests of one apply together."),
-            ("connections_max", "Connections at a time; one more waits until another ends."),
+            (
+                "connections_max",
+                "Connections at a time; one more takes the place of an idle one, or is refused if all are busy.",
+            ),
+            (
+                "header_timeout",
+                "How long a new connection may take to the end of the header of its first request.",
+            ),
+            (
+                "idle_timeout",
+                "How long a connection may have no request, or not take what it is sent.",
+            ),
+            ("body_timeout", "How long a request may take to come, besides 1s for each 16KiB."),
         ],
     ),
     (

@@ -259,6 +259,14 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     rule(request, "admin", "request_bytes_max", "must be from 64KiB to 2GiB".to_owned());
     let connections = (1..=100_000).contains(&admin.connections_max);
     rule(connections, "admin", "connections_max", "must be from 1 to 100000".to_owned());
+    for (key, span) in [
+        ("header_timeout", admin.header_timeout),
+        ("idle_timeout", admin.idle_timeout),
+        ("body_timeout", admin.body_timeout),
+    ] {
+        let fits = (100..=3_600_000).contains(&span.millis());
+        rule(fits, "admin", key, "must be from 100ms to 1h".to_owned());
+    }
     if let Err(error) = EnvFilter::try_new(&log.level) {
         rule(false, "log", "level", format!("is not a log level or a list of them: {error}"));
     }

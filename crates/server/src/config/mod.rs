@@ -87,6 +87,9 @@ pub(crate) struct Admin {
     pub(crate) allow_plaintext: bool,
     pub(crate) request_bytes_max: ByteSize,
     pub(crate) connections_max: usize,
+    pub(crate) header_timeout: Span,
+    pub(crate) idle_timeout: Span,
+    pub(crate) body_timeout: Span,
 }
 
 /// What is written to the standard error.
@@ -174,6 +177,10 @@ impl Default for Admin {
             allow_plaintext: false,
             request_bytes_max: ByteSize::mib(512),
             connections_max: 1000,
+            header_timeout: Span::seconds(10),
+            // Longer than the interval at which metrics are usually asked for.
+            idle_timeout: Span::seconds(120),
+            body_timeout: Span::seconds(30),
         }
     }
 }

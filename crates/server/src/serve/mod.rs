@@ -4,6 +4,8 @@
 //! that says ready. Order of end (OPS-15): not ready any more, streams of clients, admin requests,
 //! shards, store. Each step has a limit in time.
 
+mod activity;
+mod body;
 mod listen;
 mod log;
 mod signals;
@@ -31,6 +33,7 @@ use crate::{
     cli::Failure,
     config::{Config, Loaded},
 };
+pub(crate) use activity::Limits;
 use signals::Signals;
 
 /// The version of this program.
@@ -207,7 +210,9 @@ impl Running {
             version: VERSION,
         });
         let connections_max = config.admin.connections_max;
-        let admin = listen::serve(admin_listener, router, connections_max, stop_admin.clone());
+        let limits = config.admin_limits();
+        let admin =
+            listen::serve(admin_listener, router, connections_max, limits, stop_admin.clone());
         let admin = tokio::spawn(admin);
         info!(xds = %xds_address, admin = %admin_address, "ready");
         info!(raft = %config.raft.address, "a cluster of one: the address for other replicas is not listened on");

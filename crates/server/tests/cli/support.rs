@@ -30,12 +30,18 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(data_dir: &Path) -> Self {
+        Self::start_with(data_dir, &[])
+    }
+
+    /// The same, with keys of the configuration.
+    pub(crate) fn start_with(data_dir: &Path, environment: &[(&str, &str)]) -> Self {
         let log = File::create(data_dir.with_extension("log")).unwrap();
         let mut command = chancery();
         command
             .args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
             .env("CHANCERY_STORE_FREE_BYTES_MIN", "1MiB")
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log);
         let mut child = command.spawn().unwrap();

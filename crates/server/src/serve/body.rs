@@ -1,0 +1,106 @@
+//! Bodies of the admin port: requests that have to come in time, answers that keep their connection
+//! busy until they have ended.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::body::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::activity::Busy;
+
+/// Least bytes per second of a body, after the time that each has.
+const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
+
+/// Why a body was given up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error(transparent)]
+    Connection(#[from] hyper::Error),
+    #[error("only {received} bytes came in {time:?} (admin.body_timeout)")]
+    Slow { received: u64, time: Duration },
+}
+
+/// The body of a request.
+pub(crate) struct Timely {
+    inner: Incoming,
+    start: Instant,
+    grace: Duration,
+    received: u64,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Timely {
+    pub(crate) fn new(inner: Incoming, grace: Duration) -> Self {
+        let start = Instant::now();
+        Self { inner, start, grace, received: 0, sleep: Box::pin(sleep_until(start + grace)) }
+    }
+}
+
+impl Body for Timely {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
+            if let Some(Ok(frame)) = &frame
+                && let Some(data) = frame.data_ref()
+            {
+                self.received += data.len() as u64;
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
+        }
+        loop {
+            ready!(self.sleep.as_mut().poll(cx));
+            let time = self.start.elapsed();
+            let by_size = Duration::from_secs(self.received / BYTES_PER_SECOND_MIN);
+            let end = self.start + self.grace + by_size;
+            if end <= Instant::now() {
+                let received = self.received;
+                return Poll::Ready(Some(Err(BodyError::Slow { received, time })));
+            }
+            self.sleep.as_mut().reset(end);
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// The body of an answer.
+pub(crate) struct Answer {
+    pub(crate) inner: axum::body::Body,
+    pub(crate) _busy: Busy,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,108 @@
+//! Connections of the admin port that do not do their part.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use crate::support::{DEADLINE, Server};
+
+fn connect(server: &Server, say: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(&server.admin).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(say).unwrap();
+    stream
+}
+
+/// All that comes until the other side closes.
+fn until_closed(mut stream: &TcpStream, what: &str) -> Vec<u8> {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("{what} is not closed: {error}"),
+    }
+    all
+}
+
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+
+/// T8: each kind of silence has its limit.
+#[test]
+fn a_connection_that_says_nothing_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start_with(
+        &directory.path().join("data"),
+        &[
+            ("CHANCERY_ADMIN_HEADER_TIMEOUT", "300ms"),
+            ("CHANCERY_ADMIN_IDLE_TIMEOUT", "600ms"),
+            ("CHANCERY_ADMIN_BODY_TIMEOUT", "300ms"),
+        ],
+    );
+    let body = b"POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nres";
+    for (what, say, answer) in [
+        ("silence", b"".as_slice(), ""),
+        ("the start of a version", b"PRI", ""),
+        ("half a header", b"GET /healthz HTTP/1.1\r\nhost:", ""),
+        ("an idle connection of HTTP/1", HEALTH, "HTTP/1.1 200"),
+        (
+            "an idle connection of HTTP/1 with half a header",
+            &[HEALTH, b"GET"].concat(),
+            "HTTP/1.1 200",
+        ),
+        ("half a body", body, "HTTP/1.1 400"),
+    ] {
+        let start = Instant::now();
+        let stream = connect(&server, say);
+        let got = String::from_utf8_lossy(&until_closed(&stream, what)).into_owned();
+        assert!(got.starts_with(answer), "{what}: {got}");
+        assert!(!answer.is_empty() || got.is_empty(), "{what}: {got}");
+        assert!(start.elapsed() >= Duration::from_millis(250), "{what}: it had no time");
+    }
+    // HTTP/2: its greeting and an empty SETTINGS frame, and no stream ever.
+    let greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let start = Instant::now();
+    let got = until_closed(&connect(&server, greeting), "an idle connection of HTTP/2");
+    assert!(!got.is_empty() && start.elapsed() >= Duration::from_millis(550), "{got:?}");
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn a_full_port_answers_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let max = [("CHANCERY_ADMIN_CONNECTIONS_MAX", "4")];
+    let server = Server::start_with(&directory.path().join("data"), &max);
+    let health = || {
+        let close = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let answer = until_closed(&connect(&server, close), "a health check");
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let start = Instant::now();
+    let idle: Vec<TcpStream> = (0..12).map(|_| connect(&server, b"")).collect();
+    assert!(health().starts_with("HTTP/1.1 200"));
+    // The first ones had to go for it, long before their time was up.
+    until_closed(&idle[0], "the connection that was idle longest");
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+
+    let begin = b"POST /v1/apply HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 100\r\n\r\n";
+    let busy: Vec<TcpStream> = (0..4)
+        .map(|_| {
+            let mut stream = connect(&server, begin);
+            // That its body is asked for says that its request has begun.
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 100");
+            stream
+        })
+        .collect();
+    let refused = health();
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(refused.ends_with("all connections are busy with requests (admin.connections_max)\n"));
+    drop(busy);
+    let start = Instant::now();
+    while !health().starts_with("HTTP/1.1 200") {
+        assert!(start.elapsed() < DEADLINE, "places are not free again");
+    }
+    assert_eq!(server.terminate().0, Some(0));
+}
