@@ -107,7 +107,7 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "level",
-                "error, warn, info, debug or trace, also per module: info,chancery_xds=debug.",
+                "error, warn, info, debug, trace or off, also per module: info,chancery_xds=debug.",
             ),
             ("format", "text or json. The log goes to the standard error."),
         ],

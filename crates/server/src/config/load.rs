@@ -9,7 +9,6 @@ use std::{
 
 use serde::Deserialize;
 use toml::{Table, Value};
-use tracing_subscriber::EnvFilter;
 
 use super::{
     Config, ConfigError, Source,
@@ -159,7 +158,7 @@ impl Values {
                 let one = Table::from_iter([(key.clone(), value.clone())]);
                 let one = Table::from_iter([(section.clone(), Value::Table(one))]);
                 if let Err(error) = Config::deserialize(one) {
-                    errors.push(self.refuse(section, key, type_rule(value, error.message())));
+                    errors.push(self.refuse(section, key, type_rule(key, value, error.message())));
                 }
             }
         }
@@ -193,16 +192,38 @@ fn read_like(like: &Value, text: &str) -> Value {
     read.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-fn type_rule(value: &Value, message: &str) -> String {
+fn type_rule(key: &str, value: &Value, message: &str) -> String {
     if message.contains("socket address") {
         return "is not an address and a port such as 127.0.0.1:18000 or [::1]:18000".to_owned();
     }
     match (value, message.split_once("expected ")) {
         // The last one names the type that was wanted.
-        (_, Some((_, "u64" | "usize"))) => "is not a whole number from 0".to_owned(),
+        (_, Some((_, "u64" | "usize"))) => {
+            // There is no replica 0; and TOML has no greater numbers.
+            let min = u8::from(key == "replica_id");
+            format!("is not a whole number from {min} to {}", i64::MAX)
+        }
+        (_, Some((_, "u32"))) => format!("is not a whole number from 0 to {}", u32::MAX),
         (_, Some((_, "a boolean"))) => "is neither true nor false".to_owned(),
         _ => message.trim().replace('\n', "; "),
     }
+}
+
+/// The levels of the log.
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+
+/// The first part of a list of levels that is none. A word that is no level would pass for a module, and
+/// nothing would be logged.
+fn wrong_directive(text: &str) -> Option<&str> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    let is_module = |word: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
+        !word.is_empty() && word.chars().all(allowed)
+    };
+    text.split(',').map(str::trim).find(|directive| match directive.split_once('=') {
+        None => !is_level(directive),
+        Some((module, level)) => !is_module(module) || !is_level(level),
+    })
 }
 
 /// Section, key and rule of each value that breaks one.
@@ -267,8 +288,12 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
         let fits = (100..=3_600_000).contains(&span.millis());
         rule(fits, "admin", key, "must be from 100ms to 1h".to_owned());
     }
-    if let Err(error) = EnvFilter::try_new(&log.level) {
-        rule(false, "log", "level", format!("is not a log level or a list of them: {error}"));
+    if let Some(wrong) = wrong_directive(&log.level) {
+        let levels = LEVELS.join(", ");
+        let text = format!(
+            "{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)"
+        );
+        rule(false, "log", "level", text);
     }
     rule(
         shutdown.timeout.millis() <= 600_000,
@@ -309,7 +334,7 @@ mod tests {
             ),
             (
                 "[store]\nsnapshot_log_entries = -1",
-                "store.snapshot_log_entries = -1 (from FILE): is not a whole number from 0".to_owned(),
+                "store.snapshot_log_entries = -1 (from FILE): is not a whole number from 0 to 9223372036854775807".to_owned(),
             ),
             (
                 "[xds]\nallow_plaintext = 'yes'",
@@ -347,10 +372,44 @@ mod tests {
         ] {
             assert_eq!(load_with(file, &[]).unwrap_err(), expected);
         }
+        let id = [("CHANCERY_RAFT_REPLICA_ID", "18446744073709551615")];
+        assert_eq!(
+            load_with("", &id).unwrap_err(),
+            "raft.replica_id = \"18446744073709551615\" (from CHANCERY_RAFT_REPLICA_ID): is not a whole number from 1 to \
+             9223372036854775807"
+        );
+        let error = load_with("[xds]\nrequests_burst_max = -1", &[]).unwrap_err();
+        assert!(error.ends_with("is not a whole number from 0 to 4294967295"), "{error}");
+    }
+
+    /// A word that is no level silenced the log.
+    #[test]
+    fn levels_of_the_log_are_words_that_are_known() {
+        for (level, wrong) in [
+            ("inof", "inof"),
+            ("", ""),
+            ("info,==", "=="),
+            ("info,", ""),
+            ("info,chancery_xds", "chancery_xds"),
+            ("info,chancery_xds=debgu", "chancery_xds=debgu"),
+            ("info,=debug", "=debug"),
+            ("info,a b=debug", "a b=debug"),
+        ] {
+            let error = load_with("", &[("CHANCERY_LOG", level)]).unwrap_err();
+            let expected =
+                format!("log.level = {level:?} (from CHANCERY_LOG): {wrong:?} is neither a level");
+            assert!(error.starts_with(&expected), "{error}");
+            assert!(load_with(&format!("[log]\nlevel = {level:?}"), &[]).is_err(), "{level:?}");
+        }
+        for level in ["info", "OFF", "warn, chancery_xds::stream=trace", "error,openraft=off"] {
+            load_with("", &[("CHANCERY_LOG", level)]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_parse_is_told_with_the_line() {
         let error = load_with("[xds]\n\naddress = = 1", &[]).unwrap_err();
         assert!(error.starts_with("FILE:3: "), "{error}");
-        let error = load_with("[log]\nlevel = 'info,=='", &[]).unwrap_err();
-        assert!(error.contains("log.level = \"info,==\""), "{error}");
     }
 
     #[test]

@@ -187,8 +187,9 @@ impl Default for Admin {
 
 impl Default for Log {
     fn default() -> Self {
-        // Raft tells at "info" what only its developers read.
-        Self { level: "info,openraft=warn".into(), format: LogFormat::Text }
+        // Raft tells at "info" what only its developers read, and warns at every start of messages that
+        // it ignores as it should.
+        Self { level: "info,openraft=error".into(), format: LogFormat::Text }
     }
 }
 
