@@ -27,6 +27,7 @@ mod work;
 mod write;
 
 use axum::Router;
+use chancery_model::{ResourceDraft, ScopeName, types};
 use chancery_proto::{FILE_DESCRIPTOR_SET, admin::v1::admin_server::AdminServer};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -35,6 +36,23 @@ pub use error::{AdminError, problem_line};
 pub use metrics::METRICS;
 pub use redact::MARK;
 pub use service::AdminDeps;
+
+/// Does once what the first request would have to do: reads the descriptors of the Envoy API. It takes
+/// most of a second on a slow machine.
+pub fn warm_up() {
+    let manifest = chancery_admission::Manifest {
+        file: String::new(),
+        content: format!("resources: [{{'@type': {}, name: x}}]", types::CLUSTER),
+    };
+    let Ok(scope) = ScopeName::new("default") else { return };
+    let options = chancery_admission::Options::new(scope);
+    let admitted = chancery_admission::admit(&[manifest], &options);
+    for upsert in admitted.iter().flat_map(|transaction| &transaction.upserts) {
+        let ResourceDraft { key, body, .. } = &upsert.draft;
+        drop(redact::body(&key.type_url, body.clone()));
+        drop(chancery_admission::body_to_json(&key.type_url, body));
+    }
+}
 
 /// The routes of the admin port.
 pub fn router(deps: &AdminDeps) -> Router {

@@ -97,6 +97,23 @@ fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
     drop((silent, silent_admin, half, idle));
 }
 
+/// The first write after a start took half a second longer than the second one.
+#[test]
+fn what_the_first_write_needs_is_there_before_the_ready_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let server = Server::start_with(&data, &[("CHANCERY_LOG", "info,chancery=debug")]);
+    let log = fs::read_to_string(data.with_extension("log")).unwrap();
+    let line = log.lines().find(|line| line.contains("descriptors are read")).expect(&log);
+    assert!(line.contains("is_warm=true"), "{line}");
+    assert_eq!(server.terminate().0, Some(0));
+
+    let server = Server::start(&data);
+    let log = fs::read_to_string(data.with_extension("log")).unwrap();
+    assert!(!log.contains("openraft"), "what is no trouble is not told: {log}");
+    assert_eq!(server.terminate().0, Some(0));
+}
+
 #[test]
 fn one_port_answers_http_and_the_log_is_json_if_wanted() {
     let directory = tempfile::tempdir().unwrap();
