@@ -10,12 +10,18 @@ use std::{io, path::Path};
 use bytes::Bytes;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
-    DBRecoveryMode, Direction, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch,
+    DBRecoveryMode, Direction, FlushOptions, IteratorMode, LogLevel, Options, ReadOptions,
+    WriteBatch,
+    properties::{self, PropName},
 };
 
 use crate::record::Family;
 
 const MIB: usize = 1 << 20;
+
+/// What is held in memory of all families before it is written to tables: a write that finds more
+/// causes that.
+pub(crate) const WRITE_BUFFERS_BYTES: usize = 24 * MIB;
 
 /// How a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +75,7 @@ fn database_options(access: Access) -> Options {
     options.set_max_open_files(512);
     // Bounds both the WAL that a restart replays and, with the memtables, what is not yet in tables.
     options.set_max_total_wal_size(128 * MIB as u64);
-    options.set_db_write_buffer_size(32 * MIB);
+    options.set_db_write_buffer_size(WRITE_BUFFERS_BYTES);
     // A tail that was never synced is normal after a power cut; replay ends there. Whether anything
     // acknowledged was behind it is decided by the high-water mark (`crate::recovery`).
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
@@ -87,12 +93,12 @@ fn family_options(family: Family, cache: &Cache) -> Options {
     match family {
         Family::Log => {
             // Read once, in order, soon after it was written.
-            options.set_write_buffer_size(16 * MIB);
+            options.set_write_buffer_size(8 * MIB);
             options.set_compression_type(DBCompressionType::None);
         }
         Family::Resources => {
             table.set_bloom_filter(10.0, false);
-            options.set_write_buffer_size(16 * MIB);
+            options.set_write_buffer_size(8 * MIB);
             options.set_compression_type(DBCompressionType::Lz4);
         }
         Family::Index | Family::History | Family::Meta => {
@@ -148,6 +154,35 @@ impl Database {
     /// Makes all that was written before durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.db.flush_wal(true).map_err(io_error)
+    }
+
+    /// Bytes that are held in memory and not in tables yet: more than [`WRITE_BUFFERS_BYTES`] after a
+    /// large write, until another one.
+    pub(crate) fn buffered_bytes(&self) -> u64 {
+        let of = |family| self.property(family, properties::CUR_SIZE_ALL_MEM_TABLES);
+        Family::ALL.into_iter().map(of).sum()
+    }
+
+    /// Bytes of the tables of a family, with what was deleted and is still in them.
+    pub(crate) fn table_bytes(&self, family: Family) -> u64 {
+        self.property(family, properties::LIVE_SST_FILES_SIZE)
+    }
+
+    fn property(&self, family: Family, name: &PropName) -> u64 {
+        let value = self.db.property_int_value_cf(self.family(family), name);
+        value.ok().flatten().unwrap_or_default()
+    }
+
+    /// Writes what is held in memory to tables; the WAL then begins anew. Blocks while it does.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.db
+            .flush_cfs_opt(&Family::ALL.map(|family| self.family(family)), &FlushOptions::default())
+            .map_err(io_error)
+    }
+
+    /// Drops what was deleted of a family. Blocks while it does.
+    pub(crate) fn compact(&self, family: Family) {
+        self.db.compact_range_cf(self.family(family), None::<&[u8]>, None::<&[u8]>);
     }
 
     /// One record.

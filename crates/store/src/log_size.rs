@@ -13,6 +13,8 @@ const STRIDE_BYTES: u64 = 64 << 10;
 pub(crate) struct LogSize {
     /// Bytes of all entries ever appended to this log since it was opened.
     total: u64,
+    /// Index of the last entry.
+    last: u64,
     /// Index of an entry, and the total before it. Ascending in both.
     marks: VecDeque<(u64, u64)>,
 }
@@ -27,10 +29,12 @@ impl LogSize {
             self.marks.push_back((index, self.total));
         }
         self.total += len as u64;
+        self.last = index;
     }
 
     /// The entries from `index` on were removed.
     pub(crate) fn truncate(&mut self, index: u64) {
+        self.last = self.last.min(index.saturating_sub(1));
         while let Some((mark, total)) = self.marks.back().copied()
             && mark >= index
         {
@@ -44,6 +48,9 @@ impl LogSize {
         while self.marks.get(1).is_some_and(|(mark, _)| *mark <= index + 1) {
             self.marks.pop_front();
         }
+        if index >= self.last {
+            self.marks.clear();
+        }
     }
 
     /// Bytes in the log.
@@ -51,9 +58,12 @@ impl LogSize {
         self.marks.front().map_or(0, |(_, before)| self.total - before)
     }
 
-    /// Bytes of the entries after `index`.
+    /// Bytes of the entries after `index`, and perhaps of some before it; of none after the last one.
     pub(crate) fn bytes_after(&self, index: u64) -> u64 {
-        let next = self.marks.partition_point(|(mark, _)| *mark <= index);
+        if index >= self.last {
+            return 0;
+        }
+        let next = self.marks.partition_point(|(mark, _)| *mark <= index + 1);
         let before = match next.checked_sub(1).and_then(|at| self.marks.get(at)) {
             Some((_, before)) => *before,
             None => self.marks.front().map_or(self.total, |(_, before)| *before),
@@ -67,15 +77,31 @@ impl LogSize {
         if self.bytes() <= bytes {
             return None;
         }
-        let keeps = self.marks.iter().find(|(_, before)| self.total - before <= bytes);
-        let first = keeps.or(self.marks.back()).map(|(mark, _)| *mark)?;
-        first.checked_sub(1)
+        match self.marks.iter().find(|(_, before)| self.total - before <= bytes) {
+            Some((first, _)) => first.checked_sub(1),
+            // The last entries alone are more than that.
+            None => Some(self.last),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_last_entry_that_is_too_large_is_cut_as_well() {
+        let mut size = LogSize::default();
+        for index in 0..3 {
+            size.append(index, 10);
+        }
+        size.append(3, 1_000_000);
+        assert_eq!(size.cut(1000), Some(3));
+        size.purge(3);
+        assert_eq!((size.bytes(), size.cut(1000)), (0, None));
+        size.append(4, 10);
+        assert_eq!((size.bytes(), size.bytes_after(4), size.cut(1000)), (10, 0, None));
+    }
 
     #[test]
     fn bytes_are_exact_to_a_stride() {

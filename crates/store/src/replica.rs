@@ -32,7 +32,7 @@ use crate::{
     log::LogStore,
     log_size::LogSize,
     machine::{Machine, Published},
-    maintenance,
+    maintenance::Maintenance,
     metrics::StoreMetrics,
     network::NoNetwork,
     parts::Parts,
@@ -157,15 +157,18 @@ impl Replica {
             }
         };
         let space = Arc::new(Space::new(&config.data_dir, config.free_bytes_min));
-        threads.runtime.spawn(maintenance::run(
-            raft.clone(),
-            published.clone(),
-            Arc::clone(&size),
-            config.clone(),
-            Arc::clone(&space),
-            failure.clone(),
-            metrics.clone(),
-        ));
+        let maintenance = Maintenance {
+            raft: raft.clone(),
+            published: published.clone(),
+            database: Arc::clone(&threads.database),
+            size: Arc::clone(&size),
+            config: config.clone(),
+            space: Arc::clone(&space),
+            failure: failure.clone(),
+            metrics: metrics.clone(),
+            table_bytes_least: 0,
+        };
+        threads.runtime.spawn(maintenance.run());
         let in_flight = Arc::new(Semaphore::new(permits(config.in_flight_bytes_max) as usize));
         let threads = Mutex::new(Some(threads));
         Ok(Self(Arc::new(Inner {
@@ -260,8 +263,10 @@ impl Replica {
                 needed,
             });
         }
-        let command = command.encode_to_vec();
-        match self.propose(command, deadline).await? {
+        let encoded = command.encode_to_vec();
+        // Everything is in memory twice now, and will be some more times.
+        drop(command);
+        match self.propose(encoded, deadline).await? {
             Response::Outcome(outcome) => Ok(outcome),
             Response::Done => {
                 Err(TransactError::Failed("a transaction was applied as something else".into()))

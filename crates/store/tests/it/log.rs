@@ -86,6 +86,31 @@ async fn a_log_of_few_large_entries_is_purged_by_bytes() {
     replica.shutdown().await.unwrap();
 }
 
+/// One large transaction, and nothing after it: the log is purged all the same, and its bytes stay
+/// neither in memory, nor in the WAL, nor in tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_last_transaction_does_not_stay_in_the_log() {
+    let dir = memory_dir();
+    let config =
+        Config { snapshot_log_bytes: 4 << 20, log_bytes_keep: 1 << 20, ..config(dir.path()) };
+    let replica = Replica::open(config.clone()).await.unwrap();
+    let body = vec![7; 4000];
+    let upserts = (0..10_000).map(|n| upsert(&format!("c{n}"), &body)).collect();
+    commit(&replica, Transaction { upserts, ..Transaction::default() }).await;
+    let last = replica.status().last_log_index;
+    wait_until("purged", || replica.status().purged == last).await;
+    // The state itself compresses well; the log, 40 MB, would not.
+    wait_until("small again", || replica.status().disk_bytes < 10 << 20).await;
+    let before = render(&replica.state());
+    commit(&replica, put("another", b"x")).await;
+    replica.shutdown().await.unwrap();
+    let replica = Replica::open(config).await.unwrap();
+    assert_eq!(replica.state().len(), 10_001);
+    assert_eq!(replica.status().n_resources, 10_001);
+    assert!(render(&replica.state()).len() > before.len());
+    replica.shutdown().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_is_too_large_is_refused_before_the_log() {
     let dir = memory_dir();
