@@ -17,7 +17,9 @@ pub struct Config {
     pub log_entries_keep: u64,
     /// At most so many bytes of entries stay in the log when it is purged.
     pub log_bytes_keep: u64,
-    /// Writes are refused while the file system of the data directory has fewer bytes free.
+    /// Writes are refused while the file system of the data directory has fewer bytes free. At least
+    /// [`Config::FREE_BYTES_LEAST`], or 0: then nothing is kept free, and a disk that fills up stops the
+    /// replica until there is space and it is started again.
     pub free_bytes_min: u64,
     /// Largest encoded transaction.
     pub transaction_bytes_max: usize,
@@ -63,6 +65,12 @@ impl Config {
     /// Largest [`Config::transaction_bytes_max`]: below protobuf's 2 GiB and RocksDB's 4 GiB.
     pub const TRANSACTION_BYTES_LIMIT: usize = 1 << 30;
 
+    /// Smallest [`Config::free_bytes_min`] that can be kept free. What is in memory has to fit on the
+    /// disk when writes are refused: two write buffers of each family, 56 MiB; the files in which
+    /// RocksDB says what it has, some more. Merging tables may need more space than that; where there
+    /// is none it waits, and writes go on.
+    pub const FREE_BYTES_LEAST: u64 = 64 << 20;
+
     /// Checks that the settings make sense together.
     ///
     /// # Errors
@@ -79,6 +87,14 @@ impl Config {
         check(bytes > 0, "snapshot_log_bytes", bytes, "at least 1")?;
         let keep = self.log_bytes_keep;
         check(keep <= bytes, "log_bytes_keep", keep, "at most snapshot_log_bytes")?;
+        let free = self.free_bytes_min;
+        check(
+            free == 0 || free >= Self::FREE_BYTES_LEAST,
+            "free_bytes_min",
+            free,
+            "at least 64 MiB, because so much of what is in memory may still have to be written when \
+             writes are refused; or 0, to keep nothing free",
+        )?;
         let max = self.transaction_bytes_max;
         check(
             (1..=Self::TRANSACTION_BYTES_LIMIT).contains(&max),
@@ -116,9 +132,18 @@ mod tests {
         assert_eq!(key(|c| c.snapshot_log_entries = 0), "snapshot_log_entries");
         assert_eq!(key(|c| c.snapshot_log_bytes = 0), "snapshot_log_bytes");
         assert_eq!(key(|c| c.log_bytes_keep = u64::MAX), "log_bytes_keep");
+        assert_eq!(key(|c| c.free_bytes_min = (64 << 20) - 1), "free_bytes_min");
         assert_eq!(key(|c| c.transaction_bytes_max = 0), "transaction_bytes_max");
         assert_eq!(key(|c| c.in_flight_bytes_max = 1), "in_flight_bytes_max");
         assert_eq!(key(|c| c.transact_timeout = Duration::ZERO), "transact_timeout");
         assert_eq!(key(|c| c.open_timeout = Duration::ZERO), "open_timeout");
+        let config = Config { free_bytes_min: 4 << 20, ..Config::default() };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "free_bytes_min is 4194304, but has to be at least 64 MiB, because so much of what is in \
+             memory may still have to be written when writes are refused; or 0, to keep nothing free"
+        );
+        let config = Config { free_bytes_min: 0, ..Config::default() };
+        assert_eq!(config.validate(), Ok(()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use crate::ConfigError;
+use crate::{ConfigError, failure::way_back};
 
 /// Why a replica can not be opened. Nothing in the directory has been changed by then, other than a
 /// lock file.
@@ -80,7 +80,7 @@ pub enum OpenError {
         detail: String,
     },
     /// The file system refused.
-    #[error("cannot {what} {}: {source}", path.display())]
+    #[error("cannot {what} {}: {source}{}", path.display(), way_back(source))]
     Io {
         /// What was to be done.
         what: &'static str,
@@ -113,7 +113,7 @@ pub enum TransactError {
     /// space again.
     #[error(
         "the disk of {} is nearly full: {free} bytes are free, {needed} are needed; writes are \
-         refused until there is space, reads go on",
+         refused until space is free again, which needs no restart; reads go on",
         path.display()
     )]
     DiskFull {

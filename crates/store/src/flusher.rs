@@ -114,7 +114,7 @@ impl State {
 
     fn sync_mark(&mut self) {
         if let Err(error) = self.high_water.sync() {
-            self.failure.set(format!("the high-water mark can not be synced: {error}"));
+            self.failure.set_io("the high-water mark can not be synced", &error);
         }
         self.mark_synced = Instant::now();
     }
@@ -122,7 +122,7 @@ impl State {
     fn handle(&mut self, batch: Vec<Job>) {
         let result = self.make_durable(&batch);
         if let Err(error) = &result {
-            self.failure.set(format!("the log can not be synced: {error}"));
+            self.failure.set_io("the log can not be synced", error);
         }
         let outcome = || match &result {
             Ok(()) => Ok(()),

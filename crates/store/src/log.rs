@@ -115,7 +115,7 @@ impl LogStore {
 
     fn write(&self, batch: Batch) -> io::Result<()> {
         self.0.database.write(batch).inspect_err(|error| {
-            self.0.failure.set(format!("the log can not be written: {error}"));
+            self.0.failure.set_io("the log can not be written", error);
         })
     }
 

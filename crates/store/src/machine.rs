@@ -219,7 +219,7 @@ impl Machine {
         let record = record::seal(Family::Meta, APPLIED_KEY, &applied);
         self.0.database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
         self.0.database.write(batch).inspect_err(|error| {
-            self.0.failure.set(format!("the state can not be written: {error}"));
+            self.0.failure.set_io("the state can not be written", error);
         })?;
         self.publish(image);
         self.0.metrics.commits_total.increment(n_commits);
@@ -327,7 +327,7 @@ impl RaftStateMachine<Types> for Machine {
         image.applied = meta.last_log_id;
         image.membership = meta.last_membership.clone();
         self.install(&image).inspect_err(|error| {
-            self.0.failure.set(format!("a snapshot can not be written: {error}"));
+            self.0.failure.set_io("a snapshot can not be written", error);
         })?;
         self.0.has_snapshot.store(true, Ordering::Release);
         self.publish(image);

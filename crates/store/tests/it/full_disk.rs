@@ -10,7 +10,7 @@ use std::{
 use chancery_store::{Config, Replica, TransactError};
 use tempfile::TempDir;
 
-use crate::support::{commit, config, put, render, skipped};
+use crate::support::{Random, commit, config, put, render, skipped};
 
 /// A file system of its own, in memory, of a few MiB.
 struct SmallDisk {
@@ -59,8 +59,9 @@ impl Drop for SmallDisk {
 /// space again so do writes, without a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
-    let Some(disk) = SmallDisk::mount("64m") else { return };
-    let config = Config { free_bytes_min: 16 << 20, ..config(&disk.path().join("data")) };
+    let Some(disk) = SmallDisk::mount("128m") else { return };
+    let config =
+        Config { free_bytes_min: Config::FREE_BYTES_LEAST, ..config(&disk.path().join("data")) };
     let replica = Replica::open(config.clone()).await.unwrap();
     commit(&replica, put("a", b"1")).await;
     disk.fill();
@@ -72,7 +73,7 @@ async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
         }
     };
     let TransactError::DiskFull { free, needed, .. } = &error else { panic!("{error}") };
-    assert!(free < needed && *needed >= 16 << 20, "{error}");
+    assert!(free < needed && *needed >= Config::FREE_BYTES_LEAST, "{error}");
     assert!(error.to_string().contains("nearly full"), "{error}");
     let (before, status) = (render(&replica.state()), replica.status());
     assert_eq!(status.failure, None, "a refused write is no failure");
@@ -88,6 +89,40 @@ async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
     let replica = Replica::open(config).await.unwrap();
     assert_eq!(render(&replica.state()), before);
     replica.shutdown().await.unwrap();
+}
+
+async fn write_until_refused(replica: &Replica, round: u64) -> (u64, TransactError) {
+    let mut random = Random(round);
+    let body: Vec<u8> = (0..200_000).map(|_| random.byte()).collect();
+    for n in 0.. {
+        if let Err(error) = replica.transact(put(&format!("{round}-{n}"), &body)).await {
+            return (n, error);
+        }
+    }
+    unreachable!("a disk fills up")
+}
+
+/// The least that can be kept free is enough: RocksDB never meets a full disk, neither while it runs
+/// nor when it is started again with what it had in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_least_that_is_kept_free_is_enough() {
+    let Some(disk) = SmallDisk::mount("256m") else { return };
+    let config =
+        Config { free_bytes_min: Config::FREE_BYTES_LEAST, ..config(&disk.path().join("data")) };
+    let mut n_acked = 0;
+    for round in 0..4 {
+        let replica = Replica::open(config.clone()).await.unwrap();
+        assert_eq!(replica.state().len() as u64, n_acked);
+        let (n, error) = write_until_refused(&replica, round).await;
+        n_acked += n;
+        assert!(matches!(error, TransactError::DiskFull { .. }), "{error}");
+        assert!(error.to_string().contains("needs no restart"), "{error}");
+        // What is in memory can still be written, all of it.
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        assert_eq!(replica.status().failure, None);
+        replica.shutdown().await.unwrap();
+    }
+    assert!(n_acked >= 100, "{n_acked}");
 }
 
 /// A disk that is full to the last byte: whatever was acknowledged is there when there is space again.
@@ -107,6 +142,12 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
         assert!(acked.len() < 1000, "48 MiB are full by now");
     };
     assert!(matches!(error, TransactError::DiskFull { .. } | TransactError::Failed(_)), "{error}");
+    if let TransactError::Failed(reason) = &error {
+        assert!(
+            reason.contains("free space on the disk") && reason.contains("start it"),
+            "{reason}"
+        );
+    }
     assert_eq!(replica.state().len(), acked.len(), "what can be read is what was acknowledged");
     drop(replica.shutdown().await);
     // Space comes from outside: the file system grows.
