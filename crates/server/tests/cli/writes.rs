@@ -123,6 +123,24 @@ fn a_directory_is_one_transaction_and_its_problems_name_their_files() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
+/// What the README shows works, and `expect: absent` holds once.
+#[test]
+fn the_manifests_of_the_readme_are_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let readme = include_str!("../../../../README.md");
+    let manifests: Vec<&str> =
+        readme.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(manifests.len(), 2);
+    for manifest in &manifests {
+        assert!(server.json(&["apply", "-f", "-"], manifest)["changed"].as_u64() > Some(0));
+    }
+    let again = server.run_with_input(&["apply", "-f", "-"], manifests[1]);
+    assert_eq!(again.code, 1, "{again:?}");
+    assert!(again.err.contains("\"cart\" in scope \"default\" exists already"), "{}", again.err);
+    assert_eq!(server.terminate().0, Some(0));
+}
+
 #[test]
 fn everything_else_answers_in_text_and_in_json() {
     let directory = tempfile::tempdir().unwrap();
