@@ -212,18 +212,23 @@ fn type_rule(key: &str, value: &Value, message: &str) -> String {
 /// The levels of the log.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// The first part of a list of levels that is none. A word that is no level would pass for a module, and
-/// nothing would be logged.
-fn wrong_directive(text: &str) -> Option<&str> {
+/// What is wrong with a list of levels. A word that is no level would pass for a module, and nothing
+/// would be logged.
+fn level_rule(text: &str) -> Option<String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     let is_module = |word: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
         !word.is_empty() && word.chars().all(allowed)
     };
-    text.split(',').map(str::trim).find(|directive| match directive.split_once('=') {
-        None => !is_level(directive),
-        Some((module, level)) => !is_module(module) || !is_level(level),
-    })
+    let wrong =
+        text.split(',').map(str::trim).find(|directive| match directive.split_once('=') {
+            None => !is_level(directive),
+            Some((module, level)) => !is_module(module) || !is_level(level),
+        })?;
+    let levels = LEVELS.join(", ");
+    Some(format!(
+        "{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)"
+    ))
 }
 
 /// Section, key and rule of each value that breaks one.
@@ -280,19 +285,11 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     rule(request, "admin", "request_bytes_max", "must be from 64KiB to 2GiB".to_owned());
     let connections = (1..=100_000).contains(&admin.connections_max);
     rule(connections, "admin", "connections_max", "must be from 1 to 100000".to_owned());
-    for (key, span) in [
-        ("header_timeout", admin.header_timeout),
-        ("idle_timeout", admin.idle_timeout),
-        ("body_timeout", admin.body_timeout),
-    ] {
+    for (key, span) in admin.timeouts() {
         let fits = (100..=3_600_000).contains(&span.millis());
         rule(fits, "admin", key, "must be from 100ms to 1h".to_owned());
     }
-    if let Some(wrong) = wrong_directive(&log.level) {
-        let levels = LEVELS.join(", ");
-        let text = format!(
-            "{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)"
-        );
+    if let Some(text) = level_rule(&log.level) {
         rule(false, "log", "level", text);
     }
     rule(

@@ -185,6 +185,17 @@ impl Default for Admin {
     }
 }
 
+impl Admin {
+    /// The limits in time, by key.
+    fn timeouts(&self) -> [(&'static str, Span); 3] {
+        [
+            ("header_timeout", self.header_timeout),
+            ("idle_timeout", self.idle_timeout),
+            ("body_timeout", self.body_timeout),
+        ]
+    }
+}
+
 impl Default for Log {
     fn default() -> Self {
         // Raft tells at "info" what only its developers read, and warns at every start of messages that

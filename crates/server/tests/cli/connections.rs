@@ -28,7 +28,7 @@ fn until_closed(mut stream: &TcpStream, what: &str) -> Vec<u8> {
 
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
 
-/// T8: each kind of silence has its limit.
+/// Each kind of silence has its limit.
 #[test]
 fn a_connection_that_says_nothing_is_closed() {
     let directory = tempfile::tempdir().unwrap();
