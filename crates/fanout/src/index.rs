@@ -70,26 +70,26 @@ impl Index {
         }
     }
 
-    /// Calls `found` for the sessions that care about any of `names`; for one that cares about several
-    /// of them, several times.
+    /// Calls `found` for the sessions that care about any of `names`, with the name; without one for
+    /// those that care about all.
     pub(crate) fn interested<'a>(
         &self,
         scope: &ScopeName,
         type_url: &TypeUrl,
         names: impl Iterator<Item = &'a ResourceName>,
-        mut found: impl FnMut(Key),
+        mut found: impl FnMut(Key, Option<&ResourceName>),
     ) {
         let Some(types) = self.scopes.get(scope) else { return };
         let Some((_, interested)) = types.iter().find(|(known, _)| known == type_url) else {
             return;
         };
-        interested.wildcard.for_each(&mut found);
+        interested.wildcard.for_each(|key| found(key, None));
         if interested.names.is_empty() {
             return;
         }
         for name in names {
             if let Some(keys) = interested.names.get(name) {
-                keys.for_each(&mut found);
+                keys.for_each(|key| found(key, Some(name)));
             }
         }
     }
@@ -229,7 +229,7 @@ mod tests {
     fn found(index: &Index, in_scope: &str, names: &[&str]) -> Vec<Key> {
         let names: Vec<ResourceName> = names.iter().map(|n| name(n)).collect();
         let mut keys = Vec::new();
-        index.interested(&scope(in_scope), &url(), names.iter(), |key| keys.push(key));
+        index.interested(&scope(in_scope), &url(), names.iter(), |key, _| keys.push(key));
         keys.sort_unstable();
         keys.dedup();
         keys

@@ -242,10 +242,10 @@ impl Shard {
         }
         let Self { index, sessions, queue, .. } = self;
         for delta in changed_collections(&self.differ, &old, &new) {
-            let collection = delta.to();
-            index.interested(&collection.scope, &collection.type_url, delta.names(), |key| {
+            let type_url = delta.type_url();
+            index.interested(delta.scope(), type_url, delta.names(), |key, name| {
                 if let Some(entry) = sessions.get_mut(place(key)) {
-                    entry.session.on_change(&collection.type_url);
+                    entry.session.on_change(type_url, name);
                     if !std::mem::replace(&mut entry.queued, true) {
                         queue.push_back(key);
                     }

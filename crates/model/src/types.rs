@@ -60,6 +60,9 @@ pub struct Properties {
     pub referrers: &'static [&'static str],
     /// Types that have to be sent and acknowledged before a push of this one (ADS-06).
     pub after: &'static [&'static str],
+    /// Types whose changes are sent first, where both have some; unlike with `after`, their
+    /// acknowledgement is not waited for (ADS-03, ADS-05).
+    pub behind: &'static [&'static str],
     /// A delta removal of what the client holds is announced. Not for types where that breaks traffic
     /// or is rejected (DELTA-48).
     pub announce_removal: bool,
@@ -81,6 +84,7 @@ pub static OPAQUE: Properties = Properties {
     order: u8::MAX,
     referrers: &[],
     after: &[],
+    behind: &[],
     announce_removal: true,
     absent_as_alias: false,
     service: None,
@@ -110,6 +114,7 @@ pub static KNOWN: [Properties; 10] = [
         name_field: Some("cluster_name"),
         order: 1,
         referrers: &[CLUSTER, LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST],
+        behind: &[CLUSTER],
         service: Some(Service {
             name: "envoy.service.endpoint.v3.EndpointDiscoveryService",
             sotw: Some("StreamEndpoints"),
@@ -152,6 +157,7 @@ pub static KNOWN: [Properties; 10] = [
         order: 4,
         referrers: &[LISTENER, SCOPED_ROUTE],
         after: &[CLUSTER, ENDPOINT],
+        behind: &[LISTENER],
         service: Some(Service {
             name: "envoy.service.route.v3.RouteDiscoveryService",
             sotw: Some("StreamRoutes"),
@@ -285,11 +291,11 @@ mod tests {
         for (place, known) in KNOWN.iter().enumerate() {
             assert_eq!(usize::from(known.order), place, "{}: sorted by order", known.url);
             assert!(known.aliases.iter().all(|alias| aliases.insert(*alias)), "{}", known.url);
-            for other in known.referrers.iter().chain(known.after) {
+            for other in known.referrers.iter().chain(known.after).chain(known.behind) {
                 assert!(KNOWN.iter().any(|k| k.url == *other), "{other}");
                 assert_ne!(*other, known.url);
             }
-            for earlier in known.after {
+            for earlier in known.after.iter().chain(known.behind) {
                 let earlier = properties(&TypeUrl::from_static(earlier));
                 assert!(earlier.order < known.order, "{} waits for what comes later", known.url);
             }

@@ -2,17 +2,15 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use chancery_model::{Resource, ResourceName, Revision, TypeVersion};
+use chancery_model::{
+    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, TypeVersion,
+};
 use chancery_view::{Differ, Resources, TypeView, difference};
 
 use crate::{
     Protocol,
-    subscription::{Held, Subscription},
+    subscription::{Held, Lingering, Subscription},
 };
-
-/// A named subscription of up to this many names is compared name by name; a larger one by the
-/// difference of the views, which costs what has changed.
-const COMPARED_MAX: usize = 32;
 
 /// The label that tells a full state with removed resources in it from the one without them: no two
 /// contents share a version (SOTW-15, ADS-08).
@@ -25,157 +23,224 @@ pub(crate) struct Train {
     pub(crate) removed: Vec<ResourceName>,
     pub(crate) absent: Vec<ResourceName>,
     pub(crate) version: TypeVersion,
+    /// The revision that it was built from.
     pub(crate) revision: Revision,
+    /// With it, the client has everything up to this revision.
+    pub(crate) covers: Revision,
+    /// Names were given up since: what is left may have some that are no longer asked for.
+    pub(crate) shrunk: bool,
 }
 
 /// What a plan comes to.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+struct Plan {
     resources: Resources,
     removed: Vec<ResourceName>,
     absent: Vec<ResourceName>,
     /// A response goes out even if it has nothing in it.
     send: bool,
     /// Resources that changed for the client, of which the children may have to be sent again.
-    pub(crate) touched: Resources,
+    touched: Resources,
 }
 
-/// Whether removals may be announced now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Removals {
-    /// They may.
-    Announce,
-    /// What refers to the resources has not moved yet.
-    Hold,
+/// Which removals may be announced now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Release {
+    /// None.
+    Nothing,
+    /// Those that were found up to a revision, by which what refers to them has moved, and those that
+    /// were found up to a time, so that none waits for ever.
+    UpTo {
+        /// The revision.
+        revision: Revision,
+        /// The time.
+        since: u64,
+    },
+}
+
+impl Release {
+    /// All of them.
+    pub(crate) const ALL: Self = Self::UpTo { revision: Revision(u64::MAX), since: u64::MAX };
+
+    pub(crate) fn allows(self, lingering: &Lingering) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::UpTo { revision, since } => {
+                lingering.revision <= revision || lingering.since <= since
+            }
+        }
+    }
+}
+
+/// The moment for which is planned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    pub(crate) view: &'a TypeView,
+    pub(crate) revision: Revision,
+    pub(crate) now: u64,
 }
 
 impl Subscription {
-    /// Brings the subscription to `view`: what is to be sent is put on the train, everything else is
+    /// Brings the subscription to the view: what is to be sent is put on the train, everything else is
     /// remembered as told. Returns the resources that changed for the client.
     pub(crate) fn plan(
         &mut self,
-        view: &TypeView,
-        revision: Revision,
-        removals: Removals,
+        moment: Moment<'_>,
+        release: Release,
         differ: &Differ,
     ) -> Resources {
-        let full_state = self.protocol == Protocol::Sotw && self.properties.full_state;
+        let full_state = self.is_full_state();
         let mut plan = match (full_state, self.wildcard) {
-            (true, _) => self.plan_full_state(view, removals, differ),
-            (false, true) => self.plan_wildcard(view, differ),
-            (false, false) => self.plan_names(view, differ),
+            (true, _) => self.plan_full_state(moment, release, differ),
+            (false, true) => self.plan_wildcard(moment, differ),
+            (false, false) => self.plan_names(moment),
         };
-        if !full_state && removals == Removals::Announce {
-            self.release(&mut plan);
+        if !full_state {
+            self.release(&mut plan, moment.view, release);
         }
-        self.base = Some(view.clone());
+        self.base = self.wildcard.then(|| moment.view.clone());
         self.known.clear();
         self.pending.clear();
+        self.stale.clear();
         (self.dirty, self.urgent) = (false, false);
-        let answer_due = std::mem::take(&mut self.answer_due);
-        let content =
-            !plan.resources.is_empty() || !plan.removed.is_empty() || !plan.absent.is_empty();
-        if content || plan.send || answer_due {
-            let mut version = view.version();
-            if full_state && !self.lingering.is_empty() {
-                version.label = Some(HELD_LABEL.into());
-            }
-            let Plan { resources, removed, absent, .. } = plan;
-            self.train = Some(Train { resources, removed, absent, version, revision });
-        } else if self.outstanding.is_empty() {
-            self.settled_revision = self.settled_revision.max(revision);
-        }
-        plan.touched
+        plan.send |= std::mem::take(&mut self.answer_due);
+        // What lingers is not told yet.
+        let oldest = self.lingering.values().map(|lingering| lingering.revision.0).min();
+        let told = oldest.map_or(moment.revision.0, |oldest| oldest.saturating_sub(1));
+        self.planned_revision = Revision(told);
+        self.depart(plan, moment)
     }
 
-    /// SotW of a full-state type: if anything changed, all of it (SOTW-70).
-    fn plan_full_state(&mut self, view: &TypeView, removals: Removals, differ: &Differ) -> Plan {
+    /// Answers what was asked for and leaves all other changes for later. Returns the resources that
+    /// changed for the client.
+    pub(crate) fn plan_asked(&mut self, moment: Moment<'_>) -> Resources {
+        let mut plan = Plan::default();
+        self.urgent = false;
+        let mut sent = BTreeSet::new();
+        for name in std::mem::take(&mut self.pending) {
+            self.stale.remove(&name);
+            match moment.view.get(name.as_str()) {
+                Some(resource) => {
+                    self.lingering.remove(&name);
+                    self.hold(&name, Held::Sent(Arc::clone(resource)));
+                    if sent.insert(resource.name().clone()) {
+                        plan.resources.push(Arc::clone(resource));
+                    }
+                }
+                None => self.say_absent(&name, &mut plan),
+            }
+        }
+        plan.touched = plan.resources.clone();
+        self.depart(plan, moment)
+    }
+
+    /// Whether each response has all that is asked for (SOTW-70).
+    pub(crate) fn is_full_state(&self) -> bool {
+        self.protocol == Protocol::Sotw && self.properties.full_state
+    }
+
+    /// Puts a plan on the train, if there is something in it.
+    fn depart(&mut self, plan: Plan, moment: Moment<'_>) -> Resources {
+        let covers = self.planned_revision;
+        let Plan { resources, removed, absent, send, touched } = plan;
+        let content = !resources.is_empty() || !removed.is_empty() || !absent.is_empty();
+        if content || send {
+            let mut version = moment.view.version();
+            if self.is_full_state() && !self.lingering.is_empty() {
+                version.label = Some(HELD_LABEL.into());
+            }
+            let revision = moment.revision;
+            let shrunk = false;
+            self.train =
+                Some(Train { resources, removed, absent, version, revision, covers, shrunk });
+        } else if self.outstanding.is_empty() {
+            self.settled_revision = self.settled_revision.max(covers);
+        }
+        self.review_rejections();
+        touched
+    }
+
+    /// Keeps a resource that is gone until its removal may be announced.
+    fn linger(&mut self, name: ResourceName, resource: Arc<Resource>, moment: Moment<'_>) {
+        let Moment { revision, now, .. } = moment;
+        let lingering = || Lingering { resource, revision, since: now };
+        self.lingering.entry(name).or_insert_with(lingering);
+    }
+
+    /// SotW of a full-state type: if anything changed, all of it.
+    fn plan_full_state(&mut self, moment: Moment<'_>, release: Release, differ: &Differ) -> Plan {
         let mut plan =
             Plan { send: !self.pending.is_empty() || self.answer_due, ..Plan::default() };
-        let (changed, removed) = self.changes(view, differ);
+        let (changed, removed) = match self.wildcard {
+            true => {
+                let empty = TypeView::empty();
+                let base = self.base.as_ref().unwrap_or(&empty);
+                let change = difference(differ, base, moment.view);
+                (change.changed, change.removed)
+            }
+            false => self.changed_names(moment.view),
+        };
         if !self.lingering.is_empty() {
             changed.iter().for_each(|resource| drop(self.lingering.remove(resource.name())));
         }
         plan.send |= !changed.is_empty();
         plan.touched = changed;
-        let announced = !removed.is_empty() || !self.lingering.is_empty();
-        self.lingering.extend(removed.into_iter().map(|r| (r.name().clone(), r)));
-        if removals == Removals::Announce {
-            plan.send |= announced;
-            self.lingering.clear();
+        for resource in removed {
+            self.linger(resource.name().clone(), resource, moment);
         }
-        if !(plan.send || self.answer_due) {
+        let before = self.lingering.len();
+        self.lingering.retain(|_, lingering| !release.allows(lingering));
+        plan.send |= self.lingering.len() < before;
+        if !plan.send {
             return plan;
         }
         if self.wildcard {
-            plan.resources = difference(differ, &TypeView::empty(), view).changed;
+            plan.resources = difference(differ, &TypeView::empty(), moment.view).changed;
         } else {
             let mut seen = BTreeSet::new();
-            for resource in self.names.keys().filter_map(|name| view.get(name.as_str())) {
+            for resource in self.names.keys().filter_map(|name| moment.view.get(name.as_str())) {
                 if seen.insert(resource.name().clone()) {
                     plan.resources.push(Arc::clone(resource));
                 }
             }
         }
-        self.lingering.values().for_each(|resource| plan.resources.push(Arc::clone(resource)));
+        let held = self.lingering.values().map(|lingering| &lingering.resource);
+        held.for_each(|resource| plan.resources.push(Arc::clone(resource)));
         plan
     }
 
-    /// Resources that changed for the client and those that are gone, of all it asks for.
-    fn changes(&self, view: &TypeView, differ: &Differ) -> (Resources, Vec<Arc<Resource>>) {
-        let empty = TypeView::empty();
-        if self.wildcard {
-            let change = difference(differ, self.base.as_ref().unwrap_or(&empty), view);
-            return (change.changed, change.removed);
+    /// Names that may show something else now: those that were marked, or all.
+    fn names_to_check(&self) -> BTreeSet<ResourceName> {
+        match self.dirty {
+            true => self.names.keys().cloned().collect(),
+            false => self.stale.union(&self.pending).cloned().collect(),
         }
+    }
+
+    /// Of a full state by names: what changed for the client and what is gone. Remembers it as told.
+    fn changed_names(&mut self, view: &TypeView) -> (Resources, Vec<Arc<Resource>>) {
         let (mut changed, mut removed) = (Resources::default(), Vec::new());
-        let Some(base) = &self.base else { return (changed, removed) };
-        for name in self.changed_names(base, view, differ) {
-            match (base.get(name.as_str()), view.get(name.as_str())) {
-                (Some(old), Some(new)) if old == new => {}
-                (_, Some(new)) => changed.push(Arc::clone(new)),
-                (Some(old), None) => removed.push(Arc::clone(old)),
-                (None, None) => {}
+        for name in self.names_to_check() {
+            let Some(held) = self.names.get_mut(&name) else { continue };
+            match (view.get(name.as_str()), &*held) {
+                (Some(new), _) if held.version() == Some(new.version()) => {}
+                (Some(new), _) => {
+                    changed.push(Arc::clone(new));
+                    *held = Held::Sent(Arc::clone(new));
+                }
+                (None, Held::Sent(old)) => {
+                    removed.push(Arc::clone(old));
+                    *held = Held::Absent;
+                }
+                (None, _) => {}
             }
         }
         (changed, removed)
     }
 
-    /// The names asked for that may show something else now. O(d log names), or O(names) if they are
-    /// few.
-    fn changed_names(
-        &self,
-        base: &TypeView,
-        view: &TypeView,
-        differ: &Differ,
-    ) -> Vec<ResourceName> {
-        if base.is_same(view) {
-            return vec![];
-        }
-        if self.names.len() <= COMPARED_MAX {
-            return self.names.keys().cloned().collect();
-        }
-        let change = difference(differ, base, view);
-        let mut names = BTreeSet::new();
-        let mut add = |resource: &Resource| {
-            let all = std::iter::once(resource.name()).chain(resource.aliases());
-            names.extend(
-                all.filter_map(|name| self.names.get_key_value(name)).map(|(n, _)| n.clone()),
-            );
-        };
-        for resource in change.changed.iter() {
-            add(resource);
-            // A name may have been an alias of what the resource was before.
-            if let Some(old) = base.get(resource.name().as_str()) {
-                add(old);
-            }
-        }
-        change.removed.iter().for_each(|resource| add(resource));
-        names.into_iter().collect()
-    }
-
     /// Delta of a wildcard: the difference to the view last sent, or to what the client says it holds.
-    fn plan_wildcard(&mut self, view: &TypeView, differ: &Differ) -> Plan {
+    fn plan_wildcard(&mut self, moment: Moment<'_>, differ: &Differ) -> Plan {
+        let view = moment.view;
         let mut plan = Plan::default();
         let mut removed = Vec::new();
         match &self.base {
@@ -187,7 +252,7 @@ impl Subscription {
                 }
                 // DELTA-46: what it holds and is gone. There is nothing left of it but the name.
                 let gone = self.known.keys().filter(|name| view.get(name.as_str()).is_none());
-                removed.extend(gone.map(|name| Arc::new(gone_resource(name, self))));
+                removed.extend(gone.map(|name| gone_resource(&self.type_url, name)));
             }
             base => {
                 let empty = TypeView::empty();
@@ -212,9 +277,11 @@ impl Subscription {
                 }
             }
         }
-        let said: BTreeSet<&ResourceName> = plan.removed.iter().collect();
+        let said: BTreeSet<&ResourceName> = plan.removed.iter().chain(&plan.absent).collect();
         removed.retain(|resource| !said.contains(resource.name()));
-        self.lingering.extend(removed.into_iter().map(|r| (r.name().clone(), r)));
+        for resource in removed {
+            self.linger(resource.name().clone(), resource, moment);
+        }
         plan
     }
 
@@ -224,7 +291,7 @@ impl Subscription {
         let mut rest = Resources::default();
         for resource in resources.iter() {
             match self.lingering.remove(resource.name()) {
-                Some(held) if held == *resource => {}
+                Some(held) if held.resource == *resource => {}
                 _ => rest.push(Arc::clone(resource)),
             }
         }
@@ -232,48 +299,41 @@ impl Subscription {
     }
 
     /// Named subscriptions: what changed of the names, and what was asked for.
-    fn plan_names(&mut self, view: &TypeView, differ: &Differ) -> Plan {
+    fn plan_names(&mut self, moment: Moment<'_>) -> Plan {
+        let view = moment.view;
         let mut plan = Plan::default();
-        let mut names: BTreeSet<ResourceName> = match &self.base {
-            Some(base) if self.dirty => {
-                self.changed_names(base, view, differ).into_iter().collect()
-            }
-            // Nothing was sent yet: whatever it asks for is pending or held already.
-            None if self.dirty => self.names.keys().cloned().collect(),
-            _ => BTreeSet::new(),
-        };
+        let mut names = self.names_to_check();
         names.extend(self.pending.iter().cloned());
         let mut sent = BTreeSet::new();
         for name in names {
             let asked = self.pending.contains(&name);
-            let held = self.names.get(&name).copied().unwrap_or(Held::Nothing);
+            let held = self.names.get(&name).cloned().unwrap_or(Held::Nothing);
             match (view.get(name.as_str()), held) {
-                (Some(resource), Held::Version(version))
-                    if version == resource.version() && !asked =>
-                {
+                (Some(resource), held) if held.version() == Some(resource.version()) && !asked => {
                     self.lingering.remove(&name);
+                    self.hold(&name, Held::Sent(Arc::clone(resource)));
                 }
                 (Some(resource), _) => {
                     self.lingering.remove(&name);
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
-                        plan.touched.push(Arc::clone(resource));
                     }
-                    self.hold(&name, Held::Version(resource.version()));
+                    self.hold(&name, Held::Sent(Arc::clone(resource)));
                 }
                 (None, _) if asked => self.say_absent(&name, &mut plan),
-                (None, Held::Version(_)) if self.protocol == Protocol::Sotw => {
+                (None, Held::Version(_) | Held::Sent(_)) if self.protocol == Protocol::Sotw => {
                     // SOTW-85: no message; coming back is a change (SOTW-86).
                     self.hold(&name, Held::Absent);
                 }
+                (None, Held::Sent(old)) => self.linger(name, old, moment),
                 (None, Held::Version(_)) => {
-                    let old = self.base.as_ref().and_then(|base| base.get(name.as_str())).cloned();
-                    let old = old.unwrap_or_else(|| Arc::new(gone_resource(&name, self)));
-                    self.lingering.insert(name, old);
+                    let old = gone_resource(&self.type_url, &name);
+                    self.linger(name, old, moment);
                 }
                 (None, Held::Nothing | Held::Absent) => {}
             }
         }
+        plan.touched = plan.resources.clone();
         // DELTA-46, for what is listed but not asked for.
         let unasked = self.known.keys().filter(|name| !self.names.contains_key(*name));
         let gone: Vec<ResourceName> =
@@ -300,11 +360,32 @@ impl Subscription {
         }
     }
 
-    /// Announces the removals that were held back. Once (DELTA-44).
-    fn release(&mut self, plan: &mut Plan) {
-        for name in std::mem::take(&mut self.lingering).into_keys() {
+    /// Announces the removals that may be. Once (DELTA-44), and never beside a resource that has the
+    /// name as an alias now (DELTA-47): that one waits for the next response.
+    fn release(&mut self, plan: &mut Plan, view: &TypeView, release: Release) {
+        if self.lingering.is_empty() {
+            return;
+        }
+        let aliased: BTreeSet<ResourceName> =
+            plan.resources.iter().flat_map(|resource| resource.aliases().iter().cloned()).collect();
+        let mut said: BTreeSet<ResourceName> = plan.removed.iter().cloned().collect();
+        for (name, lingering) in std::mem::take(&mut self.lingering) {
+            if !release.allows(&lingering) || aliased.contains(&name) {
+                self.lingering.insert(name, lingering);
+                continue;
+            }
             self.hold(&name, Held::Absent);
-            if self.properties.announce_removal {
+            if !self.properties.announce_removal {
+                continue;
+            }
+            // Asked for by an alias, it is known to the client by its name too.
+            let own = lingering.resource.name();
+            let own_gone =
+                *own != name && !aliased.contains(own) && view.get(own.as_str()).is_none();
+            if own_gone && said.insert(own.clone()) {
+                plan.removed.push(own.clone());
+            }
+            if said.insert(name.clone()) {
                 plan.removed.push(name);
             }
         }
@@ -312,9 +393,7 @@ impl Subscription {
 }
 
 /// Stands for a resource of which only the name is known, until its removal is announced.
-fn gone_resource(name: &ResourceName, subscription: &Subscription) -> Resource {
-    let key =
-        chancery_model::ResourceKey { type_url: subscription.type_url.clone(), name: name.clone() };
-    let draft = chancery_model::ResourceDraft::new(key, bytes::Bytes::new());
-    Resource::publish(&draft, Revision(0))
+fn gone_resource(type_url: &TypeUrl, name: &ResourceName) -> Arc<Resource> {
+    let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+    Arc::new(Resource::publish(&ResourceDraft::new(key, bytes::Bytes::new()), Revision(0)))
 }

@@ -6,8 +6,8 @@ use chancery_model::{ResourceName, Revision, TypeUrl, TypeVersion};
 use chancery_view::{Differ, Resources, TypeView, View};
 
 use crate::{
-    Config, Protocol, ProtocolError, Request, Response, StreamKind, SubscriptionStatus,
-    plan::Removals,
+    Config, Nack, Protocol, ProtocolError, Request, Response, StreamKind, SubscriptionStatus,
+    plan::{Moment, Release},
     response::size_of,
     subscription::{Names, Outstanding, Subscription},
 };
@@ -75,6 +75,17 @@ pub struct Session {
     last_nonce: u64,
 }
 
+/// What of a type may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// Everything.
+    Open,
+    /// What was asked for.
+    Asked,
+    /// Nothing.
+    Closed,
+}
+
 /// What looking at one type came to.
 enum Turn {
     /// A response.
@@ -138,13 +149,9 @@ impl Session {
             Request::Sotw(request) => subscription.on_sotw(request, &names, now)?,
             Request::Delta(request) => subscription.on_delta(request, &names, now)?,
         };
-        let verdict = answer.map(|answer| match subscription.nack() {
-            Some(nack) if !answer.accepted => Verdict::Nack {
-                version: nack.version.clone(),
-                code: nack.code,
-                message: nack.message.clone(),
-            },
-            _ => Verdict::Ack {
+        let verdict = answer.map(|answer| match answer.nack {
+            Some(Nack { version, code, message, .. }) => Verdict::Nack { version, code, message },
+            None => Verdict::Ack {
                 revision: answer.outstanding.revision,
                 waited_ms: now.saturating_sub(answer.outstanding.sent_at),
             },
@@ -183,10 +190,18 @@ impl Session {
         Ok(at)
     }
 
-    /// Something of this type that the session is interested in may have changed. O(types).
-    pub fn on_change(&mut self, type_url: &TypeUrl) {
-        if let Some(s) = self.subscriptions.iter_mut().find(|s| s.type_url == *type_url) {
-            s.dirty = true;
+    /// Something of this type has changed that the session is interested in: the resource or alias
+    /// `name`, or anything, for a wildcard.
+    pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
+        let mut subscriptions = self.subscriptions.iter_mut();
+        let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return };
+        match name {
+            Some(name) if !s.wildcard => {
+                if let Some((name, _)) = s.names.get_key_value(name) {
+                    s.stale.insert(name.clone());
+                }
+            }
+            _ => s.dirty |= s.wildcard,
         }
     }
 
@@ -225,28 +240,27 @@ impl Session {
             }
             return self.send_part(at, now);
         }
-        let removals = self.removals(at, now);
-        let release = removals == Removals::Announce && !subscription.lingering.is_empty();
-        if !subscription.has_work() && !release {
+        let release = self.release(at, now);
+        let releases = subscription.lingering.values().any(|held| release.allows(held));
+        if !subscription.has_work() && !releases {
             return Turn::Idle;
         }
         if waiting && !subscription.urgent {
             return Turn::Idle;
         }
-        if self.is_gated(at, now) {
-            let since = &mut self.subscriptions[at].gated_since;
-            *since = since.or(Some(now));
-            return Turn::Idle;
-        }
+        let what = self.gate(at, now);
         let subscription = &mut self.subscriptions[at];
-        subscription.gated_since = None;
+        subscription.gated_since = match what {
+            Gate::Open => None,
+            Gate::Asked | Gate::Closed => subscription.gated_since.or(Some(now)),
+        };
         let before = subscription.base.clone();
         let of_type = view.of_type(&subscription.type_url);
-        let touched = subscription.plan(&of_type, view.revision(), removals, differ);
-        let subscription = &mut self.subscriptions[at];
-        subscription.lingering_since = match subscription.lingering.is_empty() {
-            true => None,
-            false => subscription.lingering_since.or(Some(now)),
+        let moment = Moment { view: &of_type, revision: view.revision(), now };
+        let touched = match what {
+            Gate::Closed => return Turn::Idle,
+            Gate::Asked => subscription.plan_asked(moment),
+            Gate::Open => subscription.plan(moment, release, differ),
         };
         // Of a first type nothing else has been sent yet.
         if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
@@ -263,8 +277,21 @@ impl Session {
         let subscription = &mut self.subscriptions[at];
         let Some(mut train) = subscription.train.take() else { return Turn::Idle };
         let protocol = subscription.protocol;
-        let whole = protocol == Protocol::Sotw && subscription.properties.full_state;
-        let target = if whole { usize::MAX } else { self.config.response_bytes_target };
+        let target = match subscription.is_full_state() {
+            true => usize::MAX,
+            false => self.config.response_bytes_target,
+        };
+        if train.shrunk {
+            // SOTW-46, DELTA-28: names that were given up since.
+            let asked = train.resources.iter().filter(|resource| subscription.asks_for(resource));
+            let mut rest = Resources::default();
+            asked.for_each(|resource| rest.push(Arc::clone(resource)));
+            train.resources = rest;
+            train.shrunk = false;
+            if train.resources.is_empty() && train.removed.is_empty() && train.absent.is_empty() {
+                return Turn::Settled;
+            }
+        }
         let resources = train.resources.take_front(target, size_of(protocol));
         self.last_nonce += 1;
         let mut response = Response {
@@ -281,7 +308,8 @@ impl Session {
             nonce: self.last_nonce,
             sent_at: now,
             version: train.version.clone(),
-            revision: train.revision,
+            revision: train.covers,
+            resources: Some(response.resources.clone()),
         });
         if train.resources.is_empty() {
             // DELTA-53: additions before removals.
@@ -293,54 +321,70 @@ impl Session {
         Turn::Send(response)
     }
 
-    /// Whether a type has to wait until those that come before it are acknowledged (ADS-06), which it
-    /// does for a bounded time (ADS-22). What a client has just asked for does not wait (ADS-20,
-    /// ADS-26), unless it resumes: then it may hold routes to clusters that it has yet to get.
-    fn is_gated(&self, at: usize, now: u64) -> bool {
-        let subscription = &self.subscriptions[at];
+    /// What of a type may be sent now. Pushes wait until the types that come before it are
+    /// acknowledged (ADS-06), or at least sent (ADS-05), for a bounded time (ADS-22). What a client has
+    /// just asked for does not wait (ADS-20, ADS-26), unless it resumes: then it may hold routes to
+    /// clusters that it has yet to get.
+    fn gate(&self, at: usize, now: u64) -> Gate {
+        let s = &self.subscriptions[at];
         let timeout = self.config.ack_timeout_ms;
-        if self.kind.type_url.is_some()
-            || subscription.gated_since.is_some_and(|since| since + timeout <= now)
-        {
-            return false;
+        let expired = s.gated_since.is_some_and(|since| since + timeout <= now);
+        if self.kind.type_url.is_some() || expired {
+            return Gate::Open;
         }
-        let asked = subscription.urgent || subscription.answer_due;
-        if asked && !(subscription.resumed && subscription.last_nonce == 0) {
-            return false;
+        let others = |types: &'static [&'static str]| {
+            self.subscriptions.iter().filter(|other| types.contains(&other.type_url.as_str()))
+        };
+        let unanswered = others(s.properties.after).any(|other| !other.is_quiet(&self.config, now));
+        let unsent = others(s.properties.behind).any(Subscription::has_work);
+        if !unanswered && !unsent {
+            return Gate::Open;
         }
-        let after = subscription.properties.after;
-        let mut earlier =
-            self.subscriptions.iter().filter(|other| after.contains(&other.type_url.as_str()));
-        earlier.any(|other| !other.is_quiet(&self.config, now))
+        if unanswered && s.resumed && s.last_nonce == 0 {
+            return Gate::Closed;
+        }
+        // A first answer, and a full state, can only be given whole.
+        let asked = s.urgent || s.answer_due;
+        if asked && (s.answer_due || s.is_full_state()) {
+            return Gate::Open;
+        }
+        // What is sent again for a parent's sake goes to a client that is waiting for it.
+        match (asked || !unanswered) && !s.pending.is_empty() {
+            true => Gate::Asked,
+            false => Gate::Closed,
+        }
     }
 
-    /// Whether a type's removals may be announced now (ADS-08, ADS-09).
-    fn removals(&self, at: usize, now: u64) -> Removals {
-        let subscription = &self.subscriptions[at];
-        let referrers = subscription.properties.referrers;
-        if self.kind.type_url.is_some() || referrers.is_empty() {
-            return Removals::Announce;
+    /// Which of a type's removals may be announced now (ADS-08, ADS-09).
+    fn release(&self, at: usize, now: u64) -> Release {
+        let s = &self.subscriptions[at];
+        if self.kind.type_url.is_some() || s.properties.referrers.is_empty() {
+            return Release::ALL;
         }
-        if subscription.opened_at + self.config.resume_hold_ms > now {
-            return Removals::Hold;
+        if s.opened_at + self.config.resume_hold_ms > now {
+            return Release::Nothing;
+        }
+        let types = s.properties.referrers;
+        let referrers =
+            || self.subscriptions.iter().filter(|other| types.contains(&other.type_url.as_str()));
+        let rejected = referrers().any(|other| other.nack().is_some());
+        if rejected && s.lingering.len() <= self.config.held_removals_max {
+            return Release::Nothing;
         }
         let timeout = self.config.ack_timeout_ms;
-        let since = subscription.lingering_since.unwrap_or(now);
-        let referrers =
-            || self.subscriptions.iter().filter(|s| referrers.contains(&s.type_url.as_str()));
-        let rejected = referrers().any(Subscription::is_rejected);
-        if rejected && subscription.lingering.len() <= self.config.held_removals_max {
-            return Removals::Hold;
-        }
-        let moved =
-            since + timeout <= now || referrers().all(|other| other.is_quiet(&self.config, now));
         // gRPC learns of a new cluster from the route, and drops the old name once the new one works; it
         // is given the time that the referrers would have had (`clients.md` rule 4).
-        let dropped = subscription.wildcard
-            || subscription.protocol == Protocol::Delta
-            || since + 2 * timeout <= now
-            || referrers().all(|other| other.last_sent_at.is_none_or(|sent| sent + timeout <= now));
-        if moved && dropped { Removals::Announce } else { Removals::Hold }
+        let drops = !s.wildcard && s.protocol == Protocol::Sotw;
+        let recent =
+            |other: &Subscription| other.last_sent_at.is_some_and(|sent| sent + timeout > now);
+        if drops && referrers().any(recent) {
+            return Release::UpTo { revision: Revision(0), since: now.saturating_sub(2 * timeout) };
+        }
+        let reached = referrers().map(|other| other.reached(&self.config, now)).min();
+        Release::UpTo {
+            revision: reached.unwrap_or(Revision(u64::MAX)),
+            since: now.saturating_sub(3 * timeout),
+        }
     }
 
     /// ADS-11: a client that gets a changed parent finishes warming it only when it gets the children
@@ -381,14 +425,15 @@ impl Session {
         }
         let timeout = self.config.ack_timeout_ms;
         let deadlines = self.subscriptions.iter().flat_map(|s| {
+            let oldest = s.lingering.values().map(|held| held.since).min();
             let held =
                 (!s.lingering.is_empty()).then_some(s.opened_at + self.config.resume_hold_ms);
             [
                 s.outstanding.back().map(|sent| sent.sent_at + timeout),
                 s.last_sent_at.map(|sent| sent + timeout),
                 s.gated_since.map(|since| since + timeout),
-                s.lingering_since.map(|since| since + timeout),
-                s.lingering_since.map(|since| since + 2 * timeout),
+                oldest.map(|since| since + 2 * timeout),
+                oldest.map(|since| since + 3 * timeout),
                 held,
             ]
         });

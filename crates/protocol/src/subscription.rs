@@ -9,7 +9,7 @@ use chancery_model::{
     Resource, ResourceName, Revision, TypeUrl, TypeVersion, Version,
     types::{Properties, properties},
 };
-use chancery_view::TypeView;
+use chancery_view::{Resources, TypeView};
 
 use crate::{
     Config, DeltaRequest, ErrorDetail, Interest, Nack, Protocol, ProtocolError, SotwRequest,
@@ -19,18 +19,45 @@ use crate::{
 /// Most unanswered responses that are remembered; an answer to an older one is taken for a stale one.
 const OUTSTANDING_MAX: usize = 256;
 
+/// Of so many unanswered responses it is remembered what is in them.
+const CONTENTS_MAX: usize = 32;
+
 /// The name that asks for everything (SOTW-60, DELTA-30).
 const WILDCARD: &str = "*";
 
 /// What the client was last told of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Held {
     /// Nothing yet.
     Nothing,
     /// That there is no such resource.
     Absent,
-    /// This version.
+    /// Nothing on this stream; it says that it has this version.
     Version(Version),
+    /// This resource.
+    Sent(Arc<Resource>),
+}
+
+impl Held {
+    /// The version that the client has.
+    pub(crate) fn version(&self) -> Option<Version> {
+        match self {
+            Self::Nothing | Self::Absent => None,
+            Self::Version(version) => Some(*version),
+            Self::Sent(resource) => Some(resource.version()),
+        }
+    }
+}
+
+/// A resource that is gone, until its removal is announced.
+#[derive(Debug, Clone)]
+pub(crate) struct Lingering {
+    /// As the client has it.
+    pub(crate) resource: Arc<Resource>,
+    /// The revision at which it was found to be gone.
+    pub(crate) revision: Revision,
+    /// When that was.
+    pub(crate) since: u64,
 }
 
 /// A response that was not answered yet.
@@ -39,14 +66,18 @@ pub(crate) struct Outstanding {
     pub(crate) nonce: u64,
     pub(crate) sent_at: u64,
     pub(crate) version: TypeVersion,
+    /// With it, the client has everything up to this revision.
     pub(crate) revision: Revision,
+    /// What it carries; `None` if that is too long ago to be remembered.
+    pub(crate) resources: Option<Resources>,
 }
 
 /// The client's word on a response.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) outstanding: Outstanding,
-    pub(crate) accepted: bool,
+    /// The rejection, if it is one.
+    pub(crate) nack: Option<Nack>,
 }
 
 /// What one stream asks for of one type, and what it was sent.
@@ -66,7 +97,8 @@ pub(crate) struct Subscription {
     named: bool,
     /// The names it asks for.
     pub(crate) names: BTreeMap<ResourceName, Held>,
-    /// The view that the client was brought to; `None` before the first time.
+    /// The view that a wildcard was brought to; `None` before the first time, and for names, of which
+    /// each remembers what it was sent: so that no old state is kept for a few of its resources.
     pub(crate) base: Option<TypeView>,
     /// What a client said it holds when it asked for everything; used up by the first plan. `None` as
     /// a version: one that this cluster never gave.
@@ -77,12 +109,12 @@ pub(crate) struct Subscription {
     pub(crate) urgent: bool,
     /// The opening request is answered even with nothing.
     pub(crate) answer_due: bool,
-    /// Something it is interested in may have changed.
+    /// Anything it is interested in may have changed.
     pub(crate) dirty: bool,
+    /// Names that may have changed.
+    pub(crate) stale: BTreeSet<ResourceName>,
     /// Resources that are gone, whose removal waits for what refers to them (ADS-08).
-    pub(crate) lingering: BTreeMap<ResourceName, Arc<Resource>>,
-    /// Since when there are any.
-    pub(crate) lingering_since: Option<u64>,
+    pub(crate) lingering: BTreeMap<ResourceName, Lingering>,
     /// Since when it waits for types that come before it.
     pub(crate) gated_since: Option<u64>,
     /// The rest of a state that did not fit into one response.
@@ -97,9 +129,16 @@ pub(crate) struct Subscription {
     pub(crate) repeat_due: bool,
     pub(crate) sent: Option<TypeVersion>,
     acked: Option<TypeVersion>,
+    /// The last rejection, as long as it stands.
     nack: Option<Nack>,
+    /// Resources that were in rejected responses, and are still what the client was last sent.
+    rejected: Vec<Arc<Resource>>,
+    /// A response was rejected of which it does not matter, or is not known, what was in it.
+    rejects_state: bool,
     /// The client has acknowledged everything up to here.
     pub(crate) settled_revision: Revision,
+    /// The client was sent everything up to here.
+    pub(crate) planned_revision: Revision,
 }
 
 impl Subscription {
@@ -119,8 +158,8 @@ impl Subscription {
             urgent: false,
             answer_due: false,
             dirty: false,
+            stale: BTreeSet::new(),
             lingering: BTreeMap::new(),
-            lingering_since: None,
             gated_since: None,
             train: None,
             outstanding: VecDeque::new(),
@@ -131,7 +170,10 @@ impl Subscription {
             sent: None,
             acked: None,
             nack: None,
+            rejected: Vec::new(),
+            rejects_state: false,
             settled_revision: Revision(0),
+            planned_revision: Revision(0),
         }
     }
 
@@ -158,15 +200,12 @@ impl Subscription {
         // the same (SOTW-35): the client's later ACK repeats them, and then nothing is new in it.
         let current = nonce == Some(self.last_nonce);
         let (added, removed) = self.set_names(&request.resource_names, shared)?;
-        let answer = match nonce {
-            Some(nonce) if current && !first => {
-                let answered = self.outstanding.iter().any(|sent| sent.nonce == nonce);
-                // The last response answers for those before it.
-                let last = self.outstanding.pop_back();
-                self.outstanding.clear();
-                last.filter(|_| answered)
-            }
-            _ => None,
+        // The last response answers for those before it; an earlier one may still be rejected.
+        let at = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce && !first);
+        let answer = match at {
+            Some(_) if current => self.outstanding.drain(..).next_back(),
+            Some(at) => self.outstanding.remove(at),
+            None => None,
         };
         let repeated = current && answer.is_none() && !added && !removed;
         if repeated && request.error_detail.is_none() && std::mem::take(&mut self.repeat_due) {
@@ -179,8 +218,9 @@ impl Subscription {
         }
         // SOTW-37: an empty nonce is a fresh subscription, not a stale one.
         self.urgent |= added && (current || first || request.response_nonce.is_empty());
-        Ok(answer
-            .map(|outstanding| self.on_answer(outstanding, request.error_detail.as_ref(), now)))
+        let answer = answer.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
+        self.review_rejections();
+        Ok(answer)
     }
 
     /// Replaces the list of names (SOTW-40, SOTW-60 to -67). Says whether some were added, and whether
@@ -195,6 +235,9 @@ impl Subscription {
         let asked = legacy || list.iter().any(|name| name == WILDCARD);
         let wildcard = self.wildcard_allowed() && asked;
         let started = wildcard && !self.wildcard;
+        if self.wildcard && !wildcard {
+            self.remember_names();
+        }
         if wildcard != self.wildcard {
             self.wildcard = wildcard;
             shared.note(Interest::wildcard(&self.type_url, wildcard));
@@ -203,6 +246,7 @@ impl Subscription {
             (self.base, self.answer_due, self.dirty) = (None, true, true);
         }
         if !wildcard {
+            self.base = None;
             self.lingering.retain(|name, _| list.iter().any(|wanted| wanted == name.as_str()));
         }
         let mut fresh = BTreeSet::new();
@@ -225,11 +269,14 @@ impl Subscription {
                 self.forget(name, shared);
             }
         }
-        shared.check_count(self.names.len() + fresh.len())?;
         let added = started || !fresh.is_empty();
         for name in fresh {
             self.ask(name, shared);
         }
+        if !self.wildcard && self.names.is_empty() {
+            self.answer_due = false;
+        }
+        shared.check_count(self.names.len())?;
         Ok((added, removed))
     }
 
@@ -254,7 +301,6 @@ impl Subscription {
             .filter(|name| !name.is_empty() && *name != WILDCARD)
             .map(|name| shared.name(name))
             .collect::<Result<_, _>>()?;
-        shared.check_count(self.names.len() + subscribe.len())?;
         // The wildcard first: a name that is given up for it is given up beside it.
         if star_off && self.wildcard {
             self.end_wildcard(shared);
@@ -283,7 +329,10 @@ impl Subscription {
         // A client takes responses in order: one that it passed over in silence stays so.
         let at = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce);
         let answered = at.and_then(|at| self.outstanding.drain(..=at).next_back());
-        Ok(answered.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now)))
+        let answer = answered.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
+        self.review_rejections();
+        shared.check_count(self.names.len())?;
+        Ok(answer)
     }
 
     /// Takes what the client says it holds (DELTA-22, -46, -57 to -59).
@@ -304,10 +353,11 @@ impl Subscription {
             let name = shared.name(name)?;
             let version = Version::parse(version);
             if implied {
-                let held = version.map_or(Held::Nothing, Held::Version);
                 shared.note(Interest::Name(self.type_url.clone(), name.clone()));
+                let held = version.map_or(Held::Nothing, Held::Version);
+                let check = if held == Held::Nothing { &mut self.pending } else { &mut self.stale };
+                check.insert(name.clone());
                 self.names.insert(name.clone(), held);
-                self.dirty = true;
             }
             self.known.insert(name, version);
         }
@@ -317,10 +367,8 @@ impl Subscription {
     fn start_wildcard(&mut self, shared: &Names<'_>) {
         self.wildcard = true;
         shared.note(Interest::wildcard(&self.type_url, true));
-        let held = self.names.iter().filter_map(|(name, held)| match held {
-            Held::Version(version) => Some((name.clone(), Some(*version))),
-            Held::Nothing | Held::Absent => None,
-        });
+        let held = self.names.iter();
+        let held = held.filter_map(|(name, held)| Some((name.clone(), Some(held.version()?))));
         self.known.extend(held);
         (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
     }
@@ -330,13 +378,8 @@ impl Subscription {
         self.wildcard = false;
         shared.note(Interest::wildcard(&self.type_url, false));
         self.answer_due = false;
-        for (name, held) in &mut self.names {
-            let resource = self.base.as_ref().and_then(|base| base.get(name.as_str()));
-            *held = match (resource, self.lingering.get(name)) {
-                (Some(resource), _) | (None, Some(resource)) => Held::Version(resource.version()),
-                (None, None) => *held,
-            };
-        }
+        self.remember_names();
+        self.base = None;
         // The client drops what it does not name, and with it what it said it holds.
         self.lingering.retain(|name, _| self.names.contains_key(name));
         self.known.retain(|name, _| self.names.contains_key(name));
@@ -344,6 +387,18 @@ impl Subscription {
         // A state that was not sent to its end: what is left of it is no longer asked for.
         if self.train.take().is_some() {
             self.pending.extend(self.names.keys().cloned());
+        }
+    }
+
+    /// What the wildcard brought of the names that stay.
+    fn remember_names(&mut self) {
+        let Self { names, base, lingering, .. } = self;
+        for (name, held) in names {
+            let resource = base.as_ref().and_then(|base| base.get(name.as_str()));
+            let resource = resource.or_else(|| Some(&lingering.get(name)?.resource));
+            if let Some(resource) = resource {
+                *held = Held::Sent(Arc::clone(resource));
+            }
         }
     }
 
@@ -361,6 +416,10 @@ impl Subscription {
         shared.note(Interest::NoName(self.type_url.clone(), name.clone()));
         self.names.remove(name);
         self.pending.remove(name);
+        self.stale.remove(name);
+        if let Some(train) = &mut self.train {
+            train.shrunk = true;
+        }
         if !self.wildcard {
             self.known.remove(name);
             self.lingering.remove(name);
@@ -371,26 +430,60 @@ impl Subscription {
 
     /// Records an ACK or a NACK (SOTW-20, SOTW-28).
     fn on_answer(&mut self, sent: Outstanding, error: Option<&ErrorDetail>, now: u64) -> Answer {
-        match error {
-            None => {
-                self.acked = Some(sent.version.clone());
-                if self.outstanding.is_empty() {
-                    // An ACK of another part of the same state does not take a rejection back.
-                    let whole = self.protocol == Protocol::Sotw && self.properties.full_state;
-                    self.nack.take_if(|nack| whole || nack.version != sent.version);
-                    self.settled_revision = self.settled_revision.max(sent.revision);
-                }
+        let Some(error) = error else {
+            self.acked = Some(sent.version.clone());
+            self.rejects_state = false;
+            if self.outstanding.is_empty() {
+                self.settled_revision = self.settled_revision.max(sent.revision);
             }
-            Some(error) => {
-                self.nack = Some(Nack {
-                    version: sent.version.clone(),
-                    code: error.code,
-                    message: error.message.clone(),
-                    at_ms: now,
-                });
+            return Answer { outstanding: sent, nack: None };
+        };
+        let nack = Nack {
+            version: sent.version.clone(),
+            code: error.code,
+            message: error.message.clone(),
+            at_ms: now,
+        };
+        self.nack = Some(nack.clone());
+        let full_state = self.protocol == Protocol::Sotw && self.properties.full_state;
+        match &sent.resources {
+            Some(resources) if !full_state && !resources.is_empty() => {
+                self.rejected.extend(resources.iter().cloned());
             }
+            _ => self.rejects_state = true,
         }
-        Answer { outstanding: sent, accepted: error.is_none() }
+        Answer { outstanding: sent, nack: Some(nack) }
+    }
+
+    /// Drops rejections that stand no longer. One stands until the client has acknowledged what replaces
+    /// it, or it has been deleted or given up.
+    pub(crate) fn review_rejections(&mut self) {
+        if self.nack.is_none() {
+            return;
+        }
+        let mut rejected = std::mem::take(&mut self.rejected);
+        rejected.retain(|resource| {
+            let sent = self.sent_of(resource);
+            let unanswered = self.train.is_some() || !self.outstanding.is_empty();
+            sent.is_some_and(|sent| sent == resource || unanswered)
+        });
+        self.rejected = rejected;
+        let asks = self.wildcard || !self.names.is_empty();
+        if !asks || (self.rejected.is_empty() && !self.rejects_state) {
+            (self.nack, self.rejects_state) = (None, false);
+        }
+    }
+
+    /// What the client was last sent in the place of a resource.
+    fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
+        if self.wildcard {
+            return self.base.as_ref()?.get(resource.name().as_str());
+        }
+        let mut names = std::iter::once(resource.name()).chain(resource.aliases());
+        names.find_map(|name| match self.names.get(name)? {
+            Held::Sent(sent) => Some(sent),
+            Held::Nothing | Held::Absent | Held::Version(_) => None,
+        })
     }
 
     /// Records that a response was sent.
@@ -401,6 +494,10 @@ impl Subscription {
         if self.outstanding.len() == OUTSTANDING_MAX {
             self.outstanding.pop_front();
         }
+        // Remembering what is in a response keeps its resources alive.
+        if let Some(old) = self.outstanding.iter_mut().rev().nth(CONTENTS_MAX) {
+            old.resources = None;
+        }
         self.outstanding.push_back(sent);
     }
 
@@ -408,16 +505,15 @@ impl Subscription {
         self.nack.as_ref()
     }
 
-    /// The client uses older resources than it was sent, because it rejected those.
-    pub(crate) fn is_rejected(&self) -> bool {
-        self.nack.is_some() && (self.wildcard || !self.names.is_empty())
-    }
-
     // === what it is waiting for ===
 
     /// Something is to be sent, as far as is known without looking.
     pub(crate) fn has_work(&self) -> bool {
-        self.dirty || self.answer_due || !self.pending.is_empty() || self.train.is_some()
+        self.dirty
+            || self.answer_due
+            || !self.stale.is_empty()
+            || !self.pending.is_empty()
+            || self.train.is_some()
     }
 
     /// An answer is being waited for, and not for too long yet.
@@ -430,16 +526,28 @@ impl Subscription {
         !self.has_work() && !self.awaits_answer(config, now)
     }
 
+    /// The client has, or was given time to take, everything up to this revision.
+    pub(crate) fn reached(&self, config: &Config, now: u64) -> Revision {
+        if self.is_quiet(config, now) && self.lingering.is_empty() {
+            Revision(u64::MAX)
+        } else if self.train.is_some() || self.awaits_answer(config, now) {
+            self.settled_revision
+        } else {
+            self.planned_revision
+        }
+    }
+
     /// Whether the client was sent the resource of this name.
     pub(crate) fn holds(&self, name: &ResourceName) -> bool {
-        match self.names.get(name) {
-            Some(Held::Version(_)) => true,
-            _ => {
-                let full = self.protocol == Protocol::Sotw && self.properties.full_state;
-                let covered = self.wildcard || (full && self.names.contains_key(name));
-                covered && self.base.as_ref().is_some_and(|base| base.get(name.as_str()).is_some())
-            }
-        }
+        let covered = self.wildcard
+            && self.base.as_ref().is_some_and(|base| base.get(name.as_str()).is_some());
+        covered || matches!(self.names.get(name), Some(Held::Sent(_)))
+    }
+
+    /// Whether the client asks for the resource, by its name or by an alias.
+    pub(crate) fn asks_for(&self, resource: &Resource) -> bool {
+        let mut all = std::iter::once(resource.name()).chain(resource.aliases());
+        self.wildcard || all.any(|name| self.names.contains_key(name))
     }
 
     pub(crate) fn status(&self) -> SubscriptionStatus {

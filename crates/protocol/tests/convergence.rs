@@ -157,8 +157,9 @@ impl World {
         let next = self.state.apply(&transaction).state;
         let before = std::mem::replace(&mut self.state, next);
         for delta in chancery_view::changed_collections(&self.differ, &before, &self.state) {
-            if self.scopes.contains(&delta.to().scope) {
-                self.session.on_change(&delta.to().type_url);
+            if self.scopes.contains(delta.scope()) {
+                self.session.on_change(delta.type_url(), None);
+                delta.names().for_each(|n| self.session.on_change(delta.type_url(), Some(n)));
             }
         }
     }

@@ -2,14 +2,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
 };
 
-use chancery_model::{Collection, Resource, ResourceName};
+use chancery_model::{Collection, Resource, ResourceName, ScopeName, TypeUrl};
 use walk::items;
 
-/// How many differences are kept. Each belongs to a step (from, to) of one collection; sessions
-/// that keep up are all at the same few steps.
+/// How many differences are kept at most. Each belongs to a step (from, to) of one collection; sessions
+/// that keep up are all at the same few steps. One whose ends nobody holds is dropped with the next
+/// commit.
 const KEPT_MAX: usize = 64;
 
 /// A collection of fewer resources than this is listed anew each time: it would only push out what
@@ -17,31 +18,46 @@ const KEPT_MAX: usize = 64;
 const LISTED_MIN: usize = 32;
 
 /// How one collection changed between two states.
+///
+/// It refers to what changed and to nothing else: an old state is kept alive by who still needs it,
+/// never by a difference.
 #[derive(Debug)]
 pub struct LayerDelta {
-    /// Held so that the pointers that identify the step stay unique while it is kept.
-    from: Option<Arc<Collection>>,
-    to: Arc<Collection>,
+    scope: ScopeName,
+    type_url: TypeUrl,
     changed: Arc<[Arc<Resource>]>,
     removed: Arc<[Arc<Resource>]>,
+    /// Aliases that the changed resources had before.
+    old_aliases: Box<[ResourceName]>,
 }
 
 impl LayerDelta {
     fn new(from: Option<&Arc<Collection>>, to: &Arc<Collection>) -> Self {
         let (changed, removed) = items(from.map(|from| &from.resources), &to.resources);
-        Self { from: from.cloned(), to: Arc::clone(to), changed, removed }
+        let aliased = from.filter(|from| !from.aliases.is_empty());
+        let before = aliased.into_iter().flat_map(|from| {
+            changed.iter().filter_map(|resource| from.resources.get(resource.name()))
+        });
+        let old_aliases = before.flat_map(|old| old.aliases().iter().cloned()).collect();
+        Self {
+            scope: to.scope.clone(),
+            type_url: to.type_url.clone(),
+            changed,
+            removed,
+            old_aliases,
+        }
     }
 
-    /// The collection as it was; `None` for "not there".
+    /// The scope of the collection.
     #[must_use]
-    pub fn from(&self) -> Option<&Arc<Collection>> {
-        self.from.as_ref()
+    pub fn scope(&self) -> &ScopeName {
+        &self.scope
     }
 
-    /// The collection as it is.
+    /// The type of the collection.
     #[must_use]
-    pub fn to(&self) -> &Arc<Collection> {
-        &self.to
+    pub fn type_url(&self) -> &TypeUrl {
+        &self.type_url
     }
 
     /// Resources that are new or have another version, by name.
@@ -58,13 +74,9 @@ impl LayerDelta {
 
     /// Every name under which something changed, aliases too: those of before and those of now.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
-        let aliased = self.from.as_ref().filter(|from| !from.aliases.is_empty());
-        let before = aliased.into_iter().flat_map(|from| {
-            self.changed.iter().filter_map(|resource| from.resources.get(resource.name()))
-        });
         let now = self.changed.iter().chain(self.removed.iter());
         now.flat_map(|resource| std::iter::once(resource.name()).chain(resource.aliases()))
-            .chain(before.flat_map(|old| old.aliases()))
+            .chain(&self.old_aliases)
     }
 
     /// Number of resources that changed or are gone.
@@ -86,10 +98,19 @@ type Step = (usize, usize);
 /// A difference that is there or being found.
 type Slot = Arc<OnceLock<Arc<LayerDelta>>>;
 
+/// A step that somebody may ask for again: as long as both of its ends are in use.
+#[derive(Debug)]
+struct Entry {
+    /// A weak reference keeps the address from being used again, and nothing else.
+    from: Option<Weak<Collection>>,
+    to: Weak<Collection>,
+    slot: Slot,
+    used: u64,
+}
+
 #[derive(Debug, Default)]
 struct Kept {
-    /// With the time of the last use.
-    by_step: HashMap<Step, (u64, Slot)>,
+    by_step: HashMap<Step, Entry>,
     clock: u64,
 }
 
@@ -114,33 +135,41 @@ impl Differ {
         if from.is_none() && to.resources.len() < LISTED_MIN {
             return Arc::new(LayerDelta::new(from, to));
         }
-        let step = (from.map_or(0, address), address(to));
-        let slot = {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.slot(step)
-        };
-        // An entry is found by pointers that it keeps alive, so they can not have been reused; one
-        // that another caller is just filling is for the same step, whose collections it holds too.
+        let slot = self.kept.lock().unwrap_or_else(PoisonError::into_inner).slot(from, to);
         Arc::clone(slot.get_or_init(|| Arc::new(LayerDelta::new(from, to))))
     }
 }
 
 impl Kept {
-    fn slot(&mut self, step: Step) -> Slot {
+    fn slot(&mut self, from: Option<&Arc<Collection>>, to: &Arc<Collection>) -> Slot {
         self.clock += 1;
-        if let Some((used, slot)) = self.by_step.get_mut(&step) {
-            *used = self.clock;
-            return Arc::clone(slot);
+        let step = (from.map_or(0, address), address(to));
+        if let Some(entry) = self.by_step.get_mut(&step) {
+            entry.used = self.clock;
+            return Arc::clone(&entry.slot);
         }
+        self.by_step.retain(|_, entry| entry.is_in_use());
         if self.by_step.len() >= KEPT_MAX
-            && let Some(oldest) =
-                self.by_step.iter().min_by_key(|(_, (used, _))| *used).map(|(step, _)| *step)
+            && let Some(oldest) = self.by_step.iter().min_by_key(|(_, entry)| entry.used)
         {
+            let oldest = *oldest.0;
             self.by_step.remove(&oldest);
         }
-        let slot = Slot::default();
-        self.by_step.insert(step, (self.clock, Arc::clone(&slot)));
+        let entry = Entry {
+            from: from.map(Arc::downgrade),
+            to: Arc::downgrade(to),
+            slot: Slot::default(),
+            used: self.clock,
+        };
+        let slot = Arc::clone(&entry.slot);
+        self.by_step.insert(step, entry);
         slot
+    }
+}
+
+impl Entry {
+    fn is_in_use(&self) -> bool {
+        self.to.strong_count() > 0 && self.from.as_ref().is_none_or(|from| from.strong_count() > 0)
     }
 }
 

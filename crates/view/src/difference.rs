@@ -42,7 +42,7 @@ pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference
             }
             let delta = differ.delta(old, layer);
             let others = others(from, to, layer);
-            let here = contested_names(&delta, &others);
+            let here = contested_names(&delta, old, layer, &others);
             if here.is_empty() {
                 out.changed.push_shared(delta.changed());
                 out.removed.extend(delta.removed().iter().cloned());
@@ -97,7 +97,12 @@ fn others<'a>(
 
 /// Names of the delta that another layer holds as well. O(min(d, size of the other layer) · log M)
 /// for each other layer.
-fn contested_names(delta: &LayerDelta, others: &[&Arc<Collection>]) -> BTreeSet<ResourceName> {
+fn contested_names(
+    delta: &LayerDelta,
+    from: Option<&Arc<Collection>>,
+    to: &Collection,
+    others: &[&Arc<Collection>],
+) -> BTreeSet<ResourceName> {
     let mut names = BTreeSet::new();
     for other in others {
         if delta.len() <= other.resources.len() {
@@ -106,8 +111,8 @@ fn contested_names(delta: &LayerDelta, others: &[&Arc<Collection>]) -> BTreeSet<
             names.extend(held.cloned());
         } else {
             let here = |name: &&ResourceName| {
-                delta.to().resources.contains_key(*name)
-                    || delta.from().is_some_and(|from| from.resources.contains_key(*name))
+                to.resources.contains_key(*name)
+                    || from.is_some_and(|from| from.resources.contains_key(*name))
             };
             names.extend(other.resources.keys().filter(here).cloned());
         }

@@ -147,7 +147,7 @@ proptest! {
             let found: BTreeSet<(String, String)> = changed_collections(&differ, &state, &next)
                 .iter()
                 .flat_map(|delta| {
-                    let scope = delta.to().scope.to_string();
+                    let scope = delta.scope().to_string();
                     delta.names().map(move |n| (scope.clone(), n.to_string())).collect::<Vec<_>>()
                 })
                 .collect();
@@ -209,4 +209,23 @@ fn views_over_one_scope_share_its_difference() {
     };
     assert_eq!(body(&one), body(&two), "the very same bytes");
     assert_eq!(one.changed.len(), 1);
+}
+
+/// Design 4.3: a difference keeps no old state alive, however many there have been.
+#[test]
+fn old_states_are_let_go() {
+    let differ = Differ::new();
+    let body = |n: u8| transaction(&(0..40).map(|name| Op::Put(0, name, n)).collect::<Vec<_>>());
+    let mut state = State::new(Incarnation(1)).apply(&body(0)).state;
+    let mut old = Vec::new();
+    for n in 1..10 {
+        let next = state.apply(&body(n)).state;
+        assert_eq!(changed_collections(&differ, &state, &next).len(), 1);
+        let resources = &state.collection(&scope(0), &cluster()).unwrap().resources;
+        old.extend(resources.values().map(std::sync::Arc::downgrade));
+        state = next;
+    }
+    // The last step may be kept until the next one is asked for.
+    let alive = old.iter().filter(|resource| resource.strong_count() > 0).count();
+    assert_eq!(alive, 0, "of {}", old.len());
 }

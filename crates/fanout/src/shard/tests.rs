@@ -340,7 +340,7 @@ fn changed_assignments_move_nodes_by_the_difference() {
         desk.ack(client, &first[0]);
     }
     desk.settle();
-    desk.assign("blue", "n3", &["default", "blue"]);
+    desk.assign("blue", "n3", &["blue", "default"]);
     // A commit right behind it, before the shard has come to all sessions.
     desk.put("blue", CLUSTER, &[("d", "1")]);
     for (n, client) in clients.iter_mut().enumerate() {

@@ -519,3 +519,180 @@ fn routes_asked_for_again_are_answered() {
         ",
     );
 }
+
+/// ADS-08, `clients.md` rule 9: a client that never acknowledges clusters gets the routes before the
+/// removal all the same.
+#[test]
+fn silence_about_clusters_does_not_turn_the_order_round() {
+    for (protocol, route, all, done) in [(Delta, "+r", "n=1", "-a"), (Sotw, "r", "n=1 a=1", "n=1")]
+    {
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit CDS/a=1 RDS/r=a
+                -> CDS
+                <- CDS a=1
+                ack CDS
+                -> RDS {route}
+                <- RDS r=a
+                ack RDS
+                wait 10000
+                commit CDS/n=1 RDS/r=n -CDS/a
+                <- CDS {all}
+                wait 5000
+                <- RDS r=n
+                wait 100
+                ack RDS
+                <- CDS {done}
+                "
+            ),
+        );
+    }
+}
+
+/// ADS-08: each removal waits for its own referrers, not for those of an earlier one.
+#[test]
+fn removals_wait_each_for_its_own() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1 RDS/r=a
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        -> RDS +r
+        <- RDS r=a
+        ack RDS
+        wait 10000
+        commit RDS/r=b -CDS/a
+        <- RDS r=b
+        wait 4500
+        commit CDS/n=1 RDS/r=n -CDS/b
+        <- CDS n=1
+        ack CDS
+        ack RDS
+        <- CDS -a
+        ack CDS
+        <- RDS r=n
+        ack RDS
+        <- CDS -b
+        ",
+    );
+}
+
+/// ADS-06, CLI-E-03: asking for one route does not let another overtake its cluster.
+#[test]
+fn asking_for_one_route_does_not_let_another_through() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a RDS/s=1
+        -> CDS
+        <- CDS a=1
+        -> RDS +r
+        <- RDS r=a
+        ack CDS
+        ack RDS
+        commit CDS/x=1
+        <- CDS x=1
+        commit CDS/c=1 RDS/r=c
+        -> RDS +s
+        <- RDS s=1
+        ack RDS
+        ack CDS
+        <- CDS c=1
+        ack CDS
+        <- RDS r=c
+        ",
+    );
+}
+
+/// ADS-03, ADS-05: endpoints do not overtake a change of their cluster in the same commit; the ACK of an
+/// earlier cluster, which Envoy holds back for its endpoints, is not waited for.
+#[test]
+fn endpoints_do_not_overtake_their_cluster() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1 CDS/x=1>EDS/x EDS/x=1
+        -> CDS
+        <- CDS a=1 x=1
+        -> EDS +a,x
+        <- EDS a=1 x=1
+        ack CDS
+        ack EDS
+        commit CDS/x=2>EDS/x
+        <- CDS x=2
+        <- EDS x=1
+        ack EDS
+        commit CDS/a=2>EDS/a EDS/a=2
+        ack CDS
+        <- CDS a=2
+        <- EDS a=2
+        ",
+    );
+}
+
+/// ADS-09, SOTW-28: an ACK for another resource does not take a rejection back.
+#[test]
+fn a_rejection_outlives_acks_of_other_resources() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a RDS/s=1
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> RDS +r,s
+        <- RDS r=a s=1
+        ack RDS
+        wait 10000
+        commit RDS/r=bad -CDS/a
+        <- RDS r=bad
+        nack RDS
+        commit RDS/s=2
+        <- RDS s=2
+        ack RDS
+        wait 60000
+        commit RDS/r=good
+        <- RDS r=good
+        ack RDS
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-09, ADS-22: a rejected route that is deleted, or given up, holds nothing back any more.
+#[test]
+fn a_rejection_ends_with_its_resource() {
+    for end in ["commit -RDS/r", "-> RDS s @2"] {
+        check(
+            Sotw,
+            "",
+            &format!(
+                "
+                commit CDS/a=1 CDS/k=1 RDS/r=a RDS/s=1
+                -> CDS
+                <- CDS a=1 k=1
+                ack CDS
+                -> RDS r,s
+                <- RDS r=a s=1
+                ack RDS
+                wait 10000
+                commit RDS/r=bad -CDS/a
+                <- RDS r=bad
+                nack RDS
+                wait 20000
+                {end}
+                <- CDS k=1
+                "
+            ),
+        );
+    }
+}

@@ -536,3 +536,66 @@ fn other_scopes_are_the_smallest_change() {
         ",
     );
 }
+
+/// DELTA-47, DELTA-63: Envoy lists an unknown virtual host among what it holds; it is told once.
+#[test]
+fn an_unknown_virtual_host_that_is_listed_is_said_once() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1
+        -> VHDS +*,r/x irv=r/x@none
+        <- VHDS r/v=1 ~r/x
+        ",
+    );
+}
+
+/// DELTA-47: a name that has become an alias is removed in a response of its own.
+#[test]
+fn a_name_that_became_an_alias_is_removed_apart() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1 VHDS/r/d=1
+        -> VHDS
+        <- VHDS r/d=1 r/v=1
+        ack VHDS
+        commit VHDS/r/v=2|r/d -VHDS/r/d
+        <- VHDS r/v=2
+        ack VHDS
+        <- VHDS -r/d
+        ",
+    );
+}
+
+/// DELTA-42: a resource that was asked for by an alias is removed by its name, and by the alias.
+#[test]
+fn a_removal_names_the_resource_itself() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1|r/a.test
+        -> VHDS +r/a.test
+        <- VHDS r/v=1
+        ack VHDS
+        commit -VHDS/r/v
+        <- VHDS -r/v -r/a.test
+        ",
+    );
+}
+
+/// DELTA-46: what a client lists in a version that is none of ours, and is gone, is told.
+#[test]
+fn what_is_listed_in_an_unreadable_version_is_told_too() {
+    check(
+        Delta,
+        "EDS",
+        "
+        -> EDS irv=gone@abc
+        <- EDS -gone
+        ",
+    );
+}

@@ -640,3 +640,44 @@ fn an_opaque_type_is_served_by_name() {
         ",
     );
 }
+
+/// SOTW-46: names that are given up while a state is being sent in parts are not sent.
+#[test]
+fn parts_of_what_was_given_up_are_not_sent() {
+    let config = chancery_protocol::Config {
+        response_bytes_target: 200,
+        ..chancery_protocol::Config::DEFAULTS
+    };
+    crate::world::check_with(
+        Sotw,
+        "",
+        config,
+        "
+        commit EDS/a=1 EDS/b=1 EDS/c=1 EDS/d=1 EDS/e=1 EDS/f=1
+        -> EDS a,b,c,d,e,f
+        <- EDS a=1 b=1
+        -> EDS a,f @1
+        <- EDS f=1
+        -> EDS @2
+        ",
+    );
+}
+
+/// SOTW-47: a wildcard that was given up before it was answered is not answered.
+#[test]
+fn a_wildcard_given_up_at_once_is_not_answered() {
+    use chancery_protocol::{Config, Request, Session, SotwRequest, StreamKind};
+    let kind = StreamKind { protocol: Sotw, type_url: None };
+    let mut session = Session::new(kind, std::sync::Arc::new(Config::DEFAULTS));
+    let state = chancery_model::State::new(chancery_model::Incarnation(1));
+    let view = chancery_view::View::resolve(&state, &[]);
+    for names in [vec![], vec!["a".to_owned()], vec![]] {
+        let request = Request::Sotw(SotwRequest {
+            type_url: chancery_model::types::CLUSTER.to_owned(),
+            resource_names: names,
+            ..SotwRequest::default()
+        });
+        session.on_request(request, Some(&view), 1).unwrap();
+    }
+    assert!(session.poll(Some(&view), &chancery_view::Differ::new(), 1).is_none());
+}

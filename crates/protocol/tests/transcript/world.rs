@@ -12,7 +12,7 @@ use chancery_model::{
     TypeUrl, Upsert, types,
 };
 use chancery_protocol::{
-    Config, DeltaRequest, ErrorDetail, Protocol, Request, Response, Session, SotwRequest,
+    Config, DeltaRequest, ErrorDetail, Interest, Protocol, Request, Response, Session, SotwRequest,
     StreamKind,
 };
 use chancery_view::{Differ, View};
@@ -145,16 +145,21 @@ impl World {
         let before = self.state.clone();
         self.state = self.state.apply(&transaction).state;
         for delta in chancery_view::changed_collections(&self.differ, &before, &self.state) {
-            // As a shard does: only if the session asked for one of the names.
-            let to = delta.to();
+            if !self.scopes.contains(delta.scope()) {
+                continue;
+            }
+            // As a shard does: only for the names that the session asked for.
             let names: BTreeSet<&ResourceName> = delta.names().collect();
-            let interested = self.session.interest().into_iter().any(|interest| match interest {
-                chancery_protocol::Interest::Wildcard(t) => t == to.type_url,
-                chancery_protocol::Interest::Name(t, n) => t == to.type_url && names.contains(&n),
-                other => panic!("{other:?} is no interest"),
-            });
-            if interested && self.scopes.contains(&to.scope) {
-                self.session.on_change(&to.type_url);
+            for interest in self.session.interest() {
+                match interest {
+                    Interest::Wildcard(t) if t == *delta.type_url() => {
+                        self.session.on_change(&t, None);
+                    }
+                    Interest::Name(t, n) if t == *delta.type_url() && names.contains(&n) => {
+                        self.session.on_change(&t, Some(&n));
+                    }
+                    _ => {}
+                }
             }
         }
     }
@@ -252,6 +257,9 @@ impl World {
             // SOTW-74, DELTA-47.
             assert!(names.insert(resource.name().clone()), "{} twice", resource.name());
             let body = String::from_utf8(resource.body().to_vec()).unwrap();
+            for alias in resource.aliases().iter().filter(|_| self.protocol == Protocol::Delta) {
+                assert!(names.insert(alias.clone()), "{alias} twice");
+            }
             write!(text, " {}={body}", resource.name()).unwrap();
         }
         for name in response.removed() {
@@ -259,6 +267,7 @@ impl World {
             write!(text, " -{name}").unwrap();
         }
         for name in response.absent() {
+            assert!(names.insert(name.clone()), "{name} twice");
             write!(text, " ~{name}").unwrap();
         }
         let client = self.clients.entry(response.type_url().clone()).or_default();
