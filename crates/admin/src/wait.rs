@@ -11,7 +11,7 @@ use std::{
 };
 
 use chancery_fanout::{Fanout, StreamStatus, Unsettled, UnsettledState};
-use chancery_model::{Revision, State};
+use chancery_model::{Revision, ScopeName, State, TypeUrl};
 use chancery_view::View;
 use tokio::time::Instant;
 
@@ -196,32 +196,44 @@ impl<S: Fn() -> Arc<State> + Sync> Shards for Replica<'_, S> {
 
     async fn have_nothing_newer(&self, rejected: &[Unsettled]) -> bool {
         let state = (self.state)();
-        let rejected: BTreeSet<&str> = rejected.iter().map(|one| one.node.as_str()).collect();
-        let streams = self.fanout.nodes().await;
-        let mut views: BTreeMap<Vec<_>, View> = BTreeMap::new();
-        for stream in streams.iter().filter(|stream| rejected.contains(stream.node.id.as_str())) {
-            let view = views
-                .entry(stream.scopes.clone())
-                .or_insert_with(|| View::resolve(&state, &stream.scopes));
-            if !rejects_newest(stream, view) {
-                return false;
-            }
-        }
-        true
+        all_reject_newest(&state, &self.fanout.nodes().await, rejected)
     }
 }
 
-/// Whether all that a client still rejects is the newest of its type.
-fn rejects_newest(stream: &StreamStatus, view: &View) -> bool {
-    stream.subscriptions.iter().all(|subscription| {
-        let Some(nack) = &subscription.nack else { return true };
-        nack.version.revision >= view.of_type(&subscription.type_url).version().revision
-    })
+/// Whether each of `rejected` still rejects the newest of its type. One that does not has been sent
+/// something since, or will be.
+fn all_reject_newest(state: &State, streams: &[StreamStatus], rejected: &[Unsettled]) -> bool {
+    let mut open: BTreeSet<(&str, Option<&TypeUrl>)> =
+        rejected.iter().map(|one| (one.node.as_str(), one.type_url.as_ref())).collect();
+    let nodes: BTreeSet<&str> = open.iter().map(|(node, _)| *node).collect();
+    let mut views: BTreeMap<&[ScopeName], View> = BTreeMap::new();
+    for stream in streams.iter().filter(|stream| nodes.contains(stream.node.id.as_str())) {
+        let view =
+            views.entry(&stream.scopes).or_insert_with(|| View::resolve(state, &stream.scopes));
+        for subscription in &stream.subscriptions {
+            let Some(nack) = &subscription.nack else { continue };
+            let newest = view.of_type(&subscription.type_url).version();
+            if nack.version.revision < newest.revision {
+                return false;
+            }
+            open.remove(&(stream.node.id.as_str(), Some(&subscription.type_url)));
+        }
+    }
+    open.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::SystemTime,
+    };
+
+    use chancery_model::{
+        Incarnation, Node, ResourceDraft, ResourceKey, ResourceName, Transaction, TypeVersion,
+        Upsert, types,
+    };
+    use chancery_protocol::{Nack, Protocol, SubscriptionStatus, SyncState};
 
     use super::*;
 
@@ -296,5 +308,55 @@ mod tests {
         }
         assert_eq!(fourth.unsettled[0].state, UnsettledState::Pending);
         assert!(fourth.time >= PATIENCE);
+    }
+
+    fn stream(scope: &ScopeName, nack: Option<u64>) -> StreamStatus {
+        let (revision, incarnation) = (Revision(nack.unwrap_or_default()), Incarnation(1));
+        let version = TypeVersion { revision, incarnation, label: None };
+        let nack = nack.map(|_| Nack { version, code: 3, message: "no".to_owned(), at_ms: 0 });
+        StreamStatus {
+            node: Arc::new(Node { id: "n".to_owned(), ..Node::default() }),
+            peer: "127.0.0.1:1".parse().unwrap(),
+            protocol: Protocol::Delta,
+            type_url: None,
+            assignment: Some("default".into()),
+            scopes: vec![scope.clone()],
+            since: SystemTime::now(),
+            subscriptions: vec![SubscriptionStatus {
+                type_url: TypeUrl::from_static(types::CLUSTER),
+                wildcard: true,
+                n_names: 0,
+                sent: None,
+                acked: None,
+                state: SyncState::Nacked,
+                nack,
+                n_held_removals: 0,
+            }],
+            nacks: Vec::new(),
+        }
+    }
+
+    /// A client that has rejected an older version looks as if it had rejected this one until it is sent
+    /// this one.
+    #[test]
+    fn a_rejection_is_final_only_if_it_is_of_the_newest() {
+        let scope = ScopeName::new("default").unwrap();
+        let type_url = TypeUrl::from_static(types::CLUSTER);
+        let name = ResourceName::new("web").unwrap();
+        let key = ResourceKey { type_url: type_url.clone(), name };
+        let draft = ResourceDraft::new(key, bytes::Bytes::from_static(b"\x0a\x03web"));
+        let upserts = vec![Upsert { scope: scope.clone(), draft }];
+        let transaction = Transaction { upserts, ..Transaction::default() };
+        let state = State { revision: Revision(6), ..State::new(Incarnation(1)) };
+        let state = state.apply(&transaction).state;
+        assert_eq!(state.revision, Revision(7));
+        let state_of = UnsettledState::Nacked("no".to_owned());
+        let rejected =
+            [Unsettled { node: "n".to_owned(), type_url: Some(type_url), state: state_of }];
+        let is_final = |nack| all_reject_newest(&state, &[stream(&scope, nack)], &rejected);
+        assert!(is_final(Some(7)));
+        assert!(!is_final(Some(6)), "the newest is still to be sent");
+        assert!(!is_final(None), "it has been acknowledged in the meantime");
+        assert!(!all_reject_newest(&state, &[], &rejected), "it has gone in the meantime");
     }
 }
