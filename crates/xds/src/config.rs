@@ -14,9 +14,11 @@ pub struct Config {
     pub request_bytes_max: usize,
     /// Bytes of the large requests (over 256 KiB) of all streams that are being read or wait for their
     /// shard. Clients that come back with what they hold wait for each other here (OPS-17). One of
-    /// `request_bytes_max` always fits in.
+    /// `request_bytes_max` always fits in: so much is set apart for one that finds no other room. If
+    /// this is no more than that, large requests go through one at a time.
     pub large_requests_bytes_max: usize,
-    /// How long a large request may take to arrive.
+    /// How long a large request may take to arrive, without the time that it waits for others. Of
+    /// each tenth of it 64 KiB have to come.
     pub large_request_timeout: Duration,
     /// Names in one request, of all its lists together (SOTW-52).
     pub names_per_request_max: usize,

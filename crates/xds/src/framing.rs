@@ -2,16 +2,16 @@
 //!
 //! A message that arrived in one piece is handed on as a slice of what the connection has read; only
 //! one that spans frames is put together, in a buffer that grows with what has really arrived. An
-//! idle stream holds no buffer.
+//! idle stream holds no buffer. A large one needs room for its buffer ([`Room`]), and has to go on
+//! arriving.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+use crate::room::{Held, Room};
 
 /// A flag and a length of four bytes stand before each message.
 pub(crate) const PREFIX_BYTES: usize = 5;
@@ -19,8 +19,14 @@ pub(crate) const PREFIX_BYTES: usize = 5;
 /// A message is large from here on: it needs room.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// What room is counted in.
-pub(crate) const ROOM_UNIT_BYTES: usize = 1024;
+/// What a large message may take without room: about a frame.
+const FREE_BYTES: usize = 16 << 10;
+
+/// What has to arrive of a large message in each [`PROGRESS_PART`] of its time.
+const PROGRESS_BYTES: usize = 64 << 10;
+
+/// See [`PROGRESS_BYTES`].
+const PROGRESS_PART: u32 = 10;
 
 /// Why no message could be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +43,13 @@ pub(crate) enum FrameError {
     /// It holds room that others wait for.
     #[error("a large request did not arrive within {} s (large_request_timeout)", limit.as_secs_f64())]
     Slow { limit: Duration },
+    /// The same; it would not even arrive in time.
+    #[error(
+        "less than {PROGRESS_BYTES} bytes of a large request arrived within {} s (a tenth of \
+         large_request_timeout)",
+        limit.as_secs_f64()
+    )]
+    Stalled { limit: Duration },
     /// The message is compressed in a way that the headers declared.
     #[error("compressed requests are not supported; send grpc-encoding: identity")]
     Compressed,
@@ -60,9 +73,9 @@ pub(crate) enum Encoding {
 pub(crate) struct Bounds {
     /// Longest message.
     pub(crate) message_bytes_max: usize,
-    /// Room for large messages, of all streams together, in units of [`ROOM_UNIT_BYTES`].
-    pub(crate) room: Arc<Semaphore>,
-    /// How long a large message may take to arrive once it has room.
+    /// Room for large messages, of all streams together.
+    pub(crate) room: Room,
+    /// How long a large message may take to arrive, without the time that it waits for room.
     pub(crate) timeout: Duration,
 }
 
@@ -83,52 +96,45 @@ pub(crate) struct Frames<B> {
     chunk: Bytes,
     /// The beginning of a message that spans chunks.
     partial: BytesMut,
-    /// The room of that message, and when it has to be complete.
-    room: Option<(OwnedSemaphorePermit, Instant)>,
+    /// What goes with that message if it is a large one.
+    large: Option<Large>,
+}
+
+/// A large message that is arriving.
+#[derive(Debug)]
+struct Large {
+    held: Option<Held>,
+    /// How much of it may be put together with what is held.
+    covered: usize,
+    /// When it has to be complete.
+    until: Instant,
+    /// When [`PROGRESS_BYTES`] more than `mark` have to be there.
+    progress_until: Instant,
+    mark: usize,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
     pub(crate) fn new(body: B, encoding: Encoding, bounds: Bounds) -> Self {
         let (chunk, partial) = (Bytes::new(), BytesMut::new());
-        Self { body, encoding, bounds, chunk, partial, room: None }
+        Self { body, encoding, bounds, chunk, partial, large: None }
     }
 
     /// The next message; `None` when the client has closed its half.
     ///
-    /// A large one is not read further than its first chunk before there is room for it: the client
-    /// waits, and others with it that come with large ones, in the order of their coming.
+    /// A large one is not read further than there is room for: the client waits, and others with it
+    /// whose large ones need more room than there is.
     pub(crate) async fn next(&mut self) -> Result<Option<Framed>, FrameError> {
         loop {
             if let Some(message) = self.take()? {
-                let room = self.room.take().map(|(room, _)| room);
-                return Ok(Some(Framed { message, room }));
+                let held = self.large.take().and_then(|large| large.held);
+                return Ok(Some(Framed { message, room: held.map(Held::into_permit) }));
             }
-            if let Some(expected) = self.expected(&self.partial)?
-                && expected > LARGE_BYTES
-                && self.room.is_none()
-            {
-                let units = u32::try_from(expected.div_ceil(ROOM_UNIT_BYTES)).unwrap_or(u32::MAX);
-                let room = Arc::clone(&self.bounds.room).acquire_many_owned(units).await;
-                let room = room.map_err(|_closed| FrameError::Gone)?;
-                self.room = Some((room, Instant::now() + self.bounds.timeout));
+            if !self.chunk.is_empty() {
+                self.grow().await?;
+                continue;
             }
-            let frame = std::future::poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx));
-            let frame = match &self.room {
-                None => frame.await,
-                Some((_, until)) => match tokio::time::timeout_at(*until, frame).await {
-                    Ok(frame) => frame,
-                    Err(_elapsed) => {
-                        return Err(FrameError::Slow { limit: self.bounds.timeout });
-                    }
-                },
-            };
-            match frame {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.chunk = data;
-                    }
-                }
-                Some(Err(_)) => return Err(FrameError::Gone),
+            match self.frame().await? {
+                Some(data) => self.chunk = data,
                 None if self.partial.is_empty() => return Ok(None),
                 None => {
                     let have = self.partial.len();
@@ -139,32 +145,90 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         }
     }
 
-    /// A whole message out of what has been read. Otherwise the chunk is used up.
+    /// More of the body; `None` at its end.
+    async fn frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx));
+        let frame = match &self.large {
+            None => frame.await,
+            Some(large) => {
+                let due = large.until.min(large.progress_until);
+                match tokio::time::timeout_at(due, frame).await {
+                    Ok(frame) => frame,
+                    Err(_elapsed) if large.until <= large.progress_until => {
+                        return Err(FrameError::Slow { limit: self.bounds.timeout });
+                    }
+                    Err(_elapsed) => {
+                        let limit = self.bounds.timeout / PROGRESS_PART;
+                        return Err(FrameError::Stalled { limit });
+                    }
+                }
+            }
+        };
+        match frame {
+            None => Ok(None),
+            // Trailers say nothing here.
+            Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
+            Some(Err(_)) => Err(FrameError::Gone),
+        }
+    }
+
+    /// A whole message out of what has been read. Otherwise the chunk is used up, or the beginning of
+    /// a large message needs room.
     fn take(&mut self) -> Result<Option<Bytes>, FrameError> {
-        if self.partial.is_empty() {
-            if let Some(expected) = self.expected(&self.chunk)?
-                && self.chunk.len() >= expected
-            {
+        if self.partial.is_empty()
+            && let Some(expected) = self.expected(&self.chunk)?
+        {
+            if self.chunk.len() >= expected {
                 let mut message = self.chunk.split_to(expected);
                 message.advance(PREFIX_BYTES);
                 return Ok(Some(message));
             }
-            self.partial.extend_from_slice(&std::mem::take(&mut self.chunk));
-            return Ok(None);
+            self.partial.reserve(self.chunk.len());
         }
         while !self.chunk.is_empty() {
-            let expected = self.expected(&self.partial)?.unwrap_or(PREFIX_BYTES);
-            let missing = expected.saturating_sub(self.partial.len()).min(self.chunk.len());
-            self.partial.extend_from_slice(&self.chunk.split_to(missing));
-            if let Some(expected) = self.expected(&self.partial)?
-                && self.partial.len() == expected
-            {
+            let expected = self.expected(&self.partial)?;
+            if expected.is_some_and(|expected| expected > LARGE_BYTES) && self.large.is_none() {
+                self.large = Some(Large::new(self.bounds.timeout));
+            }
+            let covered = self.large.as_ref().map_or(usize::MAX, |large| large.covered);
+            let end = expected.unwrap_or(PREFIX_BYTES).min(covered);
+            let fits = end.saturating_sub(self.partial.len()).min(self.chunk.len());
+            if fits == 0 {
+                return Ok(None);
+            }
+            self.partial.extend_from_slice(&self.chunk.split_to(fits));
+            if let Some(large) = &mut self.large {
+                large.on_progress(self.partial.len(), self.bounds.timeout);
+            }
+            if self.expected(&self.partial)? == Some(self.partial.len()) {
                 let mut message = std::mem::take(&mut self.partial).freeze();
                 message.advance(PREFIX_BYTES);
                 return Ok(Some(message));
             }
         }
         Ok(None)
+    }
+
+    /// Gets room for twice as much of the large message that is arriving. So what is held is at most
+    /// twice of what its client has sent.
+    async fn grow(&mut self) -> Result<(), FrameError> {
+        let expected = self.expected(&self.partial)?;
+        let (Some(large), Some(expected)) = (&mut self.large, expected) else {
+            return Ok(());
+        };
+        let covered = large.covered.saturating_mul(2).min(expected);
+        let since = Instant::now();
+        self.bounds.room.cover(&mut large.held, covered).await;
+        // It could not go on.
+        let waited = since.elapsed();
+        large.until += waited;
+        large.progress_until += waited;
+        large.covered = covered;
+        // Exactly as much as there is room for.
+        let mut grown = BytesMut::with_capacity(covered);
+        grown.extend_from_slice(&self.partial);
+        self.partial = grown;
+        Ok(())
     }
 
     /// Bytes of the message that begins here, prefix included; `None` while the prefix is not there.
@@ -187,6 +251,21 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
     }
 }
 
+impl Large {
+    fn new(timeout: Duration) -> Self {
+        let now = Instant::now();
+        let progress_until = now + timeout / PROGRESS_PART;
+        Self { held: None, covered: FREE_BYTES, until: now + timeout, progress_until, mark: 0 }
+    }
+
+    fn on_progress(&mut self, len: usize, timeout: Duration) {
+        if len.saturating_sub(self.mark) >= PROGRESS_BYTES {
+            self.mark = len;
+            self.progress_until = Instant::now() + timeout / PROGRESS_PART;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -200,10 +279,19 @@ mod tests {
 
     use super::*;
 
-    /// Gives its chunks, and then its end or nothing more.
+    /// What comes after the chunks of a body.
+    #[derive(Clone, Copy)]
+    enum Then {
+        End,
+        Nothing,
+    }
+
     struct Chunks {
         chunks: VecDeque<Bytes>,
-        ends: bool,
+        then: Then,
+        /// Passes before each chunk.
+        pause: Duration,
+        paused: Option<Pin<Box<tokio::time::Sleep>>>,
     }
 
     impl Body for Chunks {
@@ -211,28 +299,44 @@ mod tests {
         type Error = Infallible;
         fn poll_frame(
             mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
+            cx: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            match self.chunks.pop_front() {
-                Some(chunk) => Poll::Ready(Some(Ok(Frame::data(chunk)))),
-                None if self.ends => Poll::Ready(None),
-                None => Poll::Pending,
+            if !self.pause.is_zero() && !self.chunks.is_empty() {
+                let pause = self.pause;
+                let paused = self.paused.get_or_insert_with(|| Box::pin(tokio::time::sleep(pause)));
+                std::task::ready!(paused.as_mut().poll(cx));
+                self.paused = None;
+            }
+            match (self.chunks.pop_front(), self.then) {
+                (Some(chunk), _) => Poll::Ready(Some(Ok(Frame::data(chunk)))),
+                (None, Then::End) => Poll::Ready(None),
+                (None, Then::Nothing) => Poll::Pending,
             }
         }
     }
 
-    fn frames(bytes: &[u8], chunk: usize, bounds: Bounds, ends: bool) -> Frames<Chunks> {
+    fn frames(bytes: &[u8], chunk: usize, bounds: &Bounds, then: Then) -> Frames<Chunks> {
         let chunks = bytes.chunks(chunk).map(Bytes::copy_from_slice).collect();
-        Frames::new(Chunks { chunks, ends }, Encoding::Identity, bounds)
+        let body = Chunks { chunks, then, pause: Duration::ZERO, paused: None };
+        Frames::new(body, Encoding::Identity, bounds.clone())
     }
 
-    fn bounds(message_bytes_max: usize) -> Bounds {
-        let room = Arc::new(Semaphore::new(1000));
-        Bounds { message_bytes_max, room, timeout: Duration::from_millis(50) }
+    /// Room for one message at a time and `room` bytes beside it.
+    fn bounds(message_bytes_max: usize, room: usize) -> Bounds {
+        // The lane is rounded up.
+        let room = Room::new(message_bytes_max + room + 1024, message_bytes_max);
+        Bounds { message_bytes_max, room, timeout: Duration::from_secs(60) }
+    }
+
+    fn message(len: usize) -> Vec<u8> {
+        let mut message = vec![b'a'; PREFIX_BYTES + len];
+        message[0] = 0;
+        message[1..PREFIX_BYTES].copy_from_slice(&u32::try_from(len).unwrap().to_be_bytes());
+        message
     }
 
     fn read(bytes: &[u8], chunk: usize, max: usize) -> Result<Vec<Bytes>, FrameError> {
-        let mut frames = frames(bytes, chunk, bounds(max), true);
+        let mut frames = frames(bytes, chunk, &bounds(max, 0), Then::End);
         let mut messages = Vec::new();
         while let Some(framed) = frames.next().now_or_never().expect("it never waits")? {
             messages.push(framed.message);
@@ -242,26 +346,103 @@ mod tests {
 
     /// T8: what large requests of all streams take together is bounded, and small ones do not wait.
     #[tokio::test]
-    async fn a_large_message_waits_for_room_and_has_to_use_it() {
+    async fn a_large_message_waits_for_room() {
         const LEN: usize = 600 << 10;
-        let mut large = vec![0; PREFIX_BYTES + LEN];
-        large[1..PREFIX_BYTES].copy_from_slice(&u32::try_from(LEN).unwrap().to_be_bytes());
-        let bounds = bounds(1 << 20);
-        let mut first = frames(&large, 16 << 10, bounds.clone(), true);
-        let mut second = frames(&large, 16 << 10, bounds.clone(), true);
+        let large = message(LEN);
+        let bounds = bounds(1 << 20, 0);
+        let mut first = frames(&large, 16 << 10, &bounds, Then::End);
+        let mut second = frames(&large, 16 << 10, &bounds, Then::End);
         let held = first.next().now_or_never().expect("there is room").unwrap().unwrap();
         assert_eq!(held.message.len(), LEN);
         assert!(second.next().now_or_never().is_none(), "there is no room for two");
-        assert!(second.partial.len() <= 16 << 10, "{} bytes are held", second.partial.len());
-        let mut small = frames(b"\0\0\0\0\x01a", 9, bounds.clone(), true);
+        assert!(second.partial.capacity() <= FREE_BYTES, "{} bytes", second.partial.capacity());
+        let mut small = frames(b"\0\0\0\0\x01a", 9, &bounds, Then::End);
         assert_eq!(small.next().await.unwrap().unwrap().message, "a");
         drop(held);
         assert_eq!(second.next().await.unwrap().unwrap().message.len(), LEN);
-        let mut slow = frames(&large[..100_000], 16 << 10, bounds.clone(), false);
+        assert_eq!(bounds.room.free(), (0, 1));
+    }
+
+    /// T8: room is taken for what has come, and never less than what is held.
+    #[tokio::test]
+    async fn who_announces_much_and_sends_little_takes_no_room() {
+        const MIB: usize = 1 << 20;
+        let large = message(8 * MIB);
+        for sent in [PREFIX_BYTES, 100, FREE_BYTES, FREE_BYTES + 1, 100_000, MIB, 5 * MIB] {
+            let bounds = bounds(8 * MIB, 16 * MIB);
+            let (pool, _) = bounds.room.free();
+            let mut frames = frames(&large[..sent], 16 << 10, &bounds, Then::Nothing);
+            assert!(frames.next().now_or_never().is_none());
+            let taken = (pool - bounds.room.free().0) * 1024;
+            if sent <= FREE_BYTES {
+                assert_eq!(taken, 0, "{sent} bytes");
+            } else {
+                assert!((sent..=2 * sent + 1024).contains(&taken), "{taken} for {sent} bytes");
+                assert!(frames.partial.capacity() <= taken, "{} bytes", frames.partial.capacity());
+            }
+            drop(frames);
+            assert_eq!(bounds.room.free(), (pool, 1));
+        }
+    }
+
+    /// OPS-17: more large messages at a time than there is room for, all halfway: each comes in.
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_arrive_together_do_not_block_each_other() {
+        const LEN: usize = 700 << 10;
+        let large = message(LEN);
+        let bounds = bounds(1 << 20, 1 << 20);
+        let before = bounds.room.free();
+        let all = futures::future::join_all((0..30).map(|_| {
+            let mut frames = frames(&large, 16 << 10, &bounds, Then::End);
+            frames.body.pause = Duration::from_millis(10);
+            async move { frames.next().await.map(|framed| framed.unwrap().message.len()) }
+        }));
+        let all =
+            tokio::time::timeout(Duration::from_secs(3600), all).await.expect("they are stuck");
+        assert!(all.iter().all(|len| *len == Ok(LEN)), "{all:?}");
+        assert_eq!(bounds.room.free(), before);
+    }
+
+    /// T8: who has room has to use it.
+    #[tokio::test(start_paused = true)]
+    async fn a_large_message_has_to_go_on_arriving() {
+        let bounds = bounds(8 << 20, 8 << 20);
+        let before = bounds.room.free();
+        let large = message(8 << 20);
+        for sent in [100, 100_000, 1 << 20] {
+            let mut stalled = frames(&large[..sent], 16 << 10, &bounds, Then::Nothing);
+            let since = Instant::now();
+            let error = stalled.next().await.unwrap_err();
+            assert_eq!(error, FrameError::Stalled { limit: Duration::from_secs(6) });
+            assert!(since.elapsed() < Duration::from_secs(7), "{:?}", since.elapsed());
+        }
+        let mut slow = frames(&large, 16 << 10, &bounds, Then::End);
+        slow.body.pause = Duration::from_secs(1);
+        let since = Instant::now();
         let error = slow.next().await.unwrap_err();
         assert_eq!(error, FrameError::Slow { limit: bounds.timeout });
+        assert_eq!(since.elapsed().as_secs(), 61, "60 s from its first chunk on");
         drop(slow);
-        assert_eq!(bounds.room.available_permits(), 1000);
+        assert_eq!(bounds.room.free(), before);
+    }
+
+    /// The time that a message waits for others is not its client's.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_room_is_not_being_slow() {
+        let large = message(600 << 10);
+        let bounds = bounds(1 << 20, 0);
+        let mut first = frames(&large, 16 << 10, &bounds, Then::End);
+        let held = first.next().await.unwrap().unwrap();
+        let mut second = frames(&large, 16 << 10, &bounds, Then::End);
+        second.body.pause = Duration::from_millis(100);
+        let free = async {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            drop(held);
+        };
+        let second = tokio::time::timeout(Duration::from_secs(900), second.next());
+        let (second, ()) = futures::join!(second, free);
+        let second = second.expect("it waits still");
+        assert_eq!(second.unwrap().unwrap().message.len(), 600 << 10);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod methods;
 mod metrics;
 mod node;
 mod reader;
+mod room;
 mod serve;
 mod service;
 

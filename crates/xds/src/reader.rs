@@ -163,7 +163,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 impl ReadError {
     fn code(&self) -> EndCode {
         match self {
-            Self::Frame(FrameError::TooLong { .. } | FrameError::Slow { .. })
+            Self::Frame(
+                FrameError::TooLong { .. } | FrameError::Slow { .. } | FrameError::Stalled { .. },
+            )
             | Self::Node(NodeError::TooLong { .. } | NodeError::Metadata { .. })
             | Self::Names { .. }
             | Self::Rate { .. } => EndCode::ResourceExhausted,
@@ -176,7 +178,9 @@ impl ReadError {
     fn limit(&self) -> Option<&'static str> {
         match self {
             Self::Frame(FrameError::TooLong { .. }) => Some("request_bytes"),
-            Self::Frame(FrameError::Slow { .. }) => Some("large_request_timeout"),
+            Self::Frame(FrameError::Slow { .. } | FrameError::Stalled { .. }) => {
+                Some("large_request_timeout")
+            }
             Self::Node(NodeError::TooLong { .. }) => Some("node_bytes"),
             Self::Node(NodeError::Metadata { .. }) => Some("node_metadata"),
             Self::Names { .. } => Some("names_per_request"),

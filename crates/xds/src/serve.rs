@@ -11,19 +11,17 @@ use std::{
 };
 
 use chancery_fanout::{Fanout, limit_hit};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
     Config,
     connection::{self, Connection},
-    framing::{Bounds, ROOM_UNIT_BYTES},
+    framing::Bounds,
     methods::Methods,
     metrics::{METRICS, Metrics},
+    room::Room,
     service::{Service, Shared},
 };
 
@@ -46,12 +44,9 @@ pub async fn serve(
     METRICS.iter().for_each(|metric| metric.describe());
     let metrics = Metrics::new();
     let address = listener.local_addr()?;
-    // The largest one fits in, with its prefix and rounded up.
-    let largest = config.request_bytes_max.div_ceil(ROOM_UNIT_BYTES) + 1;
-    let room = (config.large_requests_bytes_max / ROOM_UNIT_BYTES).max(largest);
     let bounds = Bounds {
         message_bytes_max: config.request_bytes_max,
-        room: Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS))),
+        room: Room::new(config.large_requests_bytes_max, config.request_bytes_max),
         timeout: config.large_request_timeout,
     };
     let shared = Arc::new(Shared {

@@ -420,6 +420,38 @@ async fn damaged_requests_harm_nobody() {
     assert_eq!(names(&good.next().await), ["a"]);
 }
 
+/// T8, OPS-17: large requests that are announced and do not come, or stop halfway, delay no honest one.
+#[tokio::test]
+async fn requests_that_do_not_come_delay_no_large_one() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", "1")]);
+    let announced = 64_u32 << 20;
+    let mut open = Vec::new();
+    for sent in [100, 100, 100, 100, 100, 100, 900_000, 900_000, 900_000] {
+        let mut raw = call(&server, grpc(DELTA_ADS).body(()).unwrap()).await;
+        let mut bytes = BytesMut::new();
+        bytes.put_u8(0);
+        bytes.put_u32(announced);
+        bytes.put_bytes(b'a', sent);
+        raw.send.send_data(bytes.freeze(), false).unwrap();
+        open.push(raw);
+    }
+    for id in ["n1", "n2", "n3"] {
+        let mut honest = server.delta(DELTA_ADS).await;
+        let version = |n: u32| (format!("{n:0>1000}"), "1-00000000".to_owned());
+        honest
+            .send(DeltaDiscoveryRequest {
+                type_url: CDS.into(),
+                node: node(id),
+                initial_resource_versions: (0..1000).map(version).collect(),
+                ..DeltaDiscoveryRequest::default()
+            })
+            .await;
+        assert_eq!(names(&honest.next().await), ["a"]);
+    }
+    drop(open);
+}
+
 /// L11: a connection may break at any moment of a stream's opening.
 #[tokio::test]
 async fn connections_that_break_while_streams_open_are_freed() {

@@ -1,0 +1,145 @@
+//! Room for large requests: what those of all streams take together is bounded.
+//!
+//! Room is taken for what has arrived, not for what a prefix announces: who announces much and sends
+//! little keeps nobody waiting. The price is that large requests may get stuck halfway, each with a
+//! part and none with enough. So a part of the room is set apart, the lane: it holds the largest
+//! request that there may be, and one request at a time. A request that finds the pool used up takes
+//! the lane as soon as that is free, gives back what it had of the pool, and never waits again.
+//!
+//! Invariants:
+//! - A request holds room of the pool or the lane, never of both, so all together is bounded.
+//! - Who has the lane waits for no room. As a large request has to arrive in bounded time, the lane
+//!   becomes free, and so everybody comes in: those that wait get it in the order of their coming.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What room is counted in.
+const UNIT_BYTES: usize = 1024;
+
+/// The room of all streams.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    /// In units. Nothing is ever closed here.
+    pool: Arc<Semaphore>,
+    /// The one request that needs no room of the pool.
+    lane: Arc<Semaphore>,
+}
+
+/// What one request has of the room.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Pool(OwnedSemaphorePermit),
+    Lane(OwnedSemaphorePermit),
+}
+
+impl Room {
+    /// `bytes` for all requests together, of at most `message_bytes_max` each. One of those always
+    /// fits in.
+    pub(crate) fn new(bytes: usize, message_bytes_max: usize) -> Self {
+        let lane_units = units(message_bytes_max).saturating_add(1);
+        let pool_units = (bytes / UNIT_BYTES).saturating_sub(lane_units);
+        Self {
+            pool: Arc::new(Semaphore::new(pool_units.min(Semaphore::MAX_PERMITS))),
+            lane: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Waits until `held` covers `bytes`. It is left as it was when the wait is given up.
+    pub(crate) async fn cover(&self, held: &mut Option<Held>, bytes: usize) {
+        let has = match held {
+            Some(Held::Lane(_)) => return,
+            Some(Held::Pool(permit)) => permit.num_permits(),
+            None => 0,
+        };
+        let more = u32::try_from(units(bytes).saturating_sub(has)).unwrap_or(u32::MAX);
+        let grown = tokio::select! {
+            biased;
+            more = Arc::clone(&self.pool).acquire_many_owned(more) => more.map(Held::Pool),
+            lane = Arc::clone(&self.lane).acquire_owned() => lane.map(Held::Lane),
+        };
+        let grown = grown.expect("neither semaphore is ever closed");
+        match (held.as_mut(), grown) {
+            (Some(Held::Pool(held)), Held::Pool(more)) => held.merge(more),
+            // What it had of the pool is given back.
+            (_, grown) => *held = Some(grown),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> (usize, usize) {
+        (self.pool.available_permits(), self.lane.available_permits())
+    }
+}
+
+impl Held {
+    /// What has to be kept until the request has been used.
+    pub(crate) fn into_permit(self) -> OwnedSemaphorePermit {
+        match self {
+            Self::Pool(permit) | Self::Lane(permit) => permit,
+        }
+    }
+}
+
+fn units(bytes: usize) -> usize {
+    bytes.div_ceil(UNIT_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// A pool of 10 KiB and a lane of 4.
+    fn room() -> Room {
+        Room::new(15 << 10, 4 << 10)
+    }
+
+    #[test]
+    fn room_is_taken_for_what_is_there() {
+        let room = room();
+        let mut held = None;
+        for (bytes, free) in [(1, 9), (1024, 9), (1025, 8), (4096, 6), (100, 6)] {
+            room.cover(&mut held, bytes).now_or_never().expect("there is room");
+            assert_eq!(room.free(), (free, 1), "for {bytes} bytes");
+        }
+        drop(held);
+        assert_eq!(room.free(), (10, 1));
+    }
+
+    /// T8: requests that have a part each and need more do not wait for each other for ever.
+    #[test]
+    fn of_those_that_are_stuck_one_goes_on_and_gives_back_what_it_had() {
+        let room = room();
+        let (mut first, mut second, mut third) = (None, None, None);
+        for held in [&mut first, &mut second, &mut third] {
+            room.cover(held, 3 << 10).now_or_never().expect("there is room");
+        }
+        assert_eq!(room.free(), (1, 1));
+        let mut waiting = Box::pin(room.cover(&mut second, 5 << 10));
+        assert!(waiting.as_mut().now_or_never().is_some(), "the lane is free");
+        drop(waiting);
+        assert!(matches!(second, Some(Held::Lane(_))));
+        assert_eq!(room.free(), (4, 0), "its part of the pool is free");
+        room.cover(&mut second, 4 << 20).now_or_never().expect("it never waits again");
+        room.cover(&mut first, 7 << 10).now_or_never().expect("there is room again");
+        assert!(room.cover(&mut third, 4 << 10).now_or_never().is_none(), "nothing is free");
+        assert!(matches!(&third, Some(Held::Pool(held)) if held.num_permits() == 3));
+        drop(second);
+        room.cover(&mut third, 4 << 10).now_or_never().expect("the lane is free again");
+        assert_eq!(room.free(), (3, 0));
+    }
+
+    /// OPS-12: however small the room is, the largest request fits in.
+    #[test]
+    fn one_request_always_fits_in() {
+        let room = Room::new(1, 4 << 10);
+        let (mut first, mut second) = (None, None);
+        room.cover(&mut first, 4 << 10).now_or_never().expect("the lane is free");
+        assert!(room.cover(&mut second, 1).now_or_never().is_none());
+        drop(first);
+        room.cover(&mut second, 1).now_or_never().expect("the lane is free again");
+    }
+}
