@@ -161,14 +161,14 @@ async fn a_changed_assignment_moves_a_connected_node() {
         name: "own".into(),
         priority: 1,
         matcher: NodeMatcher::default(),
-        scopes: vec![template("default"), template("node/{node.id}")],
+        scopes: vec![template("node/{node.id}"), template("default")],
     }));
     let second = client.next().await;
     assert_eq!(names(&second), ["b"]);
     assert_eq!(second.resources[0].resource.as_ref().unwrap().value, "own");
     let nodes = server.fanout.nodes().await;
     assert_eq!(nodes[0].assignment.as_deref(), Some("own"));
-    assert_eq!(nodes[0].scopes, [scope("default"), scope("node/n1")]);
+    assert_eq!(nodes[0].scopes, [scope("node/n1"), scope("default")]);
 }
 
 /// SOTW-92, DELTA-05: many clients, many commits; all of them end with the same newest state.
