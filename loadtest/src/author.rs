@@ -57,7 +57,11 @@ impl Author {
         scope: &str,
         names: &[&str],
     ) -> Result<WriteResponse, Status> {
-        let cluster = |name: &&str| ResourceRef { r#type: "cds".into(), name: (*name).to_owned() };
+        let cluster = |name: &&str| ResourceRef {
+            r#type: "cds".into(),
+            name: (*name).to_owned(),
+            ..ResourceRef::default()
+        };
         let request = DeleteRequest {
             resources: names.iter().map(cluster).collect(),
             scope: scope.to_owned(),
