@@ -4,6 +4,7 @@
 
 mod cli;
 mod config;
+mod memory;
 mod serve;
 
 use std::{
@@ -26,9 +27,6 @@ use config::{FlagValue, Flags, Loaded};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Huge pages of which little is used count whole: tens of megabytes for a process of this size.
-    // Where the kernel does not have them there is nothing to turn off.
-    let _: Result<(), _> = rustix::thread::disable_transparent_huge_pages(true);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -60,7 +58,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut answer = Answer { out: &mut out, output: cli.output };
     match cli.command {
-        Command::Serve(serve) => serve::run(load(serve.config)?, answer.out)?,
+        Command::Serve(serve) => {
+            memory::settle();
+            serve::run(load(serve.config)?, answer.out)?;
+        }
         Command::Config(Config::Check { config }) => {
             let loaded = load(config)?;
             check(&loaded, &mut answer)?;
