@@ -12,7 +12,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
             ("data_dir", "Directory of the replica's data. One process at a time."),
             ("snapshot_log_entries", "A snapshot is taken after so many log entries."),
             ("snapshot_log_bytes", "The same, after so many bytes of log entries."),
-            ("free_bytes_min", "Writes are refused while the disk has less than this left."),
+            (
+                "free_bytes_min",
+                "Writes are refused while the disk has less than this left: 64MiB at least, or 0.",
+            ),
             (
                 "transaction_bytes_max",
                 "Largest transaction, of all its encoded resources together.",

@@ -40,7 +40,7 @@ impl Server {
         command
             .args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
-            .env("CHANCERY_STORE_FREE_BYTES_MIN", "1MiB")
+            .env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log);
