@@ -67,8 +67,9 @@ impl Config {
 
     /// Smallest [`Config::free_bytes_min`] that can be kept free. What is in memory has to fit on the
     /// disk when writes are refused: two write buffers of each family, 56 MiB; the files in which
-    /// RocksDB says what it has, some more. Merging tables may need more space than that; where there
-    /// is none it waits, and writes go on.
+    /// RocksDB says what it has, some more. Merging tables may need more for a while, up to as much
+    /// as there is already: if that takes the last of it, the replica takes no writes until it is started
+    /// again with space. Nothing that was acknowledged is lost either way.
     pub const FREE_BYTES_LEAST: u64 = 64 << 20;
 
     /// Checks that the settings make sense together.

@@ -37,6 +37,13 @@ impl SmallDisk {
         self.dir.path()
     }
 
+    /// Makes it larger.
+    fn grow(&self, size: &str) {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", &format!("remount,size={size}")]).arg(self.path());
+        assert!(mount.status().unwrap().success());
+    }
+
     fn filler(&self) -> PathBuf {
         self.path().join("filler")
     }
@@ -102,10 +109,10 @@ async fn write_until_refused(replica: &Replica, round: u64) -> (u64, TransactErr
     unreachable!("a disk fills up")
 }
 
-/// The least that can be kept free is enough: RocksDB never meets a full disk, neither while it runs
-/// nor when it is started again with what it had in memory.
+/// The least that can be kept free is enough for what is in memory, also when it is started again. Merging
+/// tables may take more: then the replica stops taking writes, says so, and has lost nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_least_that_is_kept_free_is_enough() {
+async fn a_disk_that_is_nearly_full_loses_nothing() {
     let Some(disk) = SmallDisk::mount("256m") else { return };
     let config =
         Config { free_bytes_min: Config::FREE_BYTES_LEAST, ..config(&disk.path().join("data")) };
@@ -115,14 +122,23 @@ async fn the_least_that_is_kept_free_is_enough() {
         assert_eq!(replica.state().len() as u64, n_acked);
         let (n, error) = write_until_refused(&replica, round).await;
         n_acked += n;
+        if let TransactError::Failed(reason) = &error {
+            assert!(reason.contains("free space on the disk"), "{reason}");
+            // It may not be able to end in order; what was acknowledged does not need that.
+            drop(replica.shutdown().await);
+            disk.grow("512m");
+            break;
+        }
         assert!(matches!(error, TransactError::DiskFull { .. }), "{error}");
         assert!(error.to_string().contains("needs no restart"), "{error}");
-        // What is in memory can still be written, all of it.
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        assert_eq!(replica.status().failure, None);
         replica.shutdown().await.unwrap();
     }
     assert!(n_acked >= 100, "{n_acked}");
+    let replica = Replica::open(config).await.unwrap();
+    // One that failed may have been written all the same.
+    let held = replica.state().len() as u64;
+    assert!((n_acked..=n_acked + 1).contains(&held), "{held} of {n_acked}");
+    replica.shutdown().await.unwrap();
 }
 
 /// A disk that is full to the last byte: whatever was acknowledged is there when there is space again.
@@ -151,10 +167,16 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
     assert_eq!(replica.state().len(), acked.len(), "what can be read is what was acknowledged");
     drop(replica.shutdown().await);
     // Space comes from outside: the file system grows.
-    let grown = Command::new("mount").args(["-o", "remount,size=256m"]).arg(disk.path()).status();
-    assert!(grown.unwrap().success());
+    disk.grow("256m");
     let replica = Replica::open(config).await.unwrap();
-    assert_eq!(replica.state().len(), acked.len());
+    // The one that failed may have been written all the same.
+    let held = replica.state().len();
+    assert!((acked.len()..=acked.len() + 1).contains(&held), "{held} of {}", acked.len());
+    let lines = render(&replica.state());
+    for name in &acked {
+        let start = format!("{name:?} ");
+        assert!(lines.iter().any(|line| line.starts_with(&start)), "{name} is lost");
+    }
     commit(&replica, put("more", &body)).await;
     replica.shutdown().await.unwrap();
 }
