@@ -109,12 +109,6 @@ impl Session {
         }
     }
 
-    /// What the stream was opened for.
-    #[must_use]
-    pub fn kind(&self) -> &StreamKind {
-        &self.kind
-    }
-
     /// Takes a request. `view` is what the node sees now; `None` if no assignment holds for it.
     ///
     /// # Errors
@@ -239,6 +233,10 @@ impl Session {
                 return Turn::Idle;
             }
             return self.send_part(at, now);
+        }
+        // Most types, most of the time: what others are waiting for does not matter.
+        if !subscription.has_work() && subscription.lingering.is_empty() {
+            return Turn::Idle;
         }
         let release = self.release(at, now);
         let releases = subscription.lingering.values().any(|held| release.allows(held));

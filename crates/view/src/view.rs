@@ -100,12 +100,6 @@ impl TypeView {
         })
     }
 
-    /// Most resources that it can show: the sum over its layers. O(layers).
-    #[must_use]
-    pub fn len_max(&self) -> usize {
-        self.layers.iter().map(|layer| layer.resources.len()).sum()
-    }
-
     /// Whether both are the same by identity: then their difference is empty. O(layers).
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
