@@ -41,6 +41,34 @@ struct Plan {
     send: bool,
     /// Resources that changed for the client, of which the children may have to be sent again.
     touched: Resources,
+    /// Of those that were asked for by name: the ones that the client did not have before.
+    fresh: BTreeSet<ResourceName>,
+}
+
+/// Resources that changed for the client.
+#[derive(Debug)]
+pub(crate) struct Touched {
+    pub(crate) resources: Resources,
+    before: Before,
+}
+
+/// What the client had before.
+#[derive(Debug)]
+enum Before {
+    /// All of a view.
+    View(TypeView),
+    /// All but these names.
+    AllBut(BTreeSet<ResourceName>),
+}
+
+impl Touched {
+    /// Whether the client had no resource of this name before.
+    pub(crate) fn is_fresh(&self, resource: &Resource) -> bool {
+        match &self.before {
+            Before::View(view) => view.get(resource.name().as_str()).is_none(),
+            Before::AllBut(names) => names.contains(resource.name()),
+        }
+    }
 }
 
 /// Which removals may be announced now.
@@ -82,13 +110,14 @@ pub(crate) struct Moment<'a> {
 
 impl Subscription {
     /// Brings the subscription to the view: what is to be sent is put on the train, everything else is
-    /// remembered as told. Returns the resources that changed for the client.
+    /// remembered as told.
     pub(crate) fn plan(
         &mut self,
         moment: Moment<'_>,
         release: Release,
         differ: &Differ,
-    ) -> Resources {
+    ) -> Touched {
+        let before = self.wildcard.then(|| self.base.clone().unwrap_or_else(TypeView::empty));
         let full_state = self.is_full_state();
         let mut plan = match (full_state, self.wildcard) {
             (true, _) => self.plan_full_state(moment, release, differ),
@@ -108,12 +137,11 @@ impl Subscription {
         let oldest = self.lingering.values().map(|lingering| lingering.revision.0).min();
         let told = oldest.map_or(moment.revision.0, |oldest| oldest.saturating_sub(1));
         self.planned_revision = Revision(told);
-        self.depart(plan, moment)
+        self.depart(plan, before, moment)
     }
 
-    /// Answers what was asked for and leaves all other changes for later. Returns the resources that
-    /// changed for the client.
-    pub(crate) fn plan_asked(&mut self, moment: Moment<'_>) -> Resources {
+    /// Answers what was asked for and leaves all other changes for later.
+    pub(crate) fn plan_asked(&mut self, moment: Moment<'_>) -> Touched {
         let mut plan = Plan::default();
         self.urgent = false;
         let mut sent = BTreeSet::new();
@@ -122,6 +150,9 @@ impl Subscription {
             match moment.view.get(name.as_str()) {
                 Some(resource) => {
                     self.lingering.remove(&name);
+                    if !self.holds(&name) {
+                        plan.fresh.insert(resource.name().clone());
+                    }
                     self.hold(&name, Held::Sent(Arc::clone(resource)));
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
@@ -131,7 +162,7 @@ impl Subscription {
             }
         }
         plan.touched = plan.resources.clone();
-        self.depart(plan, moment)
+        self.depart(plan, None, moment)
     }
 
     /// Whether each response has all that is asked for (SOTW-70).
@@ -139,10 +170,10 @@ impl Subscription {
         self.protocol == Protocol::Sotw && self.properties.full_state
     }
 
-    /// Puts a plan on the train, if there is something in it.
-    fn depart(&mut self, plan: Plan, moment: Moment<'_>) -> Resources {
+    /// Puts a plan on the train, if there is something in it. `before` is what a wildcard had.
+    fn depart(&mut self, plan: Plan, before: Option<TypeView>, moment: Moment<'_>) -> Touched {
         let covers = self.planned_revision;
-        let Plan { resources, removed, absent, send, touched } = plan;
+        let Plan { resources, removed, absent, send, touched, fresh } = plan;
         let content = !resources.is_empty() || !removed.is_empty() || !absent.is_empty();
         if content || send {
             let mut version = moment.view.version();
@@ -157,7 +188,7 @@ impl Subscription {
             self.settled_revision = self.settled_revision.max(covers);
         }
         self.review_rejections();
-        touched
+        Touched { resources: touched, before: before.map_or(Before::AllBut(fresh), Before::View) }
     }
 
     /// Keeps a resource that is gone until its removal may be announced.
@@ -178,7 +209,7 @@ impl Subscription {
                 let change = difference(differ, base, moment.view);
                 (change.changed, change.removed)
             }
-            false => self.changed_names(moment.view),
+            false => self.changed_names(moment.view, &mut plan.fresh),
         };
         if !self.lingering.is_empty() {
             changed.iter().for_each(|resource| drop(self.lingering.remove(resource.name())));
@@ -217,14 +248,22 @@ impl Subscription {
         }
     }
 
-    /// Of a full state by names: what changed for the client and what is gone. Remembers it as told.
-    fn changed_names(&mut self, view: &TypeView) -> (Resources, Vec<Arc<Resource>>) {
+    /// Of a full state by names: what changed for the client, of that what is `fresh`, and what is gone.
+    /// Remembers it as told.
+    fn changed_names(
+        &mut self,
+        view: &TypeView,
+        fresh: &mut BTreeSet<ResourceName>,
+    ) -> (Resources, Vec<Arc<Resource>>) {
         let (mut changed, mut removed) = (Resources::default(), Vec::new());
         for name in self.names_to_check() {
             let Some(held) = self.names.get_mut(&name) else { continue };
             match (view.get(name.as_str()), &*held) {
                 (Some(new), _) if held.version() == Some(new.version()) => {}
                 (Some(new), _) => {
+                    if held.version().is_none() {
+                        fresh.insert(new.name().clone());
+                    }
                     changed.push(Arc::clone(new));
                     *held = Held::Sent(Arc::clone(new));
                 }
@@ -313,8 +352,11 @@ impl Subscription {
                     self.lingering.remove(&name);
                     self.hold(&name, Held::Sent(Arc::clone(resource)));
                 }
-                (Some(resource), _) => {
+                (Some(resource), held) => {
                     self.lingering.remove(&name);
+                    if held.version().is_none() {
+                        plan.fresh.insert(resource.name().clone());
+                    }
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }

@@ -3,11 +3,11 @@
 use std::{cell::RefCell, sync::Arc};
 
 use chancery_model::{ResourceName, Revision, TypeUrl, TypeVersion};
-use chancery_view::{Differ, Resources, TypeView, View};
+use chancery_view::{Differ, Resources, View};
 
 use crate::{
     Config, Nack, Protocol, ProtocolError, Request, Response, StreamKind, SubscriptionStatus,
-    plan::{Moment, Release},
+    plan::{Moment, Release, Touched},
     response::size_of,
     subscription::{Names, Outstanding, Subscription},
 };
@@ -252,7 +252,6 @@ impl Session {
             Gate::Open => None,
             Gate::Asked | Gate::Closed => subscription.gated_since.or(Some(now)),
         };
-        let before = subscription.base.clone();
         let of_type = view.of_type(&subscription.type_url);
         let moment = Moment { view: &of_type, revision: view.revision(), now };
         let touched = match what {
@@ -262,7 +261,7 @@ impl Session {
         };
         // Of a first type nothing else has been sent yet.
         if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
-            self.resend_children(at, before.as_ref(), &touched);
+            self.resend_children(at, &touched);
         }
         match self.subscriptions[at].train.is_some() {
             true => self.send_part(at, now),
@@ -387,14 +386,18 @@ impl Session {
 
     /// ADS-11: a client that gets a changed parent finishes warming it only when it gets the children
     /// again, changed or not.
-    fn resend_children(&mut self, at: usize, before: Option<&TypeView>, touched: &Resources) {
+    fn resend_children(&mut self, at: usize, touched: &Touched) {
         let parent = self.subscriptions[at].type_url.clone();
         let is_cluster = parent.as_str() == chancery_model::types::CLUSTER;
-        for resource in touched.iter() {
+        if touched.resources.is_empty() {
+            return;
+        }
+        let mut children_known = false;
+        for resource in touched.resources.iter() {
+            children_known |= !resource.children().is_empty();
             // A new cluster needs its endpoints even if the client has them for another cluster; a new
             // listener takes the routes that the client has.
-            let is_new = before.is_none_or(|before| before.get(resource.name().as_str()).is_none());
-            if is_new && !is_cluster {
+            if !is_cluster && touched.is_fresh(resource) {
                 continue;
             }
             for child in resource.children() {
@@ -406,11 +409,12 @@ impl Session {
                 }
             }
         }
-        // ADS-12: of a parent whose children are not known the client may still ask for them.
-        let unknown = touched.iter().any(|resource| resource.children().is_empty());
-        for other in self.subscriptions.iter_mut().filter(|_| unknown) {
-            let referrers = other.properties.referrers;
-            other.repeat_due |= referrers.contains(&parent.as_str());
+        // ADS-12: a client that asks for children again, where none of the parents is known to have any,
+        // knows better.
+        for other in &mut self.subscriptions {
+            if other.properties.referrers.contains(&parent.as_str()) {
+                other.repeat_due = !children_known;
+            }
         }
     }
 

@@ -121,6 +121,9 @@ pub(crate) struct Subscription {
     pub(crate) train: Option<Train>,
     /// Oldest first. More than one only for the parts of a train, and after timeouts.
     pub(crate) outstanding: VecDeque<Outstanding>,
+    /// Parts of the last delta state that the client passed over: it acknowledged a later one. It may
+    /// still reject them (DELTA-19).
+    passed: Vec<Outstanding>,
     /// The nonce of the last response; 0 before the first.
     pub(crate) last_nonce: u64,
     pub(crate) last_sent_at: Option<u64>,
@@ -163,6 +166,7 @@ impl Subscription {
             gated_since: None,
             train: None,
             outstanding: VecDeque::new(),
+            passed: Vec::new(),
             last_nonce: 0,
             last_sent_at: None,
             opened_at: now,
@@ -326,9 +330,7 @@ impl Subscription {
             self.urgent = true;
         }
         let nonce = parse_nonce(&request.response_nonce).filter(|_| !first);
-        // A client takes responses in order: one that it passed over in silence stays so.
-        let at = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce);
-        let answered = at.and_then(|at| self.outstanding.drain(..=at).next_back());
+        let answered = self.take_answered(nonce, request.error_detail.is_some());
         let answer = answered.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
         self.review_rejections();
         shared.check_count(self.names.len())?;
@@ -428,6 +430,21 @@ impl Subscription {
 
     // === answers ===
 
+    /// The delta response that a nonce names. Clients take responses in order: what comes before it
+    /// counts as answered too, unless it is still rejected (DELTA-19).
+    fn take_answered(&mut self, nonce: Option<u64>, rejects: bool) -> Option<Outstanding> {
+        if let Some(at) = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce) {
+            let over = self.outstanding.drain(..at).filter(|sent| sent.resources.is_some());
+            self.passed.extend(over);
+            let excess = self.passed.len().saturating_sub(CONTENTS_MAX);
+            self.passed.drain(..excess);
+            return self.outstanding.pop_front();
+        }
+        let at = self.passed.iter().position(|sent| Some(sent.nonce) == nonce)?;
+        let sent = self.passed.swap_remove(at);
+        rejects.then_some(sent)
+    }
+
     /// Records an ACK or a NACK (SOTW-20, SOTW-28).
     fn on_answer(&mut self, sent: Outstanding, error: Option<&ErrorDetail>, now: u64) -> Answer {
         let Some(error) = error else {
@@ -488,6 +505,9 @@ impl Subscription {
 
     /// Records that a response was sent.
     pub(crate) fn on_sent(&mut self, sent: Outstanding) {
+        if self.outstanding.is_empty() {
+            self.passed.clear();
+        }
         self.last_nonce = sent.nonce;
         self.last_sent_at = Some(sent.sent_at);
         self.sent = Some(sent.version.clone());

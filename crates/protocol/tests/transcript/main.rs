@@ -17,6 +17,7 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
 mod ads;
+mod children;
 mod delta;
 mod sotw;
 mod world;
