@@ -12,6 +12,8 @@ use crate::{
     subscription::{Held, Lingering, Subscription},
 };
 
+mod full_state;
+
 /// The label that tells a full state with removed resources in it from the one without them: no two
 /// contents share a version (SOTW-15, ADS-08).
 const HELD_LABEL: &str = "held";
@@ -198,83 +200,12 @@ impl Subscription {
         self.lingering.entry(name).or_insert_with(lingering);
     }
 
-    /// SotW of a full-state type: if anything changed, all of it.
-    fn plan_full_state(&mut self, moment: Moment<'_>, release: Release, differ: &Differ) -> Plan {
-        let mut plan =
-            Plan { send: !self.pending.is_empty() || self.answer_due, ..Plan::default() };
-        let (changed, removed) = match self.wildcard {
-            true => {
-                let empty = TypeView::empty();
-                let base = self.base.as_ref().unwrap_or(&empty);
-                let change = difference(differ, base, moment.view);
-                (change.changed, change.removed)
-            }
-            false => self.changed_names(moment.view, &mut plan.fresh),
-        };
-        if !self.lingering.is_empty() {
-            changed.iter().for_each(|resource| drop(self.lingering.remove(resource.name())));
-        }
-        plan.send |= !changed.is_empty();
-        plan.touched = changed;
-        for resource in removed {
-            self.linger(resource.name().clone(), resource, moment);
-        }
-        let before = self.lingering.len();
-        self.lingering.retain(|_, lingering| !release.allows(lingering));
-        plan.send |= self.lingering.len() < before;
-        if !plan.send {
-            return plan;
-        }
-        if self.wildcard {
-            plan.resources = difference(differ, &TypeView::empty(), moment.view).changed;
-        } else {
-            let mut seen = BTreeSet::new();
-            for resource in self.names.keys().filter_map(|name| moment.view.get(name.as_str())) {
-                if seen.insert(resource.name().clone()) {
-                    plan.resources.push(Arc::clone(resource));
-                }
-            }
-        }
-        let held = self.lingering.values().map(|lingering| &lingering.resource);
-        held.for_each(|resource| plan.resources.push(Arc::clone(resource)));
-        plan
-    }
-
     /// Names that may show something else now: those that were marked, or all.
     fn names_to_check(&self) -> BTreeSet<ResourceName> {
         match self.dirty {
             true => self.names.keys().cloned().collect(),
             false => self.stale.union(&self.pending).cloned().collect(),
         }
-    }
-
-    /// Of a full state by names: what changed for the client, of that what is `fresh`, and what is gone.
-    /// Remembers it as told.
-    fn changed_names(
-        &mut self,
-        view: &TypeView,
-        fresh: &mut BTreeSet<ResourceName>,
-    ) -> (Resources, Vec<Arc<Resource>>) {
-        let (mut changed, mut removed) = (Resources::default(), Vec::new());
-        for name in self.names_to_check() {
-            let Some(held) = self.names.get_mut(&name) else { continue };
-            match (view.get(name.as_str()), &*held) {
-                (Some(new), _) if held.version() == Some(new.version()) => {}
-                (Some(new), _) => {
-                    if held.version().is_none() {
-                        fresh.insert(new.name().clone());
-                    }
-                    changed.push(Arc::clone(new));
-                    *held = Held::Sent(Arc::clone(new));
-                }
-                (None, Held::Sent(old)) => {
-                    removed.push(Arc::clone(old));
-                    *held = Held::Absent;
-                }
-                (None, _) => {}
-            }
-        }
-        (changed, removed)
     }
 
     /// Delta of a wildcard: the difference to the view last sent, or to what the client says it holds.

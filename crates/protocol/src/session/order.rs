@@ -1,0 +1,123 @@
+//! The order between the types of an aggregated stream.
+
+use chancery_model::{Revision, types::CLUSTER};
+
+use super::Session;
+use crate::{
+    Protocol,
+    plan::{Release, Touched},
+    subscription::Subscription,
+};
+
+/// What of a type may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Everything.
+    Open,
+    /// What was asked for.
+    Asked,
+    /// Nothing.
+    Closed,
+}
+
+impl Session {
+    /// What of a type may be sent now. Pushes wait until the types that come before it are
+    /// acknowledged (ADS-06), or at least sent (ADS-05), for a bounded time (ADS-22). What a client has
+    /// just asked for does not wait (ADS-20, ADS-26), unless it resumes: then it may hold routes to
+    /// clusters that it has yet to get.
+    pub(super) fn gate(&self, at: usize, now: u64) -> Gate {
+        let s = &self.subscriptions[at];
+        let timeout = self.config.ack_timeout_ms;
+        let expired = s.gated_since.is_some_and(|since| since + timeout <= now);
+        if self.kind.type_url.is_some() || expired {
+            return Gate::Open;
+        }
+        let others = |types: &'static [&'static str]| {
+            self.subscriptions.iter().filter(|other| types.contains(&other.type_url.as_str()))
+        };
+        let unanswered = others(s.properties.after).any(|other| !other.is_quiet(&self.config, now));
+        let unsent = others(s.properties.behind).any(Subscription::has_work);
+        if !unanswered && !unsent {
+            return Gate::Open;
+        }
+        if unanswered && s.resumed && s.last_nonce == 0 {
+            return Gate::Closed;
+        }
+        // A first answer, and a full state, can only be given whole.
+        let asked = s.urgent || s.answer_due;
+        if asked && (s.answer_due || s.is_full_state()) {
+            return Gate::Open;
+        }
+        // What is sent again for a parent's sake goes to a client that is waiting for it.
+        match (asked || !unanswered) && !s.pending.is_empty() {
+            true => Gate::Asked,
+            false => Gate::Closed,
+        }
+    }
+
+    /// Which of a type's removals may be announced now (ADS-08, ADS-09).
+    pub(super) fn release(&self, at: usize, now: u64) -> Release {
+        let s = &self.subscriptions[at];
+        if self.kind.type_url.is_some() || s.properties.referrers.is_empty() {
+            return Release::ALL;
+        }
+        if s.opened_at + self.config.resume_hold_ms > now {
+            return Release::Nothing;
+        }
+        let types = s.properties.referrers;
+        let referrers =
+            || self.subscriptions.iter().filter(|other| types.contains(&other.type_url.as_str()));
+        let rejected = referrers().any(|other| other.nack().is_some());
+        if rejected && s.lingering.len() <= self.config.held_removals_max {
+            return Release::Nothing;
+        }
+        let timeout = self.config.ack_timeout_ms;
+        // gRPC learns of a new cluster from the route, and drops the old name once the new one works; it
+        // is given the time that the referrers would have had (`clients.md` rule 4).
+        let drops = !s.wildcard && s.protocol == Protocol::Sotw;
+        let recent =
+            |other: &Subscription| other.last_sent_at.is_some_and(|sent| sent + timeout > now);
+        if drops && referrers().any(recent) {
+            return Release::UpTo { revision: Revision(0), since: now.saturating_sub(2 * timeout) };
+        }
+        let reached = referrers().map(|other| other.reached(&self.config, now)).min();
+        Release::UpTo {
+            revision: reached.unwrap_or(Revision(u64::MAX)),
+            since: now.saturating_sub(3 * timeout),
+        }
+    }
+
+    /// ADS-11: a client that gets a changed parent finishes warming it only when it gets the children
+    /// again, changed or not.
+    pub(super) fn resend_children(&mut self, at: usize, touched: &Touched) {
+        let parent = self.subscriptions[at].type_url.clone();
+        let is_cluster = parent.as_str() == CLUSTER;
+        if touched.resources.is_empty() {
+            return;
+        }
+        let mut children_known = false;
+        for resource in touched.resources.iter() {
+            children_known |= !resource.children().is_empty();
+            // A new cluster needs its endpoints even if the client has them for another cluster; a new
+            // listener takes the routes that the client has.
+            if !is_cluster && touched.is_fresh(resource) {
+                continue;
+            }
+            for child in resource.children() {
+                let mut others = self.subscriptions.iter_mut();
+                if let Some(other) = others.find(|other| other.type_url == child.type_url)
+                    && other.holds(&child.name)
+                {
+                    other.pending.insert(child.name.clone());
+                }
+            }
+        }
+        // ADS-12: a client that asks for children again, where none of the parents is known to have any,
+        // knows better.
+        for other in &mut self.subscriptions {
+            if other.properties.referrers.contains(&parent.as_str()) {
+                other.repeat_due = !children_known;
+            }
+        }
+    }
+}

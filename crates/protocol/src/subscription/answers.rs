@@ -1,0 +1,92 @@
+//! Answers: acknowledged, rejected, and for how long a rejection stands.
+
+use std::sync::Arc;
+
+use chancery_model::Resource;
+
+use super::{Answer, CONTENTS_MAX, Held, Outstanding, Subscription};
+use crate::{ErrorDetail, Nack, Protocol};
+
+impl Subscription {
+    /// The delta response that a nonce names. Clients take responses in order: what comes before it
+    /// counts as answered too, unless it is still rejected (DELTA-19).
+    pub(super) fn take_answered(
+        &mut self,
+        nonce: Option<u64>,
+        rejects: bool,
+    ) -> Option<Outstanding> {
+        if let Some(at) = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce) {
+            let over = self.outstanding.drain(..at).filter(|sent| sent.resources.is_some());
+            self.passed.extend(over);
+            let excess = self.passed.len().saturating_sub(CONTENTS_MAX);
+            self.passed.drain(..excess);
+            return self.outstanding.pop_front();
+        }
+        let at = self.passed.iter().position(|sent| Some(sent.nonce) == nonce)?;
+        let sent = self.passed.swap_remove(at);
+        rejects.then_some(sent)
+    }
+
+    /// Records an ACK or a NACK (SOTW-20, SOTW-28).
+    pub(super) fn on_answer(
+        &mut self,
+        sent: Outstanding,
+        error: Option<&ErrorDetail>,
+        now: u64,
+    ) -> Answer {
+        let Some(error) = error else {
+            self.acked = Some(sent.version.clone());
+            self.rejects_state = false;
+            if self.outstanding.is_empty() {
+                self.settled_revision = self.settled_revision.max(sent.revision);
+            }
+            return Answer { outstanding: sent, nack: None };
+        };
+        let nack = Nack {
+            version: sent.version.clone(),
+            code: error.code,
+            message: error.message.clone(),
+            at_ms: now,
+        };
+        self.nack = Some(nack.clone());
+        let full_state = self.protocol == Protocol::Sotw && self.properties.full_state;
+        match &sent.resources {
+            Some(resources) if !full_state && !resources.is_empty() => {
+                self.rejected.extend(resources.iter().cloned());
+            }
+            _ => self.rejects_state = true,
+        }
+        Answer { outstanding: sent, nack: Some(nack) }
+    }
+
+    /// Drops rejections that stand no longer. One stands until the client has acknowledged what replaces
+    /// it, or it has been deleted or given up.
+    pub(crate) fn review_rejections(&mut self) {
+        if self.nack.is_none() {
+            return;
+        }
+        let mut rejected = std::mem::take(&mut self.rejected);
+        rejected.retain(|resource| {
+            let sent = self.sent_of(resource);
+            let unanswered = self.train.is_some() || !self.outstanding.is_empty();
+            sent.is_some_and(|sent| sent == resource || unanswered)
+        });
+        self.rejected = rejected;
+        let asks = self.wildcard || !self.names.is_empty();
+        if !asks || (self.rejected.is_empty() && !self.rejects_state) {
+            (self.nack, self.rejects_state) = (None, false);
+        }
+    }
+
+    /// What the client was last sent in the place of a resource.
+    fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
+        if self.wildcard {
+            return self.base.as_ref()?.get(resource.name().as_str());
+        }
+        let mut names = std::iter::once(resource.name()).chain(resource.aliases());
+        names.find_map(|name| match self.names.get(name)? {
+            Held::Sent(sent) => Some(sent),
+            Held::Nothing | Held::Absent | Held::Version(_) => None,
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! Requests: what they ask for, and which response they answer.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use chancery_model::{ResourceName, Version};
+use chancery_view::TypeView;
+
+use super::{Answer, Held, Subscription, WILDCARD};
+use crate::{DeltaRequest, Interest, Protocol, ProtocolError, SotwRequest};
+
+impl Subscription {
+    /// Whether the type can be asked for as a whole (SOTW-68). A type without a SotW method is opaque
+    /// there (SVC-05).
+    fn wildcard_allowed(&self) -> bool {
+        let service = self.properties.service.as_ref();
+        self.properties.wildcard
+            && (self.protocol == Protocol::Delta || service.is_some_and(|s| s.sotw.is_some()))
+    }
+
+    /// Takes a state-of-the-world request.
+    pub(crate) fn on_sotw(
+        &mut self,
+        request: &SotwRequest,
+        shared: &Names<'_>,
+        now: u64,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let first = !std::mem::replace(&mut self.opened, true);
+        let nonce = parse_nonce(&request.response_nonce);
+        // SOTW-34: a request with an older nonce gets no response of its own. Its names are taken all
+        // the same (SOTW-35): the client's later ACK repeats them, and then nothing is new in it.
+        let current = nonce == Some(self.last_nonce);
+        let (added, removed) = self.set_names(&request.resource_names, shared)?;
+        // The last response answers for those before it; an earlier one may still be rejected.
+        let at = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce && !first);
+        let answer = match at {
+            Some(_) if current => self.outstanding.drain(..).next_back(),
+            Some(at) => self.outstanding.remove(at),
+            None => None,
+        };
+        let repeated = current && answer.is_none() && !added && !removed;
+        if repeated && request.error_detail.is_none() && std::mem::take(&mut self.repeat_due) {
+            self.pending.extend(self.names.keys().cloned());
+        }
+        if first {
+            let asks = self.wildcard || !self.names.is_empty();
+            self.answer_due |= self.properties.answer_empty && asks;
+            self.resumed = !request.version_info.is_empty();
+        }
+        // SOTW-37: an empty nonce is a fresh subscription, not a stale one.
+        self.urgent |= added && (current || first || request.response_nonce.is_empty());
+        let answer = answer.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
+        self.review_rejections();
+        Ok(answer)
+    }
+
+    /// Replaces the list of names (SOTW-40, SOTW-60 to -67). Says whether some were added, and whether
+    /// some were removed.
+    fn set_names(
+        &mut self,
+        list: &[String],
+        shared: &Names<'_>,
+    ) -> Result<(bool, bool), ProtocolError> {
+        let legacy = list.is_empty() && !self.named;
+        self.named |= !list.is_empty();
+        let asked = legacy || list.iter().any(|name| name == WILDCARD);
+        let wildcard = self.wildcard_allowed() && asked;
+        let started = wildcard && !self.wildcard;
+        if self.wildcard && !wildcard {
+            self.remember_names();
+        }
+        if wildcard != self.wildcard {
+            self.wildcard = wildcard;
+            shared.note(Interest::wildcard(&self.type_url, wildcard));
+        }
+        if started {
+            (self.base, self.answer_due, self.dirty) = (None, true, true);
+        }
+        if !wildcard {
+            self.base = None;
+            self.lingering.retain(|name, _| list.iter().any(|wanted| wanted == name.as_str()));
+        }
+        let mut fresh = BTreeSet::new();
+        let mut kept = 0;
+        for name in list.iter().filter(|name| !name.is_empty() && *name != WILDCARD) {
+            if self.names.contains_key(name.as_str()) {
+                kept += 1;
+            } else {
+                fresh.insert(shared.name(name)?);
+            }
+        }
+        let mut removed = false;
+        // Repeated names only make the search below needless work, never wrong.
+        if kept < self.names.len() || !fresh.is_empty() {
+            let wanted: BTreeSet<&str> = list.iter().map(String::as_str).collect();
+            let gone: Vec<ResourceName> =
+                self.names.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
+            removed = !gone.is_empty();
+            for name in &gone {
+                self.forget(name, shared);
+            }
+        }
+        let added = started || !fresh.is_empty();
+        for name in fresh {
+            self.ask(name, shared);
+        }
+        if !self.wildcard && self.names.is_empty() {
+            self.answer_due = false;
+        }
+        shared.check_count(self.names.len())?;
+        Ok((added, removed))
+    }
+
+    /// Takes a delta request.
+    pub(crate) fn on_delta(
+        &mut self,
+        request: &DeltaRequest,
+        shared: &Names<'_>,
+        now: u64,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let first = !std::mem::replace(&mut self.opened, true);
+        let named = |list: &[String], star: bool| {
+            list.iter().any(|name| (name == WILDCARD) == star && !name.is_empty())
+        };
+        let lists_empty = request.subscribe.is_empty() && request.unsubscribe.is_empty();
+        // DELTA-20: of `*` in both lists, unsubscribe wins.
+        let star_off = named(&request.unsubscribe, true);
+        let star_on = (named(&request.subscribe, true) || (first && lists_empty))
+            && !star_off
+            && self.wildcard_allowed();
+        let subscribe: Vec<ResourceName> = (request.subscribe.iter())
+            .filter(|name| !name.is_empty() && *name != WILDCARD)
+            .map(|name| shared.name(name))
+            .collect::<Result<_, _>>()?;
+        // The wildcard first: a name that is given up for it is given up beside it.
+        if star_off && self.wildcard {
+            self.end_wildcard(shared);
+        }
+        if star_on && !self.wildcard {
+            self.start_wildcard(shared);
+        }
+        for name in request.unsubscribe.iter().filter(|name| *name != WILDCARD) {
+            let Some((name, _)) = self.names.get_key_value(name.as_str()) else { continue };
+            let name = name.clone();
+            self.forget(&name, shared);
+            if self.wildcard {
+                // DELTA-24: the client does not know whether the wildcard still covers it.
+                self.pending.insert(name);
+                self.urgent = true;
+            }
+        }
+        if first {
+            self.take_initial_versions(request, shared)?;
+        }
+        for name in subscribe {
+            self.ask(name, shared);
+            self.urgent = true;
+        }
+        let nonce = parse_nonce(&request.response_nonce).filter(|_| !first);
+        let answered = self.take_answered(nonce, request.error_detail.is_some());
+        let answer = answered.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
+        self.review_rejections();
+        shared.check_count(self.names.len())?;
+        Ok(answer)
+    }
+
+    /// Takes what the client says it holds (DELTA-22, -46, -57 to -59).
+    fn take_initial_versions(
+        &mut self,
+        request: &DeltaRequest,
+        shared: &Names<'_>,
+    ) -> Result<(), ProtocolError> {
+        let versions = &request.initial_resource_versions;
+        // A client may list what it wants only there (`clients.md` rule 7): names it would otherwise
+        // have to subscribe to, in a type that has no wildcard.
+        let implied = request.subscribe.is_empty()
+            && request.unsubscribe.is_empty()
+            && !self.wildcard_allowed();
+        shared.check_count(self.names.len() + versions.len())?;
+        self.resumed = !versions.is_empty();
+        for (name, version) in versions.iter().filter(|(name, _)| !name.is_empty()) {
+            let name = shared.name(name)?;
+            let version = Version::parse(version);
+            if implied {
+                shared.note(Interest::Name(self.type_url.clone(), name.clone()));
+                let held = version.map_or(Held::Nothing, Held::Version);
+                let check = if held == Held::Nothing { &mut self.pending } else { &mut self.stale };
+                check.insert(name.clone());
+                self.names.insert(name.clone(), held);
+            }
+            self.known.insert(name, version);
+        }
+        Ok(())
+    }
+
+    fn start_wildcard(&mut self, shared: &Names<'_>) {
+        self.wildcard = true;
+        shared.note(Interest::wildcard(&self.type_url, true));
+        let held = self.names.iter();
+        let held = held.filter_map(|(name, held)| Some((name.clone(), Some(held.version()?))));
+        self.known.extend(held);
+        (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
+    }
+
+    /// DELTA-36: named resources stay, and what the wildcard brought of them is remembered.
+    fn end_wildcard(&mut self, shared: &Names<'_>) {
+        self.wildcard = false;
+        shared.note(Interest::wildcard(&self.type_url, false));
+        self.answer_due = false;
+        self.remember_names();
+        self.base = None;
+        // The client drops what it does not name, and with it what it said it holds.
+        self.lingering.retain(|name, _| self.names.contains_key(name));
+        self.known.retain(|name, _| self.names.contains_key(name));
+        self.pending.retain(|name| self.names.contains_key(name));
+        // A state that was not sent to its end: what is left of it is no longer asked for.
+        if self.train.take().is_some() {
+            self.pending.extend(self.names.keys().cloned());
+        }
+    }
+
+    /// What the wildcard brought of the names that stay.
+    fn remember_names(&mut self) {
+        let Self { names, base, lingering, .. } = self;
+        for (name, held) in names {
+            let resource = base.as_ref().and_then(|base| base.get(name.as_str()));
+            let resource = resource.or_else(|| Some(&lingering.get(name)?.resource));
+            if let Some(resource) = resource {
+                *held = Held::Sent(Arc::clone(resource));
+            }
+        }
+    }
+
+    fn ask(&mut self, name: ResourceName, shared: &Names<'_>) {
+        if !self.names.contains_key(&name) {
+            shared.note(Interest::Name(self.type_url.clone(), name.clone()));
+            self.names.insert(name.clone(), Held::Nothing);
+        }
+        self.pending.insert(name);
+    }
+
+    /// Drops a name and all that was remembered of it, so that asking again sends it again (SOTW-44,
+    /// DELTA-27).
+    fn forget(&mut self, name: &ResourceName, shared: &Names<'_>) {
+        shared.note(Interest::NoName(self.type_url.clone(), name.clone()));
+        self.names.remove(name);
+        self.pending.remove(name);
+        self.stale.remove(name);
+        if let Some(train) = &mut self.train {
+            train.shrunk = true;
+        }
+        if !self.wildcard {
+            self.known.remove(name);
+            self.lingering.remove(name);
+        }
+    }
+}
+
+/// A nonce as this program writes it. Anything else names no response of ours.
+fn parse_nonce(text: &str) -> Option<u64> {
+    let nonce = text.parse().ok().filter(|nonce| *nonce > 0)?;
+    (text == u64::to_string(&nonce)).then_some(nonce)
+}
+
+/// What taking a request needs beside the subscription: names that are shared with the view's, the
+/// limit on their number, and where changes of interest are noted.
+pub(crate) struct Names<'a> {
+    pub(crate) view: Option<TypeView>,
+    pub(crate) others: usize,
+    pub(crate) max: usize,
+    pub(crate) interest: &'a std::cell::RefCell<Vec<Interest>>,
+}
+
+impl Names<'_> {
+    /// The name as the view has it, so that a subscription holds no copy of it.
+    fn name(&self, name: &str) -> Result<ResourceName, ProtocolError> {
+        let resource = self.view.as_ref().and_then(|view| view.get(name));
+        match resource.filter(|resource| resource.name().as_str() == name) {
+            Some(resource) => Ok(resource.name().clone()),
+            None => ResourceName::requested(name).map_err(ProtocolError::Name),
+        }
+    }
+
+    fn check_count(&self, names: usize) -> Result<(), ProtocolError> {
+        let found = self.others + names;
+        if found > self.max {
+            return Err(ProtocolError::NamesTooMany { found, max: self.max });
+        }
+        Ok(())
+    }
+
+    fn note(&self, interest: Interest) {
+        self.interest.borrow_mut().push(interest);
+    }
+}
