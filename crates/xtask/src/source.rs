@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result};
 
 use crate::paths::Paths;
 
-/// Directories that are not source: build output, and data a replica left in the checkout.
+/// What is not source: git's own (a file in a linked work tree), build output, and data a replica left
+/// in the checkout.
 const SKIPPED: &[&str] = &[".git", "target", "chancery-data"];
 
 /// A text file of the tree.
@@ -32,12 +33,11 @@ pub(crate) fn files(paths: &Paths, dir: &str) -> Result<Vec<Source>> {
             let entry = entry.with_context(|| format!("list {}", dir.display()))?;
             let path = entry.path();
             let kind = entry.file_type().with_context(|| format!("look at {}", path.display()))?;
+            if entry.file_name().to_str().is_some_and(|name| SKIPPED.contains(&name)) {
+                continue;
+            }
             if kind.is_dir() {
-                let is_skipped =
-                    entry.file_name().to_str().is_some_and(|name| SKIPPED.contains(&name));
-                if !is_skipped {
-                    dirs.push(path);
-                }
+                dirs.push(path);
             } else if kind.is_file() {
                 found.push(path);
             }

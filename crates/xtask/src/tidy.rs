@@ -15,6 +15,7 @@ use crate::{
 };
 
 mod edges;
+mod links;
 
 /// Longest Rust file, tests included.
 const LINES_MAX: usize = 700;
@@ -48,6 +49,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     complaints.extend(lengths(&files, LONG_FILES));
     complaints.extend(files.iter().flat_map(machine_paths));
     complaints.extend(files.iter().flat_map(unfinished));
+    complaints.extend(links::broken(&files));
     if complaints.is_empty() {
         return Ok(());
     }
