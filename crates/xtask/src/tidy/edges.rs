@@ -52,6 +52,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // Drives a server from outside, as a client and as an author do.
     ("chancery-loadtest", &["chancery-model", "chancery-proto"]),
+    // Measures what is pure.
+    ("chancery-benches", &["chancery-model", "chancery-view", "chancery-protocol"]),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,22 @@
+//! `cargo bench -p chancery-benches --bench core -- --check`
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// As the server's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let options = chancery_benches::Options::parse();
+    let mut out = std::io::stdout().lock();
+    match chancery_benches::run(&options, &mut out) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            drop(std::io::Write::write_fmt(&mut out, format_args!("error: {error:#}\n")));
+            ExitCode::FAILURE
+        }
+    }
+}
