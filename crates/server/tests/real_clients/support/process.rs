@@ -57,13 +57,19 @@ impl Process {
         Ok(())
     }
 
+    /// Sends a signal, by its name without `SIG`.
+    pub(crate) fn signal(&self, name: &str) -> Result<()> {
+        let pid = self.child.id().to_string();
+        let status = Command::new("sh").args(["-c", "kill -\"$1\" \"$0\"", &pid, name]).status()?;
+        if !status.success() {
+            bail!("no SIG{name} for {}: {status}", self.name);
+        }
+        Ok(())
+    }
+
     /// SIGTERM, and how it ended.
     pub(crate) fn terminate(&mut self, timeout: Duration) -> Result<ExitStatus> {
-        let pid = self.child.id().to_string();
-        let status = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status()?;
-        if !status.success() {
-            bail!("no SIGTERM for {}: {status}", self.name);
-        }
+        self.signal("TERM")?;
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
@@ -97,8 +103,8 @@ fn leashed(command: &Command) -> Command {
     leashed
 }
 
-/// A program of the environment that `cargo xtask setup` made.
-pub(crate) fn python() -> Result<PathBuf> {
+/// What `cargo xtask setup` installed.
+pub(crate) fn installed() -> Result<PathBuf> {
     let clients = match env::var_os("CHANCERY_CLIENTS") {
         Some(dir) => PathBuf::from(dir),
         None => env::var_os("XDG_CACHE_HOME")
@@ -107,10 +113,21 @@ pub(crate) fn python() -> Result<PathBuf> {
             .context("neither XDG_CACHE_HOME nor HOME is set")?
             .join("chancery/clients"),
     };
-    if !clients.join("complete").is_file() {
-        bail!("no real clients in {}: run `cargo xtask setup` first", clients.display());
+    expect_installed(&clients)?;
+    Ok(clients)
+}
+
+/// An error if the installation in this directory has not come to its end.
+pub(crate) fn expect_installed(dir: &Path) -> Result<()> {
+    if !dir.join("complete").is_file() {
+        bail!("no real clients in {}: run `cargo xtask setup` first", dir.display());
     }
-    Ok(clients.join("bin/python"))
+    Ok(())
+}
+
+/// Python, with Envoy and grpcio.
+pub(crate) fn python() -> Result<PathBuf> {
+    Ok(installed()?.join("bin/python"))
 }
 
 /// A script beside the tests.

@@ -1,0 +1,47 @@
+// A proxyless gRPC client that calls all the time, through one channel.
+//
+// Each line on its standard input is answered with one line: what came of the calls since the last
+// one, {"answers": {text: count}, "failed": {reason: count}}. Ends when its standard input does.
+// Needs GRPC_XDS_BOOTSTRAP and NODE_PATH in its environment, and the target as its argument.
+"use strict";
+
+const readline = require("readline");
+const grpc = require("@grpc/grpc-js");
+const grpcXds = require("@grpc/grpc-js-xds");
+
+const PAUSE_MS = 2;
+// Long enough for a busy machine; a call that takes longer has failed.
+const TIMEOUT_MS = 10_000;
+
+grpcXds.register();
+
+const target = process.argv[2];
+const bytes = (value) => value;
+const client = new grpc.Client(target, grpc.credentials.createInsecure());
+let tally = { answers: {}, failed: {} };
+
+function count(map, key) {
+  map[key] = (map[key] || 0) + 1;
+}
+
+function call() {
+  const options = { deadline: Date.now() + TIMEOUT_MS };
+  const done = (error, answer) => {
+    if (error) {
+      count(tally.failed, `${grpc.status[error.code]}: ${error.details}`);
+    } else {
+      count(tally.answers, answer.toString());
+    }
+    setTimeout(call, PAUSE_MS);
+  };
+  client.makeUnaryRequest("/e2e.Greeter/Hello", bytes, bytes, Buffer.alloc(0), options, done);
+}
+
+const lines = readline.createInterface({ input: process.stdin });
+lines.on("line", () => {
+  const taken = tally;
+  tally = { answers: {}, failed: {} };
+  process.stdout.write(`${JSON.stringify(taken)}\n`);
+});
+lines.on("close", () => process.exit(0));
+call();
