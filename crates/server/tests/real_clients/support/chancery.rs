@@ -38,12 +38,24 @@ impl Addresses {
 pub(crate) struct Chancery {
     dir: PathBuf,
     pub(crate) at: Addresses,
+    settings: Vec<(String, String)>,
     process: Option<Process>,
 }
 
 impl Chancery {
     pub(crate) fn start(dir: &Path) -> Result<Self> {
-        let mut chancery = Self { dir: dir.to_owned(), at: Addresses::free()?, process: None };
+        Self::start_with(dir, &[])
+    }
+
+    /// Starts it with keys of its configuration set by the environment (`CHANCERY_XDS_...`).
+    pub(crate) fn start_with(dir: &Path, settings: &[(&str, &str)]) -> Result<Self> {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let mut chancery = Self {
+            dir: dir.to_owned(),
+            at: Addresses::free()?,
+            settings: settings.iter().map(own).collect(),
+            process: None,
+        };
         chancery.start_again()?;
         Ok(chancery)
     }
@@ -60,6 +72,7 @@ impl Chancery {
             "--raft",
             &loopback(self.at.raft),
         ]);
+        serve.envs(self.settings.iter().map(|(name, value)| (name, value)));
         let process = self.process.insert(Process::spawn("chancery", &self.dir, &serve)?);
         let admin = self.at.admin;
         // Not inside the wait: a server that has ended will not get ready.
@@ -160,6 +173,15 @@ impl Chancery {
             .collect())
     }
 
+    /// How many streams the node has open.
+    pub(crate) fn n_streams(&self, id: &str) -> Result<usize> {
+        let nodes = self.cli(&["nodes"], "")?;
+        let nodes = nodes["nodes"].as_array().with_context(|| format!("no nodes: {nodes}"))?;
+        let Some(node) = nodes.iter().find(|node| node["id"] == id) else { return Ok(0) };
+        let streams = node["streams"].as_array().map(Vec::len);
+        streams.with_context(|| format!("no streams: {node}"))
+    }
+
     /// Waits until the node is in this state, and subscribed to these types.
     pub(crate) fn wait_for_node(&self, id: &str, state: &str, types: &[&str]) -> Result<()> {
         wait_for(&format!("node {id} to be {state}"), Duration::from_secs(40), || {
@@ -173,6 +195,13 @@ impl Chancery {
             }
             bail!("it is {node}")
         })
+    }
+
+    /// A metric without labels; 0 if it is not there.
+    pub(crate) fn total(&self, name: &str) -> Result<f64> {
+        let page = http::get(self.at.admin, "/metrics")?;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name} is {value:?}")))
     }
 
     /// The sum of a metric over the series with this label (`name="value"`); 0 if there is none.

@@ -52,7 +52,7 @@ impl Mode {
     }
 
     /// The bootstrap of a node that finds the server at `xds`.
-    fn bootstrap(self, node: &str, xds: u16) -> Value {
+    pub(crate) fn bootstrap(self, node: &str, xds: u16) -> Value {
         let mut dynamic =
             json!({"lds_config": self.config_source(), "cds_config": self.config_source()});
         if self.is_aggregated() {
@@ -99,13 +99,18 @@ pub(crate) struct Envoy {
 
 impl Envoy {
     pub(crate) fn start(dir: &Path, mode: Mode, node: &str, xds: u16) -> Result<Self> {
-        let bootstrap = dir.join(format!("{node}.json"));
-        fs::write(&bootstrap, mode.bootstrap(node, xds).to_string())?;
+        Self::start_with(dir, node, &mode.bootstrap(node, xds))
+    }
+
+    /// Starts it with a bootstrap of the test's own.
+    pub(crate) fn start_with(dir: &Path, node: &str, bootstrap: &Value) -> Result<Self> {
+        let path = dir.join(format!("{node}.json"));
+        fs::write(&path, bootstrap.to_string())?;
         let address = dir.join(format!("{node}.admin"));
         let mut command = Command::new(python()?);
         command
             .args(["-c", EXEC, "-c"])
-            .arg(&bootstrap)
+            .arg(&path)
             .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"])
             .args(["--component-log-level", "upstream:info,config:info"])
             .arg("--admin-address-path")
@@ -120,6 +125,16 @@ impl Envoy {
 
     pub(crate) fn expect_running(&mut self) -> Result<()> {
         self.process.expect_running()
+    }
+
+    /// SIGSTOP: it holds its connections, and does nothing.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.process.signal("STOP")
+    }
+
+    /// SIGCONT.
+    pub(crate) fn thaw(&self) -> Result<()> {
+        self.process.signal("CONT")
     }
 
     /// A counter or gauge; 0 if Envoy does not have it yet.

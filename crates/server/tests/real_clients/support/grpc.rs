@@ -1,4 +1,4 @@
-//! A real proxyless gRPC client and the servers that it calls, in Python.
+//! Real proxyless gRPC clients, and the servers that they call.
 
 use std::{
     fs,
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::{
     STEP,
-    process::{Process, python, script},
-    wait_for,
+    process::{Process, expect_installed, installed, python, script},
+    report, wait_for,
 };
 
 /// How long a script may take for one answer; the start of Python with grpc is the slowest of them.
@@ -78,13 +78,78 @@ impl GrpcServer {
     }
 }
 
+/// An implementation of gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// C-core, by grpcio.
+    Python,
+    /// grpc-js.
+    Node,
+    /// grpc-go.
+    Go,
+}
+
+impl Kind {
+    /// Why it can not be run on this machine, if `cargo xtask setup` has found it so.
+    pub(crate) fn absence(self) -> Result<Option<String>> {
+        let absent = installed()?.join("go/absent");
+        match self {
+            Self::Go if absent.is_file() => Ok(Some(fs::read_to_string(absent)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a call failed by a fault of the client's own that no server can avoid.
+    fn is_own_fault(self, reason: &str) -> bool {
+        // grpc-go takes a new route into use an instant before the picker that knows its cluster
+        // (`clientconn.go`: the config selector is swapped before the balancer is told).
+        self == Self::Go && reason.contains("unknown cluster selected for RPC")
+    }
+
+    /// A client that calls what `target` names.
+    fn command(self, target: &str) -> Result<Command> {
+        let mut command;
+        match self {
+            Self::Python => {
+                command = Command::new(python()?);
+                command.arg(script("grpc_client.py")).args(["--target", target]);
+            }
+            Self::Node => {
+                let dir = installed()?.join("js");
+                expect_installed(&dir)?;
+                command = Command::new("node");
+                command.arg(script("grpc_client.js")).arg(target);
+                command.env("NODE_PATH", dir.join("node_modules"));
+            }
+            Self::Go => {
+                let dir = installed()?.join("go");
+                expect_installed(&dir)?;
+                command = Command::new(dir.join("grpc-client"));
+                command.arg(target);
+            }
+        }
+        Ok(command)
+    }
+}
+
 /// A client that calls all the time, through one channel.
 #[derive(Debug)]
-pub(crate) struct GrpcClient(Script);
+pub(crate) struct GrpcClient {
+    kind: Kind,
+    script: Script,
+    /// Calls that failed by the client's own fault.
+    n_own_faults: u64,
+}
 
 impl GrpcClient {
     /// Dials `xds:///<service>` as `node`.
-    pub(crate) fn start(dir: &Path, node: &str, xds: u16, service: &str) -> Result<Self> {
+    pub(crate) fn start(
+        dir: &Path,
+        kind: Kind,
+        node: &str,
+        xds: u16,
+        service: &str,
+    ) -> Result<Self> {
         let bootstrap = dir.join(format!("{node}.json"));
         fs::write(
             &bootstrap,
@@ -98,24 +163,36 @@ impl GrpcClient {
             })
             .to_string(),
         )?;
-        let mut command = Command::new(python()?);
-        command
-            .arg(script("grpc_client.py"))
-            .args(["--target", &format!("xds:///{service}")])
-            .env("GRPC_XDS_BOOTSTRAP", &bootstrap);
-        Ok(Self(Script::start(node, dir, &command)?))
+        let mut command = kind.command(&format!("xds:///{service}"))?;
+        command.env("GRPC_XDS_BOOTSTRAP", &bootstrap);
+        Ok(Self { kind, script: Script::start(node, dir, &command)?, n_own_faults: 0 })
     }
 
-    /// What came of the calls since the last question: `answers` by name, `failed` by reason.
+    /// What came of the calls since the last question: `answers` by name, `failed` by reason. Faults of
+    /// the client's own are counted apart.
     pub(crate) fn take(&mut self) -> Result<GrpcTally> {
-        let tally = self.0.ask("take")?;
+        let tally = self.script.ask("take")?;
         let counts = |field: &str| {
             let map = tally[field].as_object().with_context(|| format!("no {field} in {tally}"))?;
-            Ok::<_, anyhow::Error>(
+            Ok::<Vec<_>, anyhow::Error>(
                 map.iter().map(|(name, n)| (name.clone(), n.as_u64().unwrap_or(0))).collect(),
             )
         };
-        Ok(GrpcTally { answers: counts("answers")?, failed: counts("failed")? })
+        let (own, failed): (Vec<_>, Vec<_>) =
+            counts("failed")?.into_iter().partition(|(reason, _)| self.kind.is_own_fault(reason));
+        self.n_own_faults += own.iter().map(|(_, n)| n).sum::<u64>();
+        Ok(GrpcTally { answers: counts("answers")?, failed })
+    }
+
+    /// An error if more calls than these failed by the client's own fault.
+    pub(crate) fn expect_own_faults(&self, n_max: u64) -> Result<()> {
+        if self.n_own_faults > 0 {
+            report(&format!("{:?}: {} calls failed in the client", self.kind, self.n_own_faults));
+        }
+        if self.n_own_faults > n_max {
+            bail!("{} calls failed in the client, at most {n_max} can", self.n_own_faults);
+        }
+        Ok(())
     }
 
     /// Waits until calls are answered by `name` alone. Not one may fail meanwhile.

@@ -1,0 +1,305 @@
+//! Connections end: by their age, by a drain, by silence. Clients live through it without a failed
+//! request, and what an author publishes meanwhile arrives.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::{
+    grpc_life,
+    support::{
+        STEP,
+        chancery::Chancery,
+        envoy::{Envoy, Mode},
+        grpc::{GrpcClient, GrpcServer, Kind},
+        http, in_directory,
+        load::Load,
+        manifests::{TYPES, api_listener, cluster, endpoints, listener, route},
+        ports,
+        tap::Tap,
+        upstream, wait_for,
+    },
+};
+
+/// Connections of this age, more or less a tenth, are asked to go, and ended half a second later.
+const SHORT_LIVES: [(&str, &str); 2] =
+    [("CHANCERY_XDS_CONNECTION_AGE_MAX", "2s"), ("CHANCERY_XDS_CONNECTION_AGE_GRACE", "500ms")];
+/// How often a client has to come back.
+const RECONNECTS: usize = 5;
+/// Several times what that takes.
+const LIFE: Duration = Duration::from_secs(90);
+
+/// OPS-13, SOTW-14, SOTW-100, CLI-E-10: the connection of an aggregated SotW stream ends at its age, five
+/// times; the same versions come again, and Envoy has nothing to change.
+#[test]
+fn sotw_ads_lives_through_five_ends_of_its_connection() -> Result<()> {
+    ages(Mode::SotwAds)
+}
+
+/// OPS-13, DELTA-58, DELTA-70, CLI-E-21: the connection of an aggregated delta stream ends at its age, five
+/// times; what Envoy says it holds is not sent again.
+#[test]
+fn delta_ads_lives_through_five_ends_of_its_connection() -> Result<()> {
+    ages(Mode::DeltaAds)
+}
+
+/// OPS-13, DELTA-58, DELTA-70, ADS-24: the one connection of all delta streams of an Envoy ends at its
+/// age, five times.
+#[test]
+fn delta_per_type_lives_through_five_ends_of_its_connection() -> Result<()> {
+    ages(Mode::DeltaPerType)
+}
+
+/// A proxy's resources; `upstream` is where its requests end.
+fn proxied(mode: Mode, port: u16, upstream: u16) -> [Value; 4] {
+    [
+        cluster(mode, "one", "1s"),
+        endpoints("one", upstream),
+        listener(mode, "main", port, "main", "main"),
+        route("main", "one"),
+    ]
+}
+
+fn ages(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
+        let tap = Tap::start(chancery.at.xds)?;
+        chancery.publish(&proxied(mode, port, a))?;
+        let mut envoy = Envoy::start(dir, mode, "envoy-ages", tap.port)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-ages", "synced", &TYPES)?;
+        let counts = envoy.change_counts()?;
+
+        let (mut n_changes, start) = (0, Instant::now());
+        while tap.seen().n_connections <= RECONNECTS {
+            if start.elapsed() > LIFE {
+                bail!("after {LIFE:?} there are {:?}", tap.seen());
+            }
+            n_changes += 1;
+            let to_b = n_changes % 2 == 1;
+            chancery.publish(&proxied(mode, port, if to_b { b } else { a }))?;
+            load.wait_for_only(if to_b { "b" } else { "a" })?;
+        }
+        chancery.wait_for_node("envoy-ages", "synced", &TYPES)?;
+
+        tap.seen().expect_no_blame()?;
+        expect_moved_streams(&chancery)?;
+        let again = envoy.change_counts()?;
+        if again != counts {
+            bail!("Envoy changed something: before {counts:?}, afterwards {again:?}");
+        }
+        if mode.is_delta() {
+            // Wildcards resume by what the client holds; names are answered on each new stream
+            // (DELTA-22), and there is at most one for each connection.
+            let n_streams = tap.seen().n_connections;
+            let allowed = [
+                ("cluster", 1),
+                ("listener", 1),
+                ("route", n_streams),
+                ("endpoint", n_streams + n_changes),
+            ];
+            for (alias, n_allowed) in allowed {
+                let label = format!("type=\"{alias}\"");
+                let n_pushed = chancery.metric("chancery_xds_pushed_resources_total", &label)?;
+                if n_pushed > f64::from(u32::try_from(n_allowed)?) {
+                    bail!("{n_pushed} resources of {alias} were sent, {n_allowed} have a reason");
+                }
+            }
+        }
+        envoy.expect_running()?;
+        load.finish_without_failure(1000)?;
+        Ok(())
+    })
+}
+
+/// Streams were ended by the server, and by nothing else.
+fn expect_moved_streams(chancery: &Chancery) -> Result<()> {
+    let n_moved = chancery.metric("chancery_xds_stream_ends_total", "reason=\"moved\"")?;
+    let n_refused = chancery.metric("chancery_xds_stream_ends_total", "reason=\"refused\"")?;
+    if n_moved < f64::from(u32::try_from(RECONNECTS)?) || n_refused > 0.0 {
+        bail!("{n_moved} streams were asked to connect anew, {n_refused} were refused");
+    }
+    Ok(())
+}
+
+/// OPS-13, CLI-G-15: C-core comes back at once each time that its connection has ended at its age.
+#[test]
+fn c_core_lives_through_five_ends_of_its_connection() -> Result<()> {
+    grpc_ages(Kind::Python)
+}
+
+/// OPS-13, CLI-G-15: grpc-js comes back each time that its connection has ended at its age.
+#[test]
+fn grpc_js_lives_through_five_ends_of_its_connection() -> Result<()> {
+    grpc_ages(Kind::Node)
+}
+
+/// OPS-13, CLI-G-15: grpc-go comes back each time that its connection has ended at its age.
+#[test]
+fn grpc_go_lives_through_five_ends_of_its_connection() -> Result<()> {
+    grpc_ages(Kind::Go)
+}
+
+fn grpc_ages(kind: Kind) -> Result<()> {
+    const SERVICE: &str = "greeter.e2e";
+    const NODE: &str = "grpc-ages";
+    grpc_life::with(kind, |dir| {
+        let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
+        let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
+        let tap = Tap::start(chancery.at.xds)?;
+        let state = |port| {
+            [
+                api_listener(SERVICE, "greeter"),
+                route("greeter", "one"),
+                cluster(Mode::SotwAds, "one", "1s"),
+                endpoints("one", port),
+            ]
+        };
+        chancery.publish(&state(a.port))?;
+        let mut client = GrpcClient::start(dir, kind, NODE, tap.port, SERVICE)?;
+        client.wait_for_only("a")?;
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        let (mut n_changes, start) = (0, Instant::now());
+        while tap.seen().n_connections <= RECONNECTS {
+            if start.elapsed() > LIFE {
+                bail!("after {LIFE:?} there are {:?}", tap.seen());
+            }
+            n_changes += 1;
+            let to_b = n_changes % 2 == 1;
+            chancery.publish(&state(if to_b { b.port } else { a.port }))?;
+            client.wait_for_only(if to_b { "b" } else { "a" })?;
+        }
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        tap.seen().expect_no_blame()?;
+        expect_moved_streams(&chancery)?;
+        client.wait_for_more(100)
+    })
+}
+
+/// OPS-15, CLI-E-13: SIGTERM ends an aggregated SotW stream by GOAWAY; Envoy serves on, comes back to the
+/// restarted server, and takes what changes then.
+#[test]
+fn sotw_ads_lives_through_a_drain_and_a_restart() -> Result<()> {
+    drained(Mode::SotwAds)
+}
+
+/// OPS-15, CLI-E-13: SIGTERM ends an aggregated delta stream by GOAWAY; Envoy comes back.
+#[test]
+fn delta_ads_lives_through_a_drain_and_a_restart() -> Result<()> {
+    drained(Mode::DeltaAds)
+}
+
+fn drained(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut chancery = Chancery::start(dir)?;
+        let tap = Tap::start(chancery.at.xds)?;
+        chancery.publish(&proxied(mode, port, a))?;
+        let mut envoy = Envoy::start(dir, mode, "envoy-drained", tap.port)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-drained", "synced", &TYPES)?;
+        let counts = envoy.change_counts()?;
+
+        chancery.terminate()?;
+        expect_goaway(&tap)?;
+        load.wait_for_more(100)?;
+        chancery.start_again()?;
+        chancery.wait_for_node("envoy-drained", "synced", &TYPES)?;
+        let again = envoy.change_counts()?;
+        if again != counts {
+            bail!("Envoy changed something: before {counts:?}, afterwards {again:?}");
+        }
+        chancery.publish(&proxied(mode, port, b))?;
+        load.wait_for_only("b")?;
+        envoy.expect_running()?;
+        load.finish_without_failure(300)?;
+        Ok(())
+    })
+}
+
+fn expect_goaway(tap: &Tap) -> Result<()> {
+    let seen = tap.seen();
+    if seen.goaways.is_empty() {
+        bail!("no GOAWAY was sent: {seen:?}");
+    }
+    seen.expect_no_blame()
+}
+
+/// OPS-14, CLI-E-43: an Envoy that pings four times a second keeps its one connection.
+#[test]
+fn frequent_pings_of_envoy_are_answered() -> Result<()> {
+    const PINGS: usize = 20;
+    in_directory(|dir| {
+        let mode = Mode::DeltaAds;
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let chancery = Chancery::start(dir)?;
+        let tap = Tap::start(chancery.at.xds)?;
+        chancery.publish(&proxied(mode, port, a))?;
+        let mut bootstrap = mode.bootstrap("envoy-pings", tap.port);
+        bootstrap["static_resources"]["clusters"][0]["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
+            ["explicit_http_config"]["http2_protocol_options"] =
+            json!({"connection_keepalive": {"interval": "0.25s", "timeout": "20s"}});
+        let mut envoy = Envoy::start_with(dir, "envoy-pings", &bootstrap)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-pings", "synced", &TYPES)?;
+        wait_for("pings and their answers", LIFE, || {
+            let seen = tap.seen();
+            Ok((seen.n_client_pings >= PINGS && seen.n_answered_pings >= PINGS).then_some(()))
+        })?;
+        chancery.publish(&proxied(mode, port, b))?;
+        load.wait_for_only("b")?;
+        let seen = tap.seen();
+        if seen.n_connections != 1 || !seen.goaways.is_empty() {
+            bail!("one connection for ever was due: {seen:?}");
+        }
+        envoy.expect_running()?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// OPS-14: an Envoy that has stopped to answer loses its stream; when it goes on, it comes back and
+/// takes what it has missed.
+#[test]
+fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
+    const NODE: &str = "envoy-frozen";
+    let settings =
+        [("CHANCERY_XDS_KEEPALIVE_INTERVAL", "1s"), ("CHANCERY_XDS_KEEPALIVE_TIMEOUT", "1s")];
+    in_directory(|dir| {
+        let mode = Mode::DeltaAds;
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let chancery = Chancery::start_with(dir, &settings)?;
+        chancery.publish(&proxied(mode, port, a))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        let load = Load::start(port);
+        load.wait_for_more(200)?;
+        // Nobody can ask a frozen proxy anything.
+        load.finish_without_failure(200)?;
+
+        envoy.freeze()?;
+        wait_for("the stream to be given up", STEP, || {
+            let is_free = chancery.total("chancery_xds_connections")? == 0.0
+                && chancery.n_streams(NODE)? == 0;
+            Ok(is_free.then_some(()))
+        })?;
+        chancery.publish(&proxied(mode, port, b))?;
+        envoy.thaw()?;
+        let load = Load::start(port);
+        load.wait_for_only("b")?;
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        envoy.expect_running()?;
+        load.finish_without_failure(10)?;
+        Ok(())
+    })
+}
