@@ -1,0 +1,138 @@
+//! Requirements' IDs, and how they are written in doc comments.
+
+use std::fmt;
+
+/// The families of requirements, in the order of the page. A longer prefix comes before its own
+/// beginning.
+pub(super) const FAMILIES: &[(&str, &str)] = &[
+    ("SVC", "Services, types and messages"),
+    ("SOTW", "State of the world"),
+    ("DELTA", "Incremental"),
+    ("ADS", "Aggregated streams: order and warming"),
+    ("REST", "REST-JSON and files"),
+    ("CLI-E", "What Envoy does"),
+    ("CLI-G", "What gRPC clients do"),
+    ("OPS", "Operating a server"),
+];
+
+/// A requirement's ID: family and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id {
+    pub(super) family: usize,
+    pub(super) number: u32,
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = FAMILIES.get(self.family).map_or("?", |(prefix, _)| prefix);
+        write!(f, "{prefix}-{:02}", self.number)
+    }
+}
+
+/// All IDs in a text: `DELTA-21`, and the short forms `SOTW-14, -15` and `SOTW-14 to -17`.
+pub(super) fn ids(text: &str) -> Vec<Id> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some((at, family)) = next_family(rest) {
+        let before = rest[..at].chars().next_back();
+        let prefix_len = FAMILIES[family].0.len();
+        let is_word_start = !before.is_some_and(|c| c.is_alphanumeric() || c == '-');
+        rest = &rest[at + prefix_len..];
+        if !is_word_start {
+            continue;
+        }
+        let Some((mut number, mut tail)) = hyphen_number(rest) else { continue };
+        found.push(Id { family, number });
+        while let Some((is_range, next, after)) = short_form(tail) {
+            let from = if is_range && number < next { number + 1 } else { next };
+            found.extend((from..=next).map(|number| Id { family, number }));
+            (number, tail) = (next, after);
+        }
+        rest = tail;
+    }
+    found
+}
+
+/// The one ID that a text is.
+pub(super) fn exact(text: &str) -> Option<Id> {
+    match ids(text).as_slice() {
+        [id] if id.to_string() == text => Some(*id),
+        _ => None,
+    }
+}
+
+/// An ID in a function's name: `delta_21_resumes_without_resend`.
+pub(super) fn in_name(name: &str) -> Option<Id> {
+    FAMILIES.iter().enumerate().find_map(|(family, (prefix, _))| {
+        let prefix = prefix.to_lowercase().replace('-', "_");
+        let rest = name.strip_prefix(&prefix)?.strip_prefix('_')?;
+        let number = rest.split('_').next()?.parse().ok()?;
+        Some(Id { family, number })
+    })
+}
+
+/// The first family's prefix in `text`.
+fn next_family(text: &str) -> Option<(usize, usize)> {
+    FAMILIES
+        .iter()
+        .enumerate()
+        .filter_map(|(family, (prefix, _))| Some((text.find(prefix)?, family)))
+        .min()
+}
+
+/// `-21…` → 21 and what follows; also `21…` without the hyphen.
+fn hyphen_number(text: &str) -> Option<(u32, &str)> {
+    let text = text.strip_prefix('-').unwrap_or(text);
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number = text[..end].parse().ok()?;
+    Some((number, &text[end..]))
+}
+
+/// `, -15…`, ` and -15…` or ` to -17…`.
+fn short_form(text: &str) -> Option<(bool, u32, &str)> {
+    let forms = [(", ", false), (" and ", false), (", and ", false), (" to ", true), ("/", false)];
+    forms.into_iter().find_map(|(separator, is_range)| {
+        let rest = text.strip_prefix(separator)?;
+        if !rest.starts_with('-') {
+            return None;
+        }
+        let (number, after) = hyphen_number(rest)?;
+        Some((is_range, number, after))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> Vec<String> {
+        ids(text).iter().map(Id::to_string).collect()
+    }
+
+    #[test]
+    fn ids_are_read_in_all_their_forms() {
+        assert_eq!(shown("DELTA-21: an ack"), ["DELTA-21"]);
+        assert_eq!(shown("CLI-E-07, CLI-G-3 and OPS-4."), ["CLI-E-07", "CLI-G-03", "OPS-04"]);
+        assert_eq!(shown("SOTW-14 to -16, ADS-11"), ["SOTW-14", "SOTW-15", "SOTW-16", "ADS-11"]);
+        assert_eq!(shown("SOTW-68, -70, -73"), ["SOTW-68", "SOTW-70", "SOTW-73"]);
+    }
+
+    #[test]
+    fn what_only_looks_like_an_id_is_none() {
+        assert!(shown("LADS-11 and X-SVC-03 and ADS alone, SVC-x").is_empty());
+    }
+
+    #[test]
+    fn a_line_of_a_list_has_to_be_the_id_as_it_is_printed() {
+        assert_eq!(exact("SVC-03").map(|id| id.to_string()).as_deref(), Some("SVC-03"));
+        for text in ["SVC-3", "SVC-03:", "SVC", "SVC-03, -04", "MCP-01"] {
+            assert_eq!(exact(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_function_name_may_begin_with_an_id() {
+        assert_eq!(in_name("cli_e_07_is_survived").map(|id| id.number), Some(7));
+        assert_eq!(in_name("ads_are_ordered"), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! The page itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+use super::{
+    cited::Test,
+    ids::{FAMILIES, Id},
+    required::Required,
+};
+
+/// From the directory of the page to the workspace.
+const FROM_DOCS: &str = "../";
+
+const INTRO: &str = "\
+# Conformance
+
+Which test shows which requirement of the xDS protocol. Made by `cargo xtask conformance` from the doc comments
+of the tests, the list of requirements and the list of reasons beside `crates/xtask/src/conformance.rs`;
+`cargo xtask verify` fails when it is not current, when a requirement has neither a test nor a reason, and when it has
+both. IDs and levels are those of the project's xDS requirements.
+
+- **tested**: the tests named cite the requirement and fail when it is broken.
+- **reason**: no test; what is said in its place. A MUST has a reason only where it is not built yet, or where it is
+  about the inside of a client.
+
+What each test shows is in the [second part](#what-the-tests-show). Run one with `cargo xtask test -p <crate> <name>`.
+";
+
+/// The whole page, families and IDs in order.
+pub(super) fn page(required: &Required, tests: &[Test]) -> String {
+    let mut by_id: BTreeMap<Id, Vec<&Test>> = BTreeMap::new();
+    for test in tests {
+        for id in &test.ids {
+            by_id.entry(*id).or_default().push(test);
+        }
+    }
+    let all: BTreeSet<Id> = required.levels.keys().chain(by_id.keys()).copied().collect();
+    let mut page = INTRO.to_owned();
+    overview(&mut page, &all, &by_id);
+    for (family, (prefix, title)) in FAMILIES.iter().enumerate() {
+        let rows: Vec<Id> = all.iter().filter(|id| id.family == family).copied().collect();
+        if rows.is_empty() {
+            continue;
+        }
+        line(&mut page, format_args!("\n## {prefix}: {title}\n"));
+        line(&mut page, format_args!("| requirement | level | status | test, or reason |"));
+        line(&mut page, format_args!("|---|---|---|---|"));
+        for id in rows {
+            let level = required.levels.get(&id).map_or("", |level| level.name());
+            let (status, shown) = match (by_id.get(&id), required.reasons.get(&id)) {
+                (Some(tests), _) => ("tested", links(tests)),
+                (None, Some(reason)) => {
+                    ("reason", format!("{} {}", reason.why.title(), cell(&reason.text)))
+                }
+                (None, None) => ("**missing**", String::new()),
+            };
+            line(&mut page, format_args!("| {id} | {level} | {status} | {shown} |"));
+        }
+    }
+    what_tests_show(&mut page, tests);
+    page
+}
+
+/// How many there are of each family.
+fn overview(page: &mut String, all: &BTreeSet<Id>, by_id: &BTreeMap<Id, Vec<&Test>>) {
+    line(page, format_args!("\n| area | requirements | tested | reason | tests |"));
+    line(page, format_args!("|---|---|---|---|---|"));
+    for (family, (prefix, title)) in FAMILIES.iter().enumerate() {
+        let of_family = || all.iter().filter(|id| id.family == family);
+        let n = of_family().count();
+        if n == 0 {
+            continue;
+        }
+        let cited = || of_family().filter_map(|id| by_id.get(id));
+        let n_tested = cited().count();
+        let n_tests = cited().flatten().map(|test| &test.path).collect::<BTreeSet<_>>().len();
+        line(
+            page,
+            format_args!("| {prefix}: {title} | {n} | {n_tested} | {} | {n_tests} |", n - n_tested),
+        );
+    }
+}
+
+/// The tests' names, each with its file behind it.
+fn links(tests: &[&Test]) -> String {
+    let mut tests = tests.to_vec();
+    tests.sort();
+    tests.dedup();
+    let links: Vec<String> = tests
+        .iter()
+        .map(|test| {
+            let name = test.path.strip_prefix("chancery-").unwrap_or(&test.path);
+            format!("[`{name}`]({FROM_DOCS}{})", test.file)
+        })
+        .collect();
+    links.join("<br>")
+}
+
+/// Each test once, by file.
+fn what_tests_show(page: &mut String, tests: &[Test]) {
+    line(page, format_args!("\n## What the tests show"));
+    let mut by_file: BTreeMap<&str, BTreeSet<&Test>> = BTreeMap::new();
+    for test in tests {
+        by_file.entry(&test.file).or_default().insert(test);
+    }
+    for (file, tests) in by_file {
+        line(page, format_args!("\n### {file}\n"));
+        line(page, format_args!("| test | shows | cites |"));
+        line(page, format_args!("|---|---|---|"));
+        for test in tests {
+            let name = test.path.rsplit("::").next().unwrap_or(&test.path);
+            let ids: Vec<String> = test.ids.iter().map(Id::to_string).collect();
+            line(page, format_args!("| `{name}` | {} | {} |", cell(&test.shows), ids.join(", ")));
+        }
+    }
+}
+
+/// Text as it can stand in a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+    page.write_fmt(text).expect("writing to a String can not fail");
+    page.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            cited::{self, tests::TEXT},
+            required::{Level, Reason, Why},
+        },
+        *,
+    };
+    use crate::source::Source;
+
+    #[test]
+    fn a_requirement_is_a_row_and_a_test_is_another() {
+        let file = Source { path: "crates/view/src/a/mod.rs".into(), text: TEXT.into() };
+        let id = |text| super::super::ids::exact(text).unwrap();
+        let required = Required {
+            levels: BTreeMap::from([
+                (id("DELTA-21"), Level::Must),
+                (id("DELTA-22"), Level::MustNot),
+                (id("ADS-11"), Level::Should),
+                (id("ADS-12"), Level::May),
+            ]),
+            reasons: BTreeMap::from([(
+                id("ADS-12"),
+                Reason { why: Why::Declined, text: "a | b".to_owned() },
+            )]),
+        };
+        let page = page(&required, &cited::tests(&file));
+        for row in [
+            "| DELTA: Incremental | 2 | 1 | 1 | 1 |",
+            "| DELTA-21 | MUST | tested | [`view::a::tests::removal`](../crates/view/src/a/mod.rs) |",
+            "| DELTA-22 | MUST NOT | **missing** |  |",
+            "| ADS-12 | MAY | reason | Not followed. a \\| b |",
+            "| OPS-02 |  | tested | [`view::a::tests::last`](../crates/view/src/a/mod.rs) |",
+            "### crates/view/src/a/mod.rs",
+            "| `removal` | a removed name is \\| sent once. | DELTA-21 |",
+        ] {
+            assert!(page.lines().any(|line| line == row), "{row}\nis not in\n{page}");
+        }
+    }
+}
