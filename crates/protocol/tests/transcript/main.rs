@@ -7,18 +7,32 @@
 //! scopes default,a                 the node sees these scopes from now on
 //! -> CDS *,x @3 v=… nack           SotW request: names, nonce, version, rejection
 //! -> CDS +x,y -z @3 irv=x@held,y@old nack      delta request; `irv` names what the client holds
-//! ack CDS / nack CDS               answers the last response of the type as a client would
+//! ack CDS / nack CDS 3             answers the last response of the type as a client would, with a code
 //! wait 5000                        milliseconds pass
-//! <- CDS x=1 y=2 -z ~w             a response: resources with their bodies, removals, absent aliases
+//! open CDS                         another stream takes the place of this one, of a type or of all
+//! status CDS                       what the session says of a type
 //! ```
 //!
-//! After each event every response that can be sent is; those have to be exactly the `<-` lines that
+//! and, after the event, what comes of it:
+//!
+//! ```text
+//! <- CDS x=1 y=2 -z ~w v=X @A      a response: resources with their bodies, removals, absent aliases
+//! = CDS nacked sent=X acked=W nack=13 text     the status
+//! ! text                           the stream is ended with this error
+//! ```
+//!
+//! `v=X` and `@A` in a response give its version and its nonce a name, which later lines may use as in
+//! the protocol documents: one name has one value, and two names never have the same. A word and a
+//! colon before an event or an outcome (`b: -> EDS x`) are another stream of the same node.
+//!
+//! After each event every response that can be sent is; those have to be exactly the outcomes that
 //! follow it.
 #![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
 mod ads;
 mod children;
 mod delta;
+mod diagrams;
 mod sotw;
 mod world;
 

@@ -40,6 +40,7 @@ fn scoped(text: &str) -> (ScopeName, &str) {
     (ScopeName::new(scope).unwrap(), rest)
 }
 
+/// What a client keeps of one type.
 #[derive(Default)]
 struct Client {
     names: Vec<String>,
@@ -47,16 +48,31 @@ struct Client {
     accepted: String,
 }
 
-struct World {
-    protocol: Protocol,
-    state: State,
-    scopes: Vec<ScopeName>,
+/// One stream: the session, and what its client knows.
+struct Stream {
     session: Session,
-    differ: Differ,
-    now: u64,
     clients: BTreeMap<TypeUrl, Client>,
     nonces: BTreeSet<String>,
     revision: Revision,
+    /// Nonces by the name that the script gives them.
+    named_nonces: BTreeMap<String, String>,
+    /// A request broke a rule: nothing goes on after that.
+    ended: bool,
+}
+
+struct World {
+    protocol: Protocol,
+    config: Arc<Config>,
+    state: State,
+    scopes: Vec<ScopeName>,
+    /// By the name before the colon; the one without a name is always there.
+    streams: BTreeMap<String, Stream>,
+    /// The stream of the event that is being run.
+    at: String,
+    differ: Differ,
+    now: u64,
+    /// Versions by the name that the script gives them.
+    named_versions: BTreeMap<String, String>,
 }
 
 /// Runs a script on a new stream; `only` is the type of a per-type stream, empty for an aggregated one.
@@ -66,49 +82,114 @@ pub(crate) fn check(protocol: Protocol, only: &str, script: &str) {
 
 /// As [`check`], with other limits.
 pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script: &str) {
-    let kind = StreamKind { protocol, type_url: (!only.is_empty()).then(|| type_url(only)) };
     let mut world = World {
         protocol,
+        config: Arc::new(config),
         state: State::new(Incarnation(7)),
         scopes: vec![ScopeName::new("default").unwrap()],
-        session: Session::new(kind, Arc::new(config)),
+        streams: BTreeMap::new(),
+        at: String::new(),
         differ: Differ::new(),
         // Not 0, and the stream is as old as the first request.
         now: 1_000_000,
-        clients: BTreeMap::new(),
-        nonces: BTreeSet::new(),
-        revision: Revision(0),
+        named_versions: BTreeMap::new(),
     };
+    world.open(only);
     let lines: Vec<&str> = script.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let is_outcome =
+        |line: &str| ["<- ", "= ", "! "].iter().any(|mark| bare(line).1.starts_with(mark));
     let mut at = 0;
     while at < lines.len() {
         let event = lines[at];
         let mut expected = Vec::new();
-        while let Some(line) = lines.get(at + 1).and_then(|line| line.strip_prefix("<- ")) {
-            expected.push(line.to_owned());
+        while let Some(line) = lines.get(at + 1).filter(|line| is_outcome(line)) {
+            expected.push(*line);
             at += 1;
         }
         at += 1;
         let found = world.run(event);
-        assert_eq!(found, expected, "after `{event}` in:\n{script}");
+        let text: Vec<&str> = found.iter().map(|outcome| outcome.text.as_str()).collect();
+        let wanted: Vec<String> = expected.iter().map(|line| without_marks(line)).collect();
+        assert_eq!(text, wanted, "after `{event}` in:\n{script}");
+        for (outcome, line) in found.iter().zip(&expected) {
+            world.bind(outcome, line);
+        }
     }
 }
 
+/// The stream that a line is about, and the rest of the line.
+fn bare(line: &str) -> (&str, &str) {
+    line.split_once(": ")
+        .filter(|(stream, _)| stream.chars().all(|c| c.is_ascii_alphanumeric()))
+        .unwrap_or(("", line))
+}
+
+/// The name that a script gives to a nonce (`@A`) or to a version (`v=X`).
+fn mark<'a>(word: &'a str, prefix: &str) -> Option<&'a str> {
+    word.strip_prefix(prefix).filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
+}
+
+/// What a word of a request means: the value of a name, or itself.
+fn meant<'a>(names: &'a BTreeMap<String, String>, word: &'a str) -> &'a str {
+    assert!(mark(word, "").is_none() || names.contains_key(word), "nothing is called {word}");
+    names.get(word).map_or(word, String::as_str)
+}
+
+/// An expected line without the names for its nonce and its version.
+fn without_marks(line: &str) -> String {
+    let is_mark = |word: &str| mark(word, "@").is_some() || mark(word, "v=").is_some();
+    line.split_whitespace().filter(|word| !is_mark(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Something that came of an event.
+struct Outcome {
+    stream: String,
+    text: String,
+    nonce: String,
+    version: String,
+}
+
 impl World {
-    fn run(&mut self, event: &str) -> Vec<String> {
+    /// Opens a stream in the place of the one that the event is about.
+    fn open(&mut self, only: &str) {
+        let type_url = (!only.is_empty()).then(|| type_url(only));
+        let kind = StreamKind { protocol: self.protocol, type_url };
+        let stream = Stream {
+            session: Session::new(kind, Arc::clone(&self.config)),
+            clients: BTreeMap::new(),
+            nonces: BTreeSet::new(),
+            revision: Revision(0),
+            named_nonces: BTreeMap::new(),
+            ended: false,
+        };
+        self.streams.insert(self.at.clone(), stream);
+    }
+
+    fn stream(&mut self) -> &mut Stream {
+        self.streams.get_mut(&self.at).expect("a stream that was opened")
+    }
+
+    fn run(&mut self, event: &str) -> Vec<Outcome> {
+        let (stream, event) = bare(event);
+        stream.clone_into(&mut self.at);
         let (verb, rest) = event.split_once(' ').unwrap_or((event, ""));
+        let mut outcomes = Vec::new();
         match verb {
+            "open" => self.open(rest),
             "commit" => self.commit(rest),
             "scopes" => {
                 self.scopes = rest.split(',').map(|name| ScopeName::new(name).unwrap()).collect();
-                self.session.on_new_view();
+                self.streams.values_mut().for_each(|stream| stream.session.on_new_view());
             }
-            "->" => self.request(rest),
-            "ack" | "nack" => self.answer(rest, verb == "nack"),
+            "->" => outcomes.extend(self.request(rest)),
+            "ack" | "nack" => outcomes.extend(self.answer(rest, verb == "nack")),
+            "status" => outcomes.push(self.status(rest)),
             "wait" => {
                 let until = self.now + rest.parse::<u64>().unwrap();
-                // A caller sleeps until the session wants to be polled, not until anything is due.
-                if let Some(wake) = self.session.wake_at(self.now).filter(|wake| *wake <= until) {
+                // A caller sleeps until a session wants to be polled, not until anything is due.
+                let now = self.now;
+                let wakes = self.streams.values().filter_map(|s| s.session.wake_at(now));
+                if let Some(wake) = wakes.filter(|wake| *wake <= until).min() {
                     self.now = wake;
                     let first = self.poll();
                     if !first.is_empty() || self.now == until {
@@ -121,7 +202,26 @@ impl World {
             }
             _ => panic!("unknown event {event:?}"),
         }
-        self.poll()
+        outcomes.extend(self.poll());
+        outcomes
+    }
+
+    /// Gives the nonce and the version of a response the names that the script has for them. A name
+    /// means one value, and no two names mean the same.
+    fn bind(&mut self, outcome: &Outcome, line: &str) {
+        let named_nonces = &mut self.streams.get_mut(&outcome.stream).unwrap().named_nonces;
+        for word in line.split_whitespace() {
+            for (prefix, names, value) in [
+                ("@", &mut *named_nonces, &outcome.nonce),
+                ("v=", &mut self.named_versions, &outcome.version),
+            ] {
+                let Some(name) = mark(word, prefix) else { continue };
+                let other = names.iter().find(|(other, of)| *other != name && *of == value);
+                assert_eq!(other, None, "{prefix}{name} is another's value in `{line}`");
+                let known = names.entry(name.to_owned()).or_insert_with(|| value.clone());
+                assert_eq!(known, value, "{prefix}{name} in `{line}`");
+            }
+        }
     }
 
     fn commit(&mut self, text: &str) {
@@ -150,21 +250,23 @@ impl World {
             }
             // As a shard does: only for the names that the session asked for.
             let names: BTreeSet<&ResourceName> = delta.names().collect();
-            for interest in self.session.interest() {
-                match interest {
-                    Interest::Wildcard(t) if t == *delta.type_url() => {
-                        self.session.on_change(&t, None);
+            for Stream { session, .. } in self.streams.values_mut() {
+                for interest in session.interest() {
+                    match interest {
+                        Interest::Wildcard(t) if t == *delta.type_url() => {
+                            session.on_change(&t, None);
+                        }
+                        Interest::Name(t, n) if t == *delta.type_url() && names.contains(&n) => {
+                            session.on_change(&t, Some(&n));
+                        }
+                        _ => {}
                     }
-                    Interest::Name(t, n) if t == *delta.type_url() && names.contains(&n) => {
-                        self.session.on_change(&t, Some(&n));
-                    }
-                    _ => {}
                 }
             }
         }
     }
 
-    fn request(&mut self, text: &str) {
+    fn request(&mut self, text: &str) -> Option<Outcome> {
         let mut words = text.split_whitespace();
         let type_url = type_url(words.next().unwrap());
         let (mut sotw, mut delta) = (SotwRequest::default(), DeltaRequest::default());
@@ -172,15 +274,16 @@ impl World {
         let list = |text: &str| -> Vec<String> {
             text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
         };
-        let error = ErrorDetail { code: 13, message: "rejected".to_owned() };
         for word in words {
-            if word == "nack" {
-                (sotw.error_detail, delta.error_detail) =
-                    (Some(error.clone()), Some(error.clone()));
+            if let Some(code) = word.strip_prefix("nack") {
+                let code = code.strip_prefix('=').map_or(13, |code| code.parse().unwrap());
+                let error = ErrorDetail { code, message: "rejected".to_owned() };
+                (sotw.error_detail, delta.error_detail) = (Some(error.clone()), Some(error));
             } else if let Some(nonce) = word.strip_prefix('@') {
+                let nonce = meant(&self.stream().named_nonces, nonce);
                 (sotw.response_nonce, delta.response_nonce) = (nonce.into(), nonce.into());
             } else if let Some(version) = word.strip_prefix("v=") {
-                sotw.version_info = version.to_owned();
+                sotw.version_info = meant(&self.named_versions, version).to_owned();
             } else if let Some(held) = word.strip_prefix("irv=") {
                 for entry in list(held) {
                     let (name, version) = entry.split_once('@').unwrap();
@@ -197,67 +300,112 @@ impl World {
                 sotw.resource_names = list(word);
             }
         }
-        self.clients.entry(type_url).or_default().names.clone_from(&sotw.resource_names);
+        let names = &mut self.stream().clients.entry(type_url).or_default().names;
+        names.clone_from(&sotw.resource_names);
         self.send(match self.protocol {
             Protocol::Sotw => Request::Sotw(sotw),
             Protocol::Delta => Request::Delta(delta),
-        });
+        })
     }
 
-    fn answer(&mut self, text: &str, reject: bool) {
-        let type_url = type_url(text);
-        let client = self.clients.get_mut(&type_url).unwrap();
+    fn answer(&mut self, text: &str, reject: bool) -> Option<Outcome> {
+        let (type_name, code) = text.split_once(' ').unwrap_or((text, "13"));
+        let type_url = type_url(type_name);
+        let client = self.stream().clients.get_mut(&type_url).unwrap();
         let (nonce, version) = client.last.clone().expect("a response to answer");
-        let error_detail = reject.then(|| ErrorDetail { code: 13, message: "rejected".to_owned() });
+        let code = code.parse().unwrap();
+        let error_detail = reject.then(|| ErrorDetail { code, message: "rejected".to_owned() });
         if !reject {
             client.accepted = version;
         }
-        let request = match self.protocol {
-            Protocol::Sotw => Request::Sotw(SotwRequest {
-                type_url: type_url.to_string(),
-                version_info: client.accepted.clone(),
-                resource_names: client.names.clone(),
-                response_nonce: nonce,
-                error_detail,
-            }),
+        let sotw = SotwRequest {
+            type_url: type_url.to_string(),
+            version_info: client.accepted.clone(),
+            resource_names: client.names.clone(),
+            response_nonce: nonce.clone(),
+            error_detail: error_detail.clone(),
+        };
+        self.send(match self.protocol {
+            Protocol::Sotw => Request::Sotw(sotw),
             Protocol::Delta => Request::Delta(DeltaRequest {
                 type_url: type_url.to_string(),
                 response_nonce: nonce,
                 error_detail,
                 ..DeltaRequest::default()
             }),
-        };
-        self.send(request);
+        })
     }
 
-    fn send(&mut self, request: Request) {
+    fn send(&mut self, request: Request) -> Option<Outcome> {
         let view = View::resolve(&self.state, &self.scopes);
-        self.session.on_request(request, Some(&view), self.now).unwrap();
-        let _ = self.session.drain_interest();
+        let now = self.now;
+        let stream = self.stream();
+        let error = stream.session.on_request(request, Some(&view), now).err();
+        let _ = stream.session.drain_interest();
+        stream.ended |= error.is_some();
+        error.map(|error| self.outcome(format!("! {error}")))
     }
 
-    fn poll(&mut self) -> Vec<String> {
+    fn outcome(&self, text: String) -> Outcome {
+        let at = self.at.clone();
+        let text = if at.is_empty() { text } else { format!("{at}: {text}") };
+        Outcome { stream: at, text, nonce: String::new(), version: String::new() }
+    }
+
+    /// What the session says of a type.
+    fn status(&mut self, text: &str) -> Outcome {
+        let type_url = type_url(text);
+        let all = self.stream().session.status();
+        let status = all.into_iter().find(|status| status.type_url == type_url).unwrap();
+        let mut text = format!("= {text} {}", format!("{:?}", status.state).to_lowercase());
+        for (what, version) in [("sent", status.sent), ("acked", status.acked)] {
+            let Some(version) = version.map(|version| version.to_string()) else { continue };
+            let named = self.named_versions.iter().find(|(_, of)| **of == version);
+            write!(text, " {what}={}", named.map_or(&version, |(name, _)| name)).unwrap();
+        }
+        if let Some(nack) = status.nack {
+            write!(text, " nack={} {}", nack.code, nack.message).unwrap();
+        }
+        self.outcome(text)
+    }
+
+    fn poll(&mut self) -> Vec<Outcome> {
         let view = View::resolve(&self.state, &self.scopes);
         let mut out = Vec::new();
-        while let Some(response) = self.session.poll(Some(&view), &self.differ, self.now) {
-            out.push(self.show(&response));
+        for at in self.streams.keys().cloned().collect::<Vec<_>>() {
+            self.at.clone_from(&at);
+            while !self.streams[&at].ended
+                && let Some(response) = self.streams.get_mut(&at).unwrap().session.poll(
+                    Some(&view),
+                    &self.differ,
+                    self.now,
+                )
+            {
+                let text = self.show(&response);
+                let mut outcome = self.outcome(format!("<- {text}"));
+                outcome.nonce = response.nonce();
+                outcome.version = response.version().to_string();
+                out.push(outcome);
+            }
         }
         out
     }
 
     fn show(&mut self, response: &Response) -> String {
+        let protocol = self.protocol;
+        let stream = self.stream();
         // SOTW-10, DELTA-10, SOTW-17, SOTW-92: laws of every response.
-        assert!(!response.nonce().is_empty() && self.nonces.insert(response.nonce()));
+        assert!(!response.nonce().is_empty() && stream.nonces.insert(response.nonce()));
         assert!(!response.version().to_string().is_empty());
-        assert!(response.revision() >= self.revision, "never an older state");
-        self.revision = response.revision();
+        assert!(response.revision() >= stream.revision, "never an older state");
+        stream.revision = response.revision();
         let mut names = BTreeSet::new();
         let mut text = abbreviation(response.type_url());
         for resource in response.resources() {
             // SOTW-74, DELTA-47.
             assert!(names.insert(resource.name().clone()), "{} twice", resource.name());
             let body = String::from_utf8(resource.body().to_vec()).unwrap();
-            for alias in resource.aliases().iter().filter(|_| self.protocol == Protocol::Delta) {
+            for alias in resource.aliases().iter().filter(|_| protocol == Protocol::Delta) {
                 assert!(names.insert(alias.clone()), "{alias} twice");
             }
             write!(text, " {}={body}", resource.name()).unwrap();
@@ -270,7 +418,7 @@ impl World {
             assert!(names.insert(name.clone()), "{name} twice");
             write!(text, " ~{name}").unwrap();
         }
-        let client = self.clients.entry(response.type_url().clone()).or_default();
+        let client = stream.clients.entry(response.type_url().clone()).or_default();
         client.last = Some((response.nonce(), response.version().to_string()));
         text
     }

@@ -1,0 +1,608 @@
+//! The sequence diagrams of the protocol documents.
+//!
+//! In the order of the documents: the xDS protocol of 2018 and of 2020 (the Chinese tutorial has the
+//! figures of 2018), then the figures and examples that the current text has added. `V=X` and `N=A` of a
+//! figure are `v=X` and `@A` here. Where the current protocol says something else than an old figure, the
+//! transcript shows the current rule, and its comment says so. The figures of the Mesh Configuration
+//! Protocol belong to another front door.
+
+use chancery_protocol::Protocol::{Delta, Sotw};
+
+use crate::check;
+
+/// SOTW-01, SOTW-07, SOTW-12, SOTW-21, SOTW-25: figure "Version update after ACK" (simple-ack, 2018 and
+/// 2020).
+#[test]
+fn version_update_after_ack() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/foo=1 EDS/bar=1
+        -> EDS foo,bar v= @
+        <- EDS bar=1 foo=1 v=X @A
+        -> EDS foo,bar v=X @A
+        status EDS
+        = EDS synced sent=X acked=X
+        ",
+    );
+}
+
+/// SOTW-07: the text before that figure: the answer may also come when the resources become available.
+#[test]
+fn an_answer_may_come_later() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        -> EDS foo,bar v= @
+        wait 60000
+        commit EDS/foo=1 EDS/bar=1
+        <- EDS bar=1 foo=1 v=X @A
+        -> EDS foo,bar v=X @A
+        status EDS
+        = EDS synced sent=X acked=X
+        ",
+    );
+}
+
+/// SOTW-20, SOTW-21, SOTW-23, SOTW-28: figure "No version update after NACK" (simple-nack, 2018 and
+/// 2020).
+#[test]
+fn no_version_update_after_nack() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/foo=bad
+        -> EDS foo v= @
+        <- EDS foo=bad v=X @A
+        -> EDS foo v= @A nack
+        status EDS
+        = EDS nacked sent=X nack=13 rejected
+        wait 60000
+        ",
+    );
+}
+
+/// SOTW-13, SOTW-23, SOTW-27: figure "ACK after NACK" (later-ack, 2018 and 2020).
+#[test]
+fn ack_after_nack() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/foo=bad
+        -> EDS foo v= @
+        <- EDS foo=bad v=X @A
+        -> EDS foo v= @A nack
+        commit EDS/foo=good
+        <- EDS foo=good v=Y @B
+        -> EDS foo v=Y @B
+        status EDS
+        = EDS synced sent=Y acked=Y
+        ",
+    );
+}
+
+/// SOTW-25, SOTW-42, SOTW-49: figure "Multiple EDS requests on the same stream" (eds-same-stream, 2018
+/// and 2020). The figure sends both resources again; only the new one has to be (SOTW-75).
+#[test]
+fn several_endpoints_on_the_same_stream() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/foo=1 EDS/bar=1
+        -> EDS foo v= @
+        <- EDS foo=1 v=X @A
+        -> EDS foo v=X @A
+        -> EDS foo,bar v=X @A
+        <- EDS bar=1 v=X @B
+        -> EDS foo,bar v=X @B
+        ",
+    );
+}
+
+/// SOTW-11, SOTW-49, ADS-24: figure "Multiple EDS requests on distinct streams" (eds-distinct-stream,
+/// 2018 and 2020). Each stream has its own nonces and gets its own resource only.
+#[test]
+fn several_endpoints_on_distinct_streams() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/foo=1 EDS/bar=1
+        -> EDS foo v= @
+        <- EDS foo=1 v=X @A
+        b: open EDS
+        b: -> EDS bar v= @
+        b: <- EDS bar=1 v=X @A
+        -> EDS foo v=X @A
+        b: -> EDS bar v=X @A
+        commit EDS/bar=2
+        b: <- EDS bar=2 v=Y @B
+        b: -> EDS bar v=Y @B
+        commit EDS/foo=2
+        <- EDS foo=2 v=Z @B
+        ",
+    );
+}
+
+/// SOTW-25, SOTW-40, SOTW-42, ADS-01, C1: figure "CDS response leads to EDS resource hint update"
+/// (cds-eds-resources, 2018 and 2020). What the figure calls a hint is the subscription: the added
+/// endpoints are supplied.
+#[test]
+fn a_new_cluster_leads_to_a_longer_list_of_endpoints() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/foo=1 EDS/bar=1
+        commit CDS/foo=1>EDS/foo
+        m: open CDS
+        m: -> CDS v= @
+        m: <- CDS foo=1 v=L @C
+        m: ack CDS
+        -> EDS foo v= @
+        <- EDS foo=1 v=X @A
+        -> EDS foo v=X @A
+        commit CDS/bar=1>EDS/bar
+        m: <- CDS bar=1 foo=1 v=M @D
+        -> EDS foo,bar v=X @A
+        <- EDS bar=1 v=X @B
+        -> EDS foo,bar v=X @B
+        m: ack CDS
+        ",
+    );
+}
+
+/// SOTW-20, SOTW-34, SOTW-35: figure "EDS update race motivates nonces" (update-race, 2018 and 2020):
+/// the request at X is no rejection of Y, and what it asks for is not lost.
+#[test]
+fn a_race_of_an_update_and_a_longer_list() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/foo=1 EDS/bar=1
+        -> EDS foo v= @
+        <- EDS foo=1 v=X @A
+        -> EDS foo v=X @A
+        commit EDS/foo=2
+        <- EDS foo=2 v=Y @B
+        -> EDS foo,bar v=X @A
+        status EDS
+        = EDS pending sent=Y acked=X
+        -> EDS foo,bar v=Y @B
+        <- EDS bar=1 v=Y @C
+        -> EDS foo,bar v=Y @C
+        status EDS
+        = EDS synced sent=Y acked=Y
+        ",
+    );
+}
+
+/// SOTW-33, SOTW-34, SOTW-38: figure "Requests become stale" (stale-requests, 2018 and 2020): a request
+/// that a later one at the same version replaces, and one whose nonce is no longer the last.
+#[test]
+fn requests_become_stale() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/foo=1
+        -> EDS foo v= @
+        <- EDS foo=1 v=X @A
+        -> EDS foo v=X @A
+        -> EDS foo,bar v=X @A
+        commit EDS/foo=2 EDS/bar=2
+        <- EDS bar=2 foo=2 v=Y @B
+        -> EDS foo,baz v=X @A
+        -> EDS foo,baz v=Y @B
+        commit EDS/foo=3 EDS/baz=3
+        <- EDS baz=3 foo=3 v=Z @C
+        ",
+    );
+}
+
+/// SOTW-12, ADS-01, ADS-05, CLI-E-16: figure "EDS/CDS multiplexed on an ADS stream" (ads, 2018 and
+/// 2020): each type has its own version and nonce, and the endpoints do not wait for the clusters' ACK.
+#[test]
+fn endpoints_and_clusters_on_one_stream() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/foo=1
+        -> CDS v= @
+        <- CDS v=X @A
+        -> CDS v=X @A
+        commit CDS/foo=1>EDS/foo
+        <- CDS foo=1 v=Y @B
+        -> EDS foo v= @
+        <- EDS foo=1 v=M @D
+        -> EDS foo v=M @D
+        -> CDS v=Y @B
+        status CDS
+        = CDS synced sent=Y acked=Y
+        status EDS
+        = EDS synced sent=M acked=M
+        ",
+    );
+}
+
+/// ADS-03, ADS-06, ADS-08: the example of X and Y under "Eventual consistency considerations" (2018 and
+/// 2020), as one publish: both clusters, then the route, then without the old cluster.
+#[test]
+fn a_route_moves_from_one_cluster_to_another() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/x=1>EDS/x EDS/x=1 LDS/l=1>RDS/r RDS/r=x
+        -> CDS
+        <- CDS x=1
+        -> EDS x
+        <- EDS x=1
+        ack EDS
+        ack CDS
+        -> LDS
+        <- LDS l=1
+        -> RDS r
+        <- RDS r=x
+        ack RDS
+        ack LDS
+        wait 10000
+        commit CDS/y=1>EDS/y EDS/y=1 RDS/r=y -CDS/x -EDS/x
+        <- CDS y=1 x=1
+        -> EDS x,y @2
+        <- EDS y=1
+        ack EDS
+        ack CDS
+        <- RDS r=y
+        ack RDS
+        <- CDS y=1
+        ack CDS
+        ",
+    );
+}
+
+/// DELTA-01, DELTA-10 to -12, DELTA-16, DELTA-21: figure "Incremental session example" (incremental,
+/// 2018 and 2020). After a rejected update the client asks for `wc`. By the current rules (C2) it keeps
+/// its wildcard, and `wc` comes whether or not the wildcard had brought it.
+#[test]
+fn an_incremental_session() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/foo=0
+        -> CDS
+        <- CDS foo=0 v=X @A
+        -> CDS @A
+        commit CDS/bar=0
+        <- CDS bar=0 v=Y @B
+        -> CDS @B nack
+        status CDS
+        = CDS nacked sent=Y acked=X nack=13 rejected
+        commit other:CDS/wc=0
+        -> CDS +wc
+        <- CDS -wc @C
+        -> CDS @C
+        scopes default,other
+        <- CDS wc=0 @D
+        -> CDS @D
+        -> CDS +wc
+        <- CDS wc=0 @E
+        -> CDS @E
+        ",
+    );
+}
+
+/// DELTA-04, DELTA-58, DELTA-70, C14: figure "Incremental reconnect example" (incremental-reconnect,
+/// 2018 and 2020): what the client still has is not sent again, and what it was sent on the earlier
+/// stream is forgotten.
+#[test]
+fn an_incremental_reconnect() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/foo=0 CDS/bar=0
+        -> CDS
+        <- CDS bar=0 foo=0 @A
+        -> CDS @A
+        open CDS
+        -> CDS irv=foo@held,bar@held
+        <- CDS @A
+        ack CDS
+        open CDS
+        -> CDS
+        <- CDS bar=0 foo=0
+        ",
+    );
+}
+
+/// DELTA-46, DELTA-58: the same when the state went on meanwhile: only the difference is sent.
+#[test]
+fn an_incremental_reconnect_to_a_newer_state() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/foo=0 CDS/bar=0 CDS/gone=0
+        -> CDS
+        <- CDS bar=0 foo=0 gone=0
+        ack CDS
+        open CDS
+        commit CDS/foo=1 -CDS/gone CDS/new=0
+        -> CDS irv=foo@1-00000000,bar@held,gone@1-00000000
+        <- CDS foo=1 new=0 -gone
+        ack CDS
+        ",
+    );
+}
+
+/// SOTW-43, SOTW-70, SOTW-75, DELTA-52: "Four Variants" and "Grouping Resources" (2020): one of many
+/// changes, or is asked for in addition: listeners and clusters come all together, everything else, and
+/// delta, alone.
+#[test]
+fn one_of_many_resources_changes() {
+    let check_three = |protocol, kind: &str, add: &str, all: &str, first: &str, changed: &str| {
+        check(
+            protocol,
+            kind,
+            &format!(
+                "
+                commit {kind}/a=1 {kind}/b=1 {kind}/c=1
+                -> {kind} {add}
+                <- {kind} a=1 b=1
+                ack {kind}
+                -> {kind} {all} @1
+                <- {kind} {first}
+                ack {kind}
+                commit {kind}/b=2
+                <- {kind} {changed}
+                "
+            ),
+        );
+    };
+    for kind in ["LDS", "CDS"] {
+        check_three(Sotw, kind, "a,b", "a,b,c", "a=1 b=1 c=1", "a=1 b=2 c=1");
+        check_three(Delta, kind, "+a,b", "+c", "c=1", "b=2");
+    }
+    for kind in ["RDS", "EDS"] {
+        check_three(Sotw, kind, "a,b", "a,b,c", "c=1", "b=2");
+        check_three(Delta, kind, "+a,b", "+c", "c=1", "b=2");
+    }
+}
+
+/// SOTW-46, DELTA-23, DELTA-28: "Unsubscribing From Resources" (2020): subscribed to A and B, then to A
+/// only.
+#[test]
+fn from_two_resources_to_one() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a,b
+        <- EDS a=1 b=1 v=X @A
+        -> EDS a,b v=X @A
+        -> EDS a v=X @A
+        commit EDS/b=2
+        wait 60000
+        commit EDS/a=2
+        <- EDS a=2
+        ",
+    );
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS +a,b
+        <- EDS a=1 b=1
+        ack EDS
+        -> EDS -b
+        commit EDS/b=2
+        wait 60000
+        commit EDS/a=2
+        <- EDS a=2
+        ",
+    );
+}
+
+/// SOTW-72, SOTW-77, SOTW-78, SOTW-85, DELTA-40, C3, C4: "Knowing When a Requested Resource Does Not
+/// Exist" and "Deleting Resources" (2020). In SotW there is no word for it outside of listeners and
+/// clusters, in delta it is a removed name (2020 has a resource without body). What springs into
+/// existence later is sent.
+#[test]
+fn a_resource_that_does_not_exist_and_then_does() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS a,b
+        <- EDS a=1
+        ack EDS
+        commit EDS/b=1
+        <- EDS b=1
+        ack EDS
+        commit -EDS/b
+        wait 60000
+        ",
+    );
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS +a,b
+        <- EDS a=1 -b
+        ack EDS
+        commit EDS/b=1
+        <- EDS b=1
+        ack EDS
+        commit -EDS/b
+        <- EDS -b
+        ",
+    );
+}
+
+/// DELTA-21, DELTA-25, DELTA-29: "Resource names", "Subscribing" and "Unsubscribing" under Incremental
+/// xDS (2020): a name the client already has is sent again, an alias is as good as a name, and
+/// superfluous unsubscriptions are ignored.
+#[test]
+fn forgotten_resources_aliases_and_phantoms() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1|r/v.test
+        -> VHDS +r/v.test -r/phantom
+        <- VHDS r/v=1
+        ack VHDS
+        -> VHDS +r/v.test
+        <- VHDS r/v=1
+        ack VHDS
+        -> VHDS -r/phantom,r/v
+        commit VHDS/r/v=2|r/v.test
+        <- VHDS r/v=2
+        ack VHDS
+        -> VHDS -r/v.test
+        commit VHDS/r/v=3|r/v.test
+        ",
+    );
+}
+
+/// SOTW-20, SOTW-45, P-02: figure of a rejection that the version does not show (error-detail-nack,
+/// current text): the added resource is bad, and the version is the one that the client acknowledged
+/// before.
+#[test]
+fn a_rejection_that_only_the_error_shows() {
+    check(
+        Sotw,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=bad
+        -> EDS a
+        <- EDS a=1 v=X @A
+        -> EDS a v=X @A
+        -> EDS a,b v=X @A
+        <- EDS b=bad v=X @B
+        -> EDS a,b v=X @B nack
+        status EDS
+        = EDS nacked sent=X acked=X nack=13 rejected
+        wait 60000
+        ",
+    );
+}
+
+/// SOTW-61 to -63, SOTW-65, C2: the current text's example of a client that adds a name to its
+/// wildcard, drops the wildcard, and then the name: the last request equals the first and means
+/// nothing.
+#[test]
+fn a_wildcard_that_gains_a_name_and_ends() {
+    check(
+        Sotw,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS v= @
+        <- CDS a=1 b=1 v=X @A
+        -> CDS v=X @A
+        -> CDS *,a v=X @A
+        <- CDS a=1 b=1 v=X @B
+        -> CDS *,a v=X @B
+        commit CDS/b=2
+        <- CDS a=1 b=2 v=Y @C
+        -> CDS *,a v=Y @C
+        -> CDS a v=Y @C
+        commit CDS/b=3
+        commit CDS/a=3
+        <- CDS a=3 v=Z @D
+        -> CDS a v=Z @D
+        -> CDS v=Z @D
+        commit CDS/a=4 CDS/b=4
+        wait 60000
+        ",
+    );
+}
+
+/// SOTW-61, SOTW-62, SOTW-66: the same request means everything first, and nothing after a name; on a
+/// new stream it means everything again.
+#[test]
+fn an_empty_list_means_what_the_stream_has_seen() {
+    check(
+        Sotw,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1 v=X @A
+        ack CDS
+        -> CDS a v=X @A
+        <- CDS a=1 v=X @B
+        -> CDS v=X @B
+        commit CDS/a=2
+        open CDS
+        -> CDS v=X
+        <- CDS a=2 v=Y @A
+        ",
+    );
+}
+
+/// DELTA-31 to -33, DELTA-36: the current text's incremental example: nothing, then a name, then
+/// without `*`, then without the name: nothing is subscribed.
+#[test]
+fn an_incremental_wildcard_that_gains_a_name_and_ends() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1 @A
+        -> CDS @A
+        -> CDS +a
+        <- CDS a=1 @B
+        -> CDS @B
+        commit CDS/b=2
+        <- CDS b=2 @C
+        -> CDS @C
+        -> CDS -*
+        commit CDS/b=3
+        commit CDS/a=3
+        <- CDS a=3 @D
+        -> CDS @D
+        -> CDS -a
+        commit CDS/a=4 CDS/b=4
+        wait 60000
+        ",
+    );
+}
+
+/// DELTA-24, P-27: the current text's ambiguous case: a name is given up beside a wildcard, and only
+/// the server knows whether the wildcard covers it.
+#[test]
+fn an_unsubscription_that_only_the_server_understands() {
+    check(
+        Delta,
+        "CDS",
+        "
+        commit CDS/a=1
+        -> CDS +*,a,b
+        <- CDS a=1 -b @A
+        -> CDS @A
+        -> CDS -a
+        <- CDS a=1 @B
+        -> CDS @B
+        -> CDS -b
+        <- CDS -b @C
+        -> CDS @C
+        ",
+    );
+}
