@@ -188,27 +188,6 @@ fn a_name_given_up_beside_a_wildcard_is_answered() {
     );
 }
 
-/// DELTA-29: an alias can be asked for.
-#[test]
-fn an_alias_finds_its_resource() {
-    check(
-        Delta,
-        "EDS",
-        "
-        commit EDS/a=1|also
-        -> EDS +also,a
-        <- EDS a=1
-        ack EDS
-        -> EDS -a
-        commit EDS/a=2|also
-        <- EDS a=2
-        ack EDS
-        commit EDS/a=3
-        <- EDS -also
-        ",
-    );
-}
-
 /// DELTA-30, DELTA-32 to -34, DELTA-36, DELTA-37: the chain of the documents.
 #[test]
 fn a_wildcard_begins_and_ends_by_its_star() {
@@ -347,23 +326,6 @@ fn later_initial_versions_are_ignored() {
     );
 }
 
-/// DELTA-60 to -63, DELTA-66, P-50: an unknown virtual host is answered by an alias.
-#[test]
-fn an_unknown_virtual_host_is_said_by_an_alias() {
-    check(
-        Delta,
-        "VHDS",
-        "
-        commit VHDS/r/v=1|r/a.test
-        -> VHDS
-        <- VHDS r/v=1
-        ack VHDS
-        -> VHDS +r/a.test,r/b.test
-        <- VHDS r/v=1 ~r/b.test
-        ",
-    );
-}
-
 /// DELTA-48: a removal that would break traffic is not announced.
 #[test]
 fn extension_and_runtime_removals_are_not_announced() {
@@ -476,23 +438,6 @@ fn empty_lists_change_nothing() {
     );
 }
 
-/// DELTA-68, P-52: a cluster asked for on demand is answered at once, also if there is none, and stays
-/// subscribed.
-#[test]
-fn a_cluster_on_demand_is_answered_at_once() {
-    check(
-        Delta,
-        "CDS",
-        "
-        -> CDS +late
-        <- CDS -late
-        ack CDS
-        commit CDS/late=1 CDS/other=1
-        <- CDS late=1
-        ",
-    );
-}
-
 /// DELTA-41, DELTA-43, P-23, P-26: absence is a removed name, never an empty resource, and no unsubscription.
 #[test]
 fn a_removed_name_stays_subscribed() {
@@ -533,56 +478,6 @@ fn other_scopes_are_the_smallest_change() {
         ack CDS
         scopes default
         <- CDS a=1 c=1 b=1 -d
-        ",
-    );
-}
-
-/// DELTA-47, DELTA-63: Envoy lists an unknown virtual host among what it holds; it is told once.
-#[test]
-fn an_unknown_virtual_host_that_is_listed_is_said_once() {
-    check(
-        Delta,
-        "VHDS",
-        "
-        commit VHDS/r/v=1
-        -> VHDS +*,r/x irv=r/x@none
-        <- VHDS r/v=1 ~r/x
-        ",
-    );
-}
-
-/// DELTA-47: a name that has become an alias is removed in a response of its own.
-#[test]
-fn a_name_that_became_an_alias_is_removed_apart() {
-    check(
-        Delta,
-        "VHDS",
-        "
-        commit VHDS/r/v=1 VHDS/r/d=1
-        -> VHDS
-        <- VHDS r/d=1 r/v=1
-        ack VHDS
-        commit VHDS/r/v=2|r/d -VHDS/r/d
-        <- VHDS r/v=2
-        ack VHDS
-        <- VHDS -r/d
-        ",
-    );
-}
-
-/// DELTA-42: a resource that was asked for by an alias is removed by its name, and by the alias.
-#[test]
-fn a_removal_names_the_resource_itself() {
-    check(
-        Delta,
-        "VHDS",
-        "
-        commit VHDS/r/v=1|r/a.test
-        -> VHDS +r/a.test
-        <- VHDS r/v=1
-        ack VHDS
-        commit -VHDS/r/v
-        <- VHDS -r/v -r/a.test
         ",
     );
 }

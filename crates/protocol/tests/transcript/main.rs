@@ -33,7 +33,9 @@ mod ads;
 mod children;
 mod delta;
 mod diagrams;
+mod on_demand;
 mod sotw;
+mod sotw_names;
 mod world;
 
 pub(crate) use world::check;

@@ -1,0 +1,110 @@
+//! Incremental: virtual hosts, aliases, and what is asked for on demand.
+
+use chancery_protocol::Protocol::Delta;
+
+use crate::check;
+
+/// DELTA-29: an alias can be asked for.
+#[test]
+fn an_alias_finds_its_resource() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1|also
+        -> EDS +also,a
+        <- EDS a=1
+        ack EDS
+        -> EDS -a
+        commit EDS/a=2|also
+        <- EDS a=2
+        ack EDS
+        commit EDS/a=3
+        <- EDS -also
+        ",
+    );
+}
+
+/// DELTA-60 to -63, DELTA-66, P-50: an unknown virtual host is answered by an alias.
+#[test]
+fn an_unknown_virtual_host_is_said_by_an_alias() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1|r/a.test
+        -> VHDS
+        <- VHDS r/v=1
+        ack VHDS
+        -> VHDS +r/a.test,r/b.test
+        <- VHDS r/v=1 ~r/b.test
+        ",
+    );
+}
+
+/// DELTA-68, P-52: a cluster asked for on demand is answered at once, also if there is none, and stays
+/// subscribed.
+#[test]
+fn a_cluster_on_demand_is_answered_at_once() {
+    check(
+        Delta,
+        "CDS",
+        "
+        -> CDS +late
+        <- CDS -late
+        ack CDS
+        commit CDS/late=1 CDS/other=1
+        <- CDS late=1
+        ",
+    );
+}
+
+/// DELTA-47, DELTA-63: Envoy lists an unknown virtual host among what it holds; it is told once.
+#[test]
+fn an_unknown_virtual_host_that_is_listed_is_said_once() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1
+        -> VHDS +*,r/x irv=r/x@none
+        <- VHDS r/v=1 ~r/x
+        ",
+    );
+}
+
+/// DELTA-47: a name that has become an alias is removed in a response of its own.
+#[test]
+fn a_name_that_became_an_alias_is_removed_apart() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1 VHDS/r/d=1
+        -> VHDS
+        <- VHDS r/d=1 r/v=1
+        ack VHDS
+        commit VHDS/r/v=2|r/d -VHDS/r/d
+        <- VHDS r/v=2
+        ack VHDS
+        <- VHDS -r/d
+        ",
+    );
+}
+
+/// DELTA-42: a resource that was asked for by an alias is removed by its name, and by the alias.
+#[test]
+fn a_removal_names_the_resource_itself() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v=1|r/a.test
+        -> VHDS +r/a.test
+        <- VHDS r/v=1
+        ack VHDS
+        commit -VHDS/r/v
+        <- VHDS -r/v -r/a.test
+        ",
+    );
+}

@@ -1,0 +1,379 @@
+//! State of the world: what a client asks for, and what there is.
+
+use chancery_protocol::Protocol::Sotw;
+
+use crate::check;
+
+/// SOTW-40, SOTW-42, SOTW-45, SOTW-75: added names are sent, and only they.
+#[test]
+fn added_names_are_answered_though_nothing_changed() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        -> EDS b,a @1
+        <- EDS b=1
+        ack EDS
+        ",
+    );
+}
+
+/// SOTW-43, CLI-G-09, P-08: a full-state type is answered in full.
+#[test]
+fn named_clusters_come_all_together() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1 CDS/other=1
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> CDS a,b @1
+        <- CDS a=1 b=1
+        ack CDS
+        commit CDS/other=2
+        ",
+    );
+}
+
+/// SOTW-44, SOTW-46, P-05: a name that comes back is sent again.
+#[test]
+fn a_name_that_was_dropped_is_sent_again() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a,b
+        <- EDS a=1 b=1
+        ack EDS
+        -> EDS a @1
+        commit EDS/b=2
+        -> EDS a,b @1
+        <- EDS b=2
+        ack EDS
+        -> EDS a @2
+        -> EDS a,b @2
+        <- EDS b=2
+        ",
+    );
+}
+
+/// SOTW-47, CLI-G-07: an empty list after names means nothing.
+#[test]
+fn an_empty_list_after_names_unsubscribes() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> CDS @1
+        commit CDS/a=2 CDS/b=1
+        -> CDS a @1
+        <- CDS a=2
+        ",
+    );
+}
+
+/// SOTW-60, SOTW-62 to -67: every transition of the documents.
+#[test]
+fn wildcard_and_names_mix() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        -> CDS *,a @1
+        <- CDS a=1 b=1
+        ack CDS
+        -> CDS a @2
+        commit CDS/b=2
+        commit CDS/a=2
+        <- CDS a=2
+        ack CDS
+        -> CDS @3
+        commit CDS/a=3 CDS/b=3
+        -> CDS * @3
+        <- CDS a=3 b=3
+        ",
+    );
+}
+
+/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is no wildcard where the type has none.
+#[test]
+fn endpoints_have_no_wildcard() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 RDS/r=1 VHDS/v=1
+        -> EDS
+        -> RDS
+        -> VHDS
+        commit EDS/a=2
+        -> EDS a
+        <- EDS a=2
+        ",
+    );
+}
+
+/// SOTW-77 to -81, SOTW-07, SOTW-72, CLI-G-27: what does not exist comes when it does; clusters and listeners are answered.
+#[test]
+fn a_missing_name_is_remembered() {
+    check(
+        Sotw,
+        "",
+        "
+        -> EDS a
+        commit EDS/a=1
+        <- EDS a=1
+        ack EDS
+        -> LDS l
+        <- LDS
+        ack LDS
+        commit LDS/l=1
+        <- LDS l=1
+        ",
+    );
+}
+
+/// SOTW-85, SOTW-86: endpoints vanish silently and come back even if they are the same.
+#[test]
+fn a_deleted_child_is_sent_when_it_comes_back() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        commit -EDS/a
+        wait 10000
+        commit EDS/a=1
+        <- EDS a=1
+        ",
+    );
+}
+
+/// SOTW-73, P-13: scoped routes are a full state: all that is asked for is in each response.
+#[test]
+fn scoped_routes_are_sent_in_full() {
+    check(
+        Sotw,
+        "",
+        "
+        commit SRDS/a=1 SRDS/b=1
+        -> SRDS
+        <- SRDS a=1 b=1
+        ack SRDS
+        commit SRDS/b=2
+        <- SRDS a=1 b=2
+        ",
+    );
+}
+
+/// SOTW-76: a runtime that does not exist gets no empty response, which Envoy would reject.
+#[test]
+fn a_missing_runtime_is_not_answered_with_nothing() {
+    check(
+        Sotw,
+        "",
+        "
+        -> RTDS r
+        commit RTDS/r=1
+        <- RTDS r=1
+        ack RTDS
+        commit -RTDS/r
+        ",
+    );
+}
+
+/// SOTW-48, SOTW-74, DELTA-56: what was not asked for is not sent, and nothing twice.
+#[test]
+fn only_what_is_asked_for_is_sent_and_once() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1|also EDS/b=1
+        -> EDS a,also,a
+        <- EDS a=1
+        ack EDS
+        commit EDS/b=2
+        ",
+    );
+}
+
+/// SOTW-49, CLI-E-03: many requests, each a superset of the last, or one with all of them.
+#[test]
+fn a_list_may_grow_name_by_name() {
+    check(
+        Sotw,
+        "",
+        "
+        commit RDS/a=1 RDS/b=1 RDS/c=1
+        -> RDS a
+        <- RDS a=1
+        ack RDS
+        -> RDS a,b @1
+        <- RDS b=1
+        ack RDS
+        -> RDS a,b,c @2
+        <- RDS c=1
+        ack RDS
+        commit RDS/a=2 RDS/b=2 RDS/c=2
+        <- RDS a=2 b=2 c=2
+        ",
+    );
+}
+
+/// SOTW-66: what a stream was for one type says nothing about another.
+#[test]
+fn the_legacy_wildcard_is_per_type() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 LDS/l=1
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> CDS @1
+        -> LDS
+        <- LDS l=1
+        ",
+    );
+}
+
+/// SVC-06, SVC-15: a type URL is compared exactly; another spelling, or v2's, is another type.
+#[test]
+fn another_spelling_is_another_type() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> envoy.api.v2.Cluster a
+        -> envoy.config.cluster.v3.cluster a
+        commit CDS/a=2
+        ",
+    );
+}
+
+/// SVC-11: any type can be stored and served by name.
+#[test]
+fn an_opaque_type_is_served_by_name() {
+    check(
+        Sotw,
+        "",
+        "
+        commit ratelimit.config.ratelimit.v3.RateLimitConfig/r=1
+        -> ratelimit.config.ratelimit.v3.RateLimitConfig
+        -> ratelimit.config.ratelimit.v3.RateLimitConfig r
+        <- ratelimit.config.ratelimit.v3.RateLimitConfig r=1
+        ack ratelimit.config.ratelimit.v3.RateLimitConfig
+        commit ratelimit.config.ratelimit.v3.RateLimitConfig/r=2
+        <- ratelimit.config.ratelimit.v3.RateLimitConfig r=2
+        ",
+    );
+}
+
+/// SVC-10: an unknown type is an ordinary one without resources.
+#[test]
+fn an_unknown_type_can_be_asked_for() {
+    check(
+        Sotw,
+        "",
+        "
+        -> x.Y thing
+        commit x.Y/thing=1
+        <- x.Y thing=1
+        ",
+    );
+}
+
+/// SOTW-46: names that are given up while a state is being sent in parts are not sent.
+#[test]
+fn parts_of_what_was_given_up_are_not_sent() {
+    let config = chancery_protocol::Config {
+        response_bytes_target: 200,
+        ..chancery_protocol::Config::DEFAULTS
+    };
+    crate::world::check_with(
+        Sotw,
+        "",
+        config,
+        "
+        commit EDS/a=1 EDS/b=1 EDS/c=1 EDS/d=1 EDS/e=1 EDS/f=1
+        -> EDS a,b,c,d,e,f
+        <- EDS a=1 b=1
+        -> EDS a,f @1
+        <- EDS f=1
+        -> EDS @2
+        ",
+    );
+}
+
+/// SOTW-47: a wildcard that was given up before it was answered is not answered.
+#[test]
+fn a_wildcard_given_up_at_once_is_not_answered() {
+    use chancery_protocol::{Config, Request, Session, SotwRequest, StreamKind};
+    let kind = StreamKind { protocol: Sotw, type_url: None };
+    let mut session = Session::new(kind, std::sync::Arc::new(Config::DEFAULTS));
+    let state = chancery_model::State::new(chancery_model::Incarnation(1));
+    let view = chancery_view::View::resolve(&state, &[]);
+    for names in [vec![], vec!["a".to_owned()], vec![]] {
+        let request = Request::Sotw(SotwRequest {
+            type_url: chancery_model::types::CLUSTER.to_owned(),
+            resource_names: names,
+            ..SotwRequest::default()
+        });
+        session.on_request(request, Some(&view), 1).unwrap();
+    }
+    assert!(session.poll(Some(&view), &chancery_view::Differ::new(), 1).is_none());
+}
+
+/// SOTW-87: a parent that is deleted, and the child given up, in either order.
+#[test]
+fn a_deleted_parent_and_its_child_may_go_in_either_order() {
+    for child_first in [true, false] {
+        let (before, after) = match child_first {
+            true => ("-> EDS b @2", ""),
+            false => ("", "-> EDS b @2"),
+        };
+        check(
+            Sotw,
+            "",
+            &format!(
+                "
+                commit CDS/a=1>EDS/a CDS/b=1>EDS/b EDS/a=1 EDS/b=1
+                -> CDS
+                <- CDS a=1 b=1
+                -> EDS a,b
+                <- EDS a=1 b=1
+                ack CDS
+                ack EDS
+                wait 10000
+                {before}
+                commit -CDS/a -EDS/a
+                <- CDS b=1
+                {after}
+                ack CDS
+                wait 60000
+                "
+            ),
+        );
+    }
+}
