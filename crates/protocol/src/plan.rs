@@ -160,7 +160,7 @@ impl Subscription {
                         plan.resources.push(Arc::clone(resource));
                     }
                 }
-                None => self.say_absent(&name, &mut plan),
+                None => self.say_absent(&name, &mut plan, moment),
             }
         }
         plan.touched = plan.resources.clone();
@@ -243,11 +243,11 @@ impl Subscription {
                         plan.resources.push(Arc::clone(resource));
                     }
                     Some(_) => {}
-                    None => self.say_absent(&name, &mut plan),
+                    None => self.say_absent(&name, &mut plan, moment),
                 }
             }
         }
-        let said: BTreeSet<&ResourceName> = plan.removed.iter().chain(&plan.absent).collect();
+        let said: BTreeSet<&ResourceName> = plan.removed.iter().collect();
         removed.retain(|resource| !said.contains(resource.name()));
         for resource in removed {
             self.linger(resource.name().clone(), resource, moment);
@@ -293,7 +293,7 @@ impl Subscription {
                     }
                     self.hold(&name, Held::Sent(Arc::clone(resource)));
                 }
-                (None, _) if asked => self.say_absent(&name, &mut plan),
+                (None, _) if asked => self.say_absent(&name, &mut plan, moment),
                 (None, Held::Version(_) | Held::Sent(_)) if self.protocol == Protocol::Sotw => {
                     // SOTW-85: no message; coming back is a change (SOTW-86).
                     self.hold(&name, Held::Absent);
@@ -309,9 +309,7 @@ impl Subscription {
         plan.touched = plan.resources.clone();
         // DELTA-46, for what is listed but not asked for.
         let unasked = self.known.keys().filter(|name| !self.names.contains_key(*name));
-        let gone: Vec<ResourceName> =
-            unasked.filter(|name| view.get(name.as_str()).is_none()).cloned().collect();
-        gone.iter().for_each(|name| self.say_absent(name, &mut plan));
+        plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
         plan
     }
 
@@ -323,27 +321,55 @@ impl Subscription {
 
     /// Tells that a name that was asked for does not exist (DELTA-40). SotW has no way to say so
     /// (SOTW-78).
-    fn say_absent(&mut self, name: &ResourceName, plan: &mut Plan) {
-        self.lingering.remove(name);
-        self.hold(name, Held::Absent);
+    fn say_absent(&mut self, name: &ResourceName, plan: &mut Plan, moment: Moment<'_>) {
+        let held = self.lingering.remove(name);
         match self.protocol {
             Protocol::Sotw => {}
-            Protocol::Delta if self.properties.absent_as_alias => plan.absent.push(name.clone()),
+            Protocol::Delta if self.properties.absent_as_alias => {
+                self.keep_removal(name, held, moment);
+                plan.absent.push(name.clone());
+            }
             Protocol::Delta => plan.removed.push(name.clone()),
+        }
+        self.hold(name, Held::Absent);
+    }
+
+    /// DELTA-63: that there is no such virtual host takes none away from the client. What it holds under
+    /// the name is removed as well, in a response of its own (DELTA-42, DELTA-47).
+    fn keep_removal(&mut self, name: &ResourceName, held: Option<Lingering>, moment: Moment<'_>) {
+        let Moment { view, revision, now } = moment;
+        let sent = match self.names.get(name) {
+            Some(Held::Sent(resource)) => Some(Arc::clone(resource)),
+            Some(Held::Version(_)) => Some(gone_resource(&self.type_url, name)),
+            Some(Held::Nothing | Held::Absent) | None => None,
+        };
+        let sent = sent.map(|resource| Lingering { resource, revision, since: now });
+        let Some(gone) = held.or(sent) else { return };
+        let own = gone.resource.name().clone();
+        if view.get(own.as_str()).is_none() {
+            self.lingering.entry(own).or_insert(gone);
         }
     }
 
     /// Announces the removals that may be. Once (DELTA-44), and never beside a resource that has the
-    /// name as an alias now (DELTA-47): that one waits for the next response.
+    /// name as an alias now, or beside the word that there is no such name (DELTA-47): that one waits for
+    /// the next response.
     fn release(&mut self, plan: &mut Plan, view: &TypeView, release: Release) {
         if self.lingering.is_empty() {
             return;
         }
-        let aliased: BTreeSet<ResourceName> =
-            plan.resources.iter().flat_map(|resource| resource.aliases().iter().cloned()).collect();
+        let aliases = plan.resources.iter().flat_map(|resource| resource.aliases().iter().cloned());
+        let aliased: BTreeSet<ResourceName> = aliases.chain(plan.absent.iter().cloned()).collect();
         let mut said: BTreeSet<ResourceName> = plan.removed.iter().cloned().collect();
         for (name, lingering) in std::mem::take(&mut self.lingering) {
-            if !release.allows(&lingering) || aliased.contains(&name) {
+            let own = lingering.resource.name();
+            let is_back =
+                |name: &ResourceName| view.get(name.as_str()).is_some_and(|r| r.name() == name);
+            if is_back(&name) {
+                continue;
+            }
+            let beside = aliased.contains(&name) || aliased.contains(own);
+            if !release.allows(&lingering) || beside {
                 self.lingering.insert(name, lingering);
                 continue;
             }
@@ -352,9 +378,7 @@ impl Subscription {
                 continue;
             }
             // Asked for by an alias, it is known to the client by its name too.
-            let own = lingering.resource.name();
-            let own_gone =
-                *own != name && !aliased.contains(own) && view.get(own.as_str()).is_none();
+            let own_gone = *own != name && view.get(own.as_str()).is_none();
             if own_gone && said.insert(own.clone()) {
                 plan.removed.push(own.clone());
             }

@@ -108,3 +108,94 @@ fn a_removal_names_the_resource_itself() {
         ",
     );
 }
+
+/// DELTA-42, DELTA-63: a virtual host that is gone, and is asked for before that was announced, is both: what was
+/// asked for does not exist, which Envoy takes for no removal, and then what it holds is removed.
+#[test]
+fn a_virtual_host_that_is_held_and_gone_is_also_removed() {
+    for (opening, again, absent) in [
+        ("-> VHDS +r/v", "+r/v", "~r/v"),
+        ("-> VHDS +r/a.test", "+r/a.test", "~r/a.test"),
+        ("-> VHDS", "+r/v", "~r/v"),
+        ("-> VHDS +*,r/a.test", "+r/a.test", "~r/a.test"),
+    ] {
+        check(
+            Delta,
+            "",
+            &format!(
+                "
+                commit VHDS/r/v=1|r/a.test
+                {opening}
+                <- VHDS r/v=1
+                commit -VHDS/r/v
+                -> VHDS {again}
+                <- VHDS {absent}
+                ack VHDS
+                wait 1000
+                <- VHDS -r/v
+                ack VHDS
+                wait 60000
+                commit VHDS/r/v=2|r/a.test
+                <- VHDS r/v=2
+                "
+            ),
+        );
+    }
+}
+
+/// DELTA-46: a virtual host that a client only lists, and that is gone, is removed.
+#[test]
+fn a_virtual_host_that_is_only_listed_and_gone_is_removed() {
+    check(
+        Delta,
+        "",
+        "
+        commit VHDS/r/v=1
+        -> VHDS +r/v irv=r/v@held,r/gone@1-00000000
+        <- VHDS r/v=1 -r/gone
+        ",
+    );
+}
+
+/// DELTA-42, DELTA-47: the same, but it comes back, or is asked for by its other name, before the removal was sent.
+#[test]
+fn a_virtual_host_that_comes_back_in_time_is_not_removed() {
+    check(
+        Delta,
+        "",
+        "
+        commit VHDS/r/v=1|r/a.test
+        -> VHDS +r/a.test
+        <- VHDS r/v=1
+        commit -VHDS/r/v
+        -> VHDS +r/a.test
+        <- VHDS ~r/a.test
+        commit VHDS/r/v=2|r/a.test
+        ack VHDS
+        <- VHDS r/v=2
+        ack VHDS
+        wait 60000
+        ",
+    );
+    check(
+        Delta,
+        "",
+        "
+        commit VHDS/r/v=1|r/a.test
+        -> VHDS +r/a.test
+        <- VHDS r/v=1
+        ack VHDS
+        wait 1000
+        -> RDS +r
+        <- RDS -r
+        commit RDS/r=1 -VHDS/r/v
+        ack RDS
+        <- RDS r=1
+        -> VHDS +r/v
+        <- VHDS ~r/v
+        ack VHDS
+        ack RDS
+        <- VHDS -r/v -r/a.test
+        ",
+    );
+}
