@@ -1,4 +1,4 @@
-//! Children that are sent again so that a client can finish warming, and parts that are rejected late.
+//! Children: asked for in any order, sent again so that a client can finish warming, rejected late.
 
 use chancery_protocol::{Config, Protocol::*};
 

@@ -1,0 +1,298 @@
+//! What ends a stream and what does not, and what is no business of the server.
+
+use chancery_protocol::{
+    Config,
+    Protocol::{Delta, Sotw},
+};
+
+use crate::{check, world::check_with};
+
+/// SOTW-16, SOTW-11: nonces and versions are compared for being equal and nothing else: one that looks like
+/// ours, or like a number, is neither.
+#[test]
+fn a_nonce_that_only_looks_like_ours_answers_nothing() {
+    let likes = ["01", "+1", "1.0", "0x1", "0", "-1", "18446744073709551617", "2", "\u{661}"];
+    for (protocol, name) in [(Sotw, "a"), (Delta, "")] {
+        for nonce in likes {
+            let open = if protocol == Sotw { "a" } else { "+a" };
+            check(
+                protocol,
+                "",
+                &format!(
+                    "
+                    commit EDS/a=1
+                    -> EDS {open}
+                    <- EDS a=1 v=X @A
+                    -> EDS {name} v=X @{nonce}
+                    status EDS
+                    = EDS pending sent=X
+                    -> EDS {name} v=X @{nonce} nack
+                    status EDS
+                    = EDS pending sent=X
+                    commit EDS/a=2
+                    wait 100
+                    -> EDS {name} v=none @A
+                    <- EDS a=2
+                    "
+                ),
+            );
+        }
+    }
+}
+
+/// SOTW-25, SOTW-38: an ACK or a NACK is answered only if it changed the subscription, or something newer waits.
+#[test]
+fn an_answer_is_answered_only_for_a_reason() {
+    for verdict in ["", "nack"] {
+        check(
+            Sotw,
+            "",
+            &format!(
+                "
+                commit EDS/a=1 EDS/b=1
+                -> EDS a
+                <- EDS a=1 v=X @A
+                -> EDS a v=X @A {verdict}
+                wait 60000
+                open
+                -> EDS a
+                <- EDS a=1 v=X @A
+                -> EDS a,b v=X @A {verdict}
+                <- EDS b=1 v=X @B
+                commit EDS/a=2
+                -> EDS a,b v=X @B {verdict}
+                <- EDS a=2 v=Y @C
+                "
+            ),
+        );
+    }
+}
+
+/// SOTW-51, DELTA-40: what a node's scopes do not have is as if it did not exist, whoever else has it; the
+/// stream goes on.
+#[test]
+fn what_a_node_may_not_see_does_not_exist_for_it() {
+    check(
+        Sotw,
+        "",
+        "
+        commit secret:EDS/hidden=1 EDS/shown=1
+        -> EDS hidden,shown
+        <- EDS shown=1
+        ack EDS
+        commit secret:EDS/hidden=2
+        wait 60000
+        commit EDS/shown=2
+        <- EDS shown=2
+        ",
+    );
+    check(
+        Delta,
+        "",
+        "
+        commit secret:EDS/hidden=1 EDS/shown=1
+        -> EDS +hidden,shown
+        <- EDS shown=1 -hidden
+        ack EDS
+        commit secret:EDS/hidden=2
+        wait 60000
+        scopes default,secret
+        <- EDS hidden=2
+        ",
+    );
+}
+
+/// SOTW-110: nothing about one resource or one type ends a stream.
+#[test]
+fn trouble_with_a_resource_or_a_type_ends_no_stream() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=bad EDS/e=1
+        -> CDS
+        <- CDS a=bad
+        nack CDS
+        -> x.Unknown thing
+        -> EDS missing,e
+        <- EDS e=1
+        -> EDS e @bogus v=bogus nack=0
+        -> EDS e,,e @2
+        -> CDS @1 nack=99
+        commit -CDS/a
+        wait 1000
+        <- CDS
+        nack CDS
+        commit EDS/e=2
+        <- EDS e=2
+        ",
+    );
+}
+
+/// SOTW-110, SOTW-52, SVC-08: what does end it names the rule, and the numbers on both sides.
+#[test]
+fn a_request_that_breaks_a_rule_ends_its_stream() {
+    let config = Config { names_max: 2, types_max: 1, ..Config::DEFAULTS };
+    for (event, text) in [
+        ("-> EDS a,b,c", "this stream subscribes to 3 names, at most 2 are allowed"),
+        ("-> CDS", "this stream asks for more than 1 types"),
+    ] {
+        check_with(
+            Sotw,
+            "",
+            config.clone(),
+            &format!(
+                "
+                commit EDS/a=1
+                other: open
+                other: -> EDS a
+                other: <- EDS a=1
+                -> EDS a
+                <- EDS a=1
+                {event}
+                ! {text}
+                commit EDS/a=2
+                other: ack EDS
+                other: <- EDS a=2
+                "
+            ),
+        );
+    }
+}
+
+/// SOTW-20: the presence of an error makes a NACK, whatever its code.
+#[test]
+fn an_error_with_code_zero_is_a_rejection() {
+    for (protocol, name) in [(Sotw, "a"), (Delta, "+a")] {
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit EDS/a=bad
+                -> EDS {name}
+                <- EDS a=bad v=X @A
+                nack EDS 0
+                status EDS
+                = EDS nacked sent=X nack=0 rejected
+                wait 60000
+                "
+            ),
+        );
+    }
+}
+
+/// SVC-04, SVC-14, SVC-15: v2 types are types of their own, under exactly their names: the SDS type of v2 has a
+/// lower-case `auth`.
+#[test]
+fn a_v2_type_is_a_type_of_its_own() {
+    check(
+        Sotw,
+        "",
+        "
+        commit envoy.api.v2.auth.Secret/s=2 SDS/s=3
+        -> envoy.api.v2.Auth.Secret s
+        -> envoy.api.v2.auth.Secret s
+        <- envoy.api.v2.auth.Secret s=2
+        -> SDS s
+        <- SDS s=3
+        ack SDS
+        ack envoy.api.v2.auth.Secret
+        commit SDS/s=4
+        <- SDS s=4
+        ",
+    );
+}
+
+/// SVC-25: an extension is asked for by the name that the filter has.
+#[test]
+fn an_extension_is_asked_for_by_its_filters_name() {
+    check(
+        Sotw,
+        "",
+        "
+        commit LDS/l=1>ECDS/my-filter ECDS/my-filter=1 ECDS/envoy.filters.http.router=1
+        -> LDS
+        <- LDS l=1
+        -> ECDS my-filter
+        <- ECDS my-filter=1
+        ack ECDS
+        ack LDS
+        commit ECDS/my-filter=2
+        <- ECDS my-filter=2
+        ",
+    );
+}
+
+/// DELTA-49: a secret that goes with its last use is removed only after the listener has moved.
+#[test]
+fn a_secret_is_kept_until_nothing_refers_to_it() {
+    check(
+        Delta,
+        "",
+        "
+        commit LDS/l=1>SDS/old SDS/old=1 SDS/new=1
+        -> LDS
+        <- LDS l=1
+        -> SDS +old
+        <- SDS old=1
+        ack SDS
+        ack LDS
+        wait 10000
+        commit LDS/l=2>SDS/new -SDS/old
+        <- LDS l=2
+        -> SDS +new
+        <- SDS new=1
+        ack SDS
+        wait 1000
+        ack LDS
+        <- SDS -old
+        ",
+    );
+}
+
+/// DELTA-65: Envoy drops its virtual hosts when the route's `vhds` changes, and asks for them again: all are sent.
+#[test]
+fn virtual_hosts_that_are_asked_for_again_are_sent_again() {
+    check(
+        Delta,
+        "",
+        "
+        commit RDS/r=1 VHDS/r/a=1 VHDS/r/b=1|r/b.test
+        -> RDS +r
+        <- RDS r=1
+        -> VHDS +r/a,r/b.test
+        <- VHDS r/a=1 r/b=1
+        ack VHDS
+        ack RDS
+        commit RDS/r=2
+        <- RDS r=2
+        -> VHDS +r/a,r/b.test
+        <- VHDS r/a=1 r/b=1
+        ack RDS
+        ack VHDS
+        open
+        -> VHDS
+        <- VHDS r/a=1 r/b=1
+        ",
+    );
+}
+
+/// DELTA-69: nothing is sent because time passes: no heartbeats, for virtual hosts as for any other type.
+#[test]
+fn time_alone_sends_nothing() {
+    check(
+        Delta,
+        "",
+        "
+        commit VHDS/r/v=1 CDS/a=1
+        -> VHDS
+        <- VHDS r/v=1
+        -> CDS
+        <- CDS a=1
+        ack VHDS
+        ack CDS
+        wait 86400000
+        ",
+    );
+}
