@@ -109,6 +109,18 @@ fn shuffled(json: &Json, rng: &mut Rng) -> String {
     }
 }
 
+/// SVC-24: what an author does not set is not set: no default is filled in.
+#[test]
+fn no_default_is_filled_in() {
+    for (url, field, tag) in
+        [(types::CLUSTER, "name", 0x0a), (types::ENDPOINT, "cluster_name", 0x0a)]
+    {
+        let resource = json!({"@type": url, field: "x"});
+        let body = draft(&json!({"resources": [resource]}).to_string()).body;
+        assert_eq!(body[..], [tag, 1, b'x'], "{url}");
+    }
+}
+
 /// Design 4.12, SVC-18: a resource that is applied again is not a change, whatever the order of keys.
 #[test]
 fn the_same_content_gives_the_same_bytes_in_any_order_of_keys() {

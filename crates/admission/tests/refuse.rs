@@ -15,6 +15,8 @@ fn problems(file: &str, content: &str) -> String {
     }
 }
 
+/// DELTA-64: within one input a name or an alias belongs to one resource of its type.
+///
 /// Cases and what is said of them: text between `=== ` lines, then `--- says` and the problems.
 #[test]
 fn every_mistake_is_named_with_its_place() {

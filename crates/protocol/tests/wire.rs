@@ -98,6 +98,24 @@ fn a_delta_response_reads_as_one() {
     assert_eq!((any.type_url.as_str(), &any.value[..]), (types::CLUSTER, &b"one"[..]));
 }
 
+/// DELTA-73, DELTA-42, DELTA-41: a removal is a name in `removed_resources`; nothing is sent with constraints, so
+/// nothing is removed by them.
+#[test]
+fn a_removal_is_a_name() {
+    let type_url = types::CLUSTER.to_owned();
+    let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
+    let mut session = Session::new(kind, Arc::new(Config::DEFAULTS));
+    let subscribe = vec!["gone".to_owned()];
+    let request = Request::Delta(DeltaRequest { type_url, subscribe, ..DeltaRequest::default() });
+    let view = View::resolve(&state(&[]), &[scope()]);
+    session.on_request(request, Some(&view), 1).unwrap();
+    let response = session.poll(Some(&view), &Differ::new(), 1).unwrap();
+    let read = DeltaDiscoveryResponse::decode(encode(response).0).unwrap();
+    assert_eq!(read.removed_resources, ["gone"]);
+    assert!(read.removed_resource_names.is_empty());
+    assert!(read.resources.is_empty());
+}
+
 /// Design 4.4: large resources are passed on by reference, small ones are copied together, and both give
 /// the same message.
 #[test]

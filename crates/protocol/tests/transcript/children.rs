@@ -94,7 +94,8 @@ fn a_part_may_be_rejected_after_a_later_one_was_acknowledged() {
     );
 }
 
-/// ADS-11, ADS-14, CLI-E-12, CLI-E-26, P-40, P-53: a changed cluster's endpoints are sent again, and no others.
+/// ADS-11, ADS-14, ADS-15, CLI-E-12, CLI-E-26, CLI-E-36, P-40, P-53: a changed cluster's endpoints are sent
+/// again, and no others: Envoy skips a cluster that is as it was.
 #[test]
 fn a_changed_cluster_gets_its_endpoints_again() {
     for protocol in [Sotw, Delta] {

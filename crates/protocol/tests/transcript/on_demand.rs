@@ -25,7 +25,7 @@ fn an_alias_finds_its_resource() {
     );
 }
 
-/// DELTA-60 to -63, DELTA-66, P-50: an unknown virtual host is answered by an alias.
+/// DELTA-60 to -63, DELTA-66, CLI-E-40, P-50: an unknown virtual host is answered by an alias.
 #[test]
 fn an_unknown_virtual_host_is_said_by_an_alias() {
     check(
@@ -42,7 +42,7 @@ fn an_unknown_virtual_host_is_said_by_an_alias() {
     );
 }
 
-/// DELTA-68, P-52: a cluster asked for on demand is answered at once, also if there is none, and stays
+/// DELTA-68, CLI-E-40, P-52: a cluster asked for on demand is answered at once, also if there is none, and stays
 /// subscribed.
 #[test]
 fn a_cluster_on_demand_is_answered_at_once() {

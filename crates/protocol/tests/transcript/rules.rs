@@ -182,7 +182,7 @@ fn an_error_with_code_zero_is_a_rejection() {
     }
 }
 
-/// SVC-04, SVC-14, SVC-15: v2 types are types of their own, under exactly their names: the SDS type of v2 has a
+/// SVC-04, SVC-15: v2 types are types of their own, under exactly their names: the SDS type of v2 has a
 /// lower-case `auth`.
 #[test]
 fn a_v2_type_is_a_type_of_its_own() {

@@ -322,7 +322,8 @@ async fn every_limit_says_which_it_is() {
         .await;
 }
 
-/// OPS-11: a replica that serves as many streams as it may refuses one more at its start.
+/// OPS-11, CLI-G-15: a replica that serves as many streams as it may refuses one more at its start, before
+/// any answer, so that the client backs off.
 #[tokio::test]
 async fn a_full_replica_refuses_new_streams_only() {
     let fanout = chancery_fanout::Config { streams_max: 2, ..fanout_config() };

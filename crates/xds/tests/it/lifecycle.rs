@@ -42,7 +42,8 @@ async fn a_cancelled_stream_is_freed_alone() {
     assert_eq!(names(&stays.next().await), ["a"]);
 }
 
-/// OPS-15: a drain ends every stream with UNAVAILABLE and returns when the clients have gone.
+/// OPS-15, CLI-G-28: a drain ends every stream with UNAVAILABLE and a text, and returns when the clients
+/// have gone.
 #[tokio::test]
 async fn a_drain_ends_streams_with_unavailable() {
     let mut server = Server::start().await;
@@ -86,7 +87,7 @@ async fn a_drain_does_not_wait_for_clients_that_do_not_read() {
     drop((stream, client));
 }
 
-/// OPS-13: a connection that has reached its age is asked to go, and its streams are ended after a
+/// OPS-13, CLI-G-15: a connection that has reached its age is asked to go, and its streams are ended after a
 /// grace time with a status that clients take as normal.
 #[tokio::test]
 async fn a_connection_ends_at_its_age() {

@@ -4,6 +4,7 @@
 
 mod basics;
 mod few_files;
+mod habits;
 mod hostile;
 mod lifecycle;
 mod support;
