@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Envoy may hold a request for 5 s until it knows its cluster.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One answer.
 #[derive(Debug)]
@@ -17,6 +18,29 @@ pub(crate) struct Answer {
     pub(crate) body: String,
     /// The server closes the connection after it.
     pub(crate) closes: bool,
+}
+
+/// What of a request decides where Envoy sends it.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    host: String,
+    path: String,
+    /// Whole lines.
+    headers: String,
+}
+
+impl Request {
+    pub(crate) fn new(path: &str) -> Self {
+        Self { host: "chancery.test".into(), path: path.into(), headers: String::new() }
+    }
+
+    pub(crate) fn to_host(host: &str) -> Self {
+        Self { host: host.into(), ..Self::new("/") }
+    }
+
+    pub(crate) fn with_header(name: &str, value: &str) -> Self {
+        Self { headers: format!("{name}: {value}\r\n"), ..Self::new("/") }
+    }
 }
 
 /// A connection that may be used again.
@@ -36,8 +60,9 @@ impl Connection {
 
     /// Sends a request and reads the whole answer. `None` if the connection was closed before the
     /// first byte of an answer: on a connection that was used before, every client then tries anew.
-    pub(crate) fn get(&mut self, path: &str) -> Result<Option<Answer>> {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: chancery.test\r\n\r\n");
+    pub(crate) fn get(&mut self, request: &Request) -> Result<Option<Answer>> {
+        let Request { host, path, headers } = request;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n");
         match self.0.get_mut().write_all(request.as_bytes()) {
             Err(error) if is_closed(error.kind()) => return Ok(None),
             sent => sent.context("send a request")?,
@@ -103,11 +128,16 @@ fn is_closed(kind: ErrorKind) -> bool {
     )
 }
 
-/// One request on a connection of its own; anything but 200 is an error.
+/// One request on a connection of its own, whatever its answer is.
+pub(crate) fn ask(port: u16, request: &Request) -> Result<Answer> {
+    Connection::open(port)?
+        .get(request)?
+        .with_context(|| format!("{}: the connection was closed", request.path))
+}
+
+/// The same; anything but 200 is an error.
 pub(crate) fn get(port: u16, path: &str) -> Result<String> {
-    let answer = Connection::open(port)?
-        .get(path)?
-        .with_context(|| format!("{path}: the connection was closed"))?;
+    let answer = ask(port, &Request::new(path))?;
     if answer.status != 200 {
         bail!("{path}: status {}: {}", answer.status, answer.body);
     }

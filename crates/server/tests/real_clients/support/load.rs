@@ -12,7 +12,11 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use super::{STEP, http::Connection, wait_for};
+use super::{
+    STEP,
+    http::{Connection, Request},
+    wait_for,
+};
 
 const THREADS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -46,6 +50,7 @@ pub(crate) struct Load {
 
 #[derive(Debug)]
 struct Shared {
+    request: Request,
     start: Instant,
     stop: AtomicBool,
     tally: Mutex<Tally>,
@@ -53,7 +58,13 @@ struct Shared {
 
 impl Load {
     pub(crate) fn start(port: u16) -> Self {
+        Self::start_with(port, Request::new("/"))
+    }
+
+    /// The same request again and again.
+    pub(crate) fn start_with(port: u16, request: Request) -> Self {
         let shared = Arc::new(Shared {
+            request,
             start: Instant::now(),
             stop: AtomicBool::new(false),
             tally: Mutex::default(),
@@ -143,7 +154,7 @@ impl Shared {
     fn run(&self, port: u16) {
         let mut connection = None;
         while !self.stop.load(Ordering::Relaxed) {
-            let result = request(port, &mut connection);
+            let result = send(port, &self.request, &mut connection);
             let mut tally = self.tally();
             match result {
                 Ok(answer) => *tally.answers.entry(answer).or_default() += 1,
@@ -163,15 +174,15 @@ impl Shared {
 }
 
 /// One request, on the open connection if there is one.
-fn request(port: u16, connection: &mut Option<Connection>) -> Result<String> {
+fn send(port: u16, request: &Request, connection: &mut Option<Connection>) -> Result<String> {
     if let Some(mut open) = connection.take()
-        && let Some(answer) = open.get("/")?
+        && let Some(answer) = open.get(request)?
     {
         return judge(answer, open, connection);
     }
     // None was open, or it was closed while it was idle.
     let mut open = Connection::open(port)?;
-    match open.get("/")? {
+    match open.get(request)? {
         Some(answer) => judge(answer, open, connection),
         None => bail!("a new connection was closed without an answer"),
     }

@@ -53,13 +53,18 @@ pub(crate) fn route(name: &str, cluster: &str) -> Value {
 
 /// A listener of a proxy.
 pub(crate) fn listener(mode: Mode, name: &str, port: u16, route: &str, stat_prefix: &str) -> Value {
+    listener_of(name, port, &connection_manager(mode, route, stat_prefix))
+}
+
+/// A listener of a proxy, with a connection manager of the test's own.
+pub(crate) fn listener_of(name: &str, port: u16, manager: &Value) -> Value {
     json!({
         "@type": LISTENER,
         "name": name,
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
         "filter_chains": [{"filters": [{
             "name": "envoy.filters.network.http_connection_manager",
-            "typed_config": connection_manager(mode, route, stat_prefix),
+            "typed_config": manager,
         }]}],
     })
 }
@@ -73,7 +78,8 @@ pub(crate) fn api_listener(name: &str, route: &str) -> Value {
     })
 }
 
-fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> Value {
+/// What an HTTP listener does, with its routes from RDS.
+pub(crate) fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> Value {
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": stat_prefix,

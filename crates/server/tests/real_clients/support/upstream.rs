@@ -1,4 +1,4 @@
-//! The services behind Envoy: each says its name.
+//! The services behind Envoy: each says its name, or what it was told.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -8,30 +8,58 @@ use std::{
 
 use anyhow::Result;
 
+/// What a service answers.
+#[derive(Debug, Clone, Copy)]
+enum Says {
+    Name(&'static str),
+    /// The value of this header (in small letters), or `none`.
+    Header(&'static str),
+}
+
 /// Starts an HTTP/1.1 server that answers every request with `name`; returns its port. It runs until
 /// the test process ends: a request to an endpoint that was moved away must not fail for that.
 pub(crate) fn spawn(name: &'static str) -> Result<u16> {
+    start(Says::Name(name))
+}
+
+/// Starts one that answers with the value of this header of the request.
+pub(crate) fn spawn_echo(header: &'static str) -> Result<u16> {
+    start(Says::Header(header))
+}
+
+fn start(says: Says) -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // As many as Envoy opens: a handful.
-            thread::spawn(move || drop(serve(stream, name)));
+            thread::spawn(move || drop(serve(stream, says)));
         }
     });
     Ok(port)
 }
 
-fn serve(stream: TcpStream, name: &str) -> Result<()> {
+fn serve(stream: TcpStream, says: Says) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
-    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len());
-    let mut line = String::new();
+    let (mut line, mut told) = (String::new(), None);
     while reader.read_line(&mut line)? > 0 {
+        if let (Says::Header(wanted), Some((name, value))) =
+            (says, line.trim_end().split_once(": "))
+            && name.eq_ignore_ascii_case(wanted)
+        {
+            told = Some(value.to_owned());
+        }
         // An empty line ends a request; our requests have no body.
         if line == "\r\n" {
-            writer.write_all(answer.as_bytes())?;
+            let told = told.take();
+            let body = match says {
+                Says::Name(name) => name,
+                Says::Header(_) => told.as_deref().unwrap_or("none"),
+            };
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            writer.write_all((head + body).as_bytes())?;
         }
         line.clear();
     }

@@ -1,0 +1,108 @@
+//! Clusters that a proxy asks for when a request needs them (ODCDS).
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::json;
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http::{self, Request},
+    in_directory,
+    load::Load,
+    manifests::{CLUSTER, ENDPOINT, LISTENER, cluster, connection_manager, endpoints, listener_of},
+    ports, upstream, wait_for,
+};
+
+/// Envoy gives a request up after 5 s, by default.
+const PROMPT: Duration = Duration::from_secs(4);
+
+/// DELTA-40, DELTA-43, DELTA-68, CLI-E-40: a cluster is asked for by name, and by nothing else; one that does not
+/// exist is answered at once, and comes when it does; the subscription survives a restart.
+#[test]
+fn clusters_come_on_demand() -> Result<()> {
+    const NODE: &str = "envoy-odcds";
+    in_directory(|dir| {
+        let mode = Mode::DeltaAds;
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut manager = connection_manager(mode, "main", "main");
+        let on_demand = json!({
+            "name": "envoy.filters.http.on_demand",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand",
+                "odcds": {"source": mode.config_source(), "timeout": "5s"},
+            },
+        });
+        let router = manager["http_filters"][0].take();
+        manager["http_filters"] = json!([on_demand, router]);
+        manager["rds"].take();
+        manager["route_config"] = json!({"name": "inline", "virtual_hosts": [{
+            "name": "all",
+            "domains": ["*"],
+            "routes": [{"match": {"prefix": ""}, "route": {"cluster_header": "x-cluster"}}],
+        }]});
+        let main = listener_of("main", port, &manager);
+        let ask = |name: &str| http::ask(port, &Request::with_header("x-cluster", name));
+        let expect = |name: &str, status: u16| {
+            let start = Instant::now();
+            let answer = ask(name)?;
+            if answer.status != status || start.elapsed() > PROMPT {
+                bail!("{name}: {status} was due, not {answer:?} after {:?}", start.elapsed());
+            }
+            Ok(())
+        };
+
+        let mut chancery = Chancery::start(dir)?;
+        let (one, two) = (cluster(mode, "one", "1s"), cluster(mode, "two", "1s"));
+        chancery.publish(&[main.clone(), one.clone(), endpoints("one", a)])?;
+        let mut bootstrap = mode.bootstrap(NODE, chancery.at.xds);
+        bootstrap["dynamic_resources"]["cds_config"].take();
+        let mut envoy = Envoy::start_with(dir, NODE, &bootstrap)?;
+        wait_for("the listener", STEP, || ask("").map(Some))?;
+        if !envoy.active_cluster_names()?.is_empty() {
+            bail!("there are clusters that nobody asked for: {:?}", envoy.active_cluster_names()?);
+        }
+        // The first request is held until the cluster is there.
+        expect("one", 200)?;
+        expect("two", 503)?;
+        let load = Load::start_with(port, Request::with_header("x-cluster", "one"));
+        load.wait_for_only("a")?;
+        let types = [LISTENER, CLUSTER, ENDPOINT];
+        chancery.wait_for_node(NODE, "synced", &types)?;
+
+        // Envoy has stopped to wait for it, and is told all the same.
+        chancery.publish(&[
+            main.clone(),
+            one.clone(),
+            endpoints("one", b),
+            two.clone(),
+            endpoints("two", a),
+        ])?;
+        load.wait_for_only("b")?;
+        wait_for("the cluster that did not exist", STEP, || {
+            Ok((ask("two")?.status == 200).then_some(()))
+        })?;
+
+        chancery.kill()?;
+        load.wait_for_more(100)?;
+        chancery.start_again()?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        chancery.publish(&[main, one, endpoints("one", a)])?;
+        load.wait_for_only("a")?;
+        wait_for("the removed cluster to go", STEP, || {
+            Ok((envoy.active_cluster_names()? == ["one"]).then_some(()))
+        })?;
+        // Envoy still subscribes to it, sends nothing, and waits for its own timeout.
+        let answer = ask("two")?;
+        if answer.status != 503 {
+            bail!("a cluster that is gone: {answer:?}");
+        }
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        envoy.expect_running()?;
+        load.finish_without_failure(300)?;
+        Ok(())
+    })
+}

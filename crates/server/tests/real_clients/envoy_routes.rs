@@ -1,0 +1,213 @@
+//! Routes that come in other ways than as a whole: by scope (SRDS) and by virtual host (VHDS).
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http::{self, Request},
+    in_directory,
+    load::Load,
+    manifests::{
+        CLUSTER, ENDPOINT, LISTENER, ROUTE, cluster, connection_manager, endpoints, listener_of,
+        route,
+    },
+    ports, upstream, wait_for,
+};
+
+const SCOPED_ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
+const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
+/// Envoy waits 15 s, by default, for what it misses; and so it is a wait that nobody should see.
+const PROMPT: Duration = Duration::from_secs(9);
+
+/// SOTW-73, CLI-E-01, ADS-03: scopes over SotW are sent in full, so that a changed, an added and a removed one
+/// leave the others alone.
+#[test]
+fn sotw_scoped_routes_come_and_go() -> Result<()> {
+    scoped_routes(Mode::SotwAds)
+}
+
+/// DELTA-42, DELTA-52, CLI-E-20, ADS-03: the same over delta.
+#[test]
+fn delta_scoped_routes_come_and_go() -> Result<()> {
+    scoped_routes(Mode::DeltaAds)
+}
+
+fn scope(name: &str, route: &str) -> Value {
+    json!({
+        "@type": SCOPED_ROUTE,
+        "name": name,
+        "route_configuration_name": route,
+        "key": {"fragments": [{"string_key": name}]},
+    })
+}
+
+fn scoped_routes(mode: Mode) -> Result<()> {
+    const NODE: &str = "envoy-scoped";
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut manager = connection_manager(mode, "", "main");
+        manager["rds"].take();
+        manager["scoped_routes"] = json!({
+            "name": "scopes",
+            "scope_key_builder": {"fragments": [
+                {"header_value_extractor": {"name": "x-scope", "index": 0}},
+            ]},
+            "rds_config_source": mode.config_source(),
+            "scoped_rds": {"scoped_rds_config_source": mode.config_source()},
+        });
+        let with = |scopes: &[Value]| {
+            let base = [
+                cluster(mode, "one", "1s"),
+                endpoints("one", a),
+                cluster(mode, "two", "1s"),
+                endpoints("two", b),
+                listener_of("main", port, &manager),
+                route("to-a", "one"),
+                route("to-b", "two"),
+            ];
+            [base.as_slice(), scopes].concat()
+        };
+        let ask = |name: &str| http::ask(port, &Request::with_header("x-scope", name));
+        let wait_for_status = |name: &str, status: u16| {
+            wait_for(&format!("{status} in the scope {name}"), STEP, || {
+                Ok((ask(name)?.status == status).then_some(()))
+            })
+        };
+        let chancery = Chancery::start(dir)?;
+        chancery.publish(&with(&[scope("s1", "to-a"), scope("s2", "to-b")]))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for_status("s1", 200)?;
+        let types = [LISTENER, ROUTE, CLUSTER, ENDPOINT, SCOPED_ROUTE];
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        let (one, two) = ["s1", "s2"]
+            .map(|name| Load::start_with(port, Request::with_header("x-scope", name)))
+            .into();
+        one.wait_for_only("a")?;
+        two.wait_for_only("b")?;
+
+        chancery.publish(&with(&[scope("s1", "to-b"), scope("s2", "to-b")]))?;
+        one.wait_for_only("b")?;
+        wait_for_status("s3", 404)?;
+        chancery.publish(&with(&[
+            scope("s1", "to-b"),
+            scope("s2", "to-b"),
+            scope("s3", "to-a"),
+        ]))?;
+        wait_for_status("s3", 200)?;
+        chancery.publish(&with(&[scope("s1", "to-a"), scope("s2", "to-b")]))?;
+        wait_for_status("s3", 404)?;
+        one.wait_for_only("a")?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        envoy.expect_running()?;
+        one.finish_without_failure(300)?;
+        two.finish_without_failure(300)?;
+        Ok(())
+    })
+}
+
+/// A virtual host of the route configuration `main`; Envoy finds it by its aliases.
+fn virtual_host(name: &str, cluster: &str) -> Value {
+    let domain = format!("{name}.test");
+    json!({
+        "name": format!("main/{name}"),
+        "aliases": [format!("main/{domain}")],
+        "resource": {
+            "@type": VIRTUAL_HOST,
+            "name": format!("main/{name}"),
+            "domains": [domain],
+            "routes": [{"match": {"prefix": ""}, "route": {"cluster": cluster}}],
+        },
+    })
+}
+
+/// DELTA-60 to -66, CLI-E-40: the hosts of a route configuration come when it opens, one that nobody
+/// has is answered at once and comes when it exists; changes and removals arrive.
+#[test]
+fn virtual_hosts_come_on_demand() -> Result<()> {
+    const NODE: &str = "envoy-vhds";
+    in_directory(|dir| {
+        let mode = Mode::DeltaAds;
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut manager = connection_manager(mode, "main", "main");
+        let on_demand = json!({
+            "name": "envoy.filters.http.on_demand",
+            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand"},
+        });
+        let router = manager["http_filters"][0].take();
+        manager["http_filters"] = json!([on_demand, router]);
+        let mut vhds = json!({"config_source": mode.config_source()});
+        let with = |vhds: &Value, hosts: &[Value]| {
+            let base = [
+                cluster(mode, "one", "1s"),
+                endpoints("one", a),
+                cluster(mode, "two", "1s"),
+                endpoints("two", b),
+                listener_of("main", port, &manager),
+                json!({"@type": ROUTE, "name": "main", "vhds": vhds}),
+            ];
+            [base.as_slice(), hosts].concat()
+        };
+        let ask = |host: &str| http::ask(port, &Request::to_host(host));
+        let wait_for_status = |host: &str, status: u16| {
+            wait_for(&format!("{status} from {host}"), STEP, || {
+                let answer = ask(host)?;
+                if answer.status == status {
+                    return Ok(Some(()));
+                }
+                bail!("it answers {answer:?}")
+            })
+        };
+        let mut chancery = Chancery::start(dir)?;
+        let start = Instant::now();
+        chancery.publish(&with(&vhds, &[virtual_host("a", "one"), virtual_host("b", "two")]))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for_status("a.test", 200)?;
+        let types = [LISTENER, ROUTE, CLUSTER, ENDPOINT, VIRTUAL_HOST];
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        let (one, two) =
+            ["a.test", "b.test"].map(|host| Load::start_with(port, Request::to_host(host))).into();
+        one.wait_for_only("a")?;
+        two.wait_for_only("b")?;
+        if start.elapsed() > PROMPT {
+            bail!("the start took {:?}", start.elapsed());
+        }
+
+        // Nobody has it yet. The request is held until that is known, and no longer.
+        let start = Instant::now();
+        let answer = ask("c.test")?;
+        if answer.status != 404 || start.elapsed() > PROMPT {
+            bail!("a host that nobody has: {answer:?} after {:?}", start.elapsed());
+        }
+        let (host_a, host_b, host_c) =
+            (virtual_host("a", "two"), virtual_host("b", "two"), virtual_host("c", "one"));
+        chancery.publish(&with(&vhds, &[host_a.clone(), host_b.clone(), host_c.clone()]))?;
+        one.wait_for_only("b")?;
+        wait_for_status("c.test", 200)?;
+
+        // What was asked for by name is asked for again.
+        chancery.kill()?;
+        chancery.start_again()?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        chancery.publish(&with(&vhds, &[host_a, host_b]))?;
+        wait_for_status("c.test", 404)?;
+
+        // Another source: Envoy forgets all hosts, and asks anew.
+        vhds["config_source"]["initial_fetch_timeout"] = "10s".into();
+        let hosts = [virtual_host("a", "one"), virtual_host("b", "two"), virtual_host("c", "one")];
+        chancery.publish(&with(&vhds, &hosts))?;
+        one.wait_for_only("a")?;
+        wait_for_status("c.test", 200)?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        envoy.expect_running()?;
+        one.finish_without_failure(300)?;
+        two.finish_without_failure(300)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,319 @@
+//! What a proxy takes by name beside its clusters and routes: runtime values, extensions, secrets.
+//! Requests show what is in use. A removal of what something still refers to never breaks them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http, in_directory,
+    load::Load,
+    manifests::{
+        CLUSTER, ENDPOINT, LISTENER, ROUTE, cluster, connection_manager, endpoints, listener,
+        listener_of, route,
+    },
+    ports, upstream, wait_for,
+};
+
+const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime";
+const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
+const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+
+/// SOTW-76, DELTA-48, CLI-E-38: runtime values come first over SotW and decide a route; their removal is kept
+/// from Envoy, which would reject it.
+#[test]
+fn sotw_runtime_values_decide_a_route() -> Result<()> {
+    runtime_values(Mode::SotwAds)
+}
+
+/// DELTA-48, CLI-E-38: the same over delta.
+#[test]
+fn delta_runtime_values_decide_a_route() -> Result<()> {
+    runtime_values(Mode::DeltaAds)
+}
+
+fn runtime_values(mode: Mode) -> Result<()> {
+    const NODE: &str = "envoy-runtime";
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let mut routes = route("main", "one");
+        let by_default = routes["virtual_hosts"][0]["routes"][0].take();
+        let fraction = json!({"default_value": {"numerator": 0}, "runtime_key": "routing.two"});
+        let chosen = json!({"match": {"prefix": "", "runtime_fraction": fraction}, "route": {"cluster": "two"}});
+        routes["virtual_hosts"][0]["routes"] = json!([chosen, by_default]);
+        let with = |percent: Option<u32>| {
+            let mut resources = vec![
+                cluster(mode, "one", "1s"),
+                endpoints("one", a),
+                cluster(mode, "two", "1s"),
+                endpoints("two", b),
+                listener(mode, "main", port, "main", "main"),
+                routes.clone(),
+            ];
+            resources.extend(percent.map(
+                |percent| json!({"@type": RUNTIME, "name": "rt", "layer": {"routing.two": percent}}),
+            ));
+            resources
+        };
+        let chancery = Chancery::start(dir)?;
+        chancery.publish(&with(Some(100)))?;
+        let mut bootstrap = mode.bootstrap(NODE, chancery.at.xds);
+        bootstrap["layered_runtime"] = json!({"layers": [
+            {"name": "rt", "rtds_layer": {"name": "rt", "rtds_config": mode.config_source()}},
+        ]});
+        let mut envoy = Envoy::start_with(dir, NODE, &bootstrap)?;
+        // Not one request goes the default way: the values are there before anything listens.
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        load.wait_for_more(100)?;
+        if load.tally().answers.keys().any(|name| name != "b") {
+            bail!("requests came before the runtime values: {:?}", load.tally());
+        }
+        let types = [LISTENER, ROUTE, CLUSTER, ENDPOINT, RUNTIME];
+        chancery.wait_for_node(NODE, "synced", &types)?;
+
+        chancery.publish(&with(Some(0)))?;
+        load.wait_for_only("a")?;
+        chancery.publish(&with(Some(100)))?;
+        load.wait_for_only("b")?;
+        // Removed. A later change of another type has arrived, so that this one would have.
+        let mut removed = with(None);
+        removed[1] = endpoints("one", b);
+        chancery.publish(&removed)?;
+        wait_for("what was published with the removal", STEP, || {
+            Ok((envoy.stat("cluster.one.update_success")? >= 2).then_some(()))
+        })?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        if envoy.stat("runtime.load_error")? > 0 {
+            bail!("Envoy rejected runtime values");
+        }
+        load.wait_for_only("b")?;
+        chancery.publish(&with(Some(0)))?;
+        load.wait_for_only("a")?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        envoy.expect_running()?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// SVC-25, DELTA-48, ADS-19: an HTTP filter that comes by its configured name over SotW; its removal is kept
+/// from Envoy while the listener refers to it.
+#[test]
+fn sotw_extensions_change_a_filter() -> Result<()> {
+    extensions(Mode::SotwAds)
+}
+
+/// SVC-25, DELTA-48, ADS-19: the same over delta, where a removal would break the filter at once.
+#[test]
+fn delta_extensions_change_a_filter() -> Result<()> {
+    extensions(Mode::DeltaAds)
+}
+
+/// A filter named `stamp` that writes `x-stamp` into requests.
+fn stamp(value: &str) -> Value {
+    json!({
+        "@type": EXTENSION,
+        "name": "stamp",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+            "mutations": {"request_mutations": [{"append": {
+                "header": {"key": "x-stamp", "value": value},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            }}]},
+        },
+    })
+}
+
+fn extensions(mode: Mode) -> Result<()> {
+    const NODE: &str = "envoy-extensions";
+    in_directory(|dir| {
+        let echo = upstream::spawn_echo("x-stamp")?;
+        let port = ports::free()?;
+        let plain = connection_manager(mode, "main", "main");
+        let mut manager = plain.clone();
+        let router = manager["http_filters"][0].take();
+        let discovered = json!({"name": "stamp", "config_discovery": {
+            "config_source": mode.config_source(),
+            "type_urls": ["type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation"],
+        }});
+        manager["http_filters"] = json!([discovered, router]);
+        let with = |manager: &Value, connect_timeout: &str, stamp: Option<Value>| {
+            let mut resources = vec![
+                cluster(mode, "one", connect_timeout),
+                endpoints("one", echo),
+                listener_of("main", port, manager),
+                route("main", "one"),
+            ];
+            resources.extend(stamp);
+            resources
+        };
+        let chancery = Chancery::start(dir)?;
+        chancery.publish(&with(&manager, "1s", Some(stamp("first"))))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        load.wait_for_only("first")?;
+        let types = [LISTENER, ROUTE, CLUSTER, ENDPOINT, EXTENSION];
+        chancery.wait_for_node(NODE, "synced", &types)?;
+
+        chancery.publish(&with(&manager, "1s", Some(stamp("second"))))?;
+        load.wait_for_only("second")?;
+        // Removed with something that is seen to arrive.
+        chancery.publish(&with(&manager, "3s", None))?;
+        wait_for("what was published with the removal", STEP, || {
+            Ok(envoy.active_cluster("one")?.filter(|it| it["connect_timeout"] == "3s"))
+        })?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        load.wait_for_more(200)?;
+        load.wait_for_only("second")?;
+        // The parent lets go; then it comes back, and with it the extension.
+        chancery.publish(&with(&plain, "3s", None))?;
+        wait_for("a listener without the filter", STEP, || {
+            Ok((http::get(port, "/")? == "none").then_some(()))
+        })?;
+        chancery.publish(&with(&manager, "3s", Some(stamp("third"))))?;
+        wait_for("the listener with its filter", STEP, || {
+            Ok((http::get(port, "/")? == "third").then_some(()))
+        })?;
+        envoy.expect_running()?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// ADS-19, DELTA-49, CLI-E-25: certificates over SotW, rotated under load; a removed secret that is in use stays in
+/// use.
+#[test]
+fn sotw_secrets_rotate() -> Result<()> {
+    secrets(Mode::SotwAds)
+}
+
+/// ADS-19, DELTA-49, CLI-E-25: the same over delta.
+#[test]
+fn delta_secrets_rotate() -> Result<()> {
+    secrets(Mode::DeltaAds)
+}
+
+/// A certificate that signs itself, with its key.
+#[derive(Debug)]
+struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Identity {
+    fn make(dir: &Path, name: &str) -> Result<Self> {
+        let (certificate, key) = (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")));
+        let output = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+            .args(["-nodes", "-days", "2", "-subj", &format!("/CN={name}"), "-keyout"])
+            .arg(&key)
+            .arg("-out")
+            .arg(&certificate)
+            .output()
+            .context("start openssl")?;
+        if !output.status.success() {
+            bail!("openssl: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(Self { certificate, key })
+    }
+
+    /// What a server shows.
+    fn shown(&self) -> Result<Value> {
+        Ok(json!({"@type": SECRET, "name": "shown", "tls_certificate": {
+            "certificate_chain": {"inline_string": fs::read_to_string(&self.certificate)?},
+            "private_key": {"inline_string": fs::read_to_string(&self.key)?},
+        }}))
+    }
+
+    /// What a client trusts.
+    fn trusted(&self) -> Result<Value> {
+        Ok(json!({"@type": SECRET, "name": "trusted", "validation_context": {
+            "trusted_ca": {"inline_string": fs::read_to_string(&self.certificate)?},
+        }}))
+    }
+}
+
+/// Requests go through a listener, over TLS to a second listener of the same Envoy, and to the service.
+fn secrets(mode: Mode) -> Result<()> {
+    const NODE: &str = "envoy-secrets";
+    in_directory(|dir| {
+        let a = upstream::spawn("a")?;
+        let (port, tls_port) = (ports::free()?, ports::free()?);
+        let (old, new) = (Identity::make(dir, "old")?, Identity::make(dir, "new")?);
+        let secret = |name: &str| json!({"name": name, "sds_config": mode.config_source()});
+        let mut hop = cluster(mode, "hop", "1s");
+        hop["transport_socket"] = json!({"name": "tls", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "common_tls_context": {"validation_context_sds_secret_config": secret("trusted")},
+            // Each connection shows the certificate of the day.
+            "max_session_keys": 0,
+        }});
+        hop["typed_extension_protocol_options"] = json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "common_http_protocol_options": {"max_requests_per_connection": 1},
+            "explicit_http_config": {"http_protocol_options": {}},
+        }});
+        let mut tls = listener(mode, "tls", tls_port, "to-service", "tls");
+        tls["filter_chains"][0]["transport_socket"] = json!({"name": "tls", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": {"tls_certificate_sds_secret_configs": [secret("shown")]},
+        }});
+        let with = |secrets: &[Value]| {
+            let base = [
+                hop.clone(),
+                endpoints("hop", tls_port),
+                cluster(mode, "service", "1s"),
+                endpoints("service", a),
+                tls.clone(),
+                listener(mode, "main", port, "to-hop", "main"),
+                route("to-service", "service"),
+                route("to-hop", "hop"),
+            ];
+            [base.as_slice(), secrets].concat()
+        };
+        let chancery = Chancery::start(dir)?;
+        chancery.publish(&with(&[old.shown()?, old.trusted()?]))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for("the first answer over TLS", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        let types = [LISTENER, ROUTE, CLUSTER, ENDPOINT, SECRET];
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        load.wait_for_more(100)?;
+        load.finish_without_failure(100)?;
+
+        // Both at once. Which of the two sides is first is Envoy's affair, so that nobody asks meanwhile.
+        chancery.publish_and_wait(&with(&[new.shown()?, new.trusted()?]))?;
+        wait_for("an answer with the new certificate", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        load.wait_for_more(100)?;
+        // Removed, while both sides refer to them.
+        chancery.publish_and_wait(&with(&[]))?;
+        load.wait_for_more(200)?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
+        load.finish_without_failure(300)?;
+
+        // Only one side has the old one back: it is taken, for nothing works any more.
+        chancery.publish_and_wait(&with(&[old.shown()?]))?;
+        wait_for("a certificate that nobody trusts", STEP, || {
+            Ok(http::get(port, "/").is_err().then_some(()))
+        })?;
+        chancery.publish_and_wait(&with(&[old.shown()?, old.trusted()?]))?;
+        wait_for("an answer with the old certificate", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        load.wait_for_more(100)?;
+        envoy.expect_running()?;
+        load.finish_without_failure(100)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,102 @@
+//! A fault of Envoy (1.36 to 1.40): a clusters' response in which a new EDS cluster fails late, beside a
+//! good new one, is neither acknowledged nor rejected until the bad cluster is removed.
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http, in_directory,
+    load::Load,
+    manifests::{CLUSTER, TYPES, cluster, endpoints, listener, route},
+    ports, upstream, wait_for,
+};
+
+const NODE: &str = "envoy-wedge";
+
+/// SOTW-31, SOTW-112, ADS-22: what Envoy never answers delays nothing but clusters, and those at most by the
+/// timeout; the removal of the bad one heals all.
+#[test]
+fn sotw_clusters_that_are_never_acknowledged_block_nothing() -> Result<()> {
+    wedge(Mode::SotwAds)
+}
+
+/// ADS-22: the same in delta.
+#[test]
+fn delta_clusters_that_are_never_acknowledged_block_nothing() -> Result<()> {
+    wedge(Mode::DeltaAds)
+}
+
+fn wedge(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let chancery = Chancery::start_with(dir, &[("CHANCERY_XDS_ACK_TIMEOUT", "2s")])?;
+        let with = |upstream, more: &[Value]| {
+            let base = [
+                cluster(mode, "one", "1s"),
+                endpoints("one", upstream),
+                listener(mode, "main", port, "main", "main"),
+                route("main", "one"),
+            ];
+            [base.as_slice(), more].concat()
+        };
+        let good = [cluster(mode, "good", "1s"), endpoints("good", b)];
+        let mut bad = [cluster(mode, "bad", "1s"), endpoints("bad", b)];
+        bad[0]["lb_policy"] = "RING_HASH".into();
+        bad[0]["ring_hash_lb_config"] =
+            json!({"minimum_ring_size": 100_000, "maximum_ring_size": 10});
+
+        chancery.publish(&with(a, &[]))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+
+        // Envoy takes the good one to warm, and says nothing.
+        chancery.publish(&with(a, &[bad.as_slice(), &good].concat()))?;
+        wait_for("Envoy to warm the good cluster", STEP, || {
+            Ok((envoy.stat("cluster_manager.warming_clusters")? > 0).then_some(()))
+        })?;
+        expect_unanswered(&chancery)?;
+        // Endpoints go on meanwhile.
+        chancery.publish(&with(b, &[bad.as_slice(), &good].concat()))?;
+        load.wait_for_only("b")?;
+        expect_unanswered(&chancery)?;
+
+        // The removal gets through without an answer to what was before it.
+        chancery.publish(&with(b, &good))?;
+        wait_for("the good cluster alone", STEP, || {
+            let names = envoy.active_cluster_names()?;
+            if names == ["good", "one"] {
+                return Ok(Some(()));
+            }
+            bail!("there are {names:?}")
+        })?;
+        // Now the rejection comes, late; in SotW with the nonce of the very response that healed it. It
+        // stands until all that it may mean has been replaced.
+        chancery.wait_for_node(NODE, "nacked", &TYPES)?;
+        let changed = [cluster(mode, "good", "3s"), endpoints("good", b)];
+        chancery.publish(&with(a, &changed))?;
+        load.wait_for_only("a")?;
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        envoy.expect_running()?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// An error if Envoy has answered the clusters after all: then this test shows nothing.
+fn expect_unanswered(chancery: &Chancery) -> Result<()> {
+    let subscriptions = chancery.subscriptions(NODE)?;
+    let clusters = subscriptions
+        .iter()
+        .find(|subscription| subscription["type_url"] == CLUSTER)
+        .context("no subscription to clusters")?;
+    if clusters["state"] != "pending" {
+        bail!("Envoy answered: {clusters}");
+    }
+    Ok(())
+}
