@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     line::Line,
+    queue::Lane,
     status::{NackRecord, StreamStatus, Unsettled, UnsettledState},
 };
 
@@ -31,6 +32,12 @@ pub(crate) struct Entry {
     pub(crate) nacks: Vec<NackRecord>,
     /// It is in the queue of those to be polled.
     pub(crate) queued: bool,
+    /// Where it queues.
+    pub(crate) lane: Lane,
+    /// Once it has answered all that it was sent, and there was no more.
+    pub(crate) arrived: bool,
+    /// The last step ([`crate::shard::Shard::step`]) of which it was told everything at once.
+    pub(crate) told: u64,
     /// The client will send no more: to be ended when nothing can be sent.
     pub(crate) half_closed: bool,
     /// The time of its current entry in the timers.

@@ -12,10 +12,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
+    event::{Event, Sent},
     line::{Line, Mailbox},
     metrics::{METRICS, limit_hit},
     report::Page,
-    shard::{Event, Inputs, Shard, Streams},
+    shard::{Inputs, Shard, Streams},
 };
 
 /// The shards that serve all streams of a replica. Cheap to clone.
@@ -33,7 +34,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct ShardHandle {
-    inbox: mpsc::Sender<Event>,
+    inbox: mpsc::Sender<Sent>,
     mailbox: Arc<Mailbox>,
 }
 
@@ -121,7 +122,7 @@ impl Fanout {
             let mut from = Some(0);
             while let Some(at) = from {
                 let (reply, answer) = oneshot::channel();
-                if shard.inbox.send(event(at, reply)).await.is_err() {
+                if shard.inbox.send(Sent::now(event(at, reply))).await.is_err() {
                     break;
                 }
                 // A shard that stops in between has no streams any more.

@@ -2,8 +2,12 @@
 //!
 //! Costs: finding them is O(changed names + sessions found), registering is O(1) per name and scope.
 //! Nothing here is O(sessions), but for the sessions that do care.
+//!
+//! Who goes through a set from its end to its front may pause: a session that leaves is replaced by the
+//! last one, which has been met already, and one that comes is put at the end. None that was there at
+//! the beginning and stays is missed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::Interest;
@@ -21,6 +25,16 @@ pub(crate) struct Index {
     // Few types per scope: searched, not hashed. Names come from clients: the standard hasher, which
     // they can not attack.
     scopes: HashMap<ScopeName, Vec<(TypeUrl, Interested)>>,
+    size: Size,
+}
+
+/// How much is registered.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Sessions by name and scope.
+    pub(crate) names: usize,
+    /// Sessions by type and scope, that care about all.
+    pub(crate) wildcards: usize,
 }
 
 #[derive(Debug, Default)]
@@ -29,10 +43,11 @@ struct Interested {
     names: HashMap<ResourceName, KeySet>,
 }
 
+/// Sessions, each once. The last one takes the place of one that leaves.
 #[derive(Debug)]
 enum KeySet {
     Few(SmallVec<[Key; 4]>),
-    Many(HashSet<Key>),
+    Many { keys: Vec<Key>, places: HashMap<Key, usize> },
 }
 
 // === impl Index ===
@@ -44,12 +59,16 @@ impl Index {
             match interest {
                 Interest::Name(type_url, name) => {
                     let names = &mut self.entry(scope, type_url).names;
-                    match names.get_mut(name) {
+                    let is_new = match names.get_mut(name) {
                         Some(keys) => keys.insert(key),
-                        None => drop(names.insert(name.clone(), KeySet::of(key))),
-                    }
+                        None => names.insert(name.clone(), KeySet::of(key)).is_none(),
+                    };
+                    self.size.names += usize::from(is_new);
                 }
-                Interest::Wildcard(type_url) => self.entry(scope, type_url).wildcard.insert(key),
+                Interest::Wildcard(type_url) => {
+                    let is_new = self.entry(scope, type_url).wildcard.insert(key);
+                    self.size.wildcards += usize::from(is_new);
+                }
                 Interest::NoName(type_url, name) => self.remove_name(key, scope, type_url, name),
                 Interest::NoWildcard(type_url) => self.remove_wildcard(key, scope, type_url),
             }
@@ -70,28 +89,35 @@ impl Index {
         }
     }
 
-    /// Calls `found` for the sessions that care about any of `names`, with the name; without one for
-    /// those that care about all.
-    pub(crate) fn interested<'a>(
+    /// The sessions that care about anything of a type in a scope.
+    pub(crate) fn wildcards(&self, scope: &ScopeName, type_url: &TypeUrl) -> &[Key] {
+        self.find(scope, type_url).map_or(&[], |interested| interested.wildcard.as_slice())
+    }
+
+    /// The sessions that care about a name.
+    pub(crate) fn named(
         &self,
         scope: &ScopeName,
         type_url: &TypeUrl,
-        names: impl Iterator<Item = &'a ResourceName>,
-        mut found: impl FnMut(Key, Option<&ResourceName>),
-    ) {
-        let Some(types) = self.scopes.get(scope) else { return };
-        let Some((_, interested)) = types.iter().find(|(known, _)| known == type_url) else {
-            return;
-        };
-        interested.wildcard.for_each(|key| found(key, None));
-        if interested.names.is_empty() {
-            return;
-        }
-        for name in names {
-            if let Some(keys) = interested.names.get(name) {
-                keys.for_each(|key| found(key, Some(name)));
-            }
-        }
+        name: &ResourceName,
+    ) -> &[Key] {
+        let names = self.find(scope, type_url).and_then(|interested| interested.names.get(name));
+        names.map_or(&[], KeySet::as_slice)
+    }
+
+    /// Whether any session cares about names of a type in a scope.
+    pub(crate) fn has_names(&self, scope: &ScopeName, type_url: &TypeUrl) -> bool {
+        self.find(scope, type_url).is_some_and(|interested| !interested.names.is_empty())
+    }
+
+    /// How much is in it.
+    pub(crate) fn size(&self) -> Size {
+        self.size
+    }
+
+    fn find(&self, scope: &ScopeName, type_url: &TypeUrl) -> Option<&Interested> {
+        let types = self.scopes.get(scope)?;
+        types.iter().find(|(known, _)| known == type_url).map(|(_, interested)| interested)
     }
 
     #[cfg(test)]
@@ -119,36 +145,39 @@ impl Index {
         type_url: &TypeUrl,
         name: &ResourceName,
     ) {
-        self.change(scope, type_url, |interested| {
-            if let Some(keys) = interested.names.get_mut(name) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    interested.names.remove(name);
-                }
+        let gone = self.change(scope, type_url, |interested| {
+            let Some(keys) = interested.names.get_mut(name) else { return false };
+            let gone = keys.remove(key);
+            if keys.is_empty() {
+                interested.names.remove(name);
             }
+            gone
         });
+        self.size.names -= usize::from(gone);
     }
 
     fn remove_wildcard(&mut self, key: Key, scope: &ScopeName, type_url: &TypeUrl) {
-        self.change(scope, type_url, |interested| interested.wildcard.remove(key));
+        let gone = self.change(scope, type_url, |interested| interested.wildcard.remove(key));
+        self.size.wildcards -= usize::from(gone);
     }
 
-    /// Changes what is there, and drops it when nothing is left.
+    /// Changes what is there, and drops it when nothing is left. Says whether it was there.
     fn change(
         &mut self,
         scope: &ScopeName,
         type_url: &TypeUrl,
-        change: impl FnOnce(&mut Interested),
-    ) {
-        let Some(types) = self.scopes.get_mut(scope) else { return };
-        let Some(at) = types.iter().position(|(known, _)| known == type_url) else { return };
-        change(&mut types[at].1);
+        change: impl FnOnce(&mut Interested) -> bool,
+    ) -> bool {
+        let Some(types) = self.scopes.get_mut(scope) else { return false };
+        let Some(at) = types.iter().position(|(known, _)| known == type_url) else { return false };
+        let changed = change(&mut types[at].1);
         if types[at].1.wildcard.is_empty() && types[at].1.names.is_empty() {
             types.swap_remove(at);
             if types.is_empty() {
                 self.scopes.remove(scope);
             }
         }
+        changed
     }
 }
 
@@ -167,45 +196,57 @@ impl KeySet {
         keys
     }
 
-    fn insert(&mut self, key: Key) {
+    /// Says whether it is new.
+    fn insert(&mut self, key: Key) -> bool {
         match self {
-            Self::Few(keys) if keys.contains(&key) => {}
+            Self::Few(keys) if keys.contains(&key) => return false,
             Self::Few(keys) if keys.len() < LINEAR_MAX => keys.push(key),
             Self::Few(keys) => {
-                *self = Self::Many(keys.iter().copied().chain([key]).collect());
+                let keys: Vec<Key> = keys.iter().copied().chain([key]).collect();
+                let places = keys.iter().enumerate().map(|(place, key)| (*key, place)).collect();
+                *self = Self::Many { keys, places };
             }
-            Self::Many(keys) => drop(keys.insert(key)),
+            Self::Many { keys, places } => {
+                if places.contains_key(&key) {
+                    return false;
+                }
+                places.insert(key, keys.len());
+                keys.push(key);
+            }
         }
+        true
     }
 
-    fn remove(&mut self, key: Key) {
+    /// Says whether it was there.
+    fn remove(&mut self, key: Key) -> bool {
         match self {
-            Self::Few(keys) => {
-                if let Some(at) = keys.iter().position(|known| *known == key) {
-                    keys.swap_remove(at);
+            Self::Few(keys) => match keys.iter().position(|known| *known == key) {
+                Some(at) => drop(keys.swap_remove(at)),
+                None => return false,
+            },
+            Self::Many { keys, places } => {
+                let Some(at) = places.remove(&key) else { return false };
+                keys.swap_remove(at);
+                if let Some(moved) = keys.get(at) {
+                    places.insert(*moved, at);
                 }
-            }
-            Self::Many(keys) => {
-                keys.remove(&key);
                 // Half the limit, so that one that comes and goes does not rebuild the set each time.
                 if keys.len() <= LINEAR_MAX / 2 {
-                    *self = Self::Few(keys.iter().copied().collect());
+                    *self = Self::Few(SmallVec::from_slice(keys));
                 }
             }
         }
+        true
     }
 
     fn is_empty(&self) -> bool {
-        match self {
-            Self::Few(keys) => keys.is_empty(),
-            Self::Many(keys) => keys.is_empty(),
-        }
+        self.as_slice().is_empty()
     }
 
-    fn for_each(&self, mut f: impl FnMut(Key)) {
+    fn as_slice(&self) -> &[Key] {
         match self {
-            Self::Few(keys) => keys.iter().copied().for_each(&mut f),
-            Self::Many(keys) => keys.iter().copied().for_each(&mut f),
+            Self::Few(keys) => keys,
+            Self::Many { keys, .. } => keys,
         }
     }
 }
@@ -227,9 +268,11 @@ mod tests {
     }
 
     fn found(index: &Index, in_scope: &str, names: &[&str]) -> Vec<Key> {
-        let names: Vec<ResourceName> = names.iter().map(|n| name(n)).collect();
-        let mut keys = Vec::new();
-        index.interested(&scope(in_scope), &url(), names.iter(), |key, _| keys.push(key));
+        let scope = scope(in_scope);
+        let mut keys = index.wildcards(&scope, &url()).to_vec();
+        for found in names {
+            keys.extend(index.named(&scope, &url(), &name(found)));
+        }
         keys.sort_unstable();
         keys.dedup();
         keys
@@ -262,7 +305,46 @@ mod tests {
             index.note(key, &scopes, &Interest::NoName(url(), name("x")));
             index.forget(key, &scopes, &Interest::Wildcard(url()));
             assert_eq!(found(&index, "a", &["x"]).len(), 99 - key as usize);
+            assert_eq!(
+                index.size(),
+                Size { names: 198 - 2 * key as usize, wildcards: 198 - 2 * key as usize }
+            );
         }
         assert!(index.is_empty());
+    }
+
+    /// Whoever was there at the beginning and stayed is met by a walk from the end to the front, whatever
+    /// comes and goes in its pauses.
+    #[test]
+    fn a_walk_with_pauses_misses_nobody_who_stays() {
+        for (n, leave_every) in [(3_u32, 2), (16, 3), (40, 2), (100, 7), (100, 1)] {
+            let mut index = Index::default();
+            let here = [scope("a")];
+            let all = Interest::Wildcard(url());
+            (0..n).for_each(|key| index.note(key, &here, &all));
+            let (mut below, mut met) = (usize::MAX, Vec::new());
+            let mut gone = Vec::new();
+            let mut turn = 0;
+            loop {
+                let keys = index.wildcards(&here[0], &url());
+                below = below.min(keys.len());
+                if below == 0 {
+                    break;
+                }
+                below -= 1;
+                met.push(keys[below]);
+                // One leaves, wherever it is, and one comes.
+                let leaver = (turn * 13) % n;
+                if turn % leave_every == 0 && !gone.contains(&leaver) {
+                    index.forget(leaver, &here, &all);
+                    gone.push(leaver);
+                }
+                index.note(1000 + turn, &here, &all);
+                turn += 1;
+            }
+            let missed: Vec<u32> =
+                (0..n).filter(|key| !gone.contains(key) && !met.contains(key)).collect();
+            assert!(missed.is_empty(), "of {n}, {missed:?} were missed");
+        }
     }
 }

@@ -12,13 +12,17 @@
 //!   message is built for it before it can be written (SOTW-112, OPS-10).
 //! - Requests are read whatever the state of writing.
 
+mod budget;
 mod commits;
 mod config;
 mod entry;
+mod event;
 mod fanout;
 mod index;
 mod line;
+mod marking;
 mod metrics;
+mod queue;
 mod report;
 mod serve;
 mod shard;

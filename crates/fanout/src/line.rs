@@ -11,6 +11,7 @@
 //! - Nothing here waits: both sides hold the lock for a few instructions.
 
 use std::{
+    collections::VecDeque,
     net::SocketAddr,
     sync::{
         Arc,
@@ -25,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 
 use crate::{
-    shard::Event,
+    event::{Event, Sent},
     status::{End, EndCode},
 };
 
@@ -77,7 +78,7 @@ struct Outbox {
 /// How the transports of a shard's streams call it, without ever waiting for it.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    ready: Mutex<Vec<Arc<Line>>>,
+    ready: Mutex<VecDeque<Arc<Line>>>,
     pub(crate) notify: Notify,
     /// Streams of the shard.
     pub(crate) load: AtomicUsize,
@@ -95,13 +96,13 @@ pub(crate) enum Call {
 // === impl Mailbox ===
 
 impl Mailbox {
-    /// Moves the lines that called into `out`.
-    pub(crate) fn take(&self, out: &mut Vec<Arc<Line>>) {
-        out.append(&mut self.ready.lock());
+    /// Takes the lines that called, in exchange for an empty list.
+    pub(crate) fn swap(&self, empty: &mut VecDeque<Arc<Line>>) {
+        std::mem::swap(&mut *self.ready.lock(), empty);
     }
 
     pub(crate) fn push(&self, line: Arc<Line>) {
-        self.ready.lock().push(line);
+        self.ready.lock().push_back(line);
         self.notify.notify_one();
     }
 }
@@ -234,7 +235,7 @@ pub(crate) enum Then {
 #[derive(Debug, Clone)]
 pub struct Intake {
     line: Arc<Line>,
-    inbox: mpsc::Sender<Event>,
+    inbox: mpsc::Sender<Sent>,
 }
 
 /// The shard has stopped: the replica shuts down.
@@ -243,7 +244,7 @@ pub struct Intake {
 pub struct Stopped;
 
 impl Intake {
-    pub(crate) fn new(line: Arc<Line>, inbox: mpsc::Sender<Event>) -> Self {
+    pub(crate) fn new(line: Arc<Line>, inbox: mpsc::Sender<Sent>) -> Self {
         Self { line, inbox }
     }
 
@@ -286,7 +287,7 @@ impl Intake {
     }
 
     async fn send(&self, event: Event) -> Result<(), Stopped> {
-        self.inbox.send(event).await.map_err(|_| {
+        self.inbox.send(Sent::now(event)).await.map_err(|_| {
             self.end(End::new(EndCode::Unavailable, Stopped.to_string()));
             Stopped
         })

@@ -26,7 +26,7 @@ impl Shard {
         for place in from..self.page_end(from) {
             self.reassign(place);
         }
-        let reached = self.views.state().revision;
+        let reached = self.told_revision();
         if reached < revision {
             return Page { items: vec![Unsettled::behind(reached)], next: None };
         }

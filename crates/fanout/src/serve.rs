@@ -10,9 +10,11 @@ use chancery_protocol::{ErrorCode, ProtocolError, Request, Session, Verdict};
 use tracing::{debug, warn};
 
 use crate::{
+    budget::cost_of,
     entry::{Entry, ScopeList},
     line::{Line, Then},
     metrics::limit_hit,
+    queue::Lane,
     shard::{Now, Shard, key, place},
     status::{End, EndCode, NackRecord},
 };
@@ -49,6 +51,9 @@ impl Shard {
             Ok(receipt) => {
                 self.metrics.of(&receipt.type_url).requests.increment(1);
                 if let Some(verdict) = receipt.verdict {
+                    // It has had, and has answered, all that it asked for when it came.
+                    entry.arrived |=
+                        !entry.session.has_work() && entry.session.silent_since().is_none();
                     self.on_verdict(at, &receipt.type_url, verdict, now);
                 }
                 self.register_changes(at);
@@ -82,21 +87,28 @@ impl Shard {
         }
     }
 
-    /// Sends the session's next response, if it has one and its transport can take it.
-    pub(crate) fn poll_session(&mut self, at: usize, now: Now) {
+    /// Sends the session's next response, if it has one and its transport can take it. Says what that
+    /// has cost, in steps.
+    pub(crate) fn poll_session(&mut self, at: usize, now: Now) -> usize {
         self.reassign(at);
-        let Some(entry) = self.sessions.get(at) else { return };
+        let Some(entry) = self.sessions.get_mut(at) else { return 1 };
         if !entry.line.can_take() {
-            return;
+            return 1;
+        }
+        if let Some(marking) = self.marking.as_ref().filter(|_| entry.told != self.step) {
+            entry.told = self.step;
+            marking.tell_all(entry);
         }
         let view = self.view_of(at);
-        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let Some(entry) = self.sessions.get_mut(at) else { return 1 };
+        let mut cost = 1;
         match entry.session.poll(view.as_ref(), &self.differ, now.ms) {
             Some(response) => {
                 let metrics = self.metrics.of(response.type_url());
                 metrics.pushes.increment(1);
                 let n_resources = response.n_resources() + response.removed().len();
                 metrics.pushed_resources.increment(n_resources as u64);
+                cost = cost_of(n_resources);
                 let message = response.into_message(&self.config.control_plane);
                 metrics.pushed_bytes.increment(message.len() as u64);
                 // Nothing to wake up for is nothing that could be sent, either.
@@ -106,40 +118,46 @@ impl Shard {
             }
             None if entry.half_closed => {
                 entry.line.end(End::ok());
-                self.forget(key(at));
-                return;
+                return cost_of(self.forget(key(at)));
             }
             None => {}
         }
+        // What follows a long response is long, most often.
+        let is_bulk = cost > 1 || !entry.arrived;
+        entry.lane = if is_bulk { Lane::Bulk } else { Lane::Updates };
         self.set_timer(at, now);
+        cost
     }
 
-    /// Frees everything that is held for a session (SOTW-111).
-    pub(crate) fn forget(&mut self, session: u32) {
-        let Some(entry) = self.sessions.try_remove(place(session)) else { return };
+    /// Frees everything that is held for a session (SOTW-111). Says how much that was.
+    pub(crate) fn forget(&mut self, session: u32) -> usize {
+        let Some(entry) = self.sessions.try_remove(place(session)) else { return 0 };
         entry.line.set_key(None);
         self.metrics.streams(&entry.line.info.kind).decrement(1.0);
-        for interest in entry.session.interest() {
-            self.index.forget(session, entry.scopes(), &interest);
+        let interest = entry.session.interest();
+        for interest in &interest {
+            self.index.forget(session, entry.scopes(), interest);
         }
         if let Some((_, scopes)) = entry.assigned {
             self.views.release(scopes);
         }
+        interest.len()
     }
 
     /// Finds the session's scopes anew if the assignments have changed since, and registers it under
-    /// those it has not been registered under.
-    pub(crate) fn reassign(&mut self, at: usize) {
+    /// those it has not been registered under. Says how much it had to register.
+    pub(crate) fn reassign(&mut self, at: usize) -> usize {
         let changed = self.views.state().assignments.changed;
         if self.sessions.get(at).is_none_or(|entry| entry.assigned_at == changed) {
-            return;
+            return 0;
         }
-        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
         entry.assigned_at = changed;
         let node = Arc::clone(&entry.node);
         let new = self.assign(&node);
-        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
         let old = std::mem::replace(&mut entry.assigned, new);
+        let mut registered = 0;
         if old.is_some() != entry.assigned.is_some() || scopes_of(&old) != entry.scopes() {
             let missing = |from: &[ScopeName], other: &[ScopeName]| -> Vec<ScopeName> {
                 from.iter().filter(|scope| !other.contains(scope)).cloned().collect()
@@ -149,6 +167,7 @@ impl Shard {
             for interest in entry.session.interest() {
                 self.index.forget(key(at), &gone, &interest);
                 self.index.note(key(at), &come, &interest);
+                registered += 1;
             }
             entry.session.on_new_view();
             self.enqueue(at);
@@ -156,6 +175,7 @@ impl Shard {
         if let Some((_, scopes)) = old {
             self.views.release(scopes);
         }
+        registered
     }
 
     fn open(&mut self, line: &Arc<Line>, node: Arc<Node>, now: Now) -> usize {
@@ -170,6 +190,10 @@ impl Shard {
             since: SystemTime::now(),
             nacks: Vec::new(),
             queued: false,
+            lane: Lane::Bulk,
+            arrived: false,
+            // Its first answers are from this state or a later one.
+            told: self.step,
             half_closed: false,
             wake_at: None,
         };

@@ -1,12 +1,13 @@
 //! A shard: the one owner of its sessions, and the loop that drives them.
 //!
 //! Nothing is queued per session and no commit is queued at all. A shard looks at the newest state,
-//! finds out what differs from the one it knew, and marks the sessions that care; a marked session is
-//! asked for its next response when its transport can take one. Whatever happened in between is in
-//! that one response (design 4.6).
+//! finds out what differs from the one it knew, and marks the sessions that care ([`Marking`]); a marked
+//! session is asked for its next response when its transport can take one. Whatever happened in between
+//! is in that one response (design 4.6).
 //!
-//! A turn is a bounded piece of work, after which other tasks run. What wakes the shard does not
-//! matter: each turn looks at everything that may have changed.
+//! A turn is a bounded piece of work, after which other tasks run: so many steps of each kind
+//! (`turn_work_max`), where a step with many names or resources counts as several. What wakes the shard
+//! does not matter: each turn looks at everything that may have changed.
 //!
 //! Rejected: a channel of commits per shard. It has to be bounded, and then either a slow shard
 //! holds up the store, or commits are lost and the shard has to compare states after all.
@@ -17,65 +18,30 @@ use std::{
     time::Duration,
 };
 
-use chancery_model::{Node, Revision, State};
-use chancery_protocol::Request;
+use chancery_model::{Revision, State};
 use chancery_view::{Differ, changed_collections};
 use slab::Slab;
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
+    budget::{Budget, cost_of},
     commits::Commits,
     entry::Entry,
+    event::{Event, Sent},
     index::{Index, Key},
     line::{Call, Line, Mailbox, Stopped},
+    marking::{MARKS_PER_STEP, Marking, Told},
     metrics::ShardMetrics,
-    report::Page,
-    status::{End, EndCode, StreamStatus, Unsettled},
+    queue::Queue,
+    status::{End, EndCode},
     timers::Timers,
     views::Views,
 };
-
-/// What happens to a shard.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A client's message. The first one of a line makes its session.
-    Request {
-        /// Of which stream.
-        line: Arc<Line>,
-        /// What it says.
-        request: Request,
-        /// Who the client is; there in the first request, and when it has changed.
-        node: Option<Arc<Node>>,
-        /// What it takes of a bound of the transport's, until it has been handled.
-        room: Option<OwnedSemaphorePermit>,
-    },
-    /// The client will send no more.
-    HalfClose {
-        /// On which stream.
-        line: Arc<Line>,
-    },
-    /// Somebody wants to know how the streams stand.
-    Status {
-        /// The streams from this place on.
-        from: usize,
-        /// Gets a page of them.
-        reply: oneshot::Sender<Page<StreamStatus>>,
-    },
-    /// Somebody wants to know who has not acknowledged a revision.
-    Unsettled {
-        /// The revision.
-        revision: Revision,
-        /// The streams from this place on.
-        from: usize,
-        /// Gets a page of them.
-        reply: oneshot::Sender<Page<Unsettled>>,
-    },
-}
 
 /// One reading of the clock, for a whole turn.
 #[derive(Debug, Clone, Copy)]
@@ -102,22 +68,27 @@ pub(crate) struct Shard {
     pub(crate) views: Views,
     pub(crate) sessions: Slab<Entry>,
     pub(crate) index: Index,
-    /// Sessions to be polled; each at most once, by [`Entry::queued`].
-    pub(crate) queue: VecDeque<Key>,
+    /// Sessions to be polled.
+    pub(crate) queue: Queue,
+    /// The step to the present state, until all who care have been told.
+    pub(crate) marking: Option<Marking>,
+    /// Number of the present step, or of the last one.
+    pub(crate) step: u64,
     pub(crate) timers: Timers,
     pub(crate) commits: Commits,
     pub(crate) metrics: ShardMetrics,
     /// The place from which sessions are still to be given their scopes anew, after the assignments
     /// have changed.
     reassign_from: Option<usize>,
-    called: Vec<Arc<Line>>,
+    /// Lines that called and have not been answered.
+    called: VecDeque<Arc<Line>>,
 }
 
 /// Where a shard hears from.
 #[derive(Debug)]
 pub(crate) struct Inputs {
     /// From the streams' readers and from admin. Bounded: they wait when it is full.
-    pub(crate) inbox: mpsc::Receiver<Event>,
+    pub(crate) inbox: mpsc::Receiver<Sent>,
     /// Calls of the streams' writers.
     pub(crate) mailbox: Arc<Mailbox>,
     /// The newest state; when its sender is gone the store has stopped, and the last state stays.
@@ -142,19 +113,21 @@ impl Shard {
             views: Views::new(state),
             sessions: Slab::new(),
             index: Index::default(),
-            queue: VecDeque::new(),
+            queue: Queue::default(),
+            marking: None,
+            step: 0,
             timers: Timers::default(),
             commits: Commits::default(),
             metrics: ShardMetrics::new(n),
             reassign_from: None,
-            called: Vec::new(),
+            called: VecDeque::new(),
         }
     }
 
     /// Takes turns until it is canceled or nobody is left who could send an event.
     pub(crate) async fn run(mut self, mut inputs: Inputs, cancel: CancellationToken) {
         let most = self.config.turn_work_max;
-        let mut events = Vec::with_capacity(most);
+        let mut events = VecDeque::with_capacity(most);
         let mut store_runs = true;
         let mut flow = Flow::Again;
         let mut canceled = std::pin::pin!(cancel.cancelled());
@@ -171,7 +144,10 @@ impl Shard {
                     tokio::select! {
                         biased;
                         () = &mut canceled => return,
-                        n = inputs.inbox.recv_many(&mut events, most) => if n == 0 { return },
+                        event = inputs.inbox.recv() => match event {
+                            Some(event) => events.push_back(event),
+                            None => return,
+                        },
                         () = inputs.mailbox.notify.notified() => {}
                         changed = inputs.state.changed(), if store_runs => store_runs = changed.is_ok(),
                         () = &mut sleep, if at.is_some() => {}
@@ -184,22 +160,31 @@ impl Shard {
             let started = Instant::now();
             let now = inputs.now(started);
             let state = Arc::clone(&inputs.state.borrow_and_update());
-            self.on_state(state, now);
+            self.on_state(&state, now);
             while events.len() < most
                 && let Ok(event) = inputs.inbox.try_recv()
             {
-                events.push(event);
+                events.push_back(event);
             }
-            let more = events.len() == most;
-            for event in events.drain(..) {
-                self.handle(event, now);
-            }
-            self.on_calls(&inputs.mailbox);
+            let full = events.len() == most;
+            self.on_events(&mut events, now);
+            self.on_calls(&inputs.mailbox, now);
             flow = match self.turn(now) {
-                Flow::Wait(_) if more => Flow::Again,
+                Flow::Wait(_) if full || !events.is_empty() => Flow::Again,
                 flow => flow,
             };
             self.metrics.turn_seconds.record(started.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Handles as many events as fit into a turn; the others stay.
+    pub(crate) fn on_events(&mut self, events: &mut VecDeque<Sent>, now: Now) {
+        let mut budget = Budget::new(self.config.turn_work_max);
+        while !budget.is_spent()
+            && let Some(Sent { event, .. }) = events.pop_front()
+        {
+            budget.spend(event.cost(self.config.turn_work_max));
+            self.handle(event, now);
         }
     }
 
@@ -219,52 +204,73 @@ impl Shard {
         }
     }
 
-    /// Compares the newest state with the one known so far, and marks the sessions that care:
-    /// O(changes + sessions that care).
-    pub(crate) fn on_state(&mut self, state: Arc<State>, now: Now) {
-        if Arc::ptr_eq(&state, self.views.state()) {
+    /// Takes over the newest state and begins to tell the sessions that care what differs from the one
+    /// known so far: O(changes + sessions that care), in bounded steps. While it is telling them of one
+    /// state it does not look at the next.
+    pub(crate) fn on_state(&mut self, newest: &Arc<State>, now: Now) {
+        if self.marking.is_some() || Arc::ptr_eq(newest, self.views.state()) {
             return;
         }
-        let old = self.views.advance(state);
-        let new = Arc::clone(self.views.state());
-        self.commits.note(new.revision, now.instant);
-        if old.assignments.changed != new.assignments.changed {
+        let old = self.views.advance(Arc::clone(newest));
+        self.commits.note(newest.revision, now.instant);
+        if old.assignments.changed != newest.assignments.changed {
             self.reassign_from = Some(0);
         }
-        if old.incarnation != new.incarnation || old.revision > new.revision {
-            // Another history: nothing that was known of the old one says what changed.
-            for (_, entry) in &mut self.sessions {
-                entry.session.on_new_view();
+        let is_another = old.incarnation != newest.incarnation || old.revision > newest.revision;
+        self.marking = Some(match is_another {
+            true => Marking::of_anything(self.sessions.capacity(), old.revision),
+            false => Marking::of(changed_collections(&self.differ, &old, newest), old.revision),
+        });
+        self.step += 1;
+        self.mark_some();
+    }
+
+    /// Tells some of the sessions that care what has changed.
+    fn mark_some(&mut self) {
+        let Some(mut marking) = self.marking.take() else { return };
+        let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(MARKS_PER_STEP));
+        let Self { index, sessions, queue, step, .. } = self;
+        let is_done = marking.advance(index, &mut budget, |key, told: Told<'_>| {
+            let Some(entry) = sessions.get_mut(place(key)) else { return };
+            // It was told everything when it was polled.
+            if entry.told == *step {
+                return;
             }
-            let all: Vec<usize> = self.sessions.iter().map(|(key, _)| key).collect();
-            all.into_iter().for_each(|key| self.enqueue(key));
-            return;
-        }
-        let Self { index, sessions, queue, .. } = self;
-        for delta in changed_collections(&self.differ, &old, &new) {
-            let type_url = delta.type_url();
-            index.interested(delta.scope(), type_url, delta.names(), |key, name| {
-                if let Some(entry) = sessions.get_mut(place(key)) {
-                    entry.session.on_change(type_url, name);
-                    if !std::mem::replace(&mut entry.queued, true) {
-                        queue.push_back(key);
-                    }
-                }
-            });
+            match told {
+                Some((type_url, name)) => drop(entry.session.on_change(type_url, name)),
+                None => entry.session.on_new_view(),
+            }
+            if !std::mem::replace(&mut entry.queued, true) {
+                queue.push(key, entry.lane);
+            }
+        });
+        if !is_done {
+            self.marking = Some(marking);
         }
     }
 
-    /// Answers the lines that called.
-    pub(crate) fn on_calls(&mut self, mailbox: &Mailbox) {
-        let mut called = std::mem::take(&mut self.called);
-        mailbox.take(&mut called);
-        for line in called.drain(..) {
+    /// The revision up to which every session has been told what has changed.
+    pub(crate) fn told_revision(&self) -> Revision {
+        match &self.marking {
+            Some(marking) => marking.from,
+            None => self.views.state().revision,
+        }
+    }
+
+    /// Answers some of the lines that called.
+    pub(crate) fn on_calls(&mut self, mailbox: &Mailbox, now: Now) {
+        if self.called.is_empty() {
+            mailbox.swap(&mut self.called);
+        }
+        let mut budget = Budget::new(self.config.turn_work_max);
+        while !budget.is_spent()
+            && let Some(line) = self.called.pop_front()
+        {
+            let mut freed = 0;
             match line.answer() {
                 Call::Closed(end) => {
                     self.metrics.on_end(end);
-                    if let Some(key) = line.key() {
-                        self.forget(key);
-                    }
+                    freed = line.key().map_or(0, |key| self.forget(key));
                 }
                 Call::Hungry => {
                     if let Some(key) = line.key() {
@@ -272,14 +278,17 @@ impl Shard {
                     }
                 }
             }
+            budget.spend(cost_of(freed));
         }
-        self.called = called;
     }
 
     /// Does a bounded part of what there is to do.
     pub(crate) fn turn(&mut self, now: Now) -> Flow {
         let most = self.config.turn_work_max;
-        self.reassign_some(most);
+        // When all have been told of this state there may be a newer one.
+        let was_marking = self.marking.is_some();
+        self.mark_some();
+        self.reassign_some();
         for _ in 0..most {
             let Some((at, key)) = self.timers.due(now.ms) else { break };
             if let Some(entry) = self.sessions.get_mut(place(key))
@@ -289,19 +298,25 @@ impl Shard {
                 self.enqueue(place(key));
             }
         }
-        for _ in 0..most {
-            let Some(key) = self.queue.pop_front() else { break };
+        let mut budget = Budget::new(most);
+        while !budget.is_spent()
+            && let Some((key, lane)) = self.queue.pop()
+        {
+            let mut cost = 1;
             if let Some(entry) = self.sessions.get_mut(place(key))
                 && std::mem::take(&mut entry.queued)
             {
-                self.poll_session(place(key), now);
+                cost = self.poll_session(place(key), now);
             }
+            self.queue.charge(lane, cost);
+            budget.spend(cost);
         }
         #[expect(clippy::cast_precision_loss, reason = "a gauge, and no queue is that long")]
         self.metrics.pending.set(self.queue.len() as f64);
         let next = self.timers.next();
-        let due = next.is_some_and(|at| at <= now.ms);
-        match self.queue.is_empty() && self.reassign_from.is_none() && !due {
+        let is_due = next.is_some_and(|at| at <= now.ms);
+        let waiting = was_marking || self.reassign_from.is_some() || !self.called.is_empty();
+        match self.queue.is_empty() && !waiting && !is_due {
             true => Flow::Wait(next),
             false => Flow::Again,
         }
@@ -312,21 +327,20 @@ impl Shard {
         if let Some(entry) = self.sessions.get_mut(place)
             && !std::mem::replace(&mut entry.queued, true)
         {
-            self.queue.push_back(key(place));
+            self.queue.push(key(place), entry.lane);
         }
     }
 
     /// Gives the scopes anew to some of the sessions. A session that is polled before its turn is
     /// looked at then, so none is ever served under old assignments.
-    fn reassign_some(&mut self, most: usize) {
-        let Some(from) = self.reassign_from else { return };
-        let to = (from + most).min(self.sessions.capacity());
-        for place in from..to {
-            if self.sessions.contains(place) {
-                self.reassign(place);
-            }
+    fn reassign_some(&mut self) {
+        let Some(mut at) = self.reassign_from else { return };
+        let mut budget = Budget::new(self.config.turn_work_max);
+        while at < self.sessions.capacity() && !budget.is_spent() {
+            budget.spend(cost_of(self.reassign(at)));
+            at += 1;
         }
-        self.reassign_from = (to < self.sessions.capacity()).then_some(to);
+        self.reassign_from = (at < self.sessions.capacity()).then_some(at);
     }
 }
 

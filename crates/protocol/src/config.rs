@@ -6,6 +6,10 @@ pub struct Config {
     /// How long an unacknowledged response holds back the next one of its type, and a type those
     /// that come after it (ADS-22).
     pub ack_timeout_ms: u64,
+    /// How long a client may leave a response unanswered before its stream is overdue, and to be closed;
+    /// `None` for ever. Nothing needs it: memory is bounded anyway, and there are clients that fall
+    /// silent on one response and go on with a later one (`clients.md` rule 9).
+    pub ack_close_after_ms: Option<u64>,
     /// How long after a type was opened its removals are held back on an aggregated stream: a client
     /// that reconnects asks for the types that refer to it just afterwards (`clients.md` rule 4).
     pub resume_hold_ms: u64,
@@ -25,6 +29,7 @@ impl Config {
     /// The defaults, which real fleets do not hit.
     pub const DEFAULTS: Self = Self {
         ack_timeout_ms: 5_000,
+        ack_close_after_ms: None,
         resume_hold_ms: 1_000,
         response_bytes_target: 3 << 20,
         names_max: 1_000_000,

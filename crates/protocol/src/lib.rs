@@ -30,5 +30,5 @@ pub use config::Config;
 pub use error::{ErrorCode, ProtocolError};
 pub use request::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
 pub use response::{Message, Response};
-pub use session::{Interest, Receipt, Session, Verdict};
+pub use session::{Interest, Overdue, Receipt, RequestKind, Session, Verdict};
 pub use status::{Nack, SubscriptionStatus, SyncState};

@@ -13,8 +13,10 @@ use crate::{
 };
 
 mod order;
+mod watch;
 
 use order::Gate;
+pub use watch::Overdue;
 
 /// Something that the session wants to be told of, or no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +68,23 @@ pub struct Receipt {
     pub type_url: TypeUrl,
     /// What it says of a response, if it answers one.
     pub verdict: Option<Verdict>,
+    /// What it is, in one word.
+    pub kind: RequestKind,
+}
+
+/// What a request is, in one word: the first of these that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RequestKind {
+    /// It accepts a response, whatever else it does.
+    Ack,
+    /// It rejects a response.
+    Nack,
+    /// It changes what the stream asks for, or opens a type.
+    Subscribe,
+    /// It names another response than the last one, and changes nothing (SOTW-34).
+    Stale,
+    /// It says nothing new.
+    Repeat,
 }
 
 /// The protocol state of one stream.
@@ -132,9 +151,19 @@ impl Session {
             interest: &self.interest,
         };
         let subscription = &mut self.subscriptions[at];
-        let answer = match &request {
-            Request::Sotw(request) => subscription.on_sotw(request, &names, now)?,
-            Request::Delta(request) => subscription.on_delta(request, &names, now)?,
+        let known = self.interest.borrow().len();
+        let (answer, nonce) = match &request {
+            Request::Sotw(r) => (subscription.on_sotw(r, &names, now)?, &r.response_nonce),
+            Request::Delta(r) => (subscription.on_delta(r, &names, now)?, &r.response_nonce),
+        };
+        let kind = match &answer {
+            Some(answer) if answer.nack.is_none() => RequestKind::Ack,
+            Some(_) => RequestKind::Nack,
+            None if nonce.is_empty() || self.interest.borrow().len() > known => {
+                RequestKind::Subscribe
+            }
+            None if *nonce != subscription.last_nonce.to_string() => RequestKind::Stale,
+            None => RequestKind::Repeat,
         };
         let verdict = answer.map(|answer| match answer.nack {
             Some(Nack { version, code, message, .. }) => Verdict::Nack { version, code, message },
@@ -143,7 +172,7 @@ impl Session {
                 waited_ms: now.saturating_sub(answer.outstanding.sent_at),
             },
         });
-        Ok(Receipt { type_url, verdict })
+        Ok(Receipt { type_url, verdict, kind })
     }
 
     /// The type of a request (SVC-06 to -10).
@@ -175,26 +204,6 @@ impl Session {
         let at = self.subscriptions.partition_point(|s| (s.properties.order, &s.type_url) < place);
         self.subscriptions.insert(at, new);
         Ok(at)
-    }
-
-    /// Something of this type has changed that the session is interested in: the resource or alias
-    /// `name`, or anything, for a wildcard.
-    pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
-        let mut subscriptions = self.subscriptions.iter_mut();
-        let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return };
-        match name {
-            Some(name) if !s.wildcard => {
-                if let Some((name, _)) = s.names.get_key_value(name) {
-                    s.stale.insert(name.clone());
-                }
-            }
-            _ => s.dirty |= s.wildcard,
-        }
-    }
-
-    /// The node sees other scopes now: anything may have changed.
-    pub fn on_new_view(&mut self) {
-        self.subscriptions.iter_mut().for_each(|subscription| subscription.dirty = true);
     }
 
     /// The next response that may be sent now, built from `view`. To be called again until there is

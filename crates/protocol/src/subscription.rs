@@ -129,6 +129,9 @@ pub(crate) struct Subscription {
     /// The nonce of the last response; 0 before the first.
     pub(crate) last_nonce: u64,
     pub(crate) last_sent_at: Option<u64>,
+    /// The last answer, or the first response after it: since then the client is silent, if it owes an
+    /// answer.
+    silent_since: u64,
     pub(crate) opened_at: u64,
     /// A request that repeats the last one asks for children again (ADS-12).
     pub(crate) repeat_due: bool,
@@ -171,6 +174,7 @@ impl Subscription {
             passed: Vec::new(),
             last_nonce: 0,
             last_sent_at: None,
+            silent_since: now,
             opened_at: now,
             repeat_due: false,
             sent: None,
@@ -187,6 +191,7 @@ impl Subscription {
     pub(crate) fn on_sent(&mut self, sent: Outstanding) {
         if self.outstanding.is_empty() {
             self.passed.clear();
+            self.silent_since = sent.sent_at;
         }
         self.last_nonce = sent.nonce;
         self.last_sent_at = Some(sent.sent_at);
@@ -233,6 +238,13 @@ impl Subscription {
         } else {
             self.planned_revision
         }
+    }
+
+    /// Since when the client has not answered; `None` if it owes no answer. Of a type that it asks
+    /// nothing of any more it owes none: gRPC ignores such a response (CLI-G-13).
+    pub(crate) fn silent_since(&self) -> Option<u64> {
+        let asks = self.wildcard || !self.names.is_empty();
+        (asks && !self.outstanding.is_empty()).then_some(self.silent_since)
     }
 
     /// Whether the client was sent the resource of this name.

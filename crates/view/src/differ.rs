@@ -74,9 +74,26 @@ impl LayerDelta {
 
     /// Every name under which something changed, aliases too: those of before and those of now.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
-        let now = self.changed.iter().chain(self.removed.iter());
-        now.flat_map(|resource| std::iter::once(resource.name()).chain(resource.aliases()))
-            .chain(&self.old_aliases)
+        (0..self.n_steps()).flat_map(|step| self.names_at(step))
+    }
+
+    /// In how many steps [`LayerDelta::names_at`] gives all the names.
+    #[must_use]
+    pub fn n_steps(&self) -> usize {
+        self.len() + self.old_aliases.len()
+    }
+
+    /// The names of one step, for who goes through them with pauses: those of one resource, or one that
+    /// a resource had.
+    pub fn names_at(&self, step: usize) -> impl Iterator<Item = &ResourceName> {
+        let gone = step.checked_sub(self.changed.len());
+        let resource = match gone {
+            None => self.changed.get(step),
+            Some(at) => self.removed.get(at),
+        };
+        let old = gone.and_then(|at| self.old_aliases.get(at.checked_sub(self.removed.len())?));
+        let own = resource.map(|r| std::iter::once(r.name()).chain(r.aliases()));
+        own.into_iter().flatten().chain(old)
     }
 
     /// Number of resources that changed or are gone.

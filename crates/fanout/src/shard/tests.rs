@@ -1,212 +1,21 @@
 //! A shard without a runtime: events in, messages out.
 
-use std::task::{Context, Poll, Waker};
+use std::{sync::Arc, task::Poll};
 
-use bytes::Bytes;
 use chancery_model::{
-    Assignment, AssignmentOp, Incarnation, NodeMatcher, ResourceDraft, ResourceKey, ResourceName,
-    ScopeName, ScopeTemplate, Transaction, TypeUrl, Upsert,
+    Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ScopeTemplate, Transaction,
     types::{CLUSTER, ENDPOINT},
 };
-use chancery_proto::discovery::DeltaDiscoveryResponse;
-use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, StreamKind};
-use prost::Message as _;
+use chancery_protocol::{DeltaRequest, Request};
 
+use self::desk::{Client, Desk, answer, decode, text};
 use super::*;
-use crate::{
-    Delivery, End, EndCode, Outlet, StreamInfo, UnsettledState, status::Unsettled as Lagging,
-};
+use crate::{Delivery, End, EndCode, UnsettledState};
 
-/// A shard with its surroundings.
-struct Desk {
-    shard: Shard,
-    mailbox: Arc<Mailbox>,
-    state: Arc<State>,
-    start: Instant,
-    ms: u64,
-}
-
-/// A client's end of a stream.
-struct Client {
-    line: Arc<Line>,
-    outlet: Outlet,
-}
-
-impl Desk {
-    fn new() -> Self {
-        Self::with(Config::default())
-    }
-
-    fn with(config: Config) -> Self {
-        let state = Arc::new(State::new(Incarnation(1)));
-        let differ = Arc::new(Differ::new());
-        let shard = Shard::new(Arc::new(config), Arc::clone(&state), differ, 0);
-        Self { shard, mailbox: Arc::default(), state, start: Instant::now(), ms: 10_000 }
-    }
-
-    fn now(&self) -> Now {
-        Now::since(self.start, self.start + Duration::from_millis(self.ms))
-    }
-
-    /// Lets the shard do all that it can do at this time.
-    fn settle(&mut self) {
-        loop {
-            self.shard.on_calls(&self.mailbox);
-            if let Flow::Wait(_) = self.shard.turn(self.now()) {
-                return;
-            }
-        }
-    }
-
-    fn apply(&mut self, transaction: &Transaction) {
-        self.state = Arc::new(self.state.apply(transaction).state);
-        self.shard.on_state(Arc::clone(&self.state), self.now());
-    }
-
-    fn put(&mut self, in_scope: &str, type_url: &str, resources: &[(&str, &str)]) {
-        let upserts = resources.iter().map(|(name, body)| Upsert {
-            scope: scope(in_scope),
-            draft: ResourceDraft::new(
-                key_of(type_url, name),
-                Bytes::copy_from_slice(body.as_bytes()),
-            ),
-        });
-        self.apply(&Transaction { upserts: upserts.collect(), ..Transaction::default() });
-    }
-
-    fn assign(&mut self, name: &str, node: &str, scopes: &[&str]) {
-        let scopes = scopes.iter().map(|scope| ScopeTemplate::parse(scope).unwrap()).collect();
-        let matcher =
-            NodeMatcher { id: Some(chancery_model::Glob::new(node)), ..NodeMatcher::default() };
-        let assignment = Assignment { name: name.into(), priority: 1, matcher, scopes };
-        self.apply(&Transaction {
-            assignments: vec![AssignmentOp::Put(assignment)],
-            ..Transaction::default()
-        });
-    }
-
-    fn open(&mut self) -> Client {
-        self.mailbox.load.store(0, std::sync::atomic::Ordering::Relaxed);
-        let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
-        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
-        let line = Line::new(info, Arc::clone(&self.mailbox));
-        let outlet = Outlet::new(Arc::clone(&line), Arc::new(AtomicUsize::new(1)));
-        Client { line, outlet }
-    }
-
-    fn send(&mut self, client: &Client, node: Option<&str>, request: DeltaRequest) {
-        let node = node.map(|id| Arc::new(Node { id: id.into(), ..Node::default() }));
-        let line = Arc::clone(&client.line);
-        let event = Event::Request { line, request: Request::Delta(request), node, room: None };
-        self.shard.handle(event, self.now());
-    }
-
-    /// Opens a stream that asks for `names` of a type, or for all of it.
-    fn subscribe(&mut self, node: &str, type_url: &str, names: &[&str]) -> Client {
-        let client = self.open();
-        let subscribe = names.iter().map(|name| (*name).to_owned()).collect();
-        let type_url = type_url.to_owned();
-        self.send(
-            &client,
-            Some(node),
-            DeltaRequest { type_url, subscribe, ..DeltaRequest::default() },
-        );
-        client
-    }
-
-    fn ack(&mut self, client: &Client, response: &DeltaDiscoveryResponse) {
-        self.send(client, None, answer(response, None));
-    }
-
-    fn nack(&mut self, client: &Client, response: &DeltaDiscoveryResponse, message: &str) {
-        let error = ErrorDetail { code: 13, message: message.to_owned() };
-        self.send(client, None, answer(response, Some(error)));
-    }
-
-    /// What the client gets at this time, until it is owed nothing.
-    fn read(&mut self, client: &mut Client) -> Vec<DeltaDiscoveryResponse> {
-        let mut all = Vec::new();
-        loop {
-            self.settle();
-            match client.poll() {
-                Poll::Ready(Delivery::Message(message)) => all.push(decode(message)),
-                Poll::Ready(Delivery::End(end)) => panic!("the stream has ended: {end:?}"),
-                Poll::Pending if self.mailbox_is_empty() => return all,
-                Poll::Pending => {}
-            }
-        }
-    }
-
-    fn mailbox_is_empty(&self) -> bool {
-        let mut calls = Vec::new();
-        self.mailbox.take(&mut calls);
-        let empty = calls.is_empty();
-        for line in calls {
-            self.mailbox.push(line);
-        }
-        empty
-    }
-
-    fn unsettled(&mut self) -> Vec<Lagging> {
-        let (reply, mut answer) = oneshot::channel();
-        let revision = self.state.revision;
-        self.shard.handle(Event::Unsettled { revision, from: 0, reply }, self.now());
-        answer.try_recv().unwrap().items
-    }
-}
-
-impl Client {
-    fn poll(&mut self) -> Poll<Delivery> {
-        self.outlet.poll_next(&mut Context::from_waker(Waker::noop()))
-    }
-
-    fn end(&mut self) -> End {
-        loop {
-            match self.poll() {
-                Poll::Ready(Delivery::Message(_)) => {}
-                Poll::Ready(Delivery::End(end)) => return end,
-                Poll::Pending => panic!("the stream goes on"),
-            }
-        }
-    }
-}
-
-fn decode(message: chancery_protocol::Message) -> DeltaDiscoveryResponse {
-    let bytes: Vec<u8> = message.flat_map(|chunk| chunk.to_vec()).collect();
-    DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap()
-}
-
-fn answer(response: &DeltaDiscoveryResponse, error_detail: Option<ErrorDetail>) -> DeltaRequest {
-    DeltaRequest {
-        type_url: response.type_url.clone(),
-        response_nonce: response.nonce.clone(),
-        error_detail,
-        ..DeltaRequest::default()
-    }
-}
-
-fn scope(name: &str) -> ScopeName {
-    ScopeName::new(name).unwrap()
-}
-
-fn key_of(type_url: &str, name: &str) -> ResourceKey {
-    ResourceKey {
-        type_url: TypeUrl::new(type_url).unwrap(),
-        name: ResourceName::new(name).unwrap(),
-    }
-}
-
-/// `a=1 b=2`, sorted, of all responses together.
-fn text(responses: &[DeltaDiscoveryResponse]) -> String {
-    let all = responses.iter().flat_map(|response| &response.resources).map(|resource| {
-        let body = resource.resource.as_ref().map(|any| any.value.clone()).unwrap_or_default();
-        format!("{}={}", resource.name, String::from_utf8_lossy(&body))
-    });
-    let mut all: Vec<String> = all.collect();
-    all.extend(responses.iter().flat_map(|r| &r.removed_resources).map(|name| format!("-{name}")));
-    all.sort();
-    all.join(" ")
-}
+mod counting;
+mod desk;
+mod fairness;
+mod marking;
 
 /// SOTW-90, SOTW-91: those who care are told, and nobody else is looked at.
 #[test]
@@ -392,7 +201,7 @@ fn a_turn_is_bounded() {
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut left = vec![];
     for _ in 0..3 {
-        let flow = desk.shard.turn(desk.now());
+        let flow = desk.turn();
         left.push((desk.shard.queue.len(), flow == Flow::Again));
     }
     assert_eq!(left, [(3, true), (1, true), (0, false)]);
@@ -500,53 +309,4 @@ fn a_shard_that_ends_ends_its_streams() {
     desk.settle();
     drop(desk.shard);
     assert_eq!(client.end().code, EndCode::Unavailable);
-}
-
-/// OPS-18: what a shard counts.
-#[test]
-fn what_happens_is_counted() {
-    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-    metrics::with_local_recorder(&recorder, || {
-        let mut desk = Desk::new();
-        desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
-        let mut client = desk.subscribe("n1", CLUSTER, &[]);
-        let first = desk.read(&mut client);
-        desk.ack(&client, &first[0]);
-        desk.settle();
-        desk.ms += 1;
-        desk.put("default", CLUSTER, &[("a", "2")]);
-        let second = desk.read(&mut client);
-        desk.nack(&client, &second[0], "no");
-        desk.put("default", CLUSTER, &[("a", "3")]);
-        let third = desk.read(&mut client);
-        desk.ms += 40;
-        desk.ack(&client, &third[0]);
-        let mut refused = desk.open();
-        desk.send(&refused, Some("n2"), DeltaRequest::default());
-        assert_eq!(refused.end().code, EndCode::InvalidArgument);
-        drop(refused);
-        let gone = desk.subscribe("n3", ENDPOINT, &["x"]);
-        desk.settle();
-        drop(gone);
-        desk.settle();
-    });
-    let text = recorder.handle().render();
-    for line in [
-        "chancery_xds_streams{protocol=\"delta\",type=\"aggregated\"} 1",
-        "chancery_xds_stream_ends_total{reason=\"refused\"} 1",
-        "chancery_xds_stream_ends_total{reason=\"client\"} 1",
-        "chancery_xds_requests_total{type=\"cluster\"} 4",
-        "chancery_xds_requests_total{type=\"endpoint\"} 1",
-        "chancery_xds_pushes_total{type=\"cluster\"} 3",
-        "chancery_xds_pushed_resources_total{type=\"cluster\"} 4",
-        "chancery_xds_acks_total{type=\"cluster\"} 2",
-        "chancery_xds_nacks_total{type=\"cluster\"} 1",
-        "chancery_xds_ack_seconds_count 2",
-        "chancery_xds_ack_seconds_sum 0.04",
-        "chancery_xds_convergence_seconds_count 1",
-        "chancery_xds_convergence_seconds_sum 0.04",
-        "chancery_xds_pending_sessions{shard=\"0\"} 0",
-    ] {
-        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
-    }
 }

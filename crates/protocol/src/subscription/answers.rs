@@ -34,6 +34,7 @@ impl Subscription {
         error: Option<&ErrorDetail>,
         now: u64,
     ) -> Answer {
+        self.silent_since = now;
         let Some(error) = error else {
             self.acked = Some(sent.version.clone());
             self.rejects_state = false;

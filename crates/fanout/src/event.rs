@@ -1,0 +1,85 @@
+//! What a shard is told through its inbox.
+
+use std::sync::Arc;
+
+use chancery_model::{Node, Revision};
+use chancery_protocol::{DeltaRequest, Request, SotwRequest};
+use tokio::{
+    sync::{OwnedSemaphorePermit, oneshot},
+    time::Instant,
+};
+
+use crate::{
+    budget::cost_of,
+    line::Line,
+    report::Page,
+    status::{StreamStatus, Unsettled},
+};
+
+/// An event on its way, with the time at which it was sent: waiting for a full inbox counts.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    pub(crate) event: Event,
+}
+
+/// What happens to a shard.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A client's message. The first one of a line makes its session.
+    Request {
+        /// Of which stream.
+        line: Arc<Line>,
+        /// What it says.
+        request: Request,
+        /// Who the client is; there in the first request, and when it has changed.
+        node: Option<Arc<Node>>,
+        /// What it takes of a bound of the transport's, until it has been handled.
+        room: Option<OwnedSemaphorePermit>,
+    },
+    /// The client will send no more.
+    HalfClose {
+        /// On which stream.
+        line: Arc<Line>,
+    },
+    /// Somebody wants to know how the streams stand.
+    Status {
+        /// The streams from this place on.
+        from: usize,
+        /// Gets a page of them.
+        reply: oneshot::Sender<Page<StreamStatus>>,
+    },
+    /// Somebody wants to know who has not acknowledged a revision.
+    Unsettled {
+        /// The revision.
+        revision: Revision,
+        /// The streams from this place on.
+        from: usize,
+        /// Gets a page of them.
+        reply: oneshot::Sender<Page<Unsettled>>,
+    },
+}
+
+impl Sent {
+    pub(crate) fn now(event: Event) -> Self {
+        Self { at: Instant::now(), event }
+    }
+}
+
+impl Event {
+    /// What it costs to handle it, in steps of a shard that answers about `page` streams at a time.
+    pub(crate) fn cost(&self, page: usize) -> usize {
+        match self {
+            Self::Request {
+                request: Request::Sotw(SotwRequest { resource_names, .. }), ..
+            } => cost_of(resource_names.len()),
+            Self::Request { request: Request::Delta(request), .. } => {
+                let DeltaRequest { subscribe, unsubscribe, initial_resource_versions, .. } =
+                    request;
+                cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
+            }
+            Self::HalfClose { .. } => 1,
+            Self::Status { .. } | Self::Unsettled { .. } => page,
+        }
+    }
+}

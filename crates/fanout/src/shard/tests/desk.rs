@@ -1,0 +1,252 @@
+//! A shard without a runtime, and clients of it: events in, messages out.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::AtomicUsize},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use chancery_model::{
+    Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ResourceDraft, ResourceKey,
+    ResourceName, ScopeName, ScopeTemplate, State, Transaction, TypeUrl, Upsert,
+};
+use chancery_proto::discovery::DeltaDiscoveryResponse;
+use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request, StreamKind};
+use chancery_view::Differ;
+use prost::Message as _;
+use tokio::{sync::oneshot, time::Instant};
+
+use super::super::{Flow, Now, Shard};
+use crate::{
+    Config, Delivery, End, Outlet, StreamInfo,
+    event::{Event, Sent},
+    line::{Line, Mailbox},
+    status::Unsettled as Lagging,
+};
+
+/// A shard with its surroundings.
+pub(super) struct Desk {
+    pub(super) shard: Shard,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) state: Arc<State>,
+    /// The shard's inbox.
+    pub(super) events: VecDeque<Sent>,
+    start: Instant,
+    pub(super) ms: u64,
+}
+
+/// A client's end of a stream.
+pub(super) struct Client {
+    pub(super) line: Arc<Line>,
+    outlet: Outlet,
+}
+
+impl Desk {
+    pub(super) fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    pub(super) fn with(config: Config) -> Self {
+        let state = Arc::new(State::new(Incarnation(1)));
+        let differ = Arc::new(Differ::new());
+        let shard = Shard::new(Arc::new(config), Arc::clone(&state), differ, 0);
+        let (events, start) = (VecDeque::new(), Instant::now());
+        Self { shard, mailbox: Arc::default(), state, events, start, ms: 10_000 }
+    }
+
+    pub(super) fn now(&self) -> Now {
+        Now::since(self.start, self.start + Duration::from_millis(self.ms))
+    }
+
+    /// Lets the shard do all that it can do at this time.
+    pub(super) fn settle(&mut self) {
+        loop {
+            if let Flow::Wait(_) = self.turn() {
+                return;
+            }
+        }
+    }
+
+    /// One turn, as the shard's own loop takes it.
+    pub(super) fn turn(&mut self) -> Flow {
+        let now = self.now();
+        self.shard.on_state(&self.state, now);
+        self.shard.on_events(&mut self.events, now);
+        self.shard.on_calls(&self.mailbox, now);
+        match self.shard.turn(now) {
+            Flow::Wait(_) if !self.events.is_empty() => Flow::Again,
+            flow => flow,
+        }
+    }
+
+    pub(super) fn apply(&mut self, transaction: &Transaction) {
+        self.state = Arc::new(self.state.apply(transaction).state);
+        self.shard.on_state(&self.state, self.now());
+    }
+
+    pub(super) fn put(&mut self, in_scope: &str, type_url: &str, resources: &[(&str, &str)]) {
+        let upserts = resources.iter().map(|(name, body)| Upsert {
+            scope: scope(in_scope),
+            draft: ResourceDraft::new(
+                key_of(type_url, name),
+                Bytes::copy_from_slice(body.as_bytes()),
+            ),
+        });
+        self.apply(&Transaction { upserts: upserts.collect(), ..Transaction::default() });
+    }
+
+    pub(super) fn assign(&mut self, name: &str, node: &str, scopes: &[&str]) {
+        let scopes = scopes.iter().map(|scope| ScopeTemplate::parse(scope).unwrap()).collect();
+        let matcher =
+            NodeMatcher { id: Some(chancery_model::Glob::new(node)), ..NodeMatcher::default() };
+        let assignment = Assignment { name: name.into(), priority: 1, matcher, scopes };
+        self.apply(&Transaction {
+            assignments: vec![AssignmentOp::Put(assignment)],
+            ..Transaction::default()
+        });
+    }
+
+    pub(super) fn open(&mut self) -> Client {
+        self.mailbox.load.store(0, std::sync::atomic::Ordering::Relaxed);
+        let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
+        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
+        let line = Line::new(info, Arc::clone(&self.mailbox));
+        let outlet = Outlet::new(Arc::clone(&line), Arc::new(AtomicUsize::new(1)));
+        Client { line, outlet }
+    }
+
+    pub(super) fn request(client: &Client, node: Option<&str>, request: DeltaRequest) -> Event {
+        let node = node.map(|id| Arc::new(Node { id: id.into(), ..Node::default() }));
+        let line = Arc::clone(&client.line);
+        Event::Request { line, request: Request::Delta(request), node, room: None }
+    }
+
+    pub(super) fn send(&mut self, client: &Client, node: Option<&str>, request: DeltaRequest) {
+        self.shard.handle(Self::request(client, node, request), self.now());
+    }
+
+    /// Opens a stream that asks for `names` of a type, or for all of it.
+    pub(super) fn subscribe(&mut self, node: &str, type_url: &str, names: &[&str]) -> Client {
+        let client = self.open();
+        let subscribe = names.iter().map(|name| (*name).to_owned()).collect();
+        let type_url = type_url.to_owned();
+        self.send(
+            &client,
+            Some(node),
+            DeltaRequest { type_url, subscribe, ..DeltaRequest::default() },
+        );
+        client
+    }
+
+    pub(super) fn ack(&mut self, client: &Client, response: &DeltaDiscoveryResponse) {
+        self.send(client, None, answer(response, None));
+    }
+
+    pub(super) fn nack(
+        &mut self,
+        client: &Client,
+        response: &DeltaDiscoveryResponse,
+        message: &str,
+    ) {
+        let error = ErrorDetail { code: 13, message: message.to_owned() };
+        self.send(client, None, answer(response, Some(error)));
+    }
+
+    /// What the client gets at this time, until it is owed nothing.
+    pub(super) fn read(&mut self, client: &mut Client) -> Vec<DeltaDiscoveryResponse> {
+        let mut all = Vec::new();
+        loop {
+            self.settle();
+            match client.poll() {
+                Poll::Ready(Delivery::Message(message)) => all.push(decode(message)),
+                Poll::Ready(Delivery::End(end)) => panic!("the stream has ended: {end:?}"),
+                Poll::Pending if self.mailbox_is_empty() => return all,
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    pub(super) fn mailbox_is_empty(&self) -> bool {
+        let mut calls = VecDeque::new();
+        self.mailbox.swap(&mut calls);
+        let empty = calls.is_empty();
+        for line in calls {
+            self.mailbox.push(line);
+        }
+        empty
+    }
+
+    pub(super) fn unsettled(&mut self) -> Vec<Lagging> {
+        let (reply, mut answer) = oneshot::channel();
+        let revision = self.state.revision;
+        self.shard.handle(Event::Unsettled { revision, from: 0, reply }, self.now());
+        answer.try_recv().unwrap().items
+    }
+}
+
+impl Client {
+    pub(super) fn poll(&mut self) -> Poll<Delivery> {
+        self.outlet.poll_next(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// The response that waits for it, if there is one.
+    pub(super) fn take(&mut self) -> Option<DeltaDiscoveryResponse> {
+        match self.poll() {
+            Poll::Ready(Delivery::Message(message)) => Some(decode(message)),
+            Poll::Ready(Delivery::End(end)) => panic!("the stream has ended: {end:?}"),
+            Poll::Pending => None,
+        }
+    }
+
+    pub(super) fn end(&mut self) -> End {
+        loop {
+            match self.poll() {
+                Poll::Ready(Delivery::Message(_)) => {}
+                Poll::Ready(Delivery::End(end)) => return end,
+                Poll::Pending => panic!("the stream goes on"),
+            }
+        }
+    }
+}
+
+pub(super) fn decode(message: chancery_protocol::Message) -> DeltaDiscoveryResponse {
+    let bytes: Vec<u8> = message.flat_map(|chunk| chunk.to_vec()).collect();
+    DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap()
+}
+
+pub(super) fn answer(
+    response: &DeltaDiscoveryResponse,
+    error_detail: Option<ErrorDetail>,
+) -> DeltaRequest {
+    DeltaRequest {
+        type_url: response.type_url.clone(),
+        response_nonce: response.nonce.clone(),
+        error_detail,
+        ..DeltaRequest::default()
+    }
+}
+
+pub(super) fn scope(name: &str) -> ScopeName {
+    ScopeName::new(name).unwrap()
+}
+
+pub(super) fn key_of(type_url: &str, name: &str) -> ResourceKey {
+    ResourceKey {
+        type_url: TypeUrl::new(type_url).unwrap(),
+        name: ResourceName::new(name).unwrap(),
+    }
+}
+
+/// `a=1 b=2`, sorted, of all responses together.
+pub(super) fn text(responses: &[DeltaDiscoveryResponse]) -> String {
+    let all = responses.iter().flat_map(|response| &response.resources).map(|resource| {
+        let body = resource.resource.as_ref().map(|any| any.value.clone()).unwrap_or_default();
+        format!("{}={}", resource.name, String::from_utf8_lossy(&body))
+    });
+    let mut all: Vec<String> = all.collect();
+    all.extend(responses.iter().flat_map(|r| &r.removed_resources).map(|name| format!("-{name}")));
+    all.sort();
+    all.join(" ")
+}

@@ -1,0 +1,349 @@
+//! Telling the sessions of a commit in steps, whatever happens between them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chancery_model::{
+    Incarnation, ResourceDraft, ResourceName, State, Transaction, TypeUrl, Upsert,
+    types::{CLUSTER, ENDPOINT},
+};
+use chancery_proto::discovery::DeltaDiscoveryResponse;
+use chancery_protocol::DeltaRequest;
+use chancery_view::View;
+
+use super::desk::{Client, Desk, key_of, scope, text};
+use crate::{
+    Config, UnsettledState,
+    event::{Event, Sent},
+    marking::MARKS_PER_STEP,
+    shard::Flow,
+};
+
+fn small() -> Desk {
+    Desk::with(Config { turn_work_max: 1, ..Config::default() })
+}
+
+/// Design 4.9: telling many sessions of one commit takes many turns, each of them short, and what others
+/// want is done in between.
+#[test]
+fn a_commit_that_concerns_many_is_told_in_steps() {
+    let mut desk = small();
+    desk.put("default", ENDPOINT, &[("x", "1")]);
+    let mut many: Vec<Client> = (0..100)
+        .map(|n| {
+            let mut client = desk.subscribe(&format!("n{n}"), CLUSTER, &[]);
+            let first = desk.read(&mut client);
+            desk.ack(&client, &first[0]);
+            client
+        })
+        .collect();
+    desk.settle();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    assert!(desk.shard.queue.len() <= MARKS_PER_STEP, "{}", desk.shard.queue.len());
+    assert!(desk.shard.marking.is_some());
+    // Somebody comes, asks and is answered before all have been told. A client that is new waits for
+    // those that have been told only by turns.
+    let mut other = desk.open();
+    let request = DeltaRequest {
+        type_url: ENDPOINT.to_owned(),
+        subscribe: vec!["x".to_owned()],
+        ..DeltaRequest::default()
+    };
+    desk.send(&other, Some("other"), request);
+    let mut turns = 0;
+    let answered = loop {
+        assert_eq!(desk.turn(), Flow::Again);
+        turns += 1;
+        if let Some(response) = other.take() {
+            break response;
+        }
+        assert!(turns < 5, "not answered in {turns} turns");
+    };
+    assert!(desk.shard.marking.is_some(), "the others are still being told");
+    assert_eq!(text(&[answered]), "x=1");
+    for client in &mut many {
+        assert_eq!(text(&desk.read(client)), "a=1");
+    }
+}
+
+/// What is known of a revision is not claimed before all have been told of it.
+#[test]
+fn nobody_is_settled_for_a_revision_that_is_still_being_told() {
+    let mut desk = small();
+    let mut clients: Vec<Client> =
+        (0..40).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
+    for client in &mut clients {
+        let first = desk.read(client);
+        desk.ack(client, &first[0]);
+    }
+    desk.settle();
+    assert_eq!(desk.unsettled(), []);
+    let before = desk.state.revision;
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    assert!(desk.shard.marking.is_some());
+    assert_eq!(desk.unsettled()[0].state, UnsettledState::Behind(before));
+    while desk.shard.marking.is_some() {
+        desk.turn();
+    }
+    assert!(desk.unsettled().iter().all(|lagging| lagging.state == UnsettledState::Pending));
+}
+
+/// Another history in the middle of it: all are told, in steps too.
+#[test]
+fn another_history_is_told_in_steps() {
+    let mut desk = small();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut clients: Vec<Client> =
+        (0..40).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
+    for client in &mut clients {
+        let first = desk.read(client);
+        desk.ack(client, &first[0]);
+    }
+    desk.settle();
+    desk.state = Arc::new(State::new(Incarnation(2)));
+    desk.put("default", CLUSTER, &[("b", "2")]);
+    assert!(desk.shard.marking.is_some() && desk.shard.queue.len() <= MARKS_PER_STEP);
+    desk.ms += 10_000;
+    for client in &mut clients {
+        assert_eq!(text(&desk.read(client)), "-a b=2");
+    }
+}
+
+/// Names are gone through with pauses too: a resource's own, its aliases, and those that it had.
+#[test]
+fn who_asks_by_an_alias_is_told_after_a_pause() {
+    let mut desk = small();
+    let put = |desk: &mut Desk, body: &'static str, aliases: &[&str]| {
+        let aliases = aliases.iter().map(|alias| ResourceName::new(alias).unwrap()).collect();
+        let key = key_of(ENDPOINT, "own");
+        let draft = ResourceDraft { aliases, ..ResourceDraft::new(key, body.into()) };
+        let upserts = vec![Upsert { scope: scope("default"), draft }];
+        desk.apply(&Transaction { upserts, ..Transaction::default() });
+    };
+    put(&mut desk, "1", &["one", "two"]);
+    let mut clients = Vec::new();
+    for (n, name) in ["own", "one", "two", "three"].iter().cycle().take(60).enumerate() {
+        let mut client = desk.subscribe(&format!("n{n}"), ENDPOINT, &[name]);
+        let first = desk.read(&mut client);
+        assert_eq!(text(&first), if *name == "three" { "-three" } else { "own=1" });
+        desk.ack(&client, &first[0]);
+        clients.push(client);
+    }
+    desk.settle();
+    put(&mut desk, "2", &["two", "three"]);
+    for (n, client) in clients.iter_mut().enumerate() {
+        // By "one" it is not to be had any more.
+        let expected = if n % 4 == 1 { "-one" } else { "own=2" };
+        desk.ms += 2_000;
+        assert_eq!(text(&desk.read(client)), expected, "n{n}");
+    }
+}
+
+// === any interleaving ===
+
+/// What every commit changes together, and so is seen together (SOTW-93).
+const PAIR: [&str; 2] = ["p1", "p2"];
+const NAMES: [&str; 6] = ["p1", "p2", "q1", "q2", "q3", "q4"];
+const SCOPES: [&str; 3] = ["default", "blue", "green"];
+
+/// A client with what it has been sent.
+struct Player {
+    client: Client,
+    node: String,
+    names: Vec<&'static str>,
+    held: BTreeMap<String, u64>,
+    /// The revision in the version of the last response.
+    version: Option<u64>,
+    /// Responses that it has not acknowledged.
+    unanswered: Vec<DeltaDiscoveryResponse>,
+    /// It asks for both of the pair, or for everything, from the beginning.
+    sees_pair: bool,
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        // The constants of Knuth's MMIX; the upper bits are the good ones.
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        let n = u64::try_from(from.len()).unwrap();
+        from[usize::try_from(self.below(n)).unwrap()]
+    }
+}
+
+impl Player {
+    fn take(&mut self, seed: u64) {
+        let Some(response) = self.client.take() else { return };
+        for resource in &response.resources {
+            let body = &resource.resource.as_ref().unwrap().value;
+            let value: u64 = std::str::from_utf8(body).unwrap().parse().unwrap();
+            self.held.insert(resource.name.clone(), value);
+        }
+        let (revision, _) = response.system_version_info.split_once('-').unwrap();
+        let version = u64::from_str_radix(revision, 36).unwrap();
+        let before = self.version.replace(version);
+        assert!(
+            before.is_none_or(|before| before <= version),
+            "seed {seed}: {} went back",
+            self.node
+        );
+        for name in &response.removed_resources {
+            self.held.remove(name);
+        }
+        if self.sees_pair {
+            let pair = PAIR.map(|name| self.held.get(name));
+            assert_eq!(pair[0], pair[1], "seed {seed}: {} was sent half of a commit", self.node);
+        }
+        self.unanswered.push(response);
+    }
+}
+
+/// One run of clients that come, go, ask, read and answer, and of commits, between single turns of a shard
+/// that does as little as possible in each.
+fn play(seed: u64) {
+    let mut random = Random(seed);
+    let mut desk = small();
+    let mut players: Vec<Player> = Vec::new();
+    let mut commit = 0;
+    for step in 0..600 {
+        match random.below(20) {
+            0..=1 => {
+                commit += 1;
+                let body = commit.to_string();
+                let other = random.pick(&NAMES[2..]);
+                let put: Vec<(&str, &str)> =
+                    PAIR.iter().chain([&other]).map(|name| (*name, body.as_str())).collect();
+                desk.state = next_state(&desk, random.pick(&SCOPES), &put);
+            }
+            2..=3 if players.len() < 60 => {
+                let node = format!("n{step}");
+                let names = match random.below(3) {
+                    0 => vec![],
+                    1 => PAIR.to_vec(),
+                    _ => vec![random.pick(&NAMES)],
+                };
+                let client = desk.open();
+                let sees_pair = names.len() != 1;
+                send(&mut desk, &client, Some(&node), &names, &[]);
+                let (held, version, unanswered) = (BTreeMap::new(), None, vec![]);
+                players.push(Player { client, node, names, held, version, unanswered, sees_pair });
+            }
+            4 if players.len() > 10 => {
+                let at = usize::try_from(random.below(players.len() as u64)).unwrap();
+                drop(players.swap_remove(at));
+            }
+            5 if step % 7 == 0 => {
+                let node = format!("n{}*", random.below(10));
+                let scopes = [random.pick(&SCOPES), "default"];
+                desk.assign(&format!("a{}", random.below(3)), &node, &scopes);
+            }
+            what => {
+                for _ in 0..random.below(4) {
+                    desk.turn();
+                }
+                if players.is_empty() {
+                    continue;
+                }
+                let at = usize::try_from(random.below(players.len() as u64)).unwrap();
+                let player = &mut players[at];
+                match what {
+                    6..=13 => player.take(seed),
+                    14..=17 if !player.unanswered.is_empty() => {
+                        let response = player.unanswered.remove(0);
+                        let request = super::answer(&response, None);
+                        push(&mut desk, &player.client, None, request);
+                    }
+                    18 if !player.names.is_empty() => {
+                        let name = random.pick(&NAMES);
+                        if !player.names.contains(&name) {
+                            player.names.push(name);
+                            send(&mut desk, &player.client, None, &[name], &[]);
+                        }
+                    }
+                    _ => {}
+                }
+                desk.ms += random.below(50);
+            }
+        }
+    }
+    let mut calm = 0;
+    for round in 0.. {
+        assert!(round < 1000, "seed {seed}: it does not come to rest");
+        desk.settle();
+        let mut quiet = true;
+        for player in &mut players {
+            player.take(seed);
+            quiet &= player.unanswered.is_empty();
+            for response in std::mem::take(&mut player.unanswered) {
+                push(&mut desk, &player.client, None, super::answer(&response, None));
+            }
+        }
+        calm = if quiet { calm + 1 } else { 0 };
+        // Longer than anything is held back for.
+        if calm == 40 {
+            break;
+        }
+        desk.ms += 500;
+    }
+    for player in &players {
+        assert_eq!(player.held, expected(&desk, player), "seed {seed}: {}", player.node);
+    }
+}
+
+fn next_state(desk: &Desk, in_scope: &str, put: &[(&str, &str)]) -> Arc<State> {
+    let upserts = put.iter().map(|(name, body)| Upsert {
+        scope: scope(in_scope),
+        draft: ResourceDraft::new(
+            key_of(CLUSTER, name),
+            bytes::Bytes::copy_from_slice(body.as_bytes()),
+        ),
+    });
+    let transaction = Transaction { upserts: upserts.collect(), ..Transaction::default() };
+    Arc::new(desk.state.apply(&transaction).state)
+}
+
+fn send(desk: &mut Desk, client: &Client, node: Option<&str>, names: &[&str], gone: &[&str]) {
+    let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let request = DeltaRequest {
+        type_url: CLUSTER.to_owned(),
+        subscribe: list(names),
+        unsubscribe: list(gone),
+        ..DeltaRequest::default()
+    };
+    push(desk, client, node, request);
+}
+
+/// Into the inbox: it is handled in its turn.
+fn push(desk: &mut Desk, client: &Client, node: Option<&str>, request: DeltaRequest) {
+    let event: Event = Desk::request(client, node, request);
+    desk.events.push_back(Sent::now(event));
+}
+
+/// What the client should have in the end.
+fn expected(desk: &Desk, player: &Player) -> BTreeMap<String, u64> {
+    let node = chancery_model::Node { id: player.node.as_str().into(), ..Default::default() };
+    let assignment = desk.state.assignments.for_node(&node).unwrap();
+    let view = View::resolve(&desk.state, &assignment.scopes_for(&node));
+    let clusters = view.of_type(&TypeUrl::from_static(CLUSTER));
+    let all = clusters.iter().filter(|resource| {
+        player.names.is_empty() || player.names.iter().any(|name| *name == resource.name().as_str())
+    });
+    let body = |name: &ResourceName| {
+        let resource = clusters.get(name.as_str()).unwrap();
+        std::str::from_utf8(&resource.body()).unwrap().parse().unwrap()
+    };
+    all.map(|resource| (resource.name().to_string(), body(resource.name()))).collect()
+}
+
+/// SOTW-92, SOTW-93: however commits, requests and turns interleave, everybody comes to what it should
+/// see, never goes back, and never sees the half of a commit.
+#[test]
+fn in_any_interleaving_everybody_converges_and_sees_commits_whole() {
+    let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
+    let runs = if is_long { 5_000 } else { 150 };
+    (1..=runs).for_each(play);
+}
