@@ -30,18 +30,41 @@ pub(crate) struct Entry {
     pub(crate) since: SystemTime,
     /// The last refusal of each type: bounded by the types that the session may have.
     pub(crate) nacks: Vec<NackRecord>,
-    /// It is in the queue of those to be polled.
-    pub(crate) queued: bool,
+    /// Since when it is in the queue of those to be polled; `None` if it is not.
+    pub(crate) queued: Option<Instant>,
     /// Where it queues.
     pub(crate) lane: Lane,
     /// Once it has answered all that it was sent, and there was no more.
     pub(crate) arrived: bool,
     /// The last step ([`crate::shard::Shard::step`]) of which it was told everything at once.
     pub(crate) told: u64,
+    /// The last step of which it was told something.
+    pub(crate) touched: u64,
+    /// What has happened to it since it was last sent something, or had nothing to be sent.
+    pub(crate) since_sent: SinceSent,
+    /// Since when something waits for its transport.
+    pub(crate) blocked: Option<Instant>,
+    /// The second since which its client has owed an answer, as counted in [`crate::silence`].
+    pub(crate) silent: Option<u64>,
+    /// Whether a rejection stands, as counted.
+    pub(crate) rejecting: bool,
     /// The client will send no more: to be ended when nothing can be sent.
     pub(crate) half_closed: bool,
     /// The time of its current entry in the timers.
     pub(crate) wake_at: Option<u64>,
+    /// The time of its entry among those that may be overdue.
+    pub(crate) close_at: Option<u64>,
+}
+
+/// What may turn out to need no response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SinceSent {
+    /// Nothing.
+    Nothing,
+    /// It was told of a change.
+    Told,
+    /// It rejected a response.
+    Rejected,
 }
 
 impl Entry {

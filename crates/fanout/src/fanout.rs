@@ -12,9 +12,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
+    commits::Arrivals,
     event::{Event, Sent},
     line::{Line, Mailbox},
-    metrics::{METRICS, limit_hit},
+    metrics::{self, limit_hit},
     report::Page,
     shard::{Inputs, Shard, Streams},
 };
@@ -59,17 +60,20 @@ impl Fanout {
         tracker: &TaskTracker,
         cancel: CancellationToken,
     ) -> Self {
-        METRICS.iter().for_each(|metric| metric.describe());
+        metrics::register();
         let config = Arc::new(config);
         let differ = Arc::new(Differ::new());
         let start = Instant::now();
+        let arrivals = Arc::new(Arrivals::default());
+        tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let shards = (0..config.n_shards()).map(|n| {
             let (sender, inbox) = mpsc::channel(config.inbox_events);
             let mailbox = Arc::new(Mailbox::default());
             let inputs =
                 Inputs { inbox, mailbox: Arc::clone(&mailbox), state: state.clone(), start };
             let now = Arc::clone(&state.borrow());
-            let shard = Shard::new(Arc::clone(&config), now, Arc::clone(&differ), n);
+            let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
+            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, n);
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inbox: sender, mailbox }
         });

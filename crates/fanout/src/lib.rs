@@ -26,6 +26,7 @@ mod queue;
 mod report;
 mod serve;
 mod shard;
+mod silence;
 mod status;
 mod timers;
 mod views;

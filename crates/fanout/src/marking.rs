@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use chancery_model::{ResourceName, Revision, TypeUrl};
 use chancery_view::LayerDelta;
+use tokio::time::Instant;
 
 use crate::{
     budget::Budget,
@@ -34,6 +35,8 @@ pub(crate) struct Marking {
     cursor: Cursor,
     /// The state up to which all have been told.
     pub(crate) from: Revision,
+    /// When the newer state came to the replica.
+    pub(crate) arrived: Instant,
 }
 
 #[derive(Debug)]
@@ -62,16 +65,16 @@ pub(crate) type Told<'a> = Option<(&'a TypeUrl, Option<&'a ResourceName>)>;
 
 impl Marking {
     /// For a step whose changes are known.
-    pub(crate) fn of(mut changes: Vec<Arc<LayerDelta>>, from: Revision) -> Self {
+    pub(crate) fn of(mut changes: Vec<Arc<LayerDelta>>, from: Revision, arrived: Instant) -> Self {
         changes.sort_by(|a, b| a.scope().cmp(b.scope()));
-        Self { what: What::Changes(changes), cursor: Cursor::start(), from }
+        Self { what: What::Changes(changes), cursor: Cursor::start(), from, arrived }
     }
 
     /// For a step to another history: all sessions in places below `places` are told to look at
     /// everything.
-    pub(crate) fn of_anything(places: usize, from: Revision) -> Self {
+    pub(crate) fn of_anything(places: usize, from: Revision, arrived: Instant) -> Self {
         let cursor = Cursor { below: places, ..Cursor::start() };
-        Self { what: What::Anything, cursor, from }
+        Self { what: What::Anything, cursor, from, arrived }
     }
 
     /// Goes on until the budget is spent. Says whether all have been told.

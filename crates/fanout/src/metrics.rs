@@ -1,10 +1,11 @@
 //! What the fan-out counts. Handles are made once; labels come from closed sets only.
 
 use chancery_model::{TypeUrl, types::KNOWN};
-use chancery_protocol::{Protocol, StreamKind};
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::counter;
 
-use crate::status::EndCode;
+mod handles;
+
+pub(crate) use handles::{ShardMetrics, Suppressed, gauge_value};
 
 /// A metric: for registration, documentation and dashboards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,18 +46,31 @@ impl Metric {
     }
 }
 
-const STREAMS: &str = "chancery_xds_streams";
-const STREAM_ENDS: &str = "chancery_xds_stream_ends_total";
-const REQUESTS: &str = "chancery_xds_requests_total";
-const PUSHES: &str = "chancery_xds_pushes_total";
-const PUSHED_RESOURCES: &str = "chancery_xds_pushed_resources_total";
-const PUSHED_BYTES: &str = "chancery_xds_pushed_bytes_total";
-const ACKS: &str = "chancery_xds_acks_total";
-const NACKS: &str = "chancery_xds_nacks_total";
-const ACK_SECONDS: &str = "chancery_xds_ack_seconds";
-const CONVERGENCE: &str = "chancery_xds_convergence_seconds";
-const PENDING: &str = "chancery_xds_pending_sessions";
-const TURN_SECONDS: &str = "chancery_xds_shard_turn_seconds";
+pub(crate) const STREAMS: &str = "chancery_xds_streams";
+pub(crate) const STREAM_ENDS: &str = "chancery_xds_stream_ends_total";
+pub(crate) const REQUESTS: &str = "chancery_xds_requests_total";
+pub(crate) const REQUEST_KINDS: &str = "chancery_xds_requests_by_kind_total";
+pub(crate) const PUSHES: &str = "chancery_xds_pushes_total";
+pub(crate) const PUSHED_RESOURCES: &str = "chancery_xds_pushed_resources_total";
+pub(crate) const PUSHED_BYTES: &str = "chancery_xds_pushed_bytes_total";
+pub(crate) const RESPONSE_BYTES: &str = "chancery_xds_response_bytes";
+pub(crate) const SUPPRESSED: &str = "chancery_xds_suppressed_resends_total";
+pub(crate) const ACKS: &str = "chancery_xds_acks_total";
+pub(crate) const NACKS: &str = "chancery_xds_nacks_total";
+pub(crate) const REJECTING: &str = "chancery_xds_rejecting_streams";
+pub(crate) const ACK_SECONDS: &str = "chancery_xds_ack_seconds";
+pub(crate) const UNANSWERED: &str = "chancery_xds_oldest_unanswered_seconds";
+pub(crate) const FIRST_SYNC: &str = "chancery_xds_first_sync_seconds";
+pub(crate) const CONVERGENCE: &str = "chancery_xds_convergence_seconds";
+pub(crate) const COMMIT_SECONDS: &str = "chancery_xds_commit_seconds";
+pub(crate) const INBOX_WAIT: &str = "chancery_xds_inbox_wait_seconds";
+pub(crate) const QUEUE_WAIT: &str = "chancery_xds_queue_wait_seconds";
+pub(crate) const TRANSPORT_WAIT: &str = "chancery_xds_transport_wait_seconds";
+pub(crate) const BLOCKED: &str = "chancery_xds_blocked_streams";
+pub(crate) const PENDING: &str = "chancery_xds_pending_sessions";
+pub(crate) const INDEX_NAMES: &str = "chancery_xds_index_names";
+pub(crate) const INDEX_WILDCARDS: &str = "chancery_xds_index_wildcards";
+pub(crate) const TURN_SECONDS: &str = "chancery_xds_shard_turn_seconds";
 const LIMITS_HIT: &str = "chancery_xds_limits_hit_total";
 
 /// Every metric of this crate.
@@ -71,9 +85,16 @@ pub const METRICS: &[Metric] = &[
         STREAM_ENDS,
         MetricKind::Counter,
         "Streams that ended, by reason: client (it reset the stream, or its connection was lost), \
-         half_close, refused (it broke a rule or exceeded a limit), moved (asked to connect anew).",
+         half_close, refused (it broke a rule or exceeded a limit), silent (it left a response \
+         unanswered for longer than ack_close_after), moved (asked to connect anew).",
     ),
     Metric::new(REQUESTS, MetricKind::Counter, "Discovery requests, by type."),
+    Metric::new(
+        REQUEST_KINDS,
+        MetricKind::Counter,
+        "Discovery requests, by kind: ack, nack, subscribe (it changes what the stream asks for), \
+         stale (it names another response than the last one), repeat (it says nothing new).",
+    ),
     Metric::new(PUSHES, MetricKind::Counter, "Discovery responses sent, by type."),
     Metric::new(
         PUSHED_RESOURCES,
@@ -81,18 +102,75 @@ pub const METRICS: &[Metric] = &[
         "Resources in discovery responses, removed ones included, by type.",
     ),
     Metric::new(PUSHED_BYTES, MetricKind::Counter, "Bytes of discovery responses, by type."),
+    Metric::new(RESPONSE_BYTES, MetricKind::Histogram, "Size of discovery responses, by protocol."),
+    Metric::new(
+        SUPPRESSED,
+        MetricKind::Counter,
+        "What was not sent because it need not be, by reason: folded (a commit came to a stream that \
+         was still to be sent an earlier change of the type: one response tells both), unchanged (a \
+         stream was told of a commit, and sees what it was sent before), rejected (a rejection was \
+         not answered by the same content).",
+    ),
     Metric::new(ACKS, MetricKind::Counter, "Responses that clients accepted, by type."),
     Metric::new(NACKS, MetricKind::Counter, "Responses that clients rejected, by type."),
+    Metric::new(
+        REJECTING,
+        MetricKind::Gauge,
+        "Streams on which a rejection stands: the client has not accepted what replaces it.",
+    ),
     Metric::new(
         ACK_SECONDS,
         MetricKind::Histogram,
         "Time from sending a response to its acknowledgment.",
     ),
     Metric::new(
+        UNANSWERED,
+        MetricKind::Gauge,
+        "For how long the client that has been silent the longest has owed an answer, in whole \
+         seconds, by shard; 0 if none owes one.",
+    ),
+    Metric::new(
+        FIRST_SYNC,
+        MetricKind::Histogram,
+        "Time from a stream's first request until it had accepted all that there was for it.",
+    ),
+    Metric::new(
         CONVERGENCE,
         MetricKind::Histogram,
-        "Time from a revision's arrival at the shard to its acknowledgment by a stream that was \
-         open at the time.",
+        "Time from a revision's arrival at the replica (applied there) to its acknowledgment by a \
+         stream that was open at the time. Responses that fold several revisions count once, for \
+         the newest.",
+    ),
+    Metric::new(
+        COMMIT_SECONDS,
+        MetricKind::Histogram,
+        "Time from a state's arrival at the replica until a shard has told all streams that care: \
+         once per shard and state.",
+    ),
+    Metric::new(
+        INBOX_WAIT,
+        MetricKind::Histogram,
+        "Time that a request waited for its shard, room in the inbox included: of each turn, the one \
+         that waited longest.",
+    ),
+    Metric::new(
+        QUEUE_WAIT,
+        MetricKind::Histogram,
+        "Time from the mark that a stream has something to be sent until it is looked at, by lane \
+         (updates, or bulk for streams that are being brought to a state): of each turn, the one \
+         that waited longest.",
+    ),
+    Metric::new(
+        TRANSPORT_WAIT,
+        MetricKind::Histogram,
+        "Time that something to be sent waited until the stream's transport could take it; counted \
+         when it could, and only if it had to wait.",
+    ),
+    Metric::new(
+        BLOCKED,
+        MetricKind::Gauge,
+        "Streams that have something to be sent and whose transport does not take it: the client \
+         reads slowly, or not at all.",
     ),
     Metric::new(
         PENDING,
@@ -100,15 +178,44 @@ pub const METRICS: &[Metric] = &[
         "Streams that wait for their turn to be looked at, by shard.",
     ),
     Metric::new(
+        INDEX_NAMES,
+        MetricKind::Gauge,
+        "Names that streams ask for, one for each stream, name and scope, by shard.",
+    ),
+    Metric::new(
+        INDEX_WILDCARDS,
+        MetricKind::Gauge,
+        "Types that streams ask for as a whole, one for each stream, type and scope, by shard.",
+    ),
+    Metric::new(
         TURN_SECONDS,
         MetricKind::Histogram,
-        "Time that a shard was busy without a break; its sum is the shards' busy time.",
+        "Time that a shard was busy without a break, by shard; the rate of its sum is how much of \
+         one core the shard takes.",
     ),
     Metric::new(
         LIMITS_HIT,
         MetricKind::Counter,
-        "Streams and requests that were refused because they exceed a limit, by limit.",
+        "Streams and requests that were refused because they exceed a limit, and streams that were \
+         closed by one, by limit.",
     ),
+];
+
+/// Every limit that can be hit: the values of the label.
+const LIMITS: &[&str] = &[
+    "ack_close_after",
+    "connections",
+    "large_request_timeout",
+    "name_bytes",
+    "names",
+    "names_per_request",
+    "node_bytes",
+    "node_metadata",
+    "request_bytes",
+    "requests_per_second",
+    "streams",
+    "streams_per_connection",
+    "types",
 ];
 
 /// The alias of a type, or `other`: a closed set.
@@ -117,10 +224,10 @@ pub fn type_label(type_url: &TypeUrl) -> &'static str {
     LABELS.get(type_place(type_url)).copied().unwrap_or("other")
 }
 
-const N_LABELS: usize = KNOWN.len() + 1;
+pub(crate) const N_LABELS: usize = KNOWN.len() + 1;
 
 /// Aliases by place in [`KNOWN`], and `other`.
-const LABELS: [&str; N_LABELS] = {
+pub(crate) const LABELS: [&str; N_LABELS] = {
     let mut labels = ["other"; N_LABELS];
     let mut place = 0;
     while place < KNOWN.len() {
@@ -130,108 +237,22 @@ const LABELS: [&str; N_LABELS] = {
     labels
 };
 
-fn type_place(type_url: &TypeUrl) -> usize {
+pub(crate) fn type_place(type_url: &TypeUrl) -> usize {
     KNOWN.iter().position(|known| known.url == type_url.as_str()).unwrap_or(KNOWN.len())
 }
 
-/// Counts a refusal because of a limit.
+/// Tells the installed recorder all of this, so that what has not happened yet shows as 0.
+pub(crate) fn register() {
+    METRICS.iter().for_each(Metric::describe);
+    for limit in LIMITS {
+        counter!(LIMITS_HIT, "limit" => *limit).increment(0);
+    }
+}
+
+/// Counts a refusal because of a limit, which is one of a closed set.
 pub fn limit_hit(limit: &'static str) {
+    debug_assert!(LIMITS.contains(&limit), "{limit} is not in LIMITS");
     counter!(LIMITS_HIT, "limit" => limit).increment(1);
-}
-
-pub(crate) struct ShardMetrics {
-    types: [TypeMetrics; N_LABELS],
-    /// By protocol, then by type, the aggregated ones last.
-    streams: [[Gauge; N_LABELS + 1]; 2],
-    ends_client: Counter,
-    ends_half_close: Counter,
-    ends_refused: Counter,
-    ends_moved: Counter,
-    pub(crate) ack_seconds: Histogram,
-    pub(crate) convergence_seconds: Histogram,
-    pub(crate) turn_seconds: Histogram,
-    pub(crate) pending: Gauge,
-}
-
-pub(crate) struct TypeMetrics {
-    pub(crate) requests: Counter,
-    pub(crate) pushes: Counter,
-    pub(crate) pushed_resources: Counter,
-    pub(crate) pushed_bytes: Counter,
-    pub(crate) acks: Counter,
-    pub(crate) nacks: Counter,
-}
-
-impl ShardMetrics {
-    pub(crate) fn new(shard: usize) -> Self {
-        let streams = |protocol: &'static str| {
-            std::array::from_fn(|place| {
-                let label = LABELS.get(place).copied().unwrap_or("aggregated");
-                gauge!(STREAMS, "protocol" => protocol, "type" => label)
-            })
-        };
-        let ends = |reason: &'static str| counter!(STREAM_ENDS, "reason" => reason);
-        Self {
-            types: std::array::from_fn(|place| TypeMetrics::new(LABELS[place])),
-            streams: [streams("sotw"), streams("delta")],
-            ends_client: ends("client"),
-            ends_half_close: ends("half_close"),
-            ends_refused: ends("refused"),
-            ends_moved: ends("moved"),
-            ack_seconds: histogram!(ACK_SECONDS),
-            convergence_seconds: histogram!(CONVERGENCE),
-            turn_seconds: histogram!(TURN_SECONDS),
-            pending: gauge!(PENDING, "shard" => shard.to_string()),
-        }
-    }
-
-    /// Counts the end of a stream: with the code that the replica ended it with, if it did.
-    pub(crate) fn on_end(&self, code: Option<EndCode>) {
-        let counter = match code {
-            None => &self.ends_client,
-            Some(EndCode::Ok) => &self.ends_half_close,
-            Some(EndCode::Unavailable) => &self.ends_moved,
-            Some(
-                EndCode::InvalidArgument
-                | EndCode::ResourceExhausted
-                | EndCode::Unimplemented
-                | EndCode::Internal,
-            ) => &self.ends_refused,
-        };
-        counter.increment(1);
-    }
-
-    pub(crate) fn of(&self, type_url: &TypeUrl) -> &TypeMetrics {
-        &self.types[type_place(type_url)]
-    }
-
-    pub(crate) fn streams(&self, kind: &StreamKind) -> &Gauge {
-        let of_protocol = match kind.protocol {
-            Protocol::Sotw => &self.streams[0],
-            Protocol::Delta => &self.streams[1],
-        };
-        &of_protocol[kind.type_url.as_ref().map_or(N_LABELS, type_place)]
-    }
-}
-
-impl std::fmt::Debug for ShardMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ShardMetrics").finish_non_exhaustive()
-    }
-}
-
-impl TypeMetrics {
-    fn new(label: &'static str) -> Self {
-        let of = |name: &'static str| counter!(name, "type" => label);
-        Self {
-            requests: of(REQUESTS),
-            pushes: of(PUSHES),
-            pushed_resources: of(PUSHED_RESOURCES),
-            pushed_bytes: of(PUSHED_BYTES),
-            acks: of(ACKS),
-            nacks: of(NACKS),
-        }
-    }
 }
 
 #[cfg(test)]

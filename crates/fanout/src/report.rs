@@ -4,7 +4,7 @@ use chancery_model::Revision;
 
 use crate::{
     entry::Entry,
-    shard::Shard,
+    shard::{Now, Shard},
     status::{StreamStatus, Unsettled},
 };
 
@@ -21,10 +21,15 @@ impl Shard {
         self.page(from, |entry, items| items.push(entry.status()))
     }
 
-    pub(crate) fn unsettled_page(&mut self, revision: Revision, from: usize) -> Page<Unsettled> {
+    pub(crate) fn unsettled_page(
+        &mut self,
+        revision: Revision,
+        from: usize,
+        now: Now,
+    ) -> Page<Unsettled> {
         // A session that does not know its new scopes yet would look settled.
         for place in from..self.page_end(from) {
-            self.reassign(place);
+            self.reassign(place, now);
         }
         let reached = self.told_revision();
         if reached < revision {

@@ -6,14 +6,14 @@ use std::{
 };
 
 use chancery_model::{Node, Revision, ScopeName, TypeUrl};
-use chancery_protocol::{ErrorCode, ProtocolError, Request, Session, Verdict};
+use chancery_protocol::{ErrorCode, Overdue, ProtocolError, Request, Session, Verdict};
 use tracing::{debug, warn};
 
 use crate::{
     budget::cost_of,
-    entry::{Entry, ScopeList},
+    entry::{Entry, ScopeList, SinceSent},
     line::{Line, Then},
-    metrics::limit_hit,
+    metrics::{Suppressed, limit_hit},
     queue::Lane,
     shard::{Now, Shard, key, place},
     status::{End, EndCode, NackRecord},
@@ -34,7 +34,7 @@ impl Shard {
         let at = match (line.key().map(place), node) {
             (Some(at), None) => at,
             (Some(at), Some(node)) => {
-                self.adopt(at, node);
+                self.adopt(at, node, now);
                 at
             }
             (None, Some(node)) => self.open(line, node, now),
@@ -44,20 +44,18 @@ impl Shard {
                 return;
             }
         };
-        self.reassign(at);
+        self.reassign(at, now);
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         match entry.session.on_request(request, view.as_ref(), now.ms) {
             Ok(receipt) => {
-                self.metrics.of(&receipt.type_url).requests.increment(1);
+                self.metrics.on_request(&receipt.type_url, receipt.kind);
                 if let Some(verdict) = receipt.verdict {
-                    // It has had, and has answered, all that it asked for when it came.
-                    entry.arrived |=
-                        !entry.session.has_work() && entry.session.silent_since().is_none();
                     self.on_verdict(at, &receipt.type_url, verdict, now);
                 }
                 self.register_changes(at);
-                self.enqueue(at);
+                self.count_standing(at);
+                self.enqueue(at, now);
             }
             Err(error) => {
                 debug!(node = %entry.node.id, peer = %entry.line.info.peer, %error, "stream refused");
@@ -75,13 +73,13 @@ impl Shard {
     }
 
     /// SOTW-111: the stream ends with OK once nothing more can be sent to it at the moment.
-    pub(crate) fn on_half_close(&mut self, line: &Arc<Line>) {
+    pub(crate) fn on_half_close(&mut self, line: &Arc<Line>, now: Now) {
         match line.key().map(place) {
             Some(at) => {
                 if let Some(entry) = self.sessions.get_mut(at) {
                     entry.half_closed = true;
                 }
-                self.enqueue(at);
+                self.enqueue(at, now);
             }
             None => line.end(End::ok()),
         }
@@ -90,10 +88,19 @@ impl Shard {
     /// Sends the session's next response, if it has one and its transport can take it. Says what that
     /// has cost, in steps.
     pub(crate) fn poll_session(&mut self, at: usize, now: Now) -> usize {
-        self.reassign(at);
+        self.reassign(at, now);
         let Some(entry) = self.sessions.get_mut(at) else { return 1 };
         if !entry.line.can_take() {
+            if entry.blocked.is_none() && entry.session.has_work() {
+                entry.blocked = Some(now.instant);
+                self.metrics.blocked.increment(1.0);
+            }
             return 1;
+        }
+        if let Some(since) = entry.blocked.take() {
+            let waited = now.instant.saturating_duration_since(since);
+            self.metrics.transport_wait_seconds.record(waited.as_secs_f64());
+            self.metrics.blocked.decrement(1.0);
         }
         if let Some(marking) = self.marking.as_ref().filter(|_| entry.told != self.step) {
             entry.told = self.step;
@@ -104,24 +111,29 @@ impl Shard {
         let mut cost = 1;
         match entry.session.poll(view.as_ref(), &self.differ, now.ms) {
             Some(response) => {
-                let metrics = self.metrics.of(response.type_url());
-                metrics.pushes.increment(1);
-                let n_resources = response.n_resources() + response.removed().len();
-                metrics.pushed_resources.increment(n_resources as u64);
-                cost = cost_of(n_resources);
-                let message = response.into_message(&self.config.control_plane);
-                metrics.pushed_bytes.increment(message.len() as u64);
+                cost = cost_of(response.n_resources() + response.removed().len());
+                entry.since_sent = SinceSent::Nothing;
+                let message = self.metrics.on_push(response, &self.config.control_plane);
                 // Nothing to wake up for is nothing that could be sent, either.
                 let more = entry.half_closed || entry.session.wake_at(now.ms).is_some();
                 let then = if more { Then::CallBack } else { Then::Rest };
                 entry.line.put(message, then);
+                self.count_standing(at);
             }
             None if entry.half_closed => {
                 entry.line.end(End::ok());
                 return cost_of(self.forget(key(at)));
             }
+            None if !entry.session.has_work() => {
+                match std::mem::replace(&mut entry.since_sent, SinceSent::Nothing) {
+                    SinceSent::Nothing => {}
+                    SinceSent::Told => self.metrics.on_suppressed(Suppressed::Unchanged),
+                    SinceSent::Rejected => self.metrics.on_suppressed(Suppressed::Rejected),
+                }
+            }
             None => {}
         }
+        let Some(entry) = self.sessions.get_mut(at) else { return cost };
         // What follows a long response is long, most often.
         let is_bulk = cost > 1 || !entry.arrived;
         entry.lane = if is_bulk { Lane::Bulk } else { Lane::Updates };
@@ -129,11 +141,62 @@ impl Shard {
         cost
     }
 
+    /// Ends a stream whose client has left a response unanswered for too long. If it has answered in the
+    /// meantime, it is looked at again when it may be overdue next.
+    pub(crate) fn close_if_overdue(&mut self, at: usize, now: Now) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let Some(Overdue { type_url, silent_ms }) = entry.session.overdue(now.ms) else {
+            return self.watch_silence(at);
+        };
+        let (node, peer) = (&entry.node.id, entry.line.info.peer);
+        warn!(%node, %peer, %type_url, silent_ms, "closing a stream whose client does not answer");
+        limit_hit("ack_close_after");
+        let seconds = silent_ms / 1000;
+        let text = format!(
+            "no answer to a response of type {type_url} for {seconds} s (ack_close_after); reconnect"
+        );
+        entry.line.end(End::new(EndCode::Silent, text));
+        self.forget(key(at));
+    }
+
+    /// Sees to it that the session is looked at when its client has been silent for too long.
+    fn watch_silence(&mut self, at: usize) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        if entry.close_at.is_none()
+            && let Some(close_at) = entry.session.overdue_at()
+        {
+            entry.close_at = Some(close_at);
+            self.closing.set(close_at, key(at));
+        }
+    }
+
+    /// Keeps count of the streams whose clients owe an answer, and of those that reject what they have.
+    fn count_standing(&mut self, at: usize) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let silent = entry.session.silent_since().map(|ms| ms / 1000);
+        self.silence.change(std::mem::replace(&mut entry.silent, silent), silent);
+        self.watch_silence(at);
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let rejecting = entry.session.is_rejecting();
+        match (std::mem::replace(&mut entry.rejecting, rejecting), rejecting) {
+            (false, true) => self.metrics.rejecting.increment(1.0),
+            (true, false) => self.metrics.rejecting.decrement(1.0),
+            (true, true) | (false, false) => {}
+        }
+    }
+
     /// Frees everything that is held for a session (SOTW-111). Says how much that was.
     pub(crate) fn forget(&mut self, session: u32) -> usize {
         let Some(entry) = self.sessions.try_remove(place(session)) else { return 0 };
         entry.line.set_key(None);
         self.metrics.streams(&entry.line.info.kind).decrement(1.0);
+        self.silence.change(entry.silent, None);
+        if entry.rejecting {
+            self.metrics.rejecting.decrement(1.0);
+        }
+        if entry.blocked.is_some() {
+            self.metrics.blocked.decrement(1.0);
+        }
         let interest = entry.session.interest();
         for interest in &interest {
             self.index.forget(session, entry.scopes(), interest);
@@ -146,7 +209,7 @@ impl Shard {
 
     /// Finds the session's scopes anew if the assignments have changed since, and registers it under
     /// those it has not been registered under. Says how much it had to register.
-    pub(crate) fn reassign(&mut self, at: usize) -> usize {
+    pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
         let changed = self.views.state().assignments.changed;
         if self.sessions.get(at).is_none_or(|entry| entry.assigned_at == changed) {
             return 0;
@@ -170,7 +233,7 @@ impl Shard {
                 registered += 1;
             }
             entry.session.on_new_view();
-            self.enqueue(at);
+            self.enqueue(at, now);
         }
         if let Some((_, scopes)) = old {
             self.views.release(scopes);
@@ -189,13 +252,19 @@ impl Shard {
             opened: now.instant,
             since: SystemTime::now(),
             nacks: Vec::new(),
-            queued: false,
+            queued: None,
             lane: Lane::Bulk,
             arrived: false,
             // Its first answers are from this state or a later one.
             told: self.step,
+            touched: self.step,
+            since_sent: SinceSent::Nothing,
+            blocked: None,
+            silent: None,
+            rejecting: false,
             half_closed: false,
             wake_at: None,
+            close_at: None,
         };
         debug!(node = %entry.node.id, peer = %line.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
         let at = self.sessions.insert(entry);
@@ -205,12 +274,12 @@ impl Shard {
     }
 
     /// Takes over what a node says of itself now (SOTW-03).
-    fn adopt(&mut self, at: usize, node: Arc<Node>) {
+    fn adopt(&mut self, at: usize, node: Arc<Node>, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         entry.node = node;
         // No revision of the assignments: they have to be looked at again.
         entry.assigned_at = Revision(u64::MAX);
-        self.reassign(at);
+        self.reassign(at, now);
     }
 
     /// The first assignment that holds for the node, and its scopes.
@@ -235,11 +304,19 @@ impl Shard {
     }
 
     fn on_verdict(&mut self, at: usize, type_url: &TypeUrl, verdict: Verdict, now: Now) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        // It has had, and has answered, all that it asked for when it came.
+        if !entry.arrived && !entry.session.has_work() && entry.session.silent_since().is_none() {
+            entry.arrived = true;
+            if !entry.session.is_rejecting() {
+                let passed = now.instant.saturating_duration_since(entry.opened);
+                self.metrics.first_sync_seconds.record(passed.as_secs_f64());
+            }
+        }
         match verdict {
             Verdict::Ack { revision, waited_ms } => {
                 self.metrics.of(type_url).acks.increment(1);
                 self.metrics.ack_seconds.record(Duration::from_millis(waited_ms).as_secs_f64());
-                let Some(entry) = self.sessions.get(at) else { return };
                 // What was there when the stream opened did not come to it as a commit.
                 if let Some(arrival) = self.commits.arrival(revision)
                     && arrival > entry.opened
@@ -250,7 +327,7 @@ impl Shard {
             }
             Verdict::Nack { version, code, message } => {
                 self.metrics.of(type_url).nacks.increment(1);
-                let Some(entry) = self.sessions.get_mut(at) else { return };
+                entry.since_sent = SinceSent::Rejected;
                 let (node, peer) = (&entry.node.id, entry.line.info.peer);
                 warn!(%node, %peer, %type_url, %version, code, message, "client rejected a response");
                 let time = SystemTime::now();

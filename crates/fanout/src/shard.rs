@@ -30,14 +30,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Config,
     budget::{Budget, cost_of},
-    commits::Commits,
-    entry::Entry,
+    commits::{Arrivals, Commits},
+    entry::{Entry, SinceSent},
     event::{Event, Sent},
     index::{Index, Key},
     line::{Call, Line, Mailbox, Stopped},
     marking::{MARKS_PER_STEP, Marking, Told},
-    metrics::ShardMetrics,
+    metrics::{ShardMetrics, Suppressed, gauge_value},
     queue::Queue,
+    silence::Silence,
     status::{End, EndCode},
     timers::Timers,
     views::Views,
@@ -75,7 +76,11 @@ pub(crate) struct Shard {
     /// Number of the present step, or of the last one.
     pub(crate) step: u64,
     pub(crate) timers: Timers,
+    /// When sessions will be overdue; of each one entry at most, for that time only moves later.
+    pub(crate) closing: Timers,
+    pub(crate) silence: Silence,
     pub(crate) commits: Commits,
+    arrivals: Arc<Arrivals>,
     pub(crate) metrics: ShardMetrics,
     /// The place from which sessions are still to be given their scopes anew, after the assignments
     /// have changed.
@@ -104,6 +109,7 @@ impl Shard {
         config: Arc<Config>,
         state: Arc<State>,
         differ: Arc<Differ>,
+        arrivals: Arc<Arrivals>,
         n: usize,
     ) -> Self {
         Self {
@@ -117,7 +123,10 @@ impl Shard {
             marking: None,
             step: 0,
             timers: Timers::default(),
+            closing: Timers::default(),
+            silence: Silence::default(),
             commits: Commits::default(),
+            arrivals,
             metrics: ShardMetrics::new(n),
             reassign_from: None,
             called: VecDeque::new(),
@@ -136,6 +145,9 @@ impl Shard {
             match flow {
                 Flow::Again => tokio::task::yield_now().await,
                 Flow::Wait(at) => {
+                    // While a client owes an answer, that is told every second.
+                    let tick = self.silence.next_tick(inputs.now(Instant::now()).ms);
+                    let at = at.into_iter().chain(tick).min();
                     if let Some(at) = at.map(|ms| inputs.start + Duration::from_millis(ms))
                         && at != sleep.deadline()
                     {
@@ -179,6 +191,10 @@ impl Shard {
 
     /// Handles as many events as fit into a turn; the others stay.
     pub(crate) fn on_events(&mut self, events: &mut VecDeque<Sent>, now: Now) {
+        if let Some(Sent { at, .. }) = events.front() {
+            let waited = now.instant.saturating_duration_since(*at);
+            self.metrics.inbox_wait_seconds.record(waited.as_secs_f64());
+        }
         let mut budget = Budget::new(self.config.turn_work_max);
         while !budget.is_spent()
             && let Some(Sent { event, .. }) = events.pop_front()
@@ -195,11 +211,11 @@ impl Shard {
                 self.on_request(&line, request, node, now);
                 drop(room);
             }
-            Event::HalfClose { line } => self.on_half_close(&line),
+            Event::HalfClose { line } => self.on_half_close(&line, now),
             // Who asked may have gone away.
             Event::Status { from, reply } => drop(reply.send(self.status_page(from))),
             Event::Unsettled { revision, from, reply } => {
-                drop(reply.send(self.unsettled_page(revision, from)));
+                drop(reply.send(self.unsettled_page(revision, from, now)));
             }
         }
     }
@@ -212,39 +228,52 @@ impl Shard {
             return;
         }
         let old = self.views.advance(Arc::clone(newest));
-        self.commits.note(newest.revision, now.instant);
+        let arrived = self.commits.follow(&self.arrivals, newest.revision, now.instant);
         if old.assignments.changed != newest.assignments.changed {
             self.reassign_from = Some(0);
         }
         let is_another = old.incarnation != newest.incarnation || old.revision > newest.revision;
         self.marking = Some(match is_another {
-            true => Marking::of_anything(self.sessions.capacity(), old.revision),
-            false => Marking::of(changed_collections(&self.differ, &old, newest), old.revision),
+            true => Marking::of_anything(self.sessions.capacity(), old.revision, arrived),
+            false => {
+                let changes = changed_collections(&self.differ, &old, newest);
+                Marking::of(changes, old.revision, arrived)
+            }
         });
         self.step += 1;
-        self.mark_some();
+        self.mark_some(now);
     }
 
     /// Tells some of the sessions that care what has changed.
-    fn mark_some(&mut self) {
+    fn mark_some(&mut self, now: Now) {
         let Some(mut marking) = self.marking.take() else { return };
         let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(MARKS_PER_STEP));
-        let Self { index, sessions, queue, step, .. } = self;
+        let Self { index, sessions, queue, step, metrics, .. } = self;
         let is_done = marking.advance(index, &mut budget, |key, told: Told<'_>| {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
             // It was told everything when it was polled.
             if entry.told == *step {
                 return;
             }
+            if std::mem::replace(&mut entry.touched, *step) != *step {
+                entry.since_sent = SinceSent::Told;
+                if told.is_some_and(|(type_url, _)| entry.session.has_work_of(type_url)) {
+                    metrics.on_suppressed(Suppressed::Folded);
+                }
+            }
             match told {
-                Some((type_url, name)) => drop(entry.session.on_change(type_url, name)),
+                Some((type_url, name)) => entry.session.on_change(type_url, name),
                 None => entry.session.on_new_view(),
             }
-            if !std::mem::replace(&mut entry.queued, true) {
+            if entry.queued.is_none() {
+                entry.queued = Some(now.instant);
                 queue.push(key, entry.lane);
             }
         });
-        if !is_done {
+        if is_done {
+            let passed = now.instant.saturating_duration_since(marking.arrived);
+            self.metrics.commit_seconds.record(passed.as_secs_f64());
+        } else {
             self.marking = Some(marking);
         }
     }
@@ -274,7 +303,7 @@ impl Shard {
                 }
                 Call::Hungry => {
                     if let Some(key) = line.key() {
-                        self.enqueue(place(key));
+                        self.enqueue(place(key), now);
                     }
                 }
             }
@@ -284,36 +313,31 @@ impl Shard {
 
     /// Does a bounded part of what there is to do.
     pub(crate) fn turn(&mut self, now: Now) -> Flow {
-        let most = self.config.turn_work_max;
         // When all have been told of this state there may be a newer one.
         let was_marking = self.marking.is_some();
-        self.mark_some();
-        self.reassign_some();
-        for _ in 0..most {
+        self.mark_some(now);
+        self.reassign_some(now);
+        for _ in 0..self.config.turn_work_max {
             let Some((at, key)) = self.timers.due(now.ms) else { break };
             if let Some(entry) = self.sessions.get_mut(place(key))
                 && entry.wake_at == Some(at)
             {
                 entry.wake_at = None;
-                self.enqueue(place(key));
+                self.enqueue(place(key), now);
             }
         }
-        let mut budget = Budget::new(most);
-        while !budget.is_spent()
-            && let Some((key, lane)) = self.queue.pop()
-        {
-            let mut cost = 1;
+        for _ in 0..self.config.turn_work_max {
+            let Some((at, key)) = self.closing.due(now.ms) else { break };
             if let Some(entry) = self.sessions.get_mut(place(key))
-                && std::mem::take(&mut entry.queued)
+                && entry.close_at == Some(at)
             {
-                cost = self.poll_session(place(key), now);
+                entry.close_at = None;
+                self.close_if_overdue(place(key), now);
             }
-            self.queue.charge(lane, cost);
-            budget.spend(cost);
         }
-        #[expect(clippy::cast_precision_loss, reason = "a gauge, and no queue is that long")]
-        self.metrics.pending.set(self.queue.len() as f64);
-        let next = self.timers.next();
+        self.poll_some(now);
+        self.measure(now);
+        let next = self.timers.next().into_iter().chain(self.closing.next()).min();
         let is_due = next.is_some_and(|at| at <= now.ms);
         let waiting = was_marking || self.reassign_from.is_some() || !self.called.is_empty();
         match self.queue.is_empty() && !waiting && !is_due {
@@ -322,22 +346,54 @@ impl Shard {
         }
     }
 
-    /// Puts a session into the queue of those to be polled.
-    pub(crate) fn enqueue(&mut self, place: usize) {
-        if let Some(entry) = self.sessions.get_mut(place)
-            && !std::mem::replace(&mut entry.queued, true)
+    /// Polls some of the sessions that wait for it.
+    fn poll_some(&mut self, now: Now) {
+        let mut budget = Budget::new(self.config.turn_work_max);
+        let mut measured = [false; 2];
+        while !budget.is_spent()
+            && let Some((key, lane)) = self.queue.pop()
         {
+            let mut cost = 1;
+            if let Some(entry) = self.sessions.get_mut(place(key))
+                && let Some(since) = entry.queued.take()
+            {
+                // The first of a lane has waited the longest.
+                if !std::mem::replace(&mut measured[lane as usize], true) {
+                    let waited = now.instant.saturating_duration_since(since);
+                    self.metrics.queue_wait_seconds(lane).record(waited.as_secs_f64());
+                }
+                cost = self.poll_session(place(key), now);
+            }
+            self.queue.charge(lane, cost);
+            budget.spend(cost);
+        }
+    }
+
+    /// Tells how the shard stands.
+    fn measure(&self, now: Now) {
+        let oldest = self.silence.oldest(now.ms).unwrap_or(0);
+        self.metrics.unanswered.set(gauge_value(usize::try_from(oldest).unwrap_or(usize::MAX)));
+        self.metrics.pending.set(gauge_value(self.queue.len()));
+        self.metrics.set_index(self.index.size());
+    }
+
+    /// Puts a session into the queue of those to be polled.
+    pub(crate) fn enqueue(&mut self, place: usize, now: Now) {
+        if let Some(entry) = self.sessions.get_mut(place)
+            && entry.queued.is_none()
+        {
+            entry.queued = Some(now.instant);
             self.queue.push(key(place), entry.lane);
         }
     }
 
     /// Gives the scopes anew to some of the sessions. A session that is polled before its turn is
     /// looked at then, so none is ever served under old assignments.
-    fn reassign_some(&mut self) {
+    fn reassign_some(&mut self, now: Now) {
         let Some(mut at) = self.reassign_from else { return };
         let mut budget = Budget::new(self.config.turn_work_max);
         while at < self.sessions.capacity() && !budget.is_spent() {
-            budget.spend(cost_of(self.reassign(at)));
+            budget.spend(cost_of(self.reassign(at, now)));
             at += 1;
         }
         self.reassign_from = (at < self.sessions.capacity()).then_some(at);

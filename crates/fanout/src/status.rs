@@ -18,6 +18,9 @@ pub enum EndCode {
     Unimplemented,
     /// The replica goes away, or wants the client to come back.
     Unavailable,
+    /// The client has left a response unanswered for too long. To it, that is "unavailable" too: it
+    /// comes back at once and begins anew (CLI-G-15, CLI-G-28).
+    Silent,
     /// The request was cut off or damaged below the protocol.
     Internal,
 }

@@ -16,6 +16,11 @@ impl Timers {
         self.0.push(Reverse((at, key)));
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The earliest time at which something is due.
     pub(crate) fn next(&self) -> Option<u64> {
         self.0.peek().map(|Reverse((at, _))| *at)

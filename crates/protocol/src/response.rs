@@ -34,6 +34,12 @@ pub struct Response {
 }
 
 impl Response {
+    /// The variant of the protocol that it is in.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
     /// The type.
     #[must_use]
     pub fn type_url(&self) -> &TypeUrl {

@@ -63,7 +63,7 @@ pub(crate) fn trailers(end: &End) -> HeaderMap {
         EndCode::InvalidArgument => Code::InvalidArgument,
         EndCode::ResourceExhausted => Code::ResourceExhausted,
         EndCode::Unimplemented => Code::Unimplemented,
-        EndCode::Unavailable => Code::Unavailable,
+        EndCode::Unavailable | EndCode::Silent => Code::Unavailable,
         EndCode::Internal => Code::Internal,
     };
     let at = end.message.floor_char_boundary(STATUS_MESSAGE_BYTES_MAX);

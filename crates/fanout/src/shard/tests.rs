@@ -16,6 +16,7 @@ mod counting;
 mod desk;
 mod fairness;
 mod marking;
+mod silence;
 
 /// SOTW-90, SOTW-91: those who care are told, and nobody else is looked at.
 #[test]

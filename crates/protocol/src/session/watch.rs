@@ -17,12 +17,10 @@ pub struct Overdue {
 
 impl Session {
     /// Something of this type has changed that the session is interested in: the resource or alias
-    /// `name`, or anything, for a wildcard. Says whether something of the type was still to be sent
-    /// before.
-    pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) -> bool {
+    /// `name`, or anything, for a wildcard.
+    pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
         let mut subscriptions = self.subscriptions.iter_mut();
-        let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return false };
-        let had_work = s.has_work();
+        let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return };
         match name {
             Some(name) if !s.wildcard => {
                 if let Some((name, _)) = s.names.get_key_value(name) {
@@ -31,7 +29,6 @@ impl Session {
             }
             _ => s.dirty |= s.wildcard,
         }
-        had_work
     }
 
     /// All that has changed of one collection, whether or not the session is interested in it. O(what
@@ -60,6 +57,12 @@ impl Session {
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.subscriptions.iter().any(Subscription::has_work)
+    }
+
+    /// The same for one type.
+    #[must_use]
+    pub fn has_work_of(&self, type_url: &TypeUrl) -> bool {
+        self.subscriptions.iter().any(|s| s.type_url == *type_url && s.has_work())
     }
 
     /// Whether a rejection stands.

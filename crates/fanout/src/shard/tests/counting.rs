@@ -11,6 +11,7 @@ use crate::EndCode;
 fn what_happens_is_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
+        crate::metrics::register();
         let mut desk = Desk::new();
         desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -41,6 +42,13 @@ fn what_happens_is_counted() {
         "chancery_xds_stream_ends_total{reason=\"client\"} 1",
         "chancery_xds_requests_total{type=\"cluster\"} 4",
         "chancery_xds_requests_total{type=\"endpoint\"} 1",
+        "chancery_xds_requests_by_kind_total{kind=\"ack\"} 2",
+        "chancery_xds_requests_by_kind_total{kind=\"nack\"} 1",
+        "chancery_xds_requests_by_kind_total{kind=\"subscribe\"} 2",
+        "chancery_xds_requests_by_kind_total{kind=\"stale\"} 0",
+        "chancery_xds_response_bytes_count{protocol=\"delta\"} 4",
+        "chancery_xds_first_sync_seconds_count 1",
+        "chancery_xds_commit_seconds_count 3",
         "chancery_xds_pushes_total{type=\"cluster\"} 3",
         "chancery_xds_pushed_resources_total{type=\"cluster\"} 4",
         "chancery_xds_acks_total{type=\"cluster\"} 2",
@@ -49,8 +57,109 @@ fn what_happens_is_counted() {
         "chancery_xds_ack_seconds_sum 0.04",
         "chancery_xds_convergence_seconds_count 1",
         "chancery_xds_convergence_seconds_sum 0.04",
+        "chancery_xds_rejecting_streams 0",
+        "chancery_xds_index_wildcards{shard=\"0\"} 1",
+        "chancery_xds_index_names{shard=\"0\"} 0",
+        "chancery_xds_oldest_unanswered_seconds{shard=\"0\"} 0",
+        "chancery_xds_limits_hit_total{limit=\"names\"} 0",
         "chancery_xds_pending_sessions{shard=\"0\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
+}
+
+/// A run with a recorder of its own; what was recorded.
+fn recorded(run: impl FnOnce(&mut Desk)) -> String {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || run(&mut Desk::new()));
+    recorder.handle().render()
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+}
+
+/// Issue 3: what need not be sent is counted, by why.
+#[test]
+fn what_is_not_sent_is_counted_by_its_reason() {
+    let text = recorded(|desk| {
+        desk.assign("both", "*", &["front", "back"]);
+        desk.put("front", CLUSTER, &[("a", "1")]);
+        let mut client = desk.subscribe("n1", CLUSTER, &[]);
+        let first = desk.read(&mut client);
+        // Three commits while it owes an answer: the second and the third fold into the first.
+        for body in ["2", "3", "4"] {
+            desk.put("front", CLUSTER, &[("a", body)]);
+        }
+        desk.ack(&client, &first[0]);
+        let second = desk.read(&mut client);
+        assert_eq!(second.len(), 1);
+        desk.nack(&client, &second[0], "no");
+        assert!(desk.read(&mut client).is_empty(), "the same is not sent again");
+        desk.put("front", CLUSTER, &[("a", "5")]);
+        let third = desk.read(&mut client);
+        desk.ack(&client, &third[0]);
+        desk.settle();
+        // Behind the other scope, nobody sees it.
+        desk.put("back", CLUSTER, &[("a", "6")]);
+        assert!(desk.read(&mut client).is_empty());
+    });
+    has(&text, "chancery_xds_suppressed_resends_total{reason=\"folded\"} 2");
+    has(&text, "chancery_xds_suppressed_resends_total{reason=\"rejected\"} 1");
+    has(&text, "chancery_xds_suppressed_resends_total{reason=\"unchanged\"} 1");
+}
+
+/// Issue 3: how things stand now: who rejects, who owes an answer, whose transport is stuck.
+#[test]
+fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
+    let standing = |text: &str, rejecting: u8, unanswered: u64, blocked: u8| {
+        has(text, &format!("chancery_xds_rejecting_streams {rejecting}"));
+        has(text, &format!("chancery_xds_oldest_unanswered_seconds{{shard=\"0\"}} {unanswered}"));
+        has(text, &format!("chancery_xds_blocked_streams {blocked}"));
+    };
+    let play = |desk: &mut Desk, steps: usize| {
+        desk.put("default", CLUSTER, &[("a", "1")]);
+        let mut bad = desk.subscribe("bad", CLUSTER, &[]);
+        let first = desk.read(&mut bad);
+        desk.nack(&bad, &first[0], "no");
+        let silent = desk.subscribe("silent", CLUSTER, &[]);
+        desk.settle();
+        desk.ms += 7_900;
+        // It has not read the first one yet.
+        desk.put("default", CLUSTER, &[("a", "2")]);
+        desk.settle();
+        if steps == 1 {
+            return;
+        }
+        let second = desk.read(&mut bad);
+        desk.ack(&bad, &second[0]);
+        drop(silent);
+        desk.settle();
+    };
+    standing(&recorded(|desk| play(desk, 1)), 1, 7, 1);
+    standing(&recorded(|desk| play(desk, 2)), 0, 0, 0);
+}
+
+/// Issue 3: how long things wait is told by the longest of each turn.
+#[test]
+fn waits_are_measured_from_where_they_begin() {
+    let text = recorded(|desk| {
+        desk.put("default", CLUSTER, &[("a", "1")]);
+        let mut client = desk.subscribe("n1", CLUSTER, &[]);
+        // It was marked now, and is looked at half a second later.
+        desk.ms += 500;
+        let first = desk.read(&mut client);
+        desk.ack(&client, &first[0]);
+        desk.settle();
+        desk.put("default", CLUSTER, &[("a", "2")]);
+        desk.settle();
+        desk.ms += 6_000;
+        desk.put("default", CLUSTER, &[("a", "3")]);
+        desk.settle();
+        desk.ms += 250;
+        assert_eq!(desk.read(&mut client).len(), 2, "it reads after all");
+    });
+    has(&text, "chancery_xds_queue_wait_seconds_sum{lane=\"bulk\"} 0.5");
+    has(&text, "chancery_xds_transport_wait_seconds_sum 0.25");
+    has(&text, "chancery_xds_transport_wait_seconds_count 1");
 }

@@ -1,0 +1,150 @@
+//! Clients that never answer.
+
+use chancery_model::types::{CLUSTER, ENDPOINT};
+use chancery_protocol::DeltaRequest;
+
+use super::desk::{Client, Desk, text};
+use crate::{Config, EndCode};
+
+const PATIENCE_MS: u64 = 60_000;
+
+fn desk() -> Desk {
+    let session =
+        chancery_protocol::Config { ack_close_after_ms: Some(PATIENCE_MS), ..Default::default() };
+    Desk::with(Config { session, ..Config::default() })
+}
+
+/// Lets time pass, a second at a time, in which the client reads what there is.
+fn pass(desk: &mut Desk, client: &mut Client, ms: u64) {
+    let until = desk.ms + ms;
+    while desk.ms < until {
+        desk.ms = until.min(desk.ms + 1000);
+        desk.read(client);
+    }
+}
+
+/// Design 4.6: a client that leaves a response unanswered for longer than is allowed is told so and
+/// closed, to the millisecond; all that it had is freed.
+#[test]
+fn a_stream_whose_client_never_answers_is_closed() {
+    let mut desk = desk();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    assert_eq!(text(&desk.read(&mut client)), "a=1");
+    // It is sent what is new all the same, and that gives it no more time.
+    pass(&mut desk, &mut client, 30_000);
+    desk.put("default", CLUSTER, &[("a", "2")]);
+    assert_eq!(text(&desk.read(&mut client)), "a=2");
+    pass(&mut desk, &mut client, PATIENCE_MS - 30_000 - 1);
+    assert_eq!(desk.shard.sessions.len(), 1);
+    desk.ms += 1;
+    desk.settle();
+    let end = client.end();
+    assert_eq!(end.code, EndCode::Silent);
+    assert_eq!(
+        end.message,
+        "no answer to a response of type type.googleapis.com/envoy.config.cluster.v3.Cluster for 60 s \
+         (ack_close_after); reconnect"
+    );
+    assert!(desk.shard.sessions.is_empty() && desk.shard.index.is_empty());
+    assert_eq!(desk.shard.silence.oldest(desk.ms), None);
+}
+
+/// A client that does not even read is closed too: what it is owed waits in its slot.
+#[test]
+fn a_stream_whose_client_never_reads_is_closed() {
+    let mut desk = desk();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    desk.settle();
+    for version in 2..=PATIENCE_MS / 1000 {
+        desk.ms += 1000;
+        desk.put("default", CLUSTER, &[("a", &version.to_string())]);
+        desk.settle();
+        assert_eq!(desk.shard.sessions.len(), 1);
+    }
+    desk.ms += 1000;
+    desk.settle();
+    assert_eq!(client.end().code, EndCode::Silent);
+}
+
+/// Any answer is one: a rejection too.
+#[test]
+fn a_client_that_answers_in_the_end_stays() {
+    let mut desk = desk();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    let mut owed = desk.read(&mut client);
+    for version in 2..10 {
+        pass(&mut desk, &mut client, PATIENCE_MS - 1);
+        match version % 2 {
+            0 => desk.ack(&client, &owed[0]),
+            _ => desk.nack(&client, &owed[0], "no"),
+        }
+        desk.put("default", CLUSTER, &[("a", &version.to_string())]);
+        owed = desk.read(&mut client);
+        assert_eq!(text(&owed), format!("a={version}"));
+        assert!(desk.shard.closing.len() <= 1, "one entry per session");
+    }
+    pass(&mut desk, &mut client, PATIENCE_MS - 1);
+    desk.ack(&client, &owed[0]);
+    // Who has answered everything may be silent for ever.
+    pass(&mut desk, &mut client, 10 * PATIENCE_MS);
+    assert_eq!(desk.shard.sessions.len(), 1);
+    desk.put("default", CLUSTER, &[("a", "last")]);
+    assert_eq!(text(&desk.read(&mut client)), "a=last");
+}
+
+/// One type that is not answered is enough, however lively the others are: it is the type that counts.
+#[test]
+fn answers_of_other_types_do_not_count() {
+    let mut desk = desk();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    assert_eq!(text(&desk.read(&mut client)), "a=1");
+    let names = vec!["x".to_owned()];
+    let type_url = ENDPOINT.to_owned();
+    desk.send(&client, None, DeltaRequest { type_url, subscribe: names, ..Default::default() });
+    for version in 1..60 {
+        desk.put("default", ENDPOINT, &[("x", &version.to_string())]);
+        for response in desk.read(&mut client) {
+            if response.type_url == ENDPOINT {
+                desk.ack(&client, &response);
+            }
+        }
+        desk.ms += 1000;
+    }
+    desk.settle();
+    assert_eq!(desk.shard.sessions.len(), 1);
+    desk.ms += 1000;
+    desk.settle();
+    assert!(client.end().message.contains("Cluster for 60 s"));
+}
+
+/// CLI-G-13: a client does not answer a response of a type that it has just given up. It is not silent.
+#[test]
+fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
+    let mut desk = desk();
+    desk.put("default", ENDPOINT, &[("x", "1")]);
+    let mut client = desk.subscribe("n1", ENDPOINT, &["x"]);
+    assert_eq!(text(&desk.read(&mut client)), "x=1");
+    let type_url = ENDPOINT.to_owned();
+    let names = vec!["x".to_owned()];
+    desk.send(&client, None, DeltaRequest { type_url, unsubscribe: names, ..Default::default() });
+    assert_eq!(desk.shard.silence.oldest(desk.ms), None);
+    pass(&mut desk, &mut client, 2 * PATIENCE_MS);
+    assert_eq!(desk.shard.sessions.len(), 1);
+}
+
+/// `clients.md` rule 9: unless it is asked for, no client is closed for its silence.
+#[test]
+fn by_default_silence_is_for_ever() {
+    let mut desk = Desk::new();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    assert_eq!(text(&desk.read(&mut client)), "a=1");
+    desk.ms += 30 * 24 * 3600 * 1000;
+    desk.put("default", CLUSTER, &[("a", "2")]);
+    assert_eq!(text(&desk.read(&mut client)), "a=2");
+    assert_eq!(desk.shard.silence.oldest(desk.ms), Some(30 * 24 * 3600));
+}
