@@ -109,6 +109,36 @@ fn shuffled(json: &Json, rng: &mut Rng) -> String {
     }
 }
 
+/// SVC-22, SVC-25: a resource is published under the name that its type has for it: an assignment under its cluster's
+/// name, an extension under its filter's.
+#[test]
+fn a_resource_has_the_name_that_clients_ask_for() {
+    for known in &types::KNOWN {
+        let Some(field) = known.name_field else { continue };
+        let resource = json!({"@type": known.url, field: "asked/for"});
+        let draft = draft(&json!({"resources": [resource]}).to_string());
+        assert_eq!(draft.key.name.as_str(), "asked/for", "{}", known.url);
+        assert_eq!(draft.key.type_url.as_str(), known.url);
+    }
+    let field = |url| types::KNOWN.iter().find(|known| known.url == url).unwrap().name_field;
+    assert_eq!(field(types::ENDPOINT), Some("cluster_name"));
+    assert_eq!(field(types::EXTENSION), Some("name"));
+}
+
+/// SVC-23: rules that the API's messages carry for their clients are no rules of admission.
+#[test]
+fn the_rules_of_clients_are_not_enforced() {
+    for resource in [
+        // The priority is above 128, and the weight is 0.
+        json!({"@type": types::ENDPOINT, "cluster_name": "x", "endpoints": [
+            {"priority": 4_000_000, "load_balancing_weight": 0}]}),
+        // A route without its match and its action, a virtual host without domains.
+        json!({"@type": types::ROUTE, "name": "x", "virtual_hosts": [{"routes": [{}]}]}),
+    ] {
+        assert!(!draft(&json!({"resources": [resource]}).to_string()).body.is_empty());
+    }
+}
+
 /// SVC-24: what an author does not set is not set: no default is filled in.
 #[test]
 fn no_default_is_filled_in() {

@@ -208,7 +208,10 @@ fn a_request_is_read_without_its_node() {
         "listening_addresses": [{"pipe": {"path": "p"}}],
     });
     let name = "envoy.service.discovery.v3.DiscoveryRequest";
-    let bytes = Bytes::from(written_by_descriptor(name, &json!({"node": node, "type_url": "t"})));
+    let mut bytes = written_by_descriptor(name, &json!({"node": node, "type_url": "t"}));
+    // Field 2000, which there is not.
+    bytes.extend(b"\x82\x7d\x01x");
+    let bytes = Bytes::from(bytes);
     let request = DiscoveryRequest::decode(bytes.clone()).unwrap();
     let node = request.node.unwrap();
     assert!(bytes.as_ptr_range().contains(&node.as_ptr()), "a slice of the request, not a copy");

@@ -98,6 +98,35 @@ fn a_delta_response_reads_as_one() {
     assert_eq!((any.type_url.as_str(), &any.value[..]), (types::CLUSTER, &b"one"[..]));
 }
 
+/// SOTW-14, SOTW-15, DELTA-51, CLI-E-44: the same history gives the same versions, of the type and of the resource;
+/// another life of the cluster gives other ones of the type, and other content other ones of both.
+#[test]
+fn versions_follow_from_history_and_content() {
+    let versions = |incarnation, bodies: &[&'static str]| {
+        let mut state = State::new(Incarnation(incarnation));
+        for body in bodies {
+            let key = ResourceKey {
+                type_url: TypeUrl::from_static(types::CLUSTER),
+                name: ResourceName::new("c").unwrap(),
+            };
+            let draft = ResourceDraft::new(key, Bytes::from_static(body.as_bytes()));
+            let upserts = vec![Upsert { scope: scope(), draft }];
+            state = state.apply(&Transaction { upserts, ..Transaction::default() }).state;
+        }
+        let response = opening(Protocol::Delta, &state, Config::DEFAULTS).remove(0);
+        let read = DeltaDiscoveryResponse::decode(encode(response).0).unwrap();
+        (read.system_version_info, read.resources[0].version.clone())
+    };
+    let (of_type, of_resource) = versions(7, &["a", "b"]);
+    assert_eq!(versions(7, &["a", "b"]), (of_type.clone(), of_resource.clone()));
+    assert_eq!(versions(7, &["a", "b", "b"]), (of_type.clone(), of_resource.clone()));
+    for other in [versions(7, &["a", "c", "b"]), versions(7, &["a"])] {
+        assert!(other.0 != of_type && other.1 != of_resource, "{other:?}");
+    }
+    assert_ne!(versions(8, &["a", "b"]).0, of_type);
+    assert_ne!(versions(7, &["a", "c"]).1, of_resource, "the same revision, other content");
+}
+
 /// DELTA-73, DELTA-42, DELTA-41: a removal is a name in `removed_resources`; nothing is sent with constraints, so
 /// nothing is removed by them.
 #[test]

@@ -4,7 +4,7 @@ use chancery_protocol::Protocol::{Delta, Sotw};
 
 use crate::check;
 
-/// ADS-03 to -08, CLI-E-16, CLI-E-22: Envoy, one publish that adds a cluster, moves the route and
+/// ADS-03, ADS-05 to -08, CLI-E-16: Envoy, one publish that adds a cluster, moves the route and
 /// removes the old cluster.
 #[test]
 fn make_before_break_for_envoy_in_delta() {
@@ -41,7 +41,8 @@ fn make_before_break_for_envoy_in_delta() {
     );
 }
 
-/// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW: a full state that still has the old cluster comes in between.
+/// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW: a full state that still has the old cluster comes
+/// in between, under a version of its own.
 #[test]
 fn make_before_break_for_envoy_in_sotw() {
     check(
@@ -63,14 +64,14 @@ fn make_before_break_for_envoy_in_sotw() {
         ack RDS
         wait 10000
         commit CDS/c=1>EDS/c EDS/c=1 RDS/r=c -CDS/a -EDS/a
-        <- CDS c=1 a=1
+        <- CDS c=1 a=1 v=H
         -> EDS c,a @2
         <- EDS c=1
         ack CDS
         ack EDS
         <- RDS r=c
         ack RDS
-        <- CDS c=1
+        <- CDS c=1 v=N
         -> EDS c @6
         ack CDS
         ",
@@ -484,4 +485,114 @@ fn a_rejection_ends_with_its_resource() {
             ),
         );
     }
+}
+
+/// ADS-03, ADS-04: one commit that changes every type goes out in the order of the types, each as soon as those
+/// it needs are acknowledged; what nothing depends on does not wait.
+#[test]
+fn a_change_of_everything_goes_out_in_order() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/c=1 EDS/e=1 LDS/l=1 RDS/r=1 SRDS/s=1 VHDS/r/v=1 SDS/t=1 RTDS/u=1 ECDS/x=1
+        -> ECDS +x
+        <- ECDS x=1
+        -> RTDS +u
+        <- RTDS u=1
+        -> SDS +t
+        <- SDS t=1
+        -> VHDS
+        <- VHDS r/v=1
+        -> SRDS
+        <- SRDS s=1
+        -> RDS +r
+        <- RDS r=1
+        -> LDS
+        <- LDS l=1
+        -> EDS +e
+        <- EDS e=1
+        -> CDS
+        <- CDS c=1
+        ack ECDS
+        ack RTDS
+        ack SDS
+        ack VHDS
+        ack SRDS
+        ack RDS
+        ack LDS
+        ack EDS
+        ack CDS
+        commit CDS/c=2 EDS/e=2 LDS/l=2 RDS/r=2 SRDS/s=2 VHDS/r/v=2 SDS/t=2 RTDS/u=2 ECDS/x=2
+        <- CDS c=2
+        <- EDS e=2
+        <- SDS t=2
+        <- RTDS u=2
+        <- ECDS x=2
+        ack CDS
+        ack EDS
+        <- LDS l=2
+        <- RDS r=2
+        <- SRDS s=2
+        <- VHDS r/v=2
+        ",
+    );
+}
+
+/// ADS-01, DELTA-03, SOTW-12: a nonce answers a response of its own type; that of another type is none.
+#[test]
+fn types_do_not_share_nonces() {
+    for (protocol, plus, e) in [(Sotw, "", "e"), (Delta, "+", "")] {
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit EDS/e=1
+                commit SDS/s=1
+                -> EDS {plus}e
+                <- EDS e=1 v=X @A
+                -> SDS {plus}s
+                <- SDS s=1 @B
+                -> EDS {e} v=X @B
+                status EDS
+                = EDS pending sent=X
+                -> EDS {e} v=X @B nack
+                status EDS
+                = EDS pending sent=X
+                -> EDS {e} v=X @A
+                status EDS
+                = EDS synced sent=X acked=X
+                nack SDS
+                status EDS
+                = EDS synced sent=X acked=X
+                "
+            ),
+        );
+    }
+}
+
+/// CLI-E-22: Envoy sends ACKs that it has queued before new subscriptions; either order is as good.
+#[test]
+fn an_acknowledgement_may_come_before_the_subscription_it_led_to() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> EDS +a
+        <- EDS a=1
+        ack EDS
+        commit CDS/b=1>EDS/b EDS/b=1 RDS/r=b
+        <- CDS b=1
+        ack CDS
+        -> EDS +b
+        <- EDS b=1
+        ack EDS
+        wait 60000
+        ",
+    );
 }

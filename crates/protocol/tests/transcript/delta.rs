@@ -21,6 +21,9 @@ fn a_wildcard_gets_all_and_then_what_changes() {
         commit -CDS/a
         <- CDS -a
         ack CDS
+        commit CDS/b=3
+        <- CDS b=3
+        ack CDS
         ",
     );
 }
@@ -326,22 +329,27 @@ fn later_initial_versions_are_ignored() {
     );
 }
 
-/// DELTA-48: a removal that would break traffic is not announced.
+/// DELTA-48: a removal that would break traffic, or be rejected, is not announced.
 #[test]
 fn extension_and_runtime_removals_are_not_announced() {
-    check(
-        Delta,
-        "ECDS",
-        "
-        commit ECDS/e=1
-        -> ECDS +e
-        <- ECDS e=1
-        ack ECDS
-        commit -ECDS/e
-        commit ECDS/e=2
-        <- ECDS e=2
-        ",
-    );
+    for kind in ["ECDS", "RTDS"] {
+        check(
+            Delta,
+            kind,
+            &format!(
+                "
+                commit {kind}/e=1
+                -> {kind} +e
+                <- {kind} e=1
+                ack {kind}
+                commit -{kind}/e
+                wait 60000
+                commit {kind}/e=2
+                <- {kind} e=2
+                "
+            ),
+        );
+    }
 }
 
 /// DELTA-53, OPS-12: a large state comes in parts, removals with the last.
@@ -493,4 +501,108 @@ fn what_is_listed_in_an_unreadable_version_is_told_too() {
         <- EDS -gone
         ",
     );
+}
+
+/// DELTA-01, DELTA-15, DELTA-16: one request rejects, subscribes and unsubscribes.
+#[test]
+fn a_request_may_do_everything_at_once() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=bad EDS/b=1 EDS/c=1
+        -> EDS +a,b irv=b@held,x@1-00000000
+        <- EDS a=bad b=1 -x v=X @A
+        -> EDS +c -b @A nack
+        <- EDS c=1 v=X @B
+        commit EDS/b=2
+        ack EDS
+        wait 60000
+        commit EDS/a=2
+        <- EDS a=2
+        ",
+    );
+}
+
+/// DELTA-13, DELTA-19: an ACK is for the versions of the response that it names, also when a later one has been
+/// sent.
+#[test]
+fn an_ack_is_for_the_response_that_it_names() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1
+        -> EDS +a
+        <- EDS a=1 v=X @A
+        commit EDS/a=2
+        wait 5000
+        <- EDS a=2 v=Y @B
+        commit EDS/a=3
+        wait 5000
+        <- EDS a=3 v=Z @C
+        -> EDS @B
+        status EDS
+        = EDS pending sent=Z acked=Y
+        -> EDS @A
+        status EDS
+        = EDS pending sent=Z acked=Y
+        -> EDS @C
+        status EDS
+        = EDS synced sent=Z acked=Z
+        ",
+    );
+}
+
+/// DELTA-56, DELTA-70: what is not asked for is not sent; after a reconnect that is what is not asked for again.
+#[test]
+fn what_is_not_asked_for_again_is_not_sent() {
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=1 EDS/c=1
+        -> EDS +a,b
+        <- EDS a=1 b=1
+        ack EDS
+        commit EDS/c=2
+        open EDS
+        -> EDS +a
+        <- EDS a=1
+        ack EDS
+        commit EDS/b=2 EDS/c=3
+        wait 60000
+        ",
+    );
+}
+
+/// SOTW-93, DELTA-53: parts of a state are all of one commit; what is committed meanwhile comes after them.
+#[test]
+fn parts_are_of_one_commit() {
+    let config = Config { response_bytes_target: 200, ..Config::DEFAULTS };
+    for (protocol, names) in [(chancery_protocol::Protocol::Sotw, "a,b,c,d"), (Delta, "+a,b,c,d")] {
+        let script = match protocol {
+            Delta => {
+                "
+                <- EDS a=1 b=1 v=X
+                <- EDS c=1 d=1 v=X
+                commit EDS/a=2 EDS/d=2
+                ack EDS
+                <- EDS a=2 d=2 v=Y
+                "
+            }
+            chancery_protocol::Protocol::Sotw => {
+                "
+                <- EDS a=1 b=1 v=X
+                commit EDS/a=2 EDS/d=2
+                ack EDS
+                <- EDS c=1 d=1 v=X
+                ack EDS
+                <- EDS a=2 d=2 v=Y
+                "
+            }
+        };
+        let opening = format!("commit EDS/a=1 EDS/b=1 EDS/c=1 EDS/d=1\n-> EDS {names}\n");
+        check_with(protocol, "", config.clone(), &(opening + script));
+    }
 }

@@ -585,7 +585,7 @@ fn an_incremental_wildcard_that_gains_a_name_and_ends() {
     );
 }
 
-/// DELTA-24, P-27: the current text's ambiguous case: a name is given up beside a wildcard, and only
+/// DELTA-24, DELTA-37, P-27: the current text's ambiguous case: a name is given up beside a wildcard, and only
 /// the server knows whether the wildcard covers it.
 #[test]
 fn an_unsubscription_that_only_the_server_understands() {

@@ -386,7 +386,7 @@ fn a_stream_for_one_cluster_gets_its_endpoints_alone() {
     );
 }
 
-/// CLI-E-37, SOTW-69, SOTW-80, DELTA-35, DELTA-40: with `initial_fetch_timeout: 0` Envoy waits for ever for its
+/// CLI-E-37, SOTW-69, SOTW-80, DELTA-35, DELTA-40, DELTA-66: with `initial_fetch_timeout: 0` Envoy waits for ever for its
 /// first answers: whatever can be answered is.
 #[test]
 fn a_client_that_would_wait_for_ever_is_answered() {

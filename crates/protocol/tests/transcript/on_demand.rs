@@ -25,19 +25,20 @@ fn an_alias_finds_its_resource() {
     );
 }
 
-/// DELTA-60 to -63, DELTA-66, CLI-E-40, P-50: an unknown virtual host is answered by an alias.
+/// DELTA-60 to -63, DELTA-66, CLI-E-40, P-50: an unknown virtual host is answered by
+/// an alias; a route's name may have slashes.
 #[test]
 fn an_unknown_virtual_host_is_said_by_an_alias() {
     check(
         Delta,
         "VHDS",
         "
-        commit VHDS/r/v=1|r/a.test
+        commit VHDS/team/r/v=1|team/r/a.test
         -> VHDS
-        <- VHDS r/v=1
+        <- VHDS team/r/v=1
         ack VHDS
-        -> VHDS +r/a.test,r/b.test
-        <- VHDS r/v=1 ~r/b.test
+        -> VHDS +team/r/a.test,team/r/b.test
+        <- VHDS team/r/v=1 ~team/r/b.test
         ",
     );
 }

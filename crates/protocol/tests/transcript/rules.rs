@@ -182,6 +182,31 @@ fn an_error_with_code_zero_is_a_rejection() {
     }
 }
 
+/// SOTW-28: of a rejection's text as much is kept as the limit allows, in whole characters.
+#[test]
+fn a_long_rejection_is_cut() {
+    use chancery_protocol::{ErrorDetail, Request, Session, SotwRequest, StreamKind};
+    let config = Config { nack_message_bytes_max: 10, ..Config::DEFAULTS };
+    let kind = StreamKind { protocol: Sotw, type_url: None };
+    let mut session = Session::new(kind, std::sync::Arc::new(config));
+    let view = chancery_view::View::resolve(
+        &chancery_model::State::new(chancery_model::Incarnation(1)),
+        &[],
+    );
+    let mut request = SotwRequest {
+        type_url: chancery_model::types::CLUSTER.to_owned(),
+        ..SotwRequest::default()
+    };
+    session.on_request(Request::Sotw(request.clone()), Some(&view), 1).unwrap();
+    let sent = session.poll(Some(&view), &chancery_view::Differ::new(), 1).unwrap();
+    request.response_nonce = sent.nonce();
+    request.error_detail = Some(ErrorDetail { code: 13, message: "123456789ééé".to_owned() });
+    session.on_request(Request::Sotw(request), Some(&view), 7).unwrap();
+    let nack = session.status()[0].nack.clone().unwrap();
+    assert_eq!((nack.message.as_str(), nack.code, nack.at_ms), ("123456789", 13, 7));
+    assert_eq!(nack.version.to_string(), sent.version().to_string());
+}
+
 /// SVC-04, SVC-15: v2 types are types of their own, under exactly their names: the SDS type of v2 has a
 /// lower-case `auth`.
 #[test]

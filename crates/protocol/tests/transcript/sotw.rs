@@ -124,7 +124,7 @@ fn changes_while_waiting_fold_into_one() {
     );
 }
 
-/// ADS-22, SOTW-31: a client that stays silent is sent the newest state after the timeout.
+/// ADS-22, SOTW-31: a client that stays silent is sent nothing twice, and the newest state after the timeout.
 #[test]
 fn silence_holds_changes_back_for_a_bounded_time() {
     check(
@@ -134,10 +134,14 @@ fn silence_holds_changes_back_for_a_bounded_time() {
         commit EDS/a=1
         -> EDS a
         <- EDS a=1
+        wait 60000
         commit EDS/a=2
+        <- EDS a=2
+        commit EDS/a=3
         wait 4999
         wait 1
-        <- EDS a=2
+        <- EDS a=3
+        wait 60000
         ",
     );
 }
@@ -162,7 +166,23 @@ fn a_stale_nonce_gets_no_response() {
     );
 }
 
-/// SOTW-08, SOTW-37: an empty nonce is a fresh subscription, whenever it comes.
+/// SOTW-08: of several requests before the first response the last one counts.
+#[test]
+fn the_last_of_several_first_requests_counts() {
+    check(
+        Sotw,
+        "",
+        "
+        -> EDS a
+        -> EDS b,a
+        -> EDS c,b
+        commit EDS/a=1 EDS/b=1 EDS/c=1
+        <- EDS b=1 c=1
+        ",
+    );
+}
+
+/// SOTW-37: an empty nonce is a fresh subscription, whenever it comes; it acknowledges nothing.
 #[test]
 fn an_empty_nonce_is_never_stale() {
     check(
@@ -171,11 +191,13 @@ fn an_empty_nonce_is_never_stale() {
         "
         commit EDS/a=1 EDS/b=1 EDS/c=1
         -> EDS a
-        <- EDS a=1
-        -> EDS a,b
-        <- EDS b=1
+        <- EDS a=1 v=X
+        -> EDS a,b v=X @
+        <- EDS b=1 v=X
         -> EDS a,b,c
-        <- EDS c=1
+        <- EDS c=1 v=X
+        status EDS
+        = EDS pending sent=X
         ",
     );
 }
@@ -189,7 +211,14 @@ fn a_nonce_of_another_stream_does_not_matter() {
         "
         commit CDS/a=1
         -> CDS @17 v=old
-        <- CDS a=1
+        <- CDS a=1 v=X
+        status CDS
+        = CDS pending sent=X
+        open
+        -> CDS @1 v=X
+        <- CDS a=1 v=X @A
+        status CDS
+        = CDS pending sent=X
         ",
     );
 }
@@ -229,7 +258,7 @@ fn changes_elsewhere_cause_nothing() {
     );
 }
 
-/// SOTW-13, DELTA-50: other scopes are a change like any other.
+/// DELTA-50: other scopes are a change like any other.
 #[test]
 fn another_list_of_scopes_is_a_change() {
     check(

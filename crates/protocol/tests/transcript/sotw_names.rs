@@ -110,17 +110,24 @@ fn wildcard_and_names_mix() {
     );
 }
 
-/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is no wildcard where the type has none.
+/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is no wildcard where the type has none. In SotW a virtual
+/// host is a resource like any other.
 #[test]
 fn endpoints_have_no_wildcard() {
     check(
         Sotw,
         "",
         "
-        commit EDS/a=1 RDS/r=1 VHDS/v=1
+        commit EDS/a=1 RDS/r=1 VHDS/r/v=1 SDS/s=1 RTDS/t=1 ECDS/e=1
         -> EDS
         -> RDS
         -> VHDS
+        -> SDS
+        -> RTDS
+        -> ECDS
+        -> VHDS *
+        -> VHDS r/v
+        <- VHDS r/v=1
         commit EDS/a=2
         -> EDS a
         <- EDS a=2
@@ -167,7 +174,7 @@ fn a_deleted_child_is_sent_when_it_comes_back() {
     );
 }
 
-/// SOTW-73, P-13: scoped routes are a full state: all that is asked for is in each response.
+/// SOTW-68, SOTW-73, P-13: scoped routes are a full state: all that is asked for is in each response.
 #[test]
 fn scoped_routes_are_sent_in_full() {
     check(
@@ -200,7 +207,7 @@ fn a_missing_runtime_is_not_answered_with_nothing() {
     );
 }
 
-/// SOTW-48, SOTW-74, DELTA-56: what was not asked for is not sent, and nothing twice.
+/// SOTW-48, SOTW-74: what was not asked for is not sent, and nothing twice.
 #[test]
 fn only_what_is_asked_for_is_sent_and_once() {
     check(
@@ -216,7 +223,7 @@ fn only_what_is_asked_for_is_sent_and_once() {
     );
 }
 
-/// SOTW-49, CLI-E-03: many requests, each a superset of the last, or one with all of them.
+/// SOTW-41, SOTW-49, CLI-E-03: many requests, each a superset of the last, or one with all of them.
 #[test]
 fn a_list_may_grow_name_by_name() {
     check(
@@ -234,6 +241,9 @@ fn a_list_may_grow_name_by_name() {
         <- RDS c=1
         ack RDS
         commit RDS/a=2 RDS/b=2 RDS/c=2
+        <- RDS a=2 b=2 c=2
+        open
+        -> RDS a,c,b
         <- RDS a=2 b=2 c=2
         ",
     );

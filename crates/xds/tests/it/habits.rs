@@ -1,6 +1,7 @@
 //! Habits of real clients that only show on a connection, and what of the protocol is not served.
 
 use bytes::Bytes;
+use chancery_model::types;
 use chancery_proto::{
     discovery::{DeltaDiscoveryRequest, DiscoveryRequest},
     node::Node,
@@ -32,6 +33,47 @@ async fn paths_of_other_versions_are_not_served() {
         let method = path.rsplit('/').next().unwrap();
         assert!(refused.message().contains(method), "{path}: {refused}");
     }
+}
+
+/// SVC-01, SVC-03, SVC-05, SVC-07, SVC-17: each method of each service serves its type, whether or not the request names
+/// it, and every response names it, an empty one too.
+#[tokio::test]
+async fn each_method_serves_its_type() {
+    let server = Server::start().await;
+    let mut served = 0;
+    for known in &types::KNOWN {
+        let Some(service) = &known.service else { continue };
+        // The paths are few, and live as long as the test's process.
+        let path = |method: &str| -> &'static str {
+            Box::leak(format!("/{}/{method}", service.name).into_boxed_str())
+        };
+        let mut delta = server.delta(path(service.delta)).await;
+        delta.subscribe("", &["there", "missing"]).await;
+        let absent = delta.next().await;
+        assert_eq!(absent.type_url, known.url);
+        delta.ack(&absent).await;
+        let mut sotw = match service.sotw {
+            Some(method) => Some(server.sotw(path(method)).await),
+            None => None,
+        };
+        if let Some(sotw) = &mut sotw {
+            sotw.subscribe(known.url, &["there", "missing"]).await;
+            if known.full_state {
+                let empty = sotw.next().await;
+                assert_eq!((empty.type_url.as_str(), empty.resources.len()), (known.url, 0));
+                sotw.ack(&empty, &["there", "missing"]).await;
+            }
+        }
+        server.put(known.url, &[("there", "body")]);
+        let response = delta.next().await;
+        assert_eq!((response.type_url.as_str(), names(&response)), (known.url, vec!["there"]));
+        if let Some(sotw) = &mut sotw {
+            let response = sotw.next().await;
+            assert_eq!((response.type_url.as_str(), bodies(&response)), (known.url, vec!["body"]));
+        }
+        served += 1;
+    }
+    assert_eq!(served, 10);
 }
 
 /// SVC-13, SVC-15, SVC-17: on a path of v3 the reply is v3's, whatever type was asked for; a type of v2 has only
