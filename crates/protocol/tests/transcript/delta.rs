@@ -325,6 +325,22 @@ fn later_initial_versions_are_ignored() {
         <- CDS a=1
         ack CDS
         -> CDS irv=x@1-00000000
+        commit CDS/a=2
+        <- CDS a=2
+        ",
+    );
+    check(
+        Delta,
+        "EDS",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS +a
+        <- EDS a=1
+        ack EDS
+        -> EDS irv=b@held
+        commit EDS/b=2
+        -> EDS +a irv=a@held,x@1-00000000
+        <- EDS a=1
         ",
     );
 }

@@ -166,6 +166,32 @@ fn a_stale_nonce_gets_no_response() {
     );
 }
 
+/// SOTW-34, SOTW-35: a client whose requests are always late, because the type is busy, gets what they ask for all the
+/// same, and nothing more of what they give up.
+#[test]
+fn names_of_stale_requests_are_taken() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a
+        <- EDS a=1 @A
+        commit EDS/a=2
+        wait 5000
+        <- EDS a=2 @B
+        -> EDS a,b @A
+        wait 4999
+        wait 1
+        <- EDS b=1 @C
+        -> EDS b @B
+        commit EDS/a=3 EDS/b=2
+        wait 5000
+        <- EDS b=2
+        ",
+    );
+}
+
 /// SOTW-08: of several requests before the first response the last one counts.
 #[test]
 fn the_last_of_several_first_requests_counts() {
