@@ -80,7 +80,7 @@ async fn one_of_several_deletes_that_is_not_there_keeps_all() {
     server.stop().await;
 }
 
-/// SVC-27: health and reflection are on the admin port, and the health of `xds` follows readiness.
+/// SVC-27: health is on the admin port, and the health of `xds` follows readiness.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_follows_readiness() {
     let server = Server::start().await;
@@ -104,6 +104,7 @@ async fn health_follows_readiness() {
     server.stop().await;
 }
 
+/// SVC-27: reflection is on the admin port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reflection_lists_the_services() {
     let server = Server::start().await;

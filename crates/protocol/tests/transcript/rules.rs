@@ -158,6 +158,18 @@ fn a_request_that_breaks_a_rule_ends_its_stream() {
             ),
         );
     }
+    let (cds, eds) = (chancery_model::types::CLUSTER, chancery_model::types::ENDPOINT);
+    check(
+        Delta,
+        "CDS",
+        &format!(
+            "
+            -> EDS +a
+            ! type_url is \"{eds}\", but this method serves only \"{cds}\"
+            commit CDS/a=1
+            "
+        ),
+    );
 }
 
 /// SOTW-20: the presence of an error makes a NACK, whatever its code.

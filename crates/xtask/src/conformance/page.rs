@@ -26,7 +26,8 @@ both. IDs and levels are those of the project's xDS requirements.
 - **reason**: no test; what is said in its place. A MUST has a reason only where it is not built yet, or where it is
   about the inside of a client.
 
-What each test shows is in the [second part](#what-the-tests-show). Run one with `cargo xtask test -p <crate> <name>`.
+What each test shows is in the [second part](#what-the-tests-show). Names begin with the crate: run one with
+`cargo xtask test -p chancery-<crate> <name>`.
 ";
 
 /// The whole page, families and IDs in order.
