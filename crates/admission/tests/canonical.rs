@@ -109,8 +109,8 @@ fn shuffled(json: &Json, rng: &mut Rng) -> String {
     }
 }
 
-/// SVC-22, SVC-25: a resource is published under the name that its type has for it: an assignment under its cluster's
-/// name, an extension under its filter's.
+/// SVC-22, SVC-25: a resource is published under the name that its type has for it: an assignment under
+/// its cluster's name, an extension under its filter's.
 #[test]
 fn a_resource_has_the_name_that_clients_ask_for() {
     for known in &types::KNOWN {

@@ -98,8 +98,9 @@ fn a_delta_response_reads_as_one() {
     assert_eq!((any.type_url.as_str(), &any.value[..]), (types::CLUSTER, &b"one"[..]));
 }
 
-/// SOTW-14, SOTW-15, DELTA-51, CLI-E-44: the same history gives the same versions, of the type and of the resource;
-/// another life of the cluster gives other ones of the type, and other content other ones of both.
+/// SOTW-14, SOTW-15, DELTA-51, CLI-E-44: the same history gives the same versions, of the type and of
+/// the resource; another life of the cluster gives other ones of the type, and other content other ones
+/// of both.
 #[test]
 fn versions_follow_from_history_and_content() {
     let versions = |incarnation, bodies: &[&'static str]| {
@@ -127,8 +128,8 @@ fn versions_follow_from_history_and_content() {
     assert_ne!(versions(7, &["a", "c"]).1, of_resource, "the same revision, other content");
 }
 
-/// DELTA-73, DELTA-42, DELTA-41: a removal is a name in `removed_resources`; nothing is sent with constraints, so
-/// nothing is removed by them.
+/// DELTA-73, DELTA-42, DELTA-41: a removal is a name in `removed_resources`; nothing is sent with
+/// constraints, so nothing is removed by them.
 #[test]
 fn a_removal_is_a_name() {
     let type_url = types::CLUSTER.to_owned();
@@ -145,8 +146,8 @@ fn a_removal_is_a_name() {
     assert!(read.resources.is_empty());
 }
 
-/// Design 4.4: large resources are passed on by reference, small ones are copied together, and both give
-/// the same message.
+/// Design 4.4: large resources are passed on by reference, small ones are copied together, and both
+/// give the same message.
 #[test]
 fn large_resources_are_shared_and_small_ones_put_together() {
     let sizes = [10, 5_000, 4_000, 20, 70_000, 3_000, 3_000, 3_000, 3_000, 3_000, 3_000, 1];

@@ -116,7 +116,8 @@ fn a_closed_stream_leaves_nothing() {
     assert!(desk.shard.sessions.is_empty());
 }
 
-/// OPS-05, SOTW-71: no assignment is not an empty view, which would delete all that the client has. The node is answered when one comes to hold.
+/// OPS-05, SOTW-71: no assignment is not an empty view, which would delete all that the client has. The
+/// node is answered when one comes to hold.
 #[test]
 fn a_node_without_assignment_is_told_nothing_until_it_has_one() {
     let mut desk = Desk::new();

@@ -41,8 +41,8 @@ fn make_before_break_for_envoy_in_delta() {
     );
 }
 
-/// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW: a full state that still has the old cluster comes
-/// in between, under a version of its own.
+/// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW: a full state that still has the old cluster
+/// comes in between, under a version of its own.
 #[test]
 fn make_before_break_for_envoy_in_sotw() {
     check(
@@ -78,8 +78,8 @@ fn make_before_break_for_envoy_in_sotw() {
     );
 }
 
-/// ADS-08, CLI-G-01, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route and drops the
-/// old one itself.
+/// ADS-08, CLI-G-01, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route and
+/// drops the old one itself.
 #[test]
 fn make_before_break_for_grpc() {
     check(
@@ -487,8 +487,8 @@ fn a_rejection_ends_with_its_resource() {
     }
 }
 
-/// ADS-03, ADS-04: one commit that changes every type goes out in the order of the types, each as soon as those
-/// it needs are acknowledged; what nothing depends on does not wait.
+/// ADS-03, ADS-04: one commit that changes every type goes out in the order of the types, each as soon
+/// as those it needs are acknowledged; what nothing depends on does not wait.
 #[test]
 fn a_change_of_everything_goes_out_in_order() {
     check(

@@ -94,8 +94,8 @@ fn a_part_may_be_rejected_after_a_later_one_was_acknowledged() {
     );
 }
 
-/// ADS-11, ADS-14, ADS-15, CLI-E-12, CLI-E-26, CLI-E-36, P-40, P-53: a changed cluster's endpoints are sent
-/// again, and no others: Envoy skips a cluster that is as it was.
+/// ADS-11, ADS-14, ADS-15, CLI-E-12, CLI-E-26, CLI-E-36, P-40, P-53: a changed cluster's endpoints are
+/// sent again, and no others: Envoy skips a cluster that is as it was.
 #[test]
 fn a_changed_cluster_gets_its_endpoints_again() {
     for protocol in [Sotw, Delta] {
@@ -239,8 +239,8 @@ fn routes_asked_for_again_are_answered() {
     );
 }
 
-/// ADS-03, ADS-05: endpoints do not overtake a change of their cluster in the same commit; the ACK of an
-/// earlier cluster, which Envoy holds back for its endpoints, is not waited for.
+/// ADS-03, ADS-05: endpoints do not overtake a change of their cluster in the same commit; the ACK of
+/// an earlier cluster, which Envoy holds back for its endpoints, is not waited for.
 #[test]
 fn endpoints_do_not_overtake_their_cluster() {
     check(
@@ -266,7 +266,8 @@ fn endpoints_do_not_overtake_their_cluster() {
     );
 }
 
-/// ADS-01, ADS-16, ADS-23, DELTA-03, SOTW-12, SOTW-106, P-43: any order of types, each with its own state.
+/// ADS-01, ADS-16, ADS-23, DELTA-03, SOTW-12, SOTW-106, P-43: any order of types, each with its own
+/// state.
 #[test]
 fn children_can_be_asked_for_first() {
     check(

@@ -4,7 +4,8 @@ use chancery_protocol::{Config, Protocol::Delta};
 
 use crate::{check, world::check_with};
 
-/// DELTA-10, DELTA-31, DELTA-42, DELTA-44, DELTA-51, DELTA-52, CLI-E-20: a legacy wildcard gets all, then what changes.
+/// DELTA-10, DELTA-31, DELTA-42, DELTA-44, DELTA-51, DELTA-52, CLI-E-20: a legacy wildcard gets all,
+/// then what changes.
 #[test]
 fn a_wildcard_gets_all_and_then_what_changes() {
     check(
@@ -249,7 +250,8 @@ fn endpoints_have_no_wildcard() {
     );
 }
 
-/// DELTA-45, DELTA-46, DELTA-58, DELTA-59, DELTA-70, P-22: a resume sends what differs and takes away what is gone.
+/// DELTA-45, DELTA-46, DELTA-58, DELTA-59, DELTA-70, P-22: a resume sends what differs and takes away
+/// what is gone.
 #[test]
 fn a_resume_sends_only_what_differs() {
     check(
@@ -444,7 +446,8 @@ fn a_nonce_of_another_stream_does_not_matter() {
     );
 }
 
-/// DELTA-26, DELTA-04: later empty lists change nothing, and what another stream said is not known here.
+/// DELTA-26, DELTA-04: later empty lists change nothing, and what another stream said is not known
+/// here.
 #[test]
 fn empty_lists_change_nothing() {
     check(
@@ -462,7 +465,8 @@ fn empty_lists_change_nothing() {
     );
 }
 
-/// DELTA-41, DELTA-43, P-23, P-26: absence is a removed name, never an empty resource, and no unsubscription.
+/// DELTA-41, DELTA-43, P-23, P-26: absence is a removed name, never an empty resource, and no
+/// unsubscription.
 #[test]
 fn a_removed_name_stays_subscribed() {
     check(
@@ -540,8 +544,8 @@ fn a_request_may_do_everything_at_once() {
     );
 }
 
-/// DELTA-13, DELTA-19: an ACK is for the versions of the response that it names, also when a later one has been
-/// sent.
+/// DELTA-13, DELTA-19: an ACK is for the versions of the response that it names, also when a later one
+/// has been sent.
 #[test]
 fn an_ack_is_for_the_response_that_it_names() {
     check(
@@ -570,7 +574,8 @@ fn an_ack_is_for_the_response_that_it_names() {
     );
 }
 
-/// DELTA-56, DELTA-70: what is not asked for is not sent; after a reconnect that is what is not asked for again.
+/// DELTA-56, DELTA-70: what is not asked for is not sent; after a reconnect that is what is not asked
+/// for again.
 #[test]
 fn what_is_not_asked_for_again_is_not_sent() {
     check(
@@ -592,7 +597,8 @@ fn what_is_not_asked_for_again_is_not_sent() {
     );
 }
 
-/// SOTW-93, DELTA-53: parts of a state are all of one commit; what is committed meanwhile comes after them.
+/// SOTW-93, DELTA-53: parts of a state are all of one commit; what is committed meanwhile comes after
+/// them.
 #[test]
 fn parts_are_of_one_commit() {
     let config = Config { response_bytes_target: 200, ..Config::DEFAULTS };

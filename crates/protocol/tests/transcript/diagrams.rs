@@ -300,9 +300,9 @@ fn an_incremental_session() {
     );
 }
 
-/// DELTA-04, DELTA-58, DELTA-70, C14: figure "Incremental reconnect example" (incremental-reconnect,
-/// 2018 and 2020): what the client still has is not sent again, and what it was sent on the earlier
-/// stream is forgotten.
+/// DELTA-04, DELTA-58, DELTA-70, DELTA-72, C14: figure "Incremental reconnect example"
+/// (incremental-reconnect, 2018 and 2020): what the client still has is not sent again, and what it was
+/// sent on the earlier stream is forgotten.
 #[test]
 fn an_incremental_reconnect() {
     check(
@@ -585,8 +585,8 @@ fn an_incremental_wildcard_that_gains_a_name_and_ends() {
     );
 }
 
-/// DELTA-24, DELTA-37, P-27: the current text's ambiguous case: a name is given up beside a wildcard, and only
-/// the server knows whether the wildcard covers it.
+/// DELTA-24, DELTA-37, P-27: the current text's ambiguous case: a name is given up beside a wildcard,
+/// and only the server knows whether the wildcard covers it.
 #[test]
 fn an_unsubscription_that_only_the_server_understands() {
     check(

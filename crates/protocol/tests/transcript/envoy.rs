@@ -4,8 +4,9 @@ use chancery_protocol::Protocol::{Delta, Sotw};
 
 use crate::check;
 
-/// CLI-E-38: Envoy's start: runtime, clusters with their endpoints, then listeners with what they need,
-/// each asked for when it is its turn; the server waits for none that has not been asked for.
+/// CLI-E-01, CLI-E-38: Envoy's start: runtime, clusters with their endpoints, then listeners with what
+/// they need, each asked for when it is its turn; the server waits for none that has not been asked
+/// for.
 #[test]
 fn a_start_asks_for_one_type_after_the_other() {
     for (protocol, plus) in [(Sotw, ""), (Delta, "+")] {
@@ -46,8 +47,8 @@ fn a_start_asks_for_one_type_after_the_other() {
     }
 }
 
-/// CLI-E-06, SOTW-29: Envoy acknowledges clusters before they work. Routes to a new cluster wait for its
-/// endpoints to be acknowledged too, and the old cluster's removal for the routes.
+/// CLI-E-06, SOTW-29: Envoy acknowledges clusters before they work. Routes to a new cluster wait for
+/// its endpoints to be acknowledged too, and the old cluster's removal for the routes.
 #[test]
 fn an_acknowledged_cluster_is_not_taken_for_a_working_one() {
     check(
@@ -80,8 +81,8 @@ fn an_acknowledged_cluster_is_not_taken_for_a_working_one() {
     );
 }
 
-/// CLI-E-07, SOTW-21, SOTW-28: a NACK has code 13, keeps the version of before, and its error is in that
-/// request alone: the next one is an ordinary request.
+/// CLI-E-07, SOTW-21, SOTW-28: a NACK has code 13, keeps the version of before, and its error is in
+/// that request alone: the next one is an ordinary request.
 #[test]
 fn a_rejection_keeps_the_version_and_says_why_once() {
     check(
@@ -131,8 +132,8 @@ fn a_type_that_was_never_asked_for_is_not_sent() {
     }
 }
 
-/// CLI-E-08, CLI-E-09, ADS-22: Envoy lost its last watch of a type while a response was under way: there is
-/// no answer to it, ever. Nothing else waits, and the type goes on when it is wanted again.
+/// CLI-E-08, CLI-E-09, ADS-22: Envoy lost its last watch of a type while a response was under way:
+/// there is no answer to it, ever. Nothing else waits, and the type goes on when it is wanted again.
 #[test]
 fn a_response_that_nobody_waits_for_any_more_blocks_nothing() {
     check(
@@ -160,7 +161,7 @@ fn a_response_that_nobody_waits_for_any_more_blocks_nothing() {
     );
 }
 
-/// CLI-E-10, CLI-E-13, CLI-E-30, SOTW-66, SOTW-100: Envoy's reconnects: versions kept, nonces gone, types in
+/// CLI-E-10, CLI-E-13, SOTW-66, SOTW-100: Envoy's reconnects: versions kept, nonces gone, types in
 /// the order of their first use, again and again; each stream is served in full.
 #[test]
 fn every_reconnect_is_served_in_full() {
@@ -194,8 +195,8 @@ fn every_reconnect_is_served_in_full() {
     check(Sotw, "", &script);
 }
 
-/// CLI-E-14: Envoy may hold its requests and ACKs back to keep to a rate; late ones are taken for what they
-/// answer.
+/// CLI-E-14: Envoy may hold its requests and ACKs back to keep to a rate; late ones are taken for what
+/// they answer.
 #[test]
 fn late_answers_are_taken_for_what_they_answer() {
     check(
@@ -222,8 +223,8 @@ fn late_answers_are_taken_for_what_they_answer() {
     );
 }
 
-/// CLI-E-15, SOTW-23: Envoy may reject what looks fine, for reasons of its build; it is not sent again, and
-/// other types go on.
+/// CLI-E-15, SOTW-23: Envoy may reject what looks fine, for reasons of its build; it is not sent again,
+/// and other types go on.
 #[test]
 fn a_rejection_for_reasons_of_its_own_stops_nothing_else() {
     for (protocol, name) in [(Sotw, "e"), (Delta, "+e")] {
@@ -252,9 +253,9 @@ fn a_rejection_for_reasons_of_its_own_stops_nothing_else() {
     }
 }
 
-/// CLI-E-30, CLI-E-31, SOTW-30, DELTA-17: of a rejected response Envoy applies what is good, and says which
-/// was bad in its text only. The server reads no text: nothing of the response is sent again, and what
-/// changes is.
+/// CLI-E-30, CLI-E-31, SOTW-30, DELTA-17: of a rejected response Envoy applies what is good, and says
+/// which was bad in its text only. The server reads no text: nothing of the response is sent again, and
+/// what changes is.
 #[test]
 fn nobody_reads_which_resource_was_bad() {
     for kind in ["CDS", "LDS"] {
@@ -312,8 +313,8 @@ fn nobody_reads_which_resource_was_bad() {
     );
 }
 
-/// CLI-E-24, DELTA-47: Envoy rejects a response with a name twice; names, aliases and a wildcard that all
-/// mean one resource bring it once.
+/// CLI-E-24, DELTA-47: Envoy rejects a response with a name twice; names, aliases and a wildcard that
+/// all mean one resource bring it once.
 #[test]
 fn a_resource_that_is_asked_for_in_every_way_comes_once() {
     check(
@@ -338,8 +339,8 @@ fn a_resource_that_is_asked_for_in_every_way_comes_once() {
     );
 }
 
-/// CLI-E-25, DELTA-40: a cluster without endpoints finishes its warming when they are told to be absent, at
-/// once; they come when there are some.
+/// CLI-E-25, DELTA-40: a cluster without endpoints finishes its warming when they are told to be
+/// absent, at once; they come when there are some.
 #[test]
 fn a_cluster_without_endpoints_is_told_so_at_once() {
     check(
@@ -365,8 +366,8 @@ fn a_cluster_without_endpoints_is_told_so_at_once() {
     );
 }
 
-/// CLI-E-11, CLI-E-32, SVC-22, SOTW-48: an EDS watch takes exactly the assignment of its name: a stream for one
-/// cluster gets that one, whatever else there is and changes.
+/// CLI-E-11, CLI-E-32, SVC-22, SOTW-48: an EDS watch takes exactly the assignment of its name: a stream
+/// for one cluster gets that one, whatever else there is and changes.
 #[test]
 fn a_stream_for_one_cluster_gets_its_endpoints_alone() {
     check(
@@ -386,8 +387,8 @@ fn a_stream_for_one_cluster_gets_its_endpoints_alone() {
     );
 }
 
-/// CLI-E-37, SOTW-69, SOTW-80, DELTA-35, DELTA-40, DELTA-66: with `initial_fetch_timeout: 0` Envoy waits for ever for its
-/// first answers: whatever can be answered is.
+/// CLI-E-37, SOTW-69, SOTW-80, DELTA-35, DELTA-40, DELTA-66: with `initial_fetch_timeout: 0` Envoy
+/// waits for ever for its first answers: whatever can be answered is.
 #[test]
 fn a_client_that_would_wait_for_ever_is_answered() {
     for protocol in [Sotw, Delta] {
@@ -403,8 +404,9 @@ fn a_client_that_would_wait_for_ever_is_answered() {
     check(Delta, "", "\n-> VHDS +r/x\n<- VHDS ~r/x\n");
 }
 
-/// CLI-E-44, CLI-G-30, SOTW-15, SOTW-105, DELTA-59: a client that comes from another server, or another life of
-/// this one, has versions that mean nothing here: everything is sent, and what is not here is taken away.
+/// CLI-E-44, CLI-G-30, SOTW-15, SOTW-105, DELTA-59: a client that comes from another server, or another
+/// life of this one, has versions that mean nothing here: everything is sent, and what is not here is
+/// taken away.
 #[test]
 fn versions_of_another_server_mean_nothing() {
     check(
@@ -433,8 +435,9 @@ fn versions_of_another_server_mean_nothing() {
     );
 }
 
-/// CLI-E-46, ADS-21: with `validate_clusters` a route to a cluster that is not there is rejected: a route comes
-/// after its cluster and the endpoints were acknowledged, and a rejected one is not tried again.
+/// CLI-E-46, ADS-21: with `validate_clusters` a route to a cluster that is not there is rejected: a
+/// route comes after its cluster and the endpoints were acknowledged, and a rejected one is not tried
+/// again.
 #[test]
 fn a_route_finds_its_cluster_when_it_comes() {
     check(
@@ -473,8 +476,8 @@ fn a_route_finds_its_cluster_when_it_comes() {
     );
 }
 
-/// ADS-25, ADS-14: an endpoint change touches no cluster; cluster changes that come while one is under way are
-/// one response.
+/// ADS-25, ADS-14: an endpoint change touches no cluster; cluster changes that come while one is under
+/// way are one response.
 #[test]
 fn endpoints_change_without_their_cluster_and_clusters_change_together() {
     for protocol in [Sotw, Delta] {

@@ -7,8 +7,8 @@ use chancery_protocol::{
 
 use crate::{check, world::check_with};
 
-/// CLI-G-02, CLI-G-17, CLI-G-27, SOTW-79: a channel's start: everything by name, one level after the other. A
-/// leaf that is missing is not announced by an empty response, and comes when it is there.
+/// CLI-G-02, CLI-G-17, CLI-G-27, SOTW-79: a channel's start: everything by name, one level after the
+/// other. A leaf that is missing is not announced by an empty response, and comes when it is there.
 #[test]
 fn a_channel_asks_for_its_tree_by_name() {
     check(
@@ -76,8 +76,8 @@ fn names_are_exact() {
     );
 }
 
-/// CLI-G-06, SOTW-33: one request for each watch, in any order of names; lists shrink and grow again with one
-/// nonce, because an ACK overtakes queued subscriptions. Each is taken in its turn.
+/// CLI-G-06, SOTW-33: one request for each watch, in any order of names; lists shrink and grow again
+/// with one nonce, because an ACK overtakes queued subscriptions. Each is taken in its turn.
 #[test]
 fn lists_shrink_and_grow_with_one_nonce() {
     check(
@@ -103,8 +103,8 @@ fn lists_shrink_and_grow_with_one_nonce() {
     );
 }
 
-/// CLI-G-08, SOTW-16, SOTW-100: a reconnect: versions kept, no nonces, the types in any order, and those without
-/// names left out.
+/// CLI-G-08, SOTW-16, SOTW-100: a reconnect: versions kept, no nonces, the types in any order, and
+/// those without names left out.
 #[test]
 fn a_reconnect_asks_in_any_order() {
     check(
@@ -138,8 +138,8 @@ fn a_reconnect_asks_in_any_order() {
     );
 }
 
-/// CLI-G-10, SOTW-78: a client gives up on a name after 15 seconds: what exists is sent at once, also while
-/// everything else waits for an answer.
+/// CLI-G-10, SOTW-78: a client gives up on a name after 15 seconds: what exists is sent at once, also
+/// while everything else waits for an answer.
 #[test]
 fn what_exists_never_waits_for_long() {
     check(
@@ -161,8 +161,8 @@ fn what_exists_never_waits_for_long() {
     );
 }
 
-/// CLI-G-11, CLI-G-12, CLI-E-07: a NACK has code 3 and the older version; its error is in that request only.
-/// The good resources of the response are in use and are not sent again.
+/// CLI-G-11, CLI-G-12, CLI-E-07: a NACK has code 3 and the older version; its error is in that request
+/// only. The good resources of the response are in use and are not sent again.
 #[test]
 fn a_rejection_has_code_three_and_the_older_version() {
     check(
@@ -189,8 +189,9 @@ fn a_rejection_has_code_three_and_the_older_version() {
     );
 }
 
-/// CLI-G-07, CLI-G-13: the last watch of a type ends while a response is under way: it is neither acknowledged nor
-/// rejected, and the type is not asked for again for a while. Nothing else waits for it.
+/// CLI-G-07, CLI-G-13: the last watch of a type ends while a response is under way: it is neither
+/// acknowledged nor rejected, and the type is not asked for again for a while. Nothing else waits for
+/// it.
 #[test]
 fn a_type_that_is_given_up_is_not_waited_for() {
     check(
@@ -215,7 +216,8 @@ fn a_type_that_is_given_up_is_not_waited_for() {
     );
 }
 
-/// CLI-G-14, SOTW-36, SOTW-112: a slow application reads and answers late; what happened meanwhile is one response.
+/// CLI-G-14, SOTW-36, SOTW-112: a slow application reads and answers late; what happened meanwhile is
+/// one response.
 #[test]
 fn a_slow_reader_gets_one_response_for_all_it_missed() {
     let mut script = "
@@ -236,8 +238,8 @@ fn a_slow_reader_gets_one_response_for_all_it_missed() {
     check(Sotw, "", &script);
 }
 
-/// CLI-G-22, SOTW-75: a gRPC client takes 4 MiB unless it is told otherwise: endpoints and routes come in parts well
-/// below that; clusters and listeners can not be cut.
+/// CLI-G-22, SOTW-75: a gRPC client takes 4 MiB unless it is told otherwise: endpoints and routes come
+/// in parts well below that; clusters and listeners can not be cut.
 #[test]
 fn responses_for_grpc_stay_below_its_limit() {
     const { assert!(Config::DEFAULTS.response_bytes_target < 4 << 20) };
@@ -267,8 +269,8 @@ fn responses_for_grpc_stay_below_its_limit() {
     );
 }
 
-/// CLI-G-25, ADS-02: a stream for each channel, all of one node: each has its own names, nonces and answers, and the
-/// end of one is nothing to the others.
+/// CLI-G-25, ADS-02: a stream for each channel, all of one node: each has its own names, nonces and
+/// answers, and the end of one is nothing to the others.
 #[test]
 fn one_node_has_many_streams() {
     check(
@@ -323,8 +325,8 @@ fn a_collection_of_endpoints_is_served_by_name() {
     );
 }
 
-/// CLI-G-30, CLI-G-16, ADS-02: a client that moved away and comes back, with all it had, while its old stream has not
-/// ended yet. Both are served.
+/// CLI-G-30, CLI-G-16, ADS-02: a client that moved away and comes back, with all it had, while its old
+/// stream has not ended yet. Both are served.
 #[test]
 fn a_client_that_comes_back_is_served_beside_its_old_stream() {
     for (protocol, ask) in [(Sotw, "-> CDS c v=X"), (Delta, "-> CDS +c irv=c@held")] {

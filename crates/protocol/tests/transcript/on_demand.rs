@@ -43,8 +43,8 @@ fn an_unknown_virtual_host_is_said_by_an_alias() {
     );
 }
 
-/// DELTA-68, CLI-E-40, P-52: a cluster asked for on demand is answered at once, also if there is none, and stays
-/// subscribed.
+/// DELTA-68, CLI-E-40, P-52: a cluster asked for on demand is answered at once, also if there is none,
+/// and stays subscribed.
 #[test]
 fn a_cluster_on_demand_is_answered_at_once() {
     check(
@@ -110,8 +110,9 @@ fn a_removal_names_the_resource_itself() {
     );
 }
 
-/// DELTA-42, DELTA-63: a virtual host that is gone, and is asked for before that was announced, is both: what was
-/// asked for does not exist, which Envoy takes for no removal, and then what it holds is removed.
+/// DELTA-42, DELTA-63: a virtual host that is gone, and is asked for before that was announced, is
+/// both: what was asked for does not exist, which Envoy takes for no removal, and then what it holds is
+/// removed.
 #[test]
 fn a_virtual_host_that_is_held_and_gone_is_also_removed() {
     for (opening, again, absent) in [
@@ -158,7 +159,8 @@ fn a_virtual_host_that_is_only_listed_and_gone_is_removed() {
     );
 }
 
-/// DELTA-42, DELTA-47: the same, but it comes back, or is asked for by its other name, before the removal was sent.
+/// DELTA-42, DELTA-47: the same, but it comes back, or is asked for by its other name, before the
+/// removal was sent.
 #[test]
 fn a_virtual_host_that_comes_back_in_time_is_not_removed() {
     check(

@@ -7,8 +7,8 @@ use chancery_protocol::{
 
 use crate::{check, world::check_with};
 
-/// SOTW-16, SOTW-11: nonces and versions are compared for being equal and nothing else: one that looks like
-/// ours, or like a number, is neither.
+/// SOTW-16, SOTW-11: nonces and versions are compared for being equal and nothing else: one that looks
+/// like ours, or like a number, is neither.
 #[test]
 fn a_nonce_that_only_looks_like_ours_answers_nothing() {
     let likes = ["01", "+1", "1.0", "0x1", "0", "-1", "18446744073709551617", "2", "\u{661}"];
@@ -40,7 +40,8 @@ fn a_nonce_that_only_looks_like_ours_answers_nothing() {
     }
 }
 
-/// SOTW-25, SOTW-38: an ACK or a NACK is answered only if it changed the subscription, or something newer waits.
+/// SOTW-25, SOTW-38: an ACK or a NACK is answered only if it changed the subscription, or something
+/// newer waits.
 #[test]
 fn an_answer_is_answered_only_for_a_reason() {
     for verdict in ["", "nack"] {
@@ -68,8 +69,8 @@ fn an_answer_is_answered_only_for_a_reason() {
     }
 }
 
-/// SOTW-51, DELTA-40: what a node's scopes do not have is as if it did not exist, whoever else has it; the
-/// stream goes on.
+/// SOTW-51, DELTA-40: what a node's scopes do not have is as if it did not exist, whoever else has it;
+/// the stream goes on.
 #[test]
 fn what_a_node_may_not_see_does_not_exist_for_it() {
     check(
@@ -288,7 +289,8 @@ fn a_secret_is_kept_until_nothing_refers_to_it() {
     );
 }
 
-/// DELTA-65: Envoy drops its virtual hosts when the route's `vhds` changes, and asks for them again: all are sent.
+/// DELTA-65: Envoy drops its virtual hosts when the route's `vhds` changes, and asks for them again:
+/// all are sent.
 #[test]
 fn virtual_hosts_that_are_asked_for_again_are_sent_again() {
     check(
@@ -315,7 +317,8 @@ fn virtual_hosts_that_are_asked_for_again_are_sent_again() {
     );
 }
 
-/// DELTA-69: nothing is sent because time passes: no heartbeats, for virtual hosts as for any other type.
+/// DELTA-69: nothing is sent because time passes: no heartbeats, for virtual hosts as for any other
+/// type.
 #[test]
 fn time_alone_sends_nothing() {
     check(

@@ -4,7 +4,8 @@ use chancery_protocol::Protocol::Sotw;
 
 use crate::check;
 
-/// SOTW-01, SOTW-10, SOTW-61, SOTW-69 to -71, SOTW-84, CLI-E-01: an empty list opens a wildcard, answered in full.
+/// SOTW-01, SOTW-10, SOTW-61, SOTW-69 to -71, SOTW-84, CLI-E-01: an empty list opens a wildcard,
+/// answered in full.
 #[test]
 fn a_wildcard_is_answered_with_all_and_again_with_all() {
     check(
@@ -124,7 +125,8 @@ fn changes_while_waiting_fold_into_one() {
     );
 }
 
-/// ADS-22, SOTW-31: a client that stays silent is sent nothing twice, and the newest state after the timeout.
+/// ADS-22, SOTW-31: a client that stays silent is sent nothing twice, and the newest state after the
+/// timeout.
 #[test]
 fn silence_holds_changes_back_for_a_bounded_time() {
     check(
@@ -166,8 +168,8 @@ fn a_stale_nonce_gets_no_response() {
     );
 }
 
-/// SOTW-34, SOTW-35: a client whose requests are always late, because the type is busy, gets what they ask for all the
-/// same, and nothing more of what they give up.
+/// SOTW-34, SOTW-35: a client whose requests are always late, because the type is busy, gets what they
+/// ask for all the same, and nothing more of what they give up.
 #[test]
 fn names_of_stale_requests_are_taken() {
     check(
@@ -249,7 +251,8 @@ fn a_nonce_of_another_stream_does_not_matter() {
     );
 }
 
-/// SOTW-38, SOTW-50, CLI-E-04: a request that says nothing new gets nothing, whatever the order of its names.
+/// SOTW-38, SOTW-50, CLI-E-04: a request that says nothing new gets nothing, whatever the order of its
+/// names.
 #[test]
 fn a_repeated_request_is_silent() {
     check(

@@ -110,8 +110,8 @@ fn wildcard_and_names_mix() {
     );
 }
 
-/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is no wildcard where the type has none. In SotW a virtual
-/// host is a resource like any other.
+/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is no wildcard where the type has none. In SotW
+/// a virtual host is a resource like any other.
 #[test]
 fn endpoints_have_no_wildcard() {
     check(
@@ -135,7 +135,8 @@ fn endpoints_have_no_wildcard() {
     );
 }
 
-/// SOTW-77 to -81, SOTW-07, SOTW-72, CLI-G-27: what does not exist comes when it does; clusters and listeners are answered.
+/// SOTW-77 to -81, SOTW-07, SOTW-72, CLI-G-27: what does not exist comes when it does; clusters and
+/// listeners are answered.
 #[test]
 fn a_missing_name_is_remembered() {
     check(

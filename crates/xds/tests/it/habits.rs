@@ -11,8 +11,8 @@ use tonic::Code;
 
 use crate::support::*;
 
-/// SVC-03, SVC-12, SVC-13, SVC-26, CLI-G-26: the path decides. Services of v2, the methods' names of 2018 and
-/// the documents' misspelling are not served and say so, whatever type is asked for.
+/// SVC-03, SVC-12, SVC-13, SVC-26, CLI-G-26: the path decides. Services of v2, the methods' names of
+/// 2018 and the documents' misspelling are not served and say so, whatever type is asked for.
 #[tokio::test]
 async fn paths_of_other_versions_are_not_served() {
     let server = Server::start().await;
@@ -35,8 +35,8 @@ async fn paths_of_other_versions_are_not_served() {
     }
 }
 
-/// SVC-01, SVC-03, SVC-05, SVC-07, SVC-17: each method of each service serves its type, whether or not the request names
-/// it, and every response names it, an empty one too.
+/// SVC-01, SVC-03, SVC-05, SVC-07, SVC-17: each method of each service serves its type, whether or not
+/// the request names it, and every response names it, an empty one too.
 #[tokio::test]
 async fn each_method_serves_its_type() {
     let server = Server::start().await;
@@ -76,8 +76,8 @@ async fn each_method_serves_its_type() {
     assert_eq!(served, 10);
 }
 
-/// SVC-13, SVC-15, SVC-17: on a path of v3 the reply is v3's, whatever type was asked for; a type of v2 has only
-/// what was stored under it.
+/// SVC-13, SVC-15, SVC-17: on a path of v3 the reply is v3's, whatever type was asked for; a type of v2
+/// has only what was stored under it.
 #[tokio::test]
 async fn a_v2_type_is_answered_in_v3() {
     const V2_CLUSTER: &str = "type.googleapis.com/envoy.api.v2.Cluster";
@@ -116,8 +116,8 @@ async fn there_is_no_delta_by_rest() {
     }
 }
 
-/// DELTA-02, SOTW-02, SOTW-03, SOTW-06, SVC-09: who a client is, and which type it means, follow the same rules in
-/// delta.
+/// DELTA-02, SOTW-02, SOTW-03, SOTW-06, SVC-09: who a client is, and which type it means, follow the
+/// same rules in delta.
 #[tokio::test]
 async fn delta_has_the_same_rules_for_node_and_type() {
     let server = Server::start().await;
@@ -179,8 +179,8 @@ fn large_node() -> (Node, Bytes) {
     (known, bytes.into())
 }
 
-/// CLI-E-05, CLI-E-41, CLI-G-05, CLI-G-19, SOTW-02, SVC-19: Envoy puts a large node into each request, gRPC into the
-/// first only; neither, nor a feature that nobody knows, makes a difference.
+/// CLI-E-05, CLI-E-41, CLI-G-05, CLI-G-19, SOTW-02, SVC-19: Envoy puts a large node into each request,
+/// gRPC into the first only; neither, nor a feature that nobody knows, makes a difference.
 #[tokio::test]
 async fn a_node_in_each_request_or_in_the_first_is_one_node() {
     let server = Server::start().await;
@@ -213,8 +213,8 @@ async fn a_node_in_each_request_or_in_the_first_is_one_node() {
     }
 }
 
-/// ADS-27, ADS-02, CLI-G-25: a stream is SotW or delta; one node may have both, and several of each. They are separate
-/// clients.
+/// ADS-27, ADS-02, CLI-G-25: a stream is SotW or delta; one node may have both, and several of each.
+/// They are separate clients.
 #[tokio::test]
 async fn one_node_may_have_streams_of_both_variants() {
     let server = Server::start().await;
