@@ -86,7 +86,8 @@ pub const METRICS: &[Metric] = &[
         MetricKind::Counter,
         "Streams that ended, by reason: client (it reset the stream, or its connection was lost), \
          half_close, refused (it broke a rule or exceeded a limit), silent (it left a response \
-         unanswered for longer than ack_close_after), moved (asked to connect anew).",
+         unanswered for longer than ack_close_after), moved (asked to connect anew), deadline (its \
+         own grpc-timeout was over).",
     ),
     Metric::new(REQUESTS, MetricKind::Counter, "Discovery requests, by type."),
     Metric::new(
@@ -196,8 +197,8 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         LIMITS_HIT,
         MetricKind::Counter,
-        "Streams and requests that were refused because they exceed a limit, and streams that were \
-         closed by one, by limit.",
+        "Requests, streams and connections that were refused, cut, made to wait or closed because they \
+         exceed a limit, by limit.",
     ),
 ];
 
@@ -205,7 +206,13 @@ pub const METRICS: &[Metric] = &[
 const LIMITS: &[&str] = &[
     "ack_close_after",
     "connections",
+    "connections_per_peer",
+    "control_frames",
+    "header_list_bytes",
+    "http2_flood",
     "large_request_timeout",
+    "large_requests_bytes",
+    "nack_message_bytes",
     "name_bytes",
     "names",
     "names_per_request",

@@ -23,6 +23,8 @@ pub enum EndCode {
     Silent,
     /// The request was cut off or damaged below the protocol.
     Internal,
+    /// The time is up that the client itself had set.
+    DeadlineExceeded,
 }
 
 /// The end of a stream: a gRPC status without gRPC.

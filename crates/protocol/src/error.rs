@@ -32,13 +32,13 @@ pub enum ProtocolError {
     #[error("the request is not of the protocol variant of this stream")]
     Variant,
     /// Too many types.
-    #[error("this stream asks for more than {max} types")]
+    #[error("this stream asks for more than {max} types (types_max)")]
     TypesTooMany {
         /// The limit.
         max: usize,
     },
     /// Too many names (SOTW-52).
-    #[error("this stream subscribes to {found} names, at most {max} are allowed")]
+    #[error("this stream subscribes to {found} names, at most {max} are allowed (names_max)")]
     NamesTooMany {
         /// How many it would be.
         found: usize,

@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
+use chancery_model::RESOURCE_NAME_BYTES_MAX;
+
 /// Settings of the discovery services' transport.
+///
+/// What a default is for stands in `docs/hostile-clients.md`.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Connections at a time; one more is closed at once.
+    /// Connections at a time; one more is told so and closed.
     pub connections_max: usize,
+    /// Connections at a time from one address, or from one /64 of IPv6; one more is told so and closed.
+    pub connections_per_peer_max: usize,
     /// Streams at a time on one connection; one more is refused with `RESOURCE_EXHAUSTED`. Envoy opens
     /// a stream per cluster where EDS is not aggregated, all on one connection.
     pub streams_per_connection_max: u32,
@@ -20,8 +26,13 @@ pub struct Config {
     /// How long a large request may take to arrive, without the time that it waits for others. Of
     /// each tenth of it 64 KiB have to come.
     pub large_request_timeout: Duration,
-    /// Names in one request, of all its lists together (SOTW-52).
+    /// Names in one request, of all its lists together (SOTW-52). A delta client that comes back has
+    /// each name in two of them.
     pub names_per_request_max: usize,
+    /// Bytes of a resource's name in a request (SOTW-52); at most what a resource may be called.
+    pub name_bytes_max: usize,
+    /// Bytes of the message of a NACK that are kept; the rest is cut off.
+    pub nack_message_bytes_max: usize,
     /// Requests per second on one stream, over time.
     pub requests_per_second_max: u32,
     /// Requests that a stream may send at once after a quiet time.
@@ -30,7 +41,7 @@ pub struct Config {
     pub node_bytes_max: usize,
     /// Scalars in `Node.metadata`.
     pub node_metadata_max: usize,
-    /// Bytes of a request's headers.
+    /// Bytes of a request's headers, each with 32 more (RFC 9113, 6.5.2).
     pub header_list_bytes_max: u32,
     /// Bytes that a client may send on a stream before the replica has read them.
     pub stream_window_bytes: u32,
@@ -38,9 +49,21 @@ pub struct Config {
     pub connection_window_bytes: u32,
     /// Bytes that wait to be written, per stream.
     pub send_buffer_bytes_max: usize,
+    /// Streams that a client may open and reset before the replica has looked at them
+    /// (CVE-2023-44487); one more closes the connection.
+    pub pending_resets_max: usize,
+    /// Streams of a connection that the replica may have to reset for the client's mistakes
+    /// (CVE-2025-8671); one more closes the connection.
+    pub error_resets_max: usize,
+    /// HTTP/2 frames that carry no data (PING, SETTINGS, HEADERS, `RST_STREAM` and others) per second on
+    /// one connection, over time. What the client is sent pays for further ones: one for each 32 bytes.
+    pub control_frames_per_second_max: u32,
+    /// The same, at once after a quiet time; one more closes the connection.
+    pub control_frames_burst_max: u32,
     /// How long a connection may be quiet before it is probed (OPS-14).
     pub keepalive_interval: Duration,
-    /// How long a probe may stay unanswered.
+    /// How long a probe may stay unanswered. A connection that takes nothing of what it is sent for
+    /// both times together is closed as well.
     pub keepalive_timeout: Duration,
     /// How long a new connection may take to open its first stream, the handshake included.
     pub first_stream_timeout: Duration,
@@ -51,6 +74,11 @@ pub struct Config {
     pub connection_age_max: Option<Duration>,
     /// How long streams may go on after that, before they are ended.
     pub connection_age_grace: Duration,
+    /// Connections per second whose streams are ended in a drain, so that the clients do not come to
+    /// the other replicas all at once (T11).
+    pub drain_connections_per_second: u32,
+    /// How long that may take at most; if it is too short, more are ended per second.
+    pub drain_spread_max: Duration,
     /// How long a client may take to close when all its streams have been ended.
     pub close_timeout: Duration,
 }
@@ -71,11 +99,15 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             connections_max: 100_000,
+            // All that one host or NAT address can open to one port with Linux's own port range (28,232).
+            connections_per_peer_max: 32_000,
             streams_per_connection_max: 2000,
             request_bytes_max: 64 << 20,
             large_requests_bytes_max: 256 << 20,
             large_request_timeout: Duration::from_secs(60),
-            names_per_request_max: 1_000_000,
+            names_per_request_max: 2_000_000,
+            name_bytes_max: RESOURCE_NAME_BYTES_MAX,
+            nack_message_bytes_max: 4 << 10,
             requests_per_second_max: 10_000,
             requests_burst_max: 50_000,
             node_bytes_max: 1 << 20,
@@ -84,12 +116,18 @@ impl Default for Config {
             stream_window_bytes: 1 << 20,
             connection_window_bytes: 2 << 20,
             send_buffer_bytes_max: 128 << 10,
+            pending_resets_max: 20,
+            error_resets_max: 1024,
+            control_frames_per_second_max: 1000,
+            control_frames_burst_max: 10_000,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(20),
             first_stream_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(300),
             connection_age_max: Some(Duration::from_secs(3600)),
             connection_age_grace: Duration::from_secs(30),
+            drain_connections_per_second: 2000,
+            drain_spread_max: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
         }
     }
@@ -115,6 +153,7 @@ impl Config {
             rule(key, &format!("{} s", value.as_secs_f64()), !value.is_zero(), POSITIVE)
         };
         size("connections_max", self.connections_max)?;
+        size("connections_per_peer_max", self.connections_per_peer_max)?;
         count("streams_per_connection_max", self.streams_per_connection_max)?;
         rule(
             "request_bytes_max",
@@ -125,11 +164,23 @@ impl Config {
         size("large_requests_bytes_max", self.large_requests_bytes_max)?;
         time("large_request_timeout", self.large_request_timeout)?;
         size("names_per_request_max", self.names_per_request_max)?;
+        rule(
+            "name_bytes_max",
+            &self.name_bytes_max,
+            (1..=RESOURCE_NAME_BYTES_MAX).contains(&self.name_bytes_max),
+            "it has to be from 1 to 4096",
+        )?;
+        size("nack_message_bytes_max", self.nack_message_bytes_max)?;
         count("requests_per_second_max", self.requests_per_second_max)?;
         count("requests_burst_max", self.requests_burst_max)?;
         size("node_bytes_max", self.node_bytes_max)?;
         size("node_metadata_max", self.node_metadata_max)?;
-        count("header_list_bytes_max", self.header_list_bytes_max)?;
+        rule(
+            "header_list_bytes_max",
+            &self.header_list_bytes_max,
+            (1024..=16 << 20).contains(&self.header_list_bytes_max),
+            "it has to be from 1024 to 16777216",
+        )?;
         let bytes = self.stream_window_bytes;
         rule("stream_window_bytes", &bytes, window(bytes), WINDOW)?;
         let bytes = self.connection_window_bytes;
@@ -140,11 +191,18 @@ impl Config {
             (16 << 10..=u32::MAX as usize).contains(&self.send_buffer_bytes_max),
             "it has to be from 16384 to 4294967295",
         )?;
+        size("pending_resets_max", self.pending_resets_max)?;
+        size("error_resets_max", self.error_resets_max)?;
+        count("control_frames_per_second_max", self.control_frames_per_second_max)?;
+        // A connection's beginning takes a few.
+        let burst = self.control_frames_burst_max;
+        rule("control_frames_burst_max", &burst, burst >= 100, "it has to be at least 100")?;
         time("keepalive_interval", self.keepalive_interval)?;
         time("keepalive_timeout", self.keepalive_timeout)?;
         time("first_stream_timeout", self.first_stream_timeout)?;
         time("idle_timeout", self.idle_timeout)?;
         time("connection_age_max", self.connection_age_max.unwrap_or(Duration::MAX))?;
+        count("drain_connections_per_second", self.drain_connections_per_second)?;
         time("close_timeout", self.close_timeout)
     }
 }

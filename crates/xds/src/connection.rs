@@ -23,9 +23,14 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
 
-use crate::{Config, service::Service};
+use crate::{
+    Config,
+    drain::{Drain, random},
+    reason::Reason,
+    service::Service,
+    watched::Watched,
+};
 
 /// What a connection's streams share.
 #[derive(Debug)]
@@ -59,14 +64,6 @@ pub(crate) struct Tasks(Arc<Mutex<Vec<Task>>>);
 
 type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct Task(BoxedTask);
-
-/// Why a connection is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reason {
-    Drain,
-    Age,
-    Unused,
-}
 
 // === impl Connection ===
 
@@ -107,14 +104,15 @@ impl Connection {
         }
     }
 
-    /// When the connection will have been without streams for too long; a time in the past if it has.
-    fn unused_at(&self, config: &Config) -> Option<Instant> {
+    /// When the connection will have been without streams for too long, a time in the past if it has;
+    /// and what it is closed for then.
+    fn unused_at(&self, config: &Config) -> Option<(Instant, Reason)> {
         let streams = self.streams.lock();
-        let patience = match streams.used {
-            true => config.idle_timeout,
-            false => config.first_stream_timeout,
+        let (patience, reason) = match streams.used {
+            true => (config.idle_timeout, Reason::Idle),
+            false => (config.first_stream_timeout, Reason::FirstStream),
         };
-        streams.none_since.map(|since| since + patience)
+        streams.none_since.map(|since| (since + patience, reason))
     }
 }
 
@@ -160,7 +158,7 @@ impl std::fmt::Debug for Task {
 
 // === the task ===
 
-type Http<I> = http2::Connection<TokioIo<I>, Service, Tasks>;
+type Http<I> = http2::Connection<TokioIo<Watched<I>>, Service, Tasks>;
 
 /// Runs HTTP/2 and the tasks of the streams, in one.
 struct Driver<I: AsyncRead + AsyncWrite + Unpin> {
@@ -170,16 +168,15 @@ struct Driver<I: AsyncRead + AsyncWrite + Unpin> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Future for Driver<I> {
-    type Output = ();
+    type Output = hyper::Result<()>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
         let this = &mut *self;
         loop {
             // The streams go first, so that what they have to say is written in the same pass.
             while let Poll::Ready(Some(())) = Pin::new(&mut this.running).poll_next(cx) {}
-            // An error is the client's going away in one way or another.
-            if this.http.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
+            if let Poll::Ready(ended) = this.http.as_mut().poll(cx) {
+                return Poll::Ready(ended);
             }
             let added = std::mem::take(&mut *this.added.0.lock());
             if added.is_empty() {
@@ -199,34 +196,36 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Drop for Driver<I> {
     }
 }
 
-/// Serves a connection until it is closed: by the client, by its age, by a drain.
+/// Serves a connection until it is closed, by the client or by the replica, and says why.
 pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     io: I,
     service: Service,
     connection: Arc<Connection>,
     config: &Config,
-    drain: CancellationToken,
-) {
-    let http = builder(config, &connection.tasks).serve_connection(TokioIo::new(io), service);
+    drain: &Drain,
+) -> Reason {
+    let io = TokioIo::new(Watched::new(io, config));
+    let http = builder(config, &connection.tasks).serve_connection(io, service);
     let added = connection.tasks.clone();
     let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };
     let age = config.connection_age_max.map(|age| Instant::now() + jittered(age));
     let reason = loop {
-        // While there are streams it is looked at now and then, so that it is not forgotten when the
-        // last one has gone.
-        let idle =
-            connection.unused_at(config).unwrap_or_else(|| Instant::now() + config.idle_timeout);
-        let due = age.map_or(idle, |age| age.min(idle));
+        // It is looked at now and then, so that it is not forgotten when its last stream has gone.
+        let look = Instant::now() + config.idle_timeout;
+        let due = connection.unused_at(config).map_or(look, |(at, _)| look.min(at));
+        let due = age.map_or(due, |age| age.min(due));
         tokio::select! {
-            () = &mut driver => return,
-            () = drain.cancelled() => break Reason::Drain,
+            ended = &mut driver => return Reason::of(&ended),
+            () = drain.begun() => break Reason::Drain,
             () = tokio::time::sleep_until(due) => {
                 let now = Instant::now();
                 if age.is_some_and(|age| age <= now) {
                     break Reason::Age;
                 }
-                if connection.unused_at(config).is_some_and(|at| at <= now) {
-                    break Reason::Unused;
+                if let Some((at, reason)) = connection.unused_at(config)
+                    && at <= now
+                {
+                    break reason;
                 }
             }
         }
@@ -235,12 +234,19 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     driver.http.as_mut().graceful_shutdown();
     if reason == Reason::Age {
         tokio::select! {
-            () = &mut driver => return,
-            () = drain.cancelled() => {}
+            _ended = &mut driver => return reason,
+            () = drain.begun() => {}
             () = tokio::time::sleep(config.connection_age_grace) => {}
         }
     }
-    connection.end_all(&match drain.is_cancelled() {
+    if drain.has_begun() {
+        // Not all clients at once; whoever goes by itself has gone.
+        tokio::select! {
+            _ended = &mut driver => return reason,
+            () = tokio::time::sleep(drain.turn()) => {}
+        }
+    }
+    connection.end_all(&match drain.has_begun() {
         true => End::new(EndCode::Unavailable, "draining: this replica is shutting down"),
         false => {
             End::new(EndCode::Unavailable, "the connection has reached its maximum age; reconnect")
@@ -248,9 +254,10 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     });
     // A client that does not read its streams' ends is cut off.
     tokio::select! {
-        () = &mut driver => {}
+        _ended = &mut driver => {}
         () = tokio::time::sleep(config.close_timeout) => {}
     }
+    reason
 }
 
 fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
@@ -259,7 +266,10 @@ fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
         .timer(TokioTimer::new())
         // A few more than are served: those get a status that says why, and not a silent wait.
         .max_concurrent_streams(config.streams_per_connection_max.saturating_add(64))
-        .max_header_list_size(config.header_list_bytes_max)
+        // Twice of what is served: so a request that has too much is told so.
+        .max_header_list_size(config.header_list_bytes_max.saturating_mul(2))
+        .max_pending_accept_reset_streams(config.pending_resets_max)
+        .max_local_error_reset_streams(config.error_resets_max)
         .initial_stream_window_size(config.stream_window_bytes)
         .initial_connection_window_size(config.connection_window_bytes)
         .max_send_buf_size(config.send_buffer_bytes_max)
@@ -270,10 +280,7 @@ fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
 
 /// Up to a tenth more or less, so that connections made together do not end together.
 fn jittered(age: Duration) -> Duration {
-    use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(()) % 1_000_000;
-    #[expect(clippy::cast_precision_loss, reason = "less than a million")]
-    age.mul_f64(0.9 + 0.2 * (random as f64 / 1e6))
+    age.mul_f64(0.9 + 0.2 * random())
 }
 
 #[cfg(test)]

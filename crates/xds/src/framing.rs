@@ -5,9 +5,14 @@
 //! idle stream holds no buffer. A large one needs room for its buffer ([`Room`]), and has to go on
 //! arriving.
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use bytes::{Buf, Bytes, BytesMut};
+use chancery_fanout::limit_hit;
+use futures::poll;
 use http_body::Body;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
@@ -111,6 +116,8 @@ struct Large {
     /// When [`PROGRESS_BYTES`] more than `mark` have to be there.
     progress_until: Instant,
     mark: usize,
+    /// It had to wait for room.
+    has_waited: bool,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
@@ -218,7 +225,13 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         };
         let covered = large.covered.saturating_mul(2).min(expected);
         let since = Instant::now();
-        self.bounds.room.cover(&mut large.held, covered).await;
+        let mut cover = pin!(self.bounds.room.cover(&mut large.held, covered));
+        if poll!(cover.as_mut()).is_pending() {
+            if !std::mem::replace(&mut large.has_waited, true) {
+                limit_hit("large_requests_bytes");
+            }
+            cover.await;
+        }
         // It could not go on.
         let waited = since.elapsed();
         large.until += waited;
@@ -255,7 +268,14 @@ impl Large {
     fn new(timeout: Duration) -> Self {
         let now = Instant::now();
         let progress_until = now + timeout / PROGRESS_PART;
-        Self { held: None, covered: FREE_BYTES, until: now + timeout, progress_until, mark: 0 }
+        Self {
+            held: None,
+            covered: FREE_BYTES,
+            until: now + timeout,
+            progress_until,
+            mark: 0,
+            has_waited: false,
+        }
     }
 
     fn on_progress(&mut self, len: usize, timeout: Duration) {

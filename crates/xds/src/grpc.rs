@@ -1,11 +1,16 @@
 //! How things are said in gRPC: statuses, headers, content types. The only place that knows its codes.
 
+use std::time::Duration;
+
 use chancery_fanout::{End, EndCode};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE,
+};
 use tonic::{Code, Status};
 
 use crate::{body::ResponseBody, framing::Encoding};
 
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -30,6 +35,47 @@ pub(crate) fn encoding(headers: &HeaderMap) -> Encoding {
         Some(value) if value != IDENTITY => Encoding::Declared,
         _ => Encoding::Identity,
     }
+}
+
+/// A `grpc-timeout` that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("grpc-timeout is {0:?}, it has to be up to 8 digits and one of H, M, S, m, u, n")]
+pub(crate) struct TimeoutError(String);
+
+/// How long the client wants the call to go on; `None` for as long as it goes.
+pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, TimeoutError> {
+    let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    let parse = || {
+        let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let n = digits.parse::<u64>().ok()?;
+        Some(match unit {
+            "H" => Duration::from_secs(n * 3600),
+            "M" => Duration::from_secs(n * 60),
+            "S" => Duration::from_secs(n),
+            "m" => Duration::from_millis(n),
+            "u" => Duration::from_micros(n),
+            "n" => Duration::from_nanos(n),
+            _ => return None,
+        })
+    };
+    parse().map(Some).ok_or_else(|| TimeoutError(text.chars().take(32).collect()))
+}
+
+/// Bytes of a request's header list, as HTTP/2 counts them (RFC 9113, 6.5.2).
+pub(crate) fn header_list_bytes<B>(request: &Request<B>) -> usize {
+    const EACH: usize = 32;
+    let pair = |name: &str, value: usize| name.len() + value + EACH;
+    let uri = request.uri();
+    let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let mut bytes = pair(":method", request.method().as_str().len()) + pair(":path", path);
+    bytes += uri.scheme_str().map_or(0, |scheme| pair(":scheme", scheme.len()));
+    bytes += uri.authority().map_or(0, |authority| pair(":authority", authority.as_str().len()));
+    let headers = request.headers().iter();
+    bytes + headers.map(|(name, value)| pair(name.as_str(), value.len())).sum::<usize>()
 }
 
 /// The response that opens a stream. It goes out before any message: some clients send nothing until
@@ -65,6 +111,7 @@ pub(crate) fn trailers(end: &End) -> HeaderMap {
         EndCode::Unimplemented => Code::Unimplemented,
         EndCode::Unavailable | EndCode::Silent => Code::Unavailable,
         EndCode::Internal => Code::Internal,
+        EndCode::DeadlineExceeded => Code::DeadlineExceeded,
     };
     let at = end.message.floor_char_boundary(STATUS_MESSAGE_BYTES_MAX);
     let mut headers = HeaderMap::with_capacity(2);
@@ -106,5 +153,29 @@ mod tests {
             assert_eq!(is_grpc(&headers), expected, "{value}");
         }
         assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_timeout_is_read_as_grpc_writes_it() {
+        let read = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(GRPC_TIMEOUT, HeaderValue::from_bytes(text.as_bytes()).unwrap());
+            timeout(&headers)
+        };
+        assert_eq!(timeout(&HeaderMap::new()), Ok(None));
+        for (text, expected) in [
+            ("1S", Duration::from_secs(1)),
+            ("0n", Duration::ZERO),
+            ("20m", Duration::from_millis(20)),
+            ("3u", Duration::from_micros(3)),
+            ("5M", Duration::from_secs(300)),
+            ("99999999H", Duration::from_secs(99_999_999 * 3600)),
+        ] {
+            assert_eq!(read(text), Ok(Some(expected)), "{text}");
+        }
+        for text in ["", "S", "1", "100000000S", "-1S", "1 S", "1s", "1\u{e9}", "\u{e9}S"] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.starts_with("grpc-timeout is "), "{error}");
+        }
     }
 }

@@ -11,17 +11,22 @@
 //!   another stream, the accept loop or the process.
 
 mod body;
+mod bucket;
 mod config;
 mod connection;
+mod drain;
 mod framing;
 mod grpc;
 mod methods;
 mod metrics;
 mod node;
+mod peers;
 mod reader;
+mod reason;
 mod room;
 mod serve;
 mod service;
+mod watched;
 
 pub use config::{Config, ConfigError};
 pub use metrics::METRICS;

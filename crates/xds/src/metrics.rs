@@ -3,8 +3,11 @@
 use chancery_fanout::{Metric, MetricKind};
 use metrics::{Counter, Gauge, counter, gauge};
 
+use crate::reason::Reason;
+
 const CONNECTIONS: &str = "chancery_xds_connections";
 const CONNECTIONS_TOTAL: &str = "chancery_xds_connections_total";
+const CONNECTION_ENDS: &str = "chancery_xds_connection_ends_total";
 const ACCEPT_ERRORS: &str = "chancery_xds_accept_errors_total";
 const REQUEST_BYTES: &str = "chancery_xds_request_bytes_total";
 
@@ -12,6 +15,14 @@ const REQUEST_BYTES: &str = "chancery_xds_request_bytes_total";
 pub const METRICS: &[Metric] = &[
     Metric::new(CONNECTIONS, MetricKind::Gauge, "Open connections."),
     Metric::new(CONNECTIONS_TOTAL, MetricKind::Counter, "Connections that were accepted."),
+    Metric::new(
+        CONNECTION_ENDS,
+        MetricKind::Counter,
+        "Connections that ended, by reason: client (it closed or lost it), age (it was asked to connect \
+         anew), drain, idle (no stream for too long), first_stream (none ever), keepalive (it did not \
+         answer a probe, or took nothing of what it was sent), limit (it exceeded one), protocol_error \
+         (what it sent is not HTTP/2).",
+    ),
     Metric::new(
         ACCEPT_ERRORS,
         MetricKind::Counter,
@@ -25,6 +36,8 @@ pub(crate) struct Metrics {
     pub(crate) connections: Gauge,
     pub(crate) connections_total: Counter,
     pub(crate) accept_errors: Counter,
+    /// By [`Reason`].
+    pub(crate) ends: [Counter; Reason::ALL.len()],
     pub(crate) request_bytes: Counter,
 }
 
@@ -34,7 +47,12 @@ impl Metrics {
             connections: gauge!(CONNECTIONS),
             connections_total: counter!(CONNECTIONS_TOTAL),
             accept_errors: counter!(ACCEPT_ERRORS),
+            ends: Reason::ALL.map(|reason| counter!(CONNECTION_ENDS, "reason" => reason.label())),
             request_bytes: counter!(REQUEST_BYTES),
         }
+    }
+
+    pub(crate) fn on_end(&self, reason: Reason) {
+        self.ends[reason as usize].increment(1);
     }
 }

@@ -18,6 +18,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
     Config,
+    bucket::Bucket,
     framing::{FrameError, Framed, Frames},
     node::{NodeError, NodeReader},
 };
@@ -31,6 +32,8 @@ pub(crate) struct Reader<B> {
     node: NodeReader,
     bucket: Bucket,
     names_max: usize,
+    name_bytes_max: usize,
+    nack_message_bytes_max: usize,
     bytes: Counter,
 }
 
@@ -52,6 +55,10 @@ enum ReadError {
     Node(#[from] NodeError),
     #[error("a request names {found} resources, at most {max} are allowed (names_per_request_max)")]
     Names { found: usize, max: usize },
+    #[error(
+        "a request names a resource in {len} bytes, at most {max} are allowed (name_bytes_max)"
+    )]
+    NameLong { len: usize, max: usize },
     #[error("more than {max} requests per second (requests_per_second_max)")]
     Rate { max: u32 },
 }
@@ -71,6 +78,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             node: NodeReader::new(config.node_bytes_max, config.node_metadata_max),
             bucket: Bucket::new(config.requests_per_second_max, config.requests_burst_max),
             names_max: config.names_per_request_max,
+            name_bytes_max: config.name_bytes_max,
+            nack_message_bytes_max: config.nack_message_bytes_max,
             bytes,
         }
     }
@@ -99,7 +108,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Ok(None);
         };
         self.bytes.increment(bytes.len() as u64);
-        if !self.bucket.take(Instant::now()) {
+        if !self.bucket.take(Instant::now(), 1) {
             return Err(ReadError::Rate { max: self.bucket.per_second });
         }
         let (request, node) = self.decode(bytes)?;
@@ -111,13 +120,13 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             Protocol::Sotw => {
                 let message = DiscoveryRequest::decode(bytes)
                     .map_err(|error| ReadError::Malformed { message: "DiscoveryRequest", error })?;
-                self.check_names(message.resource_names.len())?;
+                self.check_names(message.resource_names.iter())?;
                 let request = SotwRequest {
                     type_url: message.type_url,
                     version_info: message.version_info,
                     resource_names: message.resource_names,
                     response_nonce: message.response_nonce,
-                    error_detail: message.error_detail.map(error_detail),
+                    error_detail: message.error_detail.map(|status| self.error_detail(status)),
                 };
                 (message.node, Request::Sotw(request))
             }
@@ -125,10 +134,11 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 let message = DeltaDiscoveryRequest::decode(bytes).map_err(|error| {
                     ReadError::Malformed { message: "DeltaDiscoveryRequest", error }
                 })?;
-                let n_names = message.resource_names_subscribe.len()
-                    + message.resource_names_unsubscribe.len()
-                    + message.initial_resource_versions.len();
-                self.check_names(n_names)?;
+                self.check_names(
+                    (message.resource_names_subscribe.iter())
+                        .chain(&message.resource_names_unsubscribe)
+                        .chain(message.initial_resource_versions.keys()),
+                )?;
                 let request = DeltaRequest {
                     type_url: message.type_url,
                     subscribe: message.resource_names_subscribe,
@@ -138,7 +148,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                         .into_iter()
                         .collect(),
                     response_nonce: message.response_nonce,
-                    error_detail: message.error_detail.map(error_detail),
+                    error_detail: message.error_detail.map(|status| self.error_detail(status)),
                 };
                 (message.node, Request::Delta(request))
             }
@@ -146,9 +156,28 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         Ok((request, self.node.read(node)?))
     }
 
-    fn check_names(&self, found: usize) -> Result<(), ReadError> {
-        let max = self.names_max;
-        if found > max { Err(ReadError::Names { found, max }) } else { Ok(()) }
+    fn check_names<'a>(
+        &self,
+        names: impl Iterator<Item = &'a String> + Clone,
+    ) -> Result<(), ReadError> {
+        let (found, max) = (names.clone().count(), self.names_max);
+        if found > max {
+            return Err(ReadError::Names { found, max });
+        }
+        let (len, max) = (names.map(String::len).max().unwrap_or(0), self.name_bytes_max);
+        if len > max { Err(ReadError::NameLong { len, max }) } else { Ok(()) }
+    }
+
+    /// A rejection, with its message as far as it is kept.
+    fn error_detail(&self, status: Status) -> ErrorDetail {
+        let Status { code, mut message, .. } = status;
+        let max = self.nack_message_bytes_max;
+        if message.len() > max {
+            limit_hit("nack_message_bytes");
+            message.truncate(message.floor_char_boundary(max));
+            message.shrink_to_fit();
+        }
+        ErrorDetail { code, message }
     }
 
     fn refuse(&self, error: &ReadError) {
@@ -168,6 +197,7 @@ impl ReadError {
             )
             | Self::Node(NodeError::TooLong { .. } | NodeError::Metadata { .. })
             | Self::Names { .. }
+            | Self::NameLong { .. }
             | Self::Rate { .. } => EndCode::ResourceExhausted,
             Self::Frame(FrameError::Compressed) => EndCode::Unimplemented,
             Self::Frame(_) => EndCode::Internal,
@@ -184,57 +214,9 @@ impl ReadError {
             Self::Node(NodeError::TooLong { .. }) => Some("node_bytes"),
             Self::Node(NodeError::Metadata { .. }) => Some("node_metadata"),
             Self::Names { .. } => Some("names_per_request"),
+            Self::NameLong { .. } => Some("name_bytes"),
             Self::Rate { .. } => Some("requests_per_second"),
             Self::Frame(_) | Self::Malformed { .. } | Self::Node(_) => None,
         }
-    }
-}
-
-fn error_detail(status: Status) -> ErrorDetail {
-    ErrorDetail { code: status.code, message: status.message }
-}
-
-/// Lets a burst through, and a rate over time.
-#[derive(Debug)]
-struct Bucket {
-    per_second: u32,
-    burst: f64,
-    left: f64,
-    at: Instant,
-}
-
-impl Bucket {
-    fn new(per_second: u32, burst: u32) -> Self {
-        let burst = f64::from(burst);
-        Self { per_second, burst, left: burst, at: Instant::now() }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        self.at = now;
-        self.left = (self.left + passed * f64::from(self.per_second)).min(self.burst);
-        let there = self.left >= 1.0;
-        if there {
-            self.left -= 1.0;
-        }
-        there
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_bucket_lets_a_burst_through_and_then_the_rate() {
-        let mut bucket = Bucket::new(10, 3);
-        let start = bucket.at;
-        assert_eq!((0..5).filter(|_| bucket.take(start)).count(), 3);
-        let later = start + Duration::from_millis(150);
-        assert_eq!((0..5).filter(|_| bucket.take(later)).count(), 1);
-        let much_later = start + Duration::from_secs(60);
-        assert_eq!((0..5).filter(|_| bucket.take(much_later)).count(), 3);
     }
 }

@@ -13,24 +13,27 @@ use std::{
 use chancery_fanout::{Fanout, limit_hit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     Config,
     connection::{self, Connection},
+    drain::Drain,
     framing::Bounds,
     methods::Methods,
     metrics::{METRICS, Metrics},
+    peers::Peers,
     room::Room,
     service::{Service, Shared},
+    watched::refusal,
 };
 
 /// How long accepting pauses after it has failed: no file is free, most often.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the discovery services on a listener until `drain`. Then no connection is accepted, every
-/// stream is ended with `UNAVAILABLE` so that its client goes to another replica, and it returns when
-/// all connections are closed (OPS-15).
+/// client is told by GOAWAY to go to another replica, its streams are ended with `UNAVAILABLE` one
+/// connection after the other, and it returns when all are closed (OPS-15).
 ///
 /// # Errors
 /// If the configuration is not valid ([`Config::validate`]), or the listener has no address.
@@ -42,7 +45,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     config.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     METRICS.iter().for_each(|metric| metric.describe());
-    let metrics = Metrics::new();
+    let metrics = Arc::new(Metrics::new());
     let address = listener.local_addr()?;
     let bounds = Bounds {
         message_bytes_max: config.request_bytes_max,
@@ -56,12 +59,20 @@ pub async fn serve(
         methods: Methods::new(),
         request_bytes: metrics.request_bytes.clone(),
     });
-    let front = Front { shared, metrics, open: Arc::default(), tracker: TaskTracker::new(), drain };
+    let open = Arc::default();
+    let front = Front {
+        drain: Drain::new(drain, Arc::clone(&open), &shared.config),
+        peers: Peers::new(shared.config.connections_per_peer_max),
+        shared,
+        metrics,
+        open,
+        tracker: TaskTracker::new(),
+    };
     let mut failing = false;
     loop {
         let accepted = tokio::select! {
             biased;
-            () = front.drain.cancelled() => break,
+            () = front.drain.begun() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -89,30 +100,49 @@ pub async fn serve(
 
 struct Front {
     shared: Arc<Shared>,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
     open: Arc<AtomicUsize>,
     tracker: TaskTracker,
-    drain: CancellationToken,
+    peers: Peers,
+    drain: Drain,
 }
 
 impl Front {
     fn on_connection(&self, stream: TcpStream, peer: SocketAddr) {
-        if self.open.load(Ordering::Relaxed) >= self.shared.config.connections_max {
+        let max = self.shared.config.connections_max;
+        if self.open.load(Ordering::Relaxed) >= max {
             limit_hit("connections");
-            return;
+            return refuse(&stream, &format!("{max} connections are open (connections_max)"));
         }
+        let Some(place) = self.peers.admit(peer.ip()) else {
+            limit_hit("connections_per_peer");
+            let max = self.shared.config.connections_per_peer_max;
+            let text =
+                format!("{max} connections of your address are open (connections_per_peer_max)");
+            return refuse(&stream, &text);
+        };
         // It costs latency, not correctness.
         drop(stream.set_nodelay(true));
         let count = Count::new(&self.open, &self.metrics);
         let shared = Arc::clone(&self.shared);
+        let metrics = Arc::clone(&self.metrics);
         let drain = self.drain.clone();
         self.tracker.spawn(async move {
             let connection = Connection::new(peer);
             let service = Service::new(Arc::clone(&shared), Arc::clone(&connection));
-            connection::run(stream, service, connection, &shared.config, drain).await;
-            drop(count);
+            let reason = connection::run(stream, service, connection, &shared.config, &drain).await;
+            metrics.on_end(reason);
+            debug!(%peer, reason = reason.label(), "connection ended");
+            drop((count, place));
         });
     }
+}
+
+/// Tells a client why it gets no connection, as far as that can be done without waiting for it.
+fn refuse(stream: &TcpStream, text: &str) {
+    debug!(text, "connection refused");
+    // A client that does not get it finds the connection closed.
+    drop(stream.try_write(&refusal(text)));
 }
 
 /// Counts a connection while it is open.

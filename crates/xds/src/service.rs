@@ -1,8 +1,8 @@
 //! Decides what an HTTP request is: a stream to open, or something that is not served.
 
-use std::{convert::Infallible, future::Ready, sync::Arc};
+use std::{convert::Infallible, future::Ready, sync::Arc, time::Duration};
 
-use chancery_fanout::{End, EndCode, Fanout, StreamInfo, limit_hit};
+use chancery_fanout::{End, EndCode, Ender, Fanout, StreamInfo, limit_hit};
 use futures::{FutureExt, future::abortable};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -57,16 +57,10 @@ impl Service {
             let text = format!("{} is not served here", request.uri().path());
             return grpc::refuse(&End::new(EndCode::Unimplemented, text));
         };
-        let max = usize::try_from(self.shared.config.streams_per_connection_max);
-        let max = max.unwrap_or(usize::MAX);
-        if self.connection.n_streams() >= max {
-            limit_hit("streams_per_connection");
-            let text = format!(
-                "this connection has {max} streams already (streams_per_connection_max); use \
-                 aggregated discovery or another connection"
-            );
-            return grpc::refuse(&End::new(EndCode::ResourceExhausted, text));
-        }
+        let timeout = match self.check(&request) {
+            Ok(timeout) => timeout,
+            Err(end) => return grpc::refuse(&end),
+        };
         let info = StreamInfo { kind: kind.clone(), peer: self.connection.peer };
         let protocol = info.kind.protocol;
         let (intake, outlet) = match self.shared.fanout.open(info) {
@@ -75,16 +69,53 @@ impl Service {
                 return grpc::refuse(&End::new(EndCode::ResourceExhausted, error.to_string()));
             }
         };
-        let place = self.connection.add(intake.ender());
+        let ender = intake.ender();
+        let place = self.connection.add(ender.clone());
         let encoding = grpc::encoding(request.headers());
         let config = &self.shared.config;
         let frames = Frames::new(request.into_body(), encoding, self.shared.bounds.clone());
         let bytes = self.shared.request_bytes.clone();
-        let (reader, handle) =
-            abortable(Reader::new(frames, intake, protocol, config, bytes).run());
+        let reader = Reader::new(frames, intake, protocol, config, bytes).run();
+        // With the stream's end the reader is dropped, and the time that it is given.
+        let (reader, handle) = abortable(in_time(reader, timeout, ender));
         // Aborted or at its end: either way there is nothing more to read.
         self.connection.tasks.spawn(reader.map(|_aborted| ()));
         grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(outlet, handle, place))))
+    }
+
+    /// What keeps a stream from being opened, and how long it may take.
+    fn check(&self, request: &Request<Incoming>) -> Result<Option<Duration>, End> {
+        let config = &self.shared.config;
+        let bytes = grpc::header_list_bytes(request);
+        let max = usize::try_from(config.header_list_bytes_max).unwrap_or(usize::MAX);
+        if bytes > max {
+            limit_hit("header_list_bytes");
+            let text = format!(
+                "the request's headers have {bytes} bytes, at most {max} are allowed \
+                 (header_list_bytes_max)"
+            );
+            return Err(End::new(EndCode::ResourceExhausted, text));
+        }
+        let max = usize::try_from(config.streams_per_connection_max).unwrap_or(usize::MAX);
+        if self.connection.n_streams() >= max {
+            limit_hit("streams_per_connection");
+            let text = format!(
+                "this connection has {max} streams already (streams_per_connection_max); use \
+                 aggregated discovery or another connection"
+            );
+            return Err(End::new(EndCode::ResourceExhausted, text));
+        }
+        grpc::timeout(request.headers())
+            .map_err(|error| End::new(EndCode::InvalidArgument, error.to_string()))
+    }
+}
+
+/// Runs a stream's reader. The stream is ended when the time is up that the client has set for it.
+async fn in_time(reader: impl Future<Output = ()>, timeout: Option<Duration>, ender: Ender) {
+    let Some(timeout) = timeout else { return reader.await };
+    if tokio::time::timeout(timeout, reader).await.is_err() {
+        let text = format!("the {} s of grpc-timeout are over", timeout.as_secs_f64());
+        ender.end(End::new(EndCode::DeadlineExceeded, text));
     }
 }
 

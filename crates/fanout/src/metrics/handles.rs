@@ -23,6 +23,7 @@ pub(crate) struct ShardMetrics {
     ends_refused: Counter,
     ends_silent: Counter,
     ends_moved: Counter,
+    ends_deadline: Counter,
     /// In the order of [`RequestKind`].
     kinds: [Counter; 5],
     /// In the order of [`Suppressed`].
@@ -84,6 +85,7 @@ impl ShardMetrics {
             ends_refused: ends("refused"),
             ends_silent: ends("silent"),
             ends_moved: ends("moved"),
+            ends_deadline: ends("deadline"),
             kinds: [kind("ack"), kind("nack"), kind("subscribe"), kind("stale"), kind("repeat")],
             suppressed: [suppressed("folded"), suppressed("unchanged"), suppressed("rejected")],
             rejecting: gauge!(REJECTING),
@@ -111,6 +113,7 @@ impl ShardMetrics {
             Some(EndCode::Ok) => &self.ends_half_close,
             Some(EndCode::Silent) => &self.ends_silent,
             Some(EndCode::Unavailable) => &self.ends_moved,
+            Some(EndCode::DeadlineExceeded) => &self.ends_deadline,
             Some(
                 EndCode::InvalidArgument
                 | EndCode::ResourceExhausted

@@ -3,8 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test that can not go on fails")]
 
 mod basics;
+mod breaks;
+mod crowd;
 mod few_files;
+mod floods;
 mod habits;
-mod hostile;
+mod life;
 mod lifecycle;
+mod limits;
+mod lost;
+mod requests;
+mod silent;
 mod support;

@@ -1,5 +1,17 @@
 //! A server with a real state behind a real socket, and clients that speak to it.
 
+mod child;
+mod frames;
+mod good;
+mod meter;
+mod raw;
+
+pub(crate) use child::*;
+pub(crate) use frames::*;
+pub(crate) use good::Good;
+pub(crate) use meter::Meter;
+pub(crate) use raw::*;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -38,13 +50,15 @@ pub(crate) const SOTW_CDS: &str =
     "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters";
 
 /// How long a test waits for what has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) fanout: Fanout,
     pub(crate) drain: CancellationToken,
     pub(crate) task: JoinHandle<std::io::Result<()>>,
+    /// What the server counts; each test has its own.
+    pub(crate) meter: Meter,
     state: watch::Sender<Arc<State>>,
     cancel: CancellationToken,
 }
@@ -65,6 +79,7 @@ impl Server {
         config: chancery_xds::Config,
         fanout: chancery_fanout::Config,
     ) -> Self {
+        let meter = Meter::start();
         let (state, watch) = watch::channel(Arc::new(State::new(Incarnation(7))));
         let cancel = CancellationToken::new();
         let fanout = Fanout::spawn(fanout, watch, &TaskTracker::new(), cancel.clone());
@@ -73,7 +88,7 @@ impl Server {
         let drain = CancellationToken::new();
         let serve = chancery_xds::serve(listener, fanout.clone(), config, drain.clone());
         let task = tokio::spawn(serve);
-        Self { address, fanout, drain, task, state, cancel }
+        Self { address, fanout, drain, task, meter, state, cancel }
     }
 
     pub(crate) async fn channel(&self) -> Channel {
@@ -118,6 +133,28 @@ impl Server {
         self.apply(&Transaction { assignments: vec![op], ..Transaction::default() })
     }
 
+    /// Waits until there are so many connections and streams, wherever they are counted.
+    pub(crate) async fn until_left(&self, connections: usize, streams: usize) {
+        let counted = || {
+            let f64 = |n: usize| f64::from(u32::try_from(n).unwrap());
+            self.fanout.n_streams() == streams
+                && self.meter.gauge("chancery_xds_connections") == f64(connections)
+                && self.meter.gauge("chancery_xds_streams") == f64(streams)
+        };
+        let what = format!("{connections} connections and {streams} streams are left");
+        until(&what, async || counted() && self.fanout.nodes().await.len() == streams).await;
+    }
+
+    /// How often a limit was hit.
+    pub(crate) fn hits(&self, limit: &str) -> u64 {
+        self.meter.counter("chancery_xds_limits_hit_total", &[("limit", limit)])
+    }
+
+    /// How many connections have ended for a reason.
+    pub(crate) fn ends(&self, reason: &str) -> u64 {
+        self.meter.counter("chancery_xds_connection_ends_total", &[("reason", reason)])
+    }
+
     /// Waits until no stream is left.
     pub(crate) async fn until_no_stream(&self) {
         until("all streams are freed", async || {
@@ -159,6 +196,20 @@ pub(crate) fn upsert(in_scope: &str, type_url: &str, name: &str, body: &str) -> 
 pub(crate) fn node(id: &str) -> Option<Bytes> {
     let node = Node { id: id.into(), cluster: "test".into(), ..Node::default() };
     Some(node.encode_to_vec().into())
+}
+
+/// A node with metadata.
+pub(crate) fn large_node(id: &str, metadata: impl IntoIterator<Item = (String, String)>) -> Bytes {
+    use prost_types::{Struct, Value, value::Kind};
+    let value = |text| Value { kind: Some(Kind::StringValue(text)) };
+    let fields = metadata.into_iter().map(|(key, text)| (key, value(text))).collect();
+    let node = Node {
+        id: id.into(),
+        cluster: "test".into(),
+        metadata: Some(Struct { fields }),
+        ..Node::default()
+    };
+    node.encode_to_vec().into()
 }
 
 pub(crate) type Sotw = Client<DiscoveryRequest, DiscoveryResponse>;

@@ -1,0 +1,59 @@
+//! A bucket of tokens.
+
+use tokio::time::Instant;
+
+/// Lets a burst through, and a rate over time.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    pub(crate) per_second: u32,
+    burst: f64,
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        let burst = f64::from(burst);
+        Self { per_second, burst, left: burst, at: Instant::now() }
+    }
+
+    /// Takes `n` tokens; `false` if there are not so many.
+    pub(crate) fn take(&mut self, now: Instant, n: usize) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        self.left = (self.left + passed * f64::from(self.per_second)).min(self.burst);
+        #[expect(clippy::cast_precision_loss, reason = "no buffer holds so many frames")]
+        let n = n as f64;
+        let there = self.left >= n;
+        if there {
+            self.left -= n;
+        }
+        there
+    }
+
+    /// Gives tokens back.
+    pub(crate) fn give(&mut self, n: f64) {
+        self.left = (self.left + n).min(self.burst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_lets_a_burst_through_and_then_the_rate() {
+        let mut bucket = Bucket::new(10, 3);
+        let start = bucket.at;
+        assert_eq!((0..5).filter(|_| bucket.take(start, 1)).count(), 3);
+        let later = start + Duration::from_millis(150);
+        assert_eq!((0..5).filter(|_| bucket.take(later, 1)).count(), 1);
+        let much_later = start + Duration::from_secs(60);
+        assert!(!bucket.take(much_later, 4), "never more than the burst");
+        assert!(bucket.take(much_later, 3));
+        bucket.give(2.0);
+        assert!(bucket.take(much_later, 2) && !bucket.take(much_later, 1));
+    }
+}

@@ -1,0 +1,98 @@
+//! A drain: all clients are told at once to go elsewhere, and their streams are ended one after the
+//! other, so that the replicas that are left are not asked for everything in one instant (T11).
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::Config;
+
+/// The drain of one listener.
+#[derive(Debug, Clone)]
+pub(crate) struct Drain {
+    token: CancellationToken,
+    /// Open connections.
+    open: Arc<AtomicUsize>,
+    per_second: u32,
+    spread_max: Duration,
+    /// How long it takes until all are ended: decided by the first connection that asks.
+    spread: Arc<OnceLock<Duration>>,
+}
+
+impl Drain {
+    pub(crate) fn new(token: CancellationToken, open: Arc<AtomicUsize>, config: &Config) -> Self {
+        Self {
+            token,
+            open,
+            per_second: config.drain_connections_per_second,
+            spread_max: config.drain_spread_max,
+            spread: Arc::default(),
+        }
+    }
+
+    /// Waits until it begins.
+    pub(crate) async fn begun(&self) {
+        self.token.cancelled().await;
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// How long a connection goes on with its streams: a random part of the time for all.
+    pub(crate) fn turn(&self) -> Duration {
+        let spread = self.spread.get_or_init(|| {
+            spread(self.open.load(Ordering::Relaxed), self.per_second, self.spread_max)
+        });
+        spread.mul_f64(random())
+    }
+}
+
+fn spread(n_open: usize, per_second: u32, max: Duration) -> Duration {
+    let n_open = u32::try_from(n_open).unwrap_or(u32::MAX);
+    Duration::from_secs_f64(f64::from(n_open) / f64::from(per_second.max(1))).min(max)
+}
+
+/// From 0 to less than 1.
+pub(crate) fn random() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    const STEPS: u32 = 1_000_000;
+    let random = RandomState::new().hash_one(()) % u64::from(STEPS);
+    u32::try_from(random).map_or(0.0, f64::from) / f64::from(STEPS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// OPS-15, T11: few connections end at once, many over a time that is bounded.
+    #[test]
+    fn the_more_connections_the_longer_a_drain_within_its_bound() {
+        let max = Duration::from_secs(5);
+        assert_eq!(spread(0, 2000, max), Duration::ZERO);
+        assert_eq!(spread(20, 2000, max), Duration::from_millis(10));
+        assert_eq!(spread(2000, 2000, max), Duration::from_secs(1));
+        assert_eq!(spread(100_000, 2000, max), max);
+        assert_eq!(spread(usize::MAX, 1, Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn turns_fill_the_time() {
+        let open = Arc::new(AtomicUsize::new(10_000));
+        let config = Config { drain_connections_per_second: 1000, ..Config::default() };
+        let drain = Drain::new(CancellationToken::new(), Arc::clone(&open), &config);
+        let mut turns: Vec<Duration> = (0..1000).map(|_| drain.turn()).collect();
+        open.store(0, Ordering::Relaxed);
+        turns.extend((0..1000).map(|_| drain.turn()));
+        let early = turns.iter().filter(|turn| **turn < Duration::from_secs(1)).count();
+        let late = turns.iter().filter(|turn| **turn >= Duration::from_secs(4)).count();
+        assert!(turns.iter().all(|turn| *turn < Duration::from_secs(5)));
+        assert!((200..600).contains(&early) && (200..600).contains(&late), "{early}, {late}");
+    }
+}

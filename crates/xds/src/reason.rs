@@ -1,0 +1,94 @@
+//! Why a connection ended.
+
+use std::{error::Error, io};
+
+use chancery_fanout::limit_hit;
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The client closed or lost it.
+    Client,
+    /// It had reached its age.
+    Age,
+    /// The replica shuts down.
+    Drain,
+    /// It had no stream for too long.
+    Idle,
+    /// It never had a stream.
+    FirstStream,
+    /// The client did not answer a probe, or took nothing of what it was sent.
+    Keepalive,
+    /// It exceeded a limit of the connection.
+    Limit,
+    /// What the client sent is not HTTP/2.
+    ProtocolError,
+}
+
+impl Reason {
+    /// All of them, each in its own place.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Client,
+        Self::Age,
+        Self::Drain,
+        Self::Idle,
+        Self::FirstStream,
+        Self::Keepalive,
+        Self::Limit,
+        Self::ProtocolError,
+    ];
+
+    /// As the metric names it.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Age => "age",
+            Self::Drain => "drain",
+            Self::Idle => "idle",
+            Self::FirstStream => "first_stream",
+            Self::Keepalive => "keepalive",
+            Self::Limit => "limit",
+            Self::ProtocolError => "protocol_error",
+        }
+    }
+
+    /// Why HTTP/2 ended. Counts the limit if it was one.
+    pub(crate) fn of(ended: &hyper::Result<()>) -> Self {
+        let Err(error) = ended else { return Self::Client };
+        if error.is_timeout() {
+            return Self::Keepalive;
+        }
+        let Some(source) = error.source() else { return Self::Client };
+        if let Some(error) = source.downcast_ref::<io::Error>() {
+            return match error.kind() {
+                io::ErrorKind::TimedOut => Self::Keepalive,
+                io::ErrorKind::QuotaExceeded => {
+                    limit_hit("control_frames");
+                    Self::Limit
+                }
+                _ => Self::Client,
+            };
+        }
+        let Some(error) = source.downcast_ref::<h2::Error>() else { return Self::Client };
+        match (error.is_library(), error.reason()) {
+            (true, Some(h2::Reason::ENHANCE_YOUR_CALM)) => {
+                limit_hit("http2_flood");
+                Self::Limit
+            }
+            (true, _) => Self::ProtocolError,
+            (false, _) => Self::Client,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_in_its_own_place() {
+        for (place, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, place, "{}", reason.label());
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What a connection's bytes say before HTTP/2 has looked at them: whether its client takes what it is
+//! sent, and how many frames it sends that carry nothing.
+//!
+//! HTTP/2 has its own answers to some floods (resets, headers without end, empty data). Against PING,
+//! SETTINGS, PRIORITY and the like it has none: each costs an answer or a look. Here each frame but those
+//! of data takes a token; time gives tokens back, and so does what is written to the client, because
+//! a client that is sent much has to send many window updates.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep},
+};
+
+use crate::{Config, bucket::Bucket};
+
+/// Length of what an HTTP/2 client sends before its first frame.
+const PREFACE_BYTES: usize = 24;
+const HEAD_BYTES: usize = 9;
+const DATA: u8 = 0;
+const GOAWAY: u8 = 7;
+/// HTTP/2 bounds these itself.
+const CONTINUATION: u8 = 9;
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// Bytes written to the client for which it may send a frame more: a small message and its frame are
+/// about two of them, and a client may update two windows for it.
+const BYTES_PER_TOKEN: f64 = 32.0;
+
+/// Why a connection was cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Cut {
+    /// Its client took nothing of what it was sent.
+    #[error("the client has taken nothing of what it was sent for {} s", .0.as_secs_f64())]
+    Stalled(Duration),
+    /// Its client sent too many frames that carry no data.
+    #[error(
+        "more than {per_second} frames without data per second (control_frames_per_second_max)"
+    )]
+    Flood { per_second: u32 },
+}
+
+/// A connection that is watched.
+#[derive(Debug)]
+pub(crate) struct Watched<I> {
+    io: I,
+    /// How long nothing may be taken.
+    patience: Duration,
+    /// Runs while the client does not take what it is sent.
+    stalled: Option<Pin<Box<Sleep>>>,
+    frames: Frames,
+    bucket: Bucket,
+    /// The last write ended with what it was given, so that another frame could follow.
+    is_whole: bool,
+}
+
+/// Finds the heads of frames in what is read.
+#[derive(Debug)]
+struct Frames {
+    /// Bytes up to the next head.
+    skip: usize,
+    head: [u8; HEAD_BYTES],
+    n_head: usize,
+}
+
+// === impl Watched ===
+
+impl<I> Watched<I> {
+    pub(crate) fn new(io: I, config: &Config) -> Self {
+        let (rate, burst) = (config.control_frames_per_second_max, config.control_frames_burst_max);
+        Self {
+            io,
+            patience: config.keepalive_interval.saturating_add(config.keepalive_timeout),
+            stalled: None,
+            frames: Frames { skip: PREFACE_BYTES, head: [0; HEAD_BYTES], n_head: 0 },
+            bucket: Bucket::new(rate, burst),
+            is_whole: true,
+        }
+    }
+
+    /// Looks at what a write has come to.
+    fn on_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Pending => {
+                let patience = self.patience;
+                let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+                match stalled.as_mut().poll(cx) {
+                    Poll::Ready(()) => Poll::Ready(Err(cut(Cut::Stalled(patience)))),
+                    Poll::Pending => Poll::Pending,
+                }
+            }
+            Poll::Ready(result) => {
+                self.stalled = None;
+                if let Ok(n) = result {
+                    #[expect(clippy::cast_precision_loss, reason = "no write has so many bytes")]
+                    self.bucket.give(n as f64 / BYTES_PER_TOKEN);
+                    self.is_whole = n == len;
+                }
+                Poll::Ready(result)
+            }
+        }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> Watched<I> {
+    /// Tells the client why it is cut off, if that can be done at once.
+    fn say_goodbye(&mut self, cx: &mut Context<'_>, why: Cut) {
+        if self.is_whole {
+            let frame = goaway(&why.to_string());
+            // Whether it arrives or not, the connection is over.
+            drop(Pin::new(&mut self.io).poll_write(cx, &frame));
+        }
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.io).poll_read(cx, buf);
+        let n_frames = this.frames.count(&buf.filled()[before..]);
+        if n_frames > 0 && !this.bucket.take(Instant::now(), n_frames) {
+            let why = Cut::Flood { per_second: this.bucket.per_second };
+            this.say_goodbye(cx, why);
+            return Poll::Ready(Err(cut(why)));
+        }
+        read
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.on_write(cx, written, buf.len())
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.on_write(cx, written, bufs.iter().map(|buf| buf.len()).sum())
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// `GOAWAY` with `ENHANCE_YOUR_CALM` and a text, which clients put into their logs.
+fn goaway(text: &str) -> Vec<u8> {
+    let text = &text.as_bytes()[..text.len().min(255)];
+    let len = u8::try_from(8 + text.len()).unwrap_or(u8::MAX);
+    let text = &text[..usize::from(len) - 8];
+    let mut frame = vec![0, 0, len, GOAWAY, 0, 0, 0, 0, 0];
+    // No stream was left unhandled that should be tried again.
+    frame.extend_from_slice(&i32::MAX.to_be_bytes());
+    frame.extend_from_slice(&ENHANCE_YOUR_CALM.to_be_bytes());
+    frame.extend_from_slice(text);
+    frame
+}
+
+/// All that a client is told that gets no connection: empty settings, and why it has to go.
+pub(crate) fn refusal(text: &str) -> Vec<u8> {
+    const EMPTY_SETTINGS: [u8; HEAD_BYTES] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let mut bytes = EMPTY_SETTINGS.to_vec();
+    bytes.extend_from_slice(&goaway(text));
+    bytes
+}
+
+fn cut(why: Cut) -> io::Error {
+    let kind = match why {
+        Cut::Stalled(_) => io::ErrorKind::TimedOut,
+        Cut::Flood { .. } => io::ErrorKind::QuotaExceeded,
+    };
+    io::Error::new(kind, why)
+}
+
+// === impl Frames ===
+
+impl Frames {
+    /// Frames that begin in these bytes and carry neither data nor the rest of a header.
+    fn count(&mut self, mut bytes: &[u8]) -> usize {
+        let mut n_frames = 0;
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let n = self.skip.min(bytes.len());
+                self.skip -= n;
+                bytes = &bytes[n..];
+                continue;
+            }
+            let n = (HEAD_BYTES - self.n_head).min(bytes.len());
+            self.head[self.n_head..self.n_head + n].copy_from_slice(&bytes[..n]);
+            self.n_head += n;
+            bytes = &bytes[n..];
+            if self.n_head == HEAD_BYTES {
+                let [a, b, c, kind, ..] = self.head;
+                self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+                self.n_head = 0;
+                n_frames += usize::from(!matches!(kind, DATA | CONTINUATION));
+            }
+        }
+        n_frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames() -> Frames {
+        Frames { skip: PREFACE_BYTES, head: [0; HEAD_BYTES], n_head: 0 }
+    }
+
+    fn frame(kind: u8, len: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, len, kind, 0, 0, 0, 0, 0];
+        frame.extend(vec![0x55; usize::from(len)]);
+        frame
+    }
+
+    #[test]
+    fn frames_are_found_however_they_are_cut() {
+        let mut bytes = vec![b'P'; PREFACE_BYTES];
+        for (kind, len) in
+            [(4, 6), (1, 30), (DATA, 200), (DATA, 0), (CONTINUATION, 3), (6, 8), (3, 4)]
+        {
+            bytes.extend(frame(kind, len));
+        }
+        for size in 1..=bytes.len() {
+            let mut frames = frames();
+            let n: usize = bytes.chunks(size).map(|chunk| frames.count(chunk)).sum();
+            assert_eq!(n, 4, "in chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_any_length_fits_into_a_goaway() {
+        for len in [0, 1, 247, 248, 1000] {
+            let frame = goaway(&"x".repeat(len));
+            assert_eq!(usize::from(frame[2]) + HEAD_BYTES, frame.len(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How connections live: told to go before they are ended, probed, ended for a reason that is counted.
+
+use std::time::{Duration, Instant};
+
+use chancery_xds::Config;
+
+use crate::support::*;
+
+/// The next `GOAWAY`: its code and its last stream. Probes are answered meanwhile.
+async fn goaway(client: &mut Frames) -> (u32, u32) {
+    loop {
+        let frame = answered(client).await;
+        if frame.kind == GOAWAY {
+            let number =
+                |at: usize| u32::from_be_bytes(frame.payload[at..at + 4].try_into().unwrap());
+            return (number(4), number(0));
+        }
+        let is_end = frame.kind == HEADERS && frame.flags & END_STREAM != 0;
+        assert!(!is_end, "a stream ends before its client is told to go");
+    }
+}
+
+const END_STREAM: u8 = 1;
+
+/// The next frame. Probes are answered.
+async fn answered(client: &mut Frames) -> Frame {
+    let next = client.next().await.expect("closed");
+    if (next.kind, next.flags) == (PING, 0) {
+        client.send(&frame(PING, ACK, 0, &next.payload)).await;
+    }
+    next
+}
+
+/// Waits for the end of stream 1.
+async fn end_of_stream(client: &mut Frames) {
+    loop {
+        let frame = answered(client).await;
+        if (frame.kind, frame.stream, frame.flags & END_STREAM) == (HEADERS, 1, END_STREAM) {
+            return;
+        }
+    }
+}
+
+/// OPS-13: a connection that has reached its age is told so by GOAWAY; its streams go on in the grace
+/// time, in which new ones on another connection are served; then they end.
+#[tokio::test]
+async fn goaway_comes_before_streams_end_for_their_age() {
+    let config = Config {
+        connection_age_max: Some(Duration::from_millis(500)),
+        connection_age_grace: Duration::from_secs(3),
+        ..Config::default()
+    };
+    let server = Server::with(config, fanout_config()).await;
+    let mut client = Frames::start(&server).await;
+    client.subscribe(1, "aged").await;
+    assert_eq!(goaway(&mut client).await, (NO_ERROR, i32::MAX.unsigned_abs()));
+    let told = Instant::now();
+    let mut anew = Frames::start(&server).await;
+    anew.subscribe(1, "anew").await;
+    anew.until(DATA).await;
+    server.put(CDS, &[("while it may stay", "1")]);
+    // Its first response has not been acknowledged; the next is a matter of the ACK timeout.
+    server.until_left(2, 2).await;
+    end_of_stream(&mut client).await;
+    assert!(told.elapsed() >= Duration::from_secs(2), "{:?}", told.elapsed());
+    client.end().await;
+    until("it is counted", async || server.ends("age") >= 1).await;
+}
+
+/// OPS-13: a client that follows GOAWAY sees no failed stream for its connection's age. What its own
+/// library had not sent yet when GOAWAY came is sent on the next connection, as gRPC does (and tonic
+/// leaves to its caller).
+#[tokio::test]
+async fn a_client_survives_its_connections_age_without_a_failed_stream() {
+    let config = Config {
+        connection_age_max: Some(Duration::from_millis(200)),
+        connection_age_grace: Duration::from_secs(30),
+        ..Config::default()
+    };
+    let server = Server::with(config, fanout_config()).await;
+    server.put(CDS, &[("a", "1")]);
+    let channel = server.channel().await;
+    let connections = || server.meter.counter("chancery_xds_connections_total", &[]);
+    let mut n_streams = 0;
+    while connections() < 5 {
+        let mut client = match Delta::open(channel.clone(), DELTA_ADS).await {
+            Ok(client) => client,
+            Err(status) => {
+                let text = "operation was canceled";
+                assert_eq!((status.code(), status.message()), (tonic::Code::Cancelled, text));
+                continue;
+            }
+        };
+        client.subscribe(CDS, &[]).await;
+        assert_eq!(names(&client.next().await), ["a"]);
+        n_streams += 1;
+    }
+    assert!(n_streams >= 5, "only {n_streams} streams on 5 connections");
+    drop(channel);
+    server.until_left(0, 0).await;
+    assert!(server.ends("age") >= 4);
+}
+
+/// OPS-15, T11: in a drain all are told at once to go, and their streams are ended one after the other;
+/// meanwhile they are served.
+#[tokio::test]
+async fn a_drain_tells_all_at_once_and_ends_them_one_after_the_other() {
+    const N: usize = 60;
+    let config = Config {
+        drain_connections_per_second: 20,
+        drain_spread_max: Duration::from_secs(3),
+        ..Config::default()
+    };
+    let mut server = Server::with(config, fanout_config()).await;
+    let mut clients = Vec::new();
+    for n in 0..N {
+        let mut client = Frames::start(&server).await;
+        client.subscribe(1, &format!("n{n}")).await;
+        client.until(DATA).await;
+        clients.push(client);
+    }
+    let start = Instant::now();
+    server.drain.cancel();
+    let mut ends: Vec<Duration> =
+        futures::future::join_all(clients.iter_mut().map(async |client| {
+            assert_eq!(goaway(client).await, (NO_ERROR, i32::MAX.unsigned_abs()));
+            end_of_stream(client).await;
+            start.elapsed()
+        }))
+        .await;
+    ends.sort();
+    // In three seconds, at random: that they all end within one is as likely as 3 to the power of -59.
+    assert!(ends[N - 1] - ends[0] > Duration::from_secs(1), "{ends:?}");
+    drop(clients);
+    tokio::time::timeout(PATIENCE, &mut server.task).await.expect("it goes on").unwrap().unwrap();
+    server.until_left(0, 0).await;
+    assert_eq!(server.ends("drain"), u64::try_from(N).unwrap());
+}
+
+/// OPS-15: a stream that waits for its turn in a drain is served.
+#[tokio::test]
+async fn streams_are_served_until_their_turn_in_a_drain() {
+    let config = Config {
+        drain_connections_per_second: 1,
+        drain_spread_max: Duration::from_secs(3600),
+        ..Config::default()
+    };
+    let server = Server::with(config, fanout_config()).await;
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        clients.push(Good::start(&server).await);
+    }
+    server.drain.cancel();
+    // Of twenty seconds, each has ten on average.
+    let mut served = 0;
+    for mut client in clients {
+        served += usize::from(client.try_is_served(&server).await);
+    }
+    assert!(served >= 1, "nobody is served any more");
+}
+
+/// Connections that end are counted by what ended them.
+#[tokio::test]
+async fn ends_of_connections_are_counted_by_reason() {
+    let config = Config {
+        idle_timeout: Duration::from_millis(300),
+        first_stream_timeout: Duration::from_secs(600),
+        ..Config::default()
+    };
+    let server = Server::with(config, fanout_config()).await;
+    let mut idle = Frames::start(&server).await;
+    idle.subscribe(1, "idle").await;
+    idle.until(DATA).await;
+    idle.send(&frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes())).await;
+    assert_eq!(idle.end().await, Some((NO_ERROR, String::new())));
+    until("it is counted", async || server.ends("idle") == 1).await;
+    let mut leaves = Frames::start(&server).await;
+    leaves.subscribe(1, "leaves").await;
+    leaves.until(DATA).await;
+    drop(leaves);
+    until("it is counted", async || server.ends("client") == 1).await;
+    server.until_left(0, 0).await;
+    assert_eq!(server.meter.counter("chancery_xds_connection_ends_total", &[]), 2);
+}

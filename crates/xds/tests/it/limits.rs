@@ -1,0 +1,400 @@
+//! Limits: what is just within is served, one more is refused with a text that names its key, and is
+//! counted; nobody else notices.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
+use chancery_xds::Config;
+use prost::Message;
+use tokio::{io::AsyncReadExt, net::TcpStream};
+
+use crate::support::*;
+
+/// A request at a limit, or one beyond it.
+struct Case {
+    /// As the metric names it.
+    limit: &'static str,
+    /// What the one beyond is told.
+    text: &'static str,
+    at: Vec<DeltaDiscoveryRequest>,
+    beyond: Vec<DeltaDiscoveryRequest>,
+}
+
+fn request(type_url: &str, names: Vec<String>) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        type_url: type_url.into(),
+        node: node("limits"),
+        resource_names_subscribe: names,
+        ..DeltaDiscoveryRequest::default()
+    }
+}
+
+fn names_of(n: usize, len: usize) -> Vec<String> {
+    (0..n).map(|n| format!("{n:0>len$}")).collect()
+}
+
+/// A request of so many bytes.
+fn sized(len: usize) -> DeltaDiscoveryRequest {
+    let mut request = request(EDS, names_of(len / 200, 100));
+    let missing = len - request.encoded_len();
+    // A length of two bytes.
+    request.response_nonce = "x".repeat(missing - 3);
+    assert_eq!(request.encoded_len(), len);
+    request
+}
+
+fn with_node(node: Bytes) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest { node: Some(node), ..request(EDS, names_of(1, 1)) }
+}
+
+fn node_of(len: usize) -> DeltaDiscoveryRequest {
+    let node = |pad: usize| large_node("n", [("k".to_owned(), "x".repeat(pad))]);
+    let pad = len - (node(200).len() - 200);
+    assert_eq!(node(pad).len(), len);
+    with_node(node(pad))
+}
+
+fn metadata_of(n: usize) -> DeltaDiscoveryRequest {
+    with_node(large_node("n", (0..n).map(|n| (n.to_string(), String::new()))))
+}
+
+fn cases() -> Vec<Case> {
+    // All three lists count.
+    let in_all = |n: usize| DeltaDiscoveryRequest {
+        initial_resource_versions: (names_of(30, 3).into_iter())
+            .map(|name| (name, "1-0".to_owned()))
+            .collect(),
+        resource_names_unsubscribe: names_of(n - 60, 4),
+        ..request(EDS, names_of(30, 3))
+    };
+    let types = |n: usize| (0..n).map(|n| request(&format!("a/{n}"), names_of(1, 1))).collect();
+    vec![
+        Case {
+            limit: "request_bytes",
+            text: "a request of 10001 bytes exceeds the limit of 10000 bytes (request_bytes_max)",
+            at: vec![sized(10_000)],
+            beyond: vec![sized(10_001)],
+        },
+        Case {
+            limit: "names_per_request",
+            text: "a request names 121 resources, at most 120 are allowed (names_per_request_max)",
+            at: vec![in_all(120)],
+            beyond: vec![in_all(121)],
+        },
+        Case {
+            limit: "names",
+            text: "this stream subscribes to 101 names, at most 100 are allowed (names_max)",
+            at: vec![request(EDS, names_of(50, 3)), request(CDS, names_of(50, 3))],
+            beyond: vec![request(EDS, names_of(50, 3)), request(CDS, names_of(51, 3))],
+        },
+        Case {
+            limit: "name_bytes",
+            text: "a request names a resource in 301 bytes, at most 300 are allowed (name_bytes_max)",
+            at: vec![request(EDS, names_of(1, 300))],
+            beyond: vec![request(EDS, names_of(1, 301))],
+        },
+        Case {
+            limit: "types",
+            text: "this stream asks for more than 3 types (types_max)",
+            at: types(3),
+            beyond: types(4),
+        },
+        Case {
+            limit: "node_bytes",
+            text: "the node has 2001 bytes, at most 2000 are allowed (node_bytes_max)",
+            at: vec![node_of(2000)],
+            beyond: vec![node_of(2001)],
+        },
+        Case {
+            limit: "node_metadata",
+            text: "node.metadata has more than 20 scalars (node_metadata_max)",
+            at: vec![metadata_of(20)],
+            beyond: vec![metadata_of(21)],
+        },
+        Case {
+            limit: "requests_per_second",
+            text: "more than 1 requests per second (requests_per_second_max)",
+            at: vec![request(EDS, names_of(1, 1)); 40],
+            // Time passes: there may be a token or two more.
+            beyond: vec![request(EDS, names_of(1, 1)); 40 + 200],
+        },
+    ]
+}
+
+/// OPS-11, SOTW-52, T8: each limit of a request lets through what is at it, and says which it is to
+/// what is beyond.
+#[tokio::test]
+async fn every_limit_of_a_request_holds_to_the_last() {
+    let mut fanout = fanout_config();
+    fanout.session.names_max = 100;
+    fanout.session.types_max = 3;
+    let config = Config {
+        names_per_request_max: 120,
+        name_bytes_max: 300,
+        requests_burst_max: 40,
+        requests_per_second_max: 1,
+        request_bytes_max: 10_000,
+        node_bytes_max: 2000,
+        node_metadata_max: 20,
+        ..Config::default()
+    };
+    let server = Server::with(config, fanout).await;
+    let mut good = Good::start(&server).await;
+    for Case { limit, text, at, beyond } in cases() {
+        let mut client = server.delta(DELTA_ADS).await;
+        let n_types =
+            at.iter().map(|r| &r.type_url).collect::<std::collections::BTreeSet<_>>().len();
+        for request in at {
+            client.send(request).await;
+        }
+        for _ in 0..n_types {
+            client.next().await;
+        }
+        assert_eq!(server.hits(limit), 0, "{limit}");
+        drop(client);
+
+        let mut client = server.delta(DELTA_ADS).await;
+        let sender = client.requests.take().unwrap();
+        tokio::spawn(async move {
+            for request in beyond {
+                // It may have been refused already.
+                if sender.send(request).await.is_err() {
+                    return;
+                }
+            }
+            sender.closed().await;
+        });
+        let status = client.end().await;
+        assert_eq!((status.code(), status.message()), (tonic::Code::ResourceExhausted, text));
+        assert_eq!(server.hits(limit), 1, "{limit}");
+        drop(client);
+        good.is_served(&server).await;
+        server.until_left(1, 1).await;
+    }
+}
+
+/// SOTW-52: the limits hold for SotW in the same way.
+#[tokio::test]
+async fn limits_of_names_hold_for_sotw() {
+    let mut fanout = fanout_config();
+    fanout.session.names_max = 100;
+    let config = Config { names_per_request_max: 120, ..Config::default() };
+    let server = Server::with(config, fanout).await;
+    for (n, text) in [
+        (100, None),
+        (101, Some("this stream subscribes to 101 names, at most 100 are allowed (names_max)")),
+        (
+            121,
+            Some("a request names 121 resources, at most 120 are allowed (names_per_request_max)"),
+        ),
+    ] {
+        let mut client = server.sotw(SOTW_ADS).await;
+        client
+            .send(DiscoveryRequest {
+                type_url: CDS.into(),
+                node: node("limits"),
+                resource_names: names_of(n, 3),
+                ..DiscoveryRequest::default()
+            })
+            .await;
+        match text {
+            None => assert_eq!(client.next().await.type_url, CDS),
+            Some(text) => {
+                let status = client.end().await;
+                assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+                assert_eq!(status.message(), text);
+            }
+        }
+    }
+}
+
+/// OPS-11, T5: headers that are too many, a little and by far.
+#[tokio::test]
+async fn a_header_list_is_bounded() {
+    let config = Config { header_list_bytes_max: 4096, ..Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let padded = |n: usize| grpc(DELTA_ADS).header("x-pad", "x".repeat(n)).body(()).unwrap();
+    // What the other headers take, from what the refusal says.
+    let (code, text) = call(&server, padded(5000)).await.status().await;
+    assert_eq!(code, 8);
+    let found: usize = text.split_whitespace().nth(4).unwrap().parse().unwrap();
+    let fits = 5000 - (found - 4096);
+    drop(call(&server, padded(fits)).await);
+    assert_eq!(server.hits("header_list_bytes"), 1);
+    let status = call(&server, padded(fits + 1)).await.status().await;
+    let text =
+        "the request's headers have 4097 bytes, at most 4096 are allowed (header_list_bytes_max)";
+    assert_eq!(status, (8, text.to_owned()));
+    assert_eq!(server.hits("header_list_bytes"), 2);
+    // Beyond twice of it HTTP/2 refuses by itself.
+    let mut frames = Frames::start(&server).await;
+    let many: Vec<u8> = (0..60).flat_map(|n| header(&format!("x{n}"), &"y".repeat(120))).collect();
+    frames.send(&frame(HEADERS, END_HEADERS, 1, &[call_headers(), many].concat())).await;
+    let refused = frames.until(HEADERS).await;
+    let status_431 = [0x48, 0x83, 0x69, 0x90, 0xff];
+    assert_eq!(refused.payload, status_431, "HPACK writes :status 431 so");
+    good.is_served(&server).await;
+    drop(frames);
+    server.until_left(1, 1).await;
+}
+
+/// OPS-11: a connection has only so many streams; they are free again when they have ended.
+#[tokio::test]
+async fn a_connection_takes_only_so_many_streams() {
+    let config = Config { streams_per_connection_max: 3, ..Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    let channel = server.channel().await;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(Delta::open(channel.clone(), DELTA_ADS).await.unwrap());
+    }
+    let status = Delta::open(channel.clone(), DELTA_ADS).await.err().unwrap();
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    let text = "this connection has 3 streams already (streams_per_connection_max); use aggregated \
+                discovery or another connection";
+    assert_eq!(status.message(), text);
+    assert_eq!(server.hits("streams_per_connection"), 1);
+    Good::start(&server).await.is_served(&server).await;
+    open[0].subscribe(CDS, &[]).await;
+    open[0].next().await;
+    open.pop();
+    until("a place is free again", async || Delta::open(channel.clone(), DELTA_ADS).await.is_ok())
+        .await;
+}
+
+/// OPS-11, CLI-G-15: a replica that serves as many streams as it may refuses one more at its start, before
+/// any answer, so that the client backs off.
+#[tokio::test]
+async fn a_full_replica_refuses_new_streams_only() {
+    let fanout = chancery_fanout::Config { streams_max: 2, ..fanout_config() };
+    let server = Server::with(Config::default(), fanout).await;
+    let mut good = Good::start(&server).await;
+    let second = server.delta(DELTA_ADS).await;
+    let status = Delta::open(server.channel().await, DELTA_ADS).await.err().unwrap();
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    let text = "this replica serves 2 streams already, the most that streams_max allows";
+    assert_eq!(status.message(), text);
+    assert_eq!(server.hits("streams"), 1);
+    good.is_served(&server).await;
+    drop(second);
+    until("a place is free again", async || {
+        Delta::open(server.channel().await, DELTA_ADS).await.is_ok()
+    })
+    .await;
+}
+
+/// All that a refused connection is told.
+async fn refusal(mut stream: TcpStream) -> String {
+    let mut said = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
+    read.expect("it is still open").unwrap();
+    assert_eq!((said[3], said[12]), (SETTINGS, GOAWAY));
+    assert_eq!(said[22..26], ENHANCE_YOUR_CALM.to_be_bytes());
+    String::from_utf8(said[26..].to_vec()).unwrap()
+}
+
+/// OPS-11, T7: one connection too many is told so and closed; the others do not notice.
+#[tokio::test]
+async fn a_replica_takes_only_so_many_connections() {
+    let config = Config { connections_max: 2, ..Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let second = server.delta(DELTA_ADS).await;
+    let third = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(refusal(third).await, "2 connections are open (connections_max)");
+    assert_eq!(server.hits("connections"), 1);
+    good.is_served(&server).await;
+    drop(second);
+    server.until_left(1, 1).await;
+    drop(server.delta(DELTA_ADS).await);
+}
+
+/// OPS-11, T7: one address can not take the places of all.
+#[tokio::test]
+async fn an_address_takes_only_so_many_connections() {
+    let config = Config { connections_per_peer_max: 3, ..Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let from = |address: [u8; 4]| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((address, 0).into()).unwrap();
+        socket.connect(server.address)
+    };
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(from([127, 0, 0, 2]).await.unwrap());
+    }
+    let text = "3 connections of your address are open (connections_per_peer_max)";
+    assert_eq!(refusal(from([127, 0, 0, 2]).await.unwrap()).await, text);
+    assert_eq!(server.hits("connections_per_peer"), 1);
+    open.push(from([127, 0, 0, 3]).await.unwrap());
+    until("all are open", async || server.meter.gauge("chancery_xds_connections") == 5.0).await;
+    good.is_served(&server).await;
+    drop(open);
+    server.until_left(1, 1).await;
+    let again = from([127, 0, 0, 2]).await.unwrap();
+    until("it is taken", async || server.meter.gauge("chancery_xds_connections") == 2.0).await;
+    drop(again);
+}
+
+/// OPS-17, T8: large requests that there is no room for wait, and come in when there is.
+#[tokio::test]
+async fn large_requests_wait_for_room_one_after_the_other() {
+    let config = Config {
+        // One at a time.
+        large_requests_bytes_max: 8 << 20,
+        request_bytes_max: 8 << 20,
+        large_request_timeout: 5 * PATIENCE,
+        ..Config::default()
+    };
+    let server = Server::with(config, fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let half = |id: &str| {
+        let version = |n: u32| (format!("{n:0>1000}"), "1-0".to_owned());
+        let request = DeltaDiscoveryRequest {
+            type_url: CDS.into(),
+            node: node(id),
+            initial_resource_versions: (0..900).map(version).collect(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        let mut first = framed(0, &request.encode_to_vec());
+        let second = first.split_off(first.len() / 2);
+        (first, second)
+    };
+    let mut waiting = Vec::new();
+    for id in ["first", "second", "third"] {
+        let mut raw = call(&server, grpc(DELTA_ADS).body(()).unwrap()).await;
+        let (first, second) = half(id);
+        assert!(raw.send_all(first).await);
+        waiting.push((raw, second));
+    }
+    until("two wait", async || server.hits("large_requests_bytes") == 2).await;
+    good.is_served(&server).await;
+    for (mut raw, second) in waiting {
+        assert!(raw.send_all(second).await);
+        raw.next().await;
+    }
+    server.until_left(1, 1).await;
+}
+
+/// T8: a large request that stops halfway loses its stream, and the room it had.
+#[tokio::test]
+async fn a_large_request_that_does_not_go_on_is_given_up() {
+    let config = Config { large_request_timeout: Duration::from_secs(2), ..Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let mut raw = call(&server, grpc(DELTA_ADS).body(()).unwrap()).await;
+    let mut bytes = BytesMut::new();
+    bytes.put_u8(0);
+    bytes.put_u32(1 << 20);
+    bytes.put_bytes(b'a', 500_000);
+    assert!(raw.send_all(bytes.freeze()).await);
+    let text = "less than 65536 bytes of a large request arrived within 0.2 s (a tenth of \
+                large_request_timeout)";
+    assert_eq!(raw.status().await, (8, text.to_owned()));
+    assert_eq!(server.hits("large_request_timeout"), 1);
+    good.is_served(&server).await;
+    server.until_left(1, 1).await;
+}

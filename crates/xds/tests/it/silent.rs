@@ -1,0 +1,303 @@
+//! Clients that do not read, do not answer, or do not say anything.
+
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use chancery_proto::discovery::DeltaDiscoveryRequest;
+use chancery_xds::Config;
+use tokio::io::AsyncWriteExt;
+
+use crate::support::*;
+
+/// Times of seconds instead of tens of them.
+fn impatient() -> Config {
+    Config {
+        keepalive_interval: Duration::from_millis(700),
+        keepalive_timeout: Duration::from_millis(700),
+        first_stream_timeout: Duration::from_millis(700),
+        close_timeout: Duration::from_millis(300),
+        ..Config::default()
+    }
+}
+
+/// SOTW-112, L12: clients that never read delay nobody, and what they are owed is not stored up.
+#[tokio::test]
+async fn clients_that_never_read_delay_nobody() {
+    let server = Server::start().await;
+    let large = "x".repeat(1 << 20);
+    server.put(CDS, &[("a", &large)]);
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        let mut raw = call(&server, grpc(DELTA_ADS).body(()).unwrap()).await;
+        raw.send.send_data(subscription("silent"), false).unwrap();
+        silent.push(raw);
+    }
+    until("each has a response on its way", async || {
+        let nodes = server.fanout.nodes().await;
+        let sent =
+            |s: &chancery_fanout::StreamStatus| s.subscriptions.iter().any(|s| s.sent.is_some());
+        nodes.iter().filter(|node| sent(node)).count() == 20
+    })
+    .await;
+    let mut good = Good::start(&server).await;
+    for n in 0..50 {
+        server.put(CDS, &[("a", &format!("{large}{n}")), ("b", &n.to_string())]);
+        good.is_served(&server).await;
+    }
+    // One that reads at last is behind by the one response that was on its way; the fifty commits
+    // since then are one response.
+    let pushes = |raw: Raw| async move {
+        let mut responses = raw;
+        let first = responses.next().await;
+        responses.ack(&first);
+        let second = responses.next().await;
+        (names(&first).join(" "), names(&second).join(" "), second.resources[1].clone())
+    };
+    let (first, second, newest) = pushes(silent.swap_remove(0)).await;
+    assert_eq!((first.as_str(), second.as_str()), ("a", "a b good"));
+    assert_eq!(newest.resource.unwrap().value, "49");
+    drop(silent);
+    server.until_left(1, 1).await;
+}
+
+/// Design 4.6, performance.md 0 point 8: many streams of one connection, none of which reads before
+/// all have been written to; nothing hangs.
+#[tokio::test]
+async fn streams_that_write_before_they_read_do_not_hang() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", &"x".repeat(50_000))]);
+    let channel = server.channel().await;
+    let mut clients = Vec::new();
+    for _ in 0..100 {
+        clients.push(Delta::open(channel.clone(), DELTA_ADS).await.unwrap());
+    }
+    for client in &clients {
+        client.subscribe(CDS, &[]).await;
+    }
+    for round in 0..10 {
+        server.put(CDS, &[("a", &format!("{round}{}", "x".repeat(50_000)))]);
+        for client in &clients {
+            for n in 0..5 {
+                client.subscribe(EDS, &[&format!("e{n}")]).await;
+            }
+        }
+    }
+    for client in &mut clients {
+        loop {
+            let response = client.next().await;
+            client.ack(&response).await;
+            let newest = |r: &chancery_proto::discovery::Resource| {
+                r.resource.as_ref().is_some_and(|any| any.value.starts_with(b"9"))
+            };
+            if response.resources.iter().any(newest) {
+                break;
+            }
+        }
+    }
+}
+
+/// SOTW-31, design 4.6: a client that never acknowledges gets the newest state after the timeout, and
+/// shows as pending until then.
+#[tokio::test]
+async fn a_client_that_never_acknowledges_is_pending_and_still_served() {
+    let mut fanout = fanout_config();
+    fanout.session.ack_timeout_ms = 300;
+    let server = Server::with(chancery_xds::Config::default(), fanout).await;
+    server.put(CDS, &[("a", "1")]);
+    let mut client = server.delta(DELTA_ADS).await;
+    client.subscribe(CDS, &[]).await;
+    assert_eq!(names(&client.next().await), ["a"]);
+    server.put(CDS, &[("b", "1")]);
+    let revision = server.put(CDS, &[("c", "1")]);
+    let unsettled = server.fanout.unsettled(revision).await;
+    assert_eq!(unsettled.len(), 1);
+    assert_eq!(unsettled[0].state, chancery_fanout::UnsettledState::Pending);
+    assert_eq!(names(&client.next().await), ["b", "c"]);
+}
+
+/// SOTW-112, T10: a client that takes nothing from its socket is cut off, although HTTP/2 lets the
+/// replica send it everything: one that is silent too, one that says something now and then (and so
+/// needs no probe), and one that says all it can until both directions are stuck.
+#[tokio::test]
+async fn clients_that_take_nothing_from_their_sockets_are_cut_off() {
+    let server = Server::with(impatient(), fanout_config()).await;
+    let large = "x".repeat(1 << 20);
+    let all: Vec<String> = (0..32).map(|n| format!("c{n}")).collect();
+    let all: Vec<_> = all.iter().map(|name| (name.as_str(), large.as_str())).collect();
+    let mut good = Good::start(&server).await;
+    let window = (4, i32::MAX.unsigned_abs());
+    let mut clients = Vec::new();
+    for (from, id) in [(2, "silent"), (3, "talks"), (4, "floods")] {
+        let mut client = Frames::start_small(&server, [127, 0, 0, from], &[window]).await;
+        client.send(&frame(WINDOW_UPDATE, 0, 0, &(i32::MAX - 65_535).to_be_bytes())).await;
+        client.subscribe(1, id).await;
+        clients.push(client);
+    }
+    server.until_left(4, 4).await;
+    server.put(CDS, &all);
+    let request = |len: usize| {
+        let request = DeltaDiscoveryRequest {
+            type_url: CDS.into(),
+            response_nonce: "x".repeat(len),
+            ..DeltaDiscoveryRequest::default()
+        };
+        frame(DATA, 0, 1, &framed(0, &prost::Message::encode_to_vec(&request)))
+    };
+    let mut sending = Vec::new();
+    for (pause, len) in [(Duration::ZERO, 10_000), (Duration::from_millis(50), 10)] {
+        let (mut client, request) = (clients.pop().unwrap(), request(len));
+        // It ends when the connection does.
+        sending.push(tokio::spawn(async move {
+            while client.stream.write_all(&request).await.is_ok() {
+                tokio::time::sleep(pause).await;
+            }
+        }));
+    }
+    good.is_served(&server).await;
+    // The one that floods may be told first that it exceeds its windows.
+    let ends = || (server.ends("keepalive"), server.ends("protocol_error"));
+    until("all are cut off", async || matches!(ends(), (3, 0) | (2, 1))).await;
+    server.until_left(1, 1).await;
+    for task in sending {
+        tokio::time::timeout(PATIENCE, task).await.expect("it sends on").unwrap();
+    }
+    good.is_served(&server).await;
+}
+
+/// OPS-14, L11: a client that does not answer a probe is gone, however it was lost; one that does
+/// answer is not.
+#[tokio::test]
+async fn a_client_that_does_not_answer_a_probe_is_closed() {
+    let server = Server::with(impatient(), fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let mut lost = Frames::start(&server).await;
+    lost.subscribe(1, "lost").await;
+    let mut answers = Frames::start(&server).await;
+    answers.subscribe(1, "answers").await;
+    for _ in 0..4 {
+        let ping = answers.until(PING).await;
+        assert_eq!(ping.flags, 0);
+        answers.send(&frame(PING, ACK, 0, &ping.payload)).await;
+    }
+    until("the other one is closed", async || server.ends("keepalive") == 1).await;
+    // What it would have read, had it read.
+    let ping = lost.until(PING).await;
+    assert_eq!(ping.flags, 0);
+    assert_eq!(lost.end().await, Some((NO_ERROR, String::new())));
+    good.is_served(&server).await;
+    drop(answers);
+    server.until_left(1, 1).await;
+}
+
+/// T5, T7: whoever says nothing, too little, or says it too slowly, is closed.
+#[tokio::test]
+async fn connections_that_do_not_come_to_a_stream_are_closed() {
+    let server = Server::with(impatient(), fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let settings = frame(SETTINGS, 0, 0, &[]);
+    let half_headers = &open_stream(1)[..40];
+    let headers_without_end = frame(HEADERS, 0, 1, &call_headers());
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("nothing", vec![]),
+        ("half a preface", PREFACE[..10].to_vec()),
+        ("a preface", PREFACE.to_vec()),
+        ("settings", [PREFACE, &settings].concat()),
+        ("half a frame", [PREFACE, &settings, half_headers].concat()),
+        ("headers without end", [PREFACE, &settings, &headers_without_end].concat()),
+    ];
+    let mut open = Vec::new();
+    for (_, bytes) in &cases {
+        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        open.push(stream);
+    }
+    // One byte at a time: it has no more time than the others.
+    let mut slow = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let slowly = tokio::spawn(async move {
+        for byte in [PREFACE, &settings].concat().repeat(100) {
+            if slow.write_all(&[byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("it may go on for ever");
+    });
+    until("all are closed", async || server.ends("first_stream") == 7).await;
+    for (stream, (what, _)) in open.iter_mut().zip(cases) {
+        let mut rest = Vec::new();
+        let read = tokio::io::AsyncReadExt::read_to_end(stream, &mut rest);
+        drop(tokio::time::timeout(PATIENCE, read).await.expect(what));
+    }
+    tokio::time::timeout(PATIENCE, slowly).await.expect("it goes on").unwrap();
+    good.is_served(&server).await;
+    server.until_left(1, 1).await;
+}
+
+/// T5: a header that is never finished, on a connection that has a stream: its client can not answer
+/// a probe in between.
+#[tokio::test]
+async fn a_header_that_is_never_finished_ends_its_connection() {
+    let server = Server::with(impatient(), fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let mut client = Frames::start(&server).await;
+    client.subscribe(1, "slow").await;
+    client.until(DATA).await;
+    client.send(&frame(HEADERS, 0, 3, &call_headers())).await;
+    until("it is closed", async || server.ends("keepalive") == 1).await;
+    good.is_served(&server).await;
+    server.until_left(1, 1).await;
+}
+
+/// T7: a stream that never asks for anything costs a place and nothing else. Envoy keeps one open if
+/// nothing of its configuration comes over it, so it is not ended.
+#[tokio::test]
+async fn streams_that_never_ask_are_left_alone() {
+    let server = Server::with(impatient(), fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let channel = server.channel().await;
+    let mut mute = Vec::new();
+    for _ in 0..500 {
+        mute.push(Delta::open(channel.clone(), DELTA_ADS).await.unwrap());
+    }
+    for _ in 0..3 {
+        tokio::time::sleep(impatient().keepalive_interval).await;
+        good.is_served(&server).await;
+    }
+    assert_eq!(server.fanout.n_streams(), 501);
+    mute[0].subscribe(CDS, &[]).await;
+    assert_eq!(names(&mute[0].next().await), ["good"]);
+    drop((mute, channel));
+    server.until_left(1, 1).await;
+}
+
+/// T8, OPS-17: large requests that are announced and do not come, or stop halfway, delay no honest one.
+#[tokio::test]
+async fn requests_that_do_not_come_delay_no_large_one() {
+    let server = Server::start().await;
+    server.put(CDS, &[("a", "1")]);
+    let announced = 64_u32 << 20;
+    let mut open = Vec::new();
+    for sent in [100, 100, 100, 100, 100, 100, 900_000, 900_000, 900_000] {
+        let mut raw = call(&server, grpc(DELTA_ADS).body(()).unwrap()).await;
+        let mut bytes = BytesMut::new();
+        bytes.put_u8(0);
+        bytes.put_u32(announced);
+        bytes.put_bytes(b'a', sent);
+        raw.send.send_data(bytes.freeze(), false).unwrap();
+        open.push(raw);
+    }
+    for id in ["n1", "n2", "n3"] {
+        let mut honest = server.delta(DELTA_ADS).await;
+        let version = |n: u32| (format!("{n:0>1000}"), "1-00000000".to_owned());
+        honest
+            .send(DeltaDiscoveryRequest {
+                type_url: CDS.into(),
+                node: node(id),
+                initial_resource_versions: (0..1000).map(version).collect(),
+                ..DeltaDiscoveryRequest::default()
+            })
+            .await;
+        assert_eq!(names(&honest.next().await), ["a"]);
+    }
+    drop(open);
+}
