@@ -34,6 +34,8 @@ impl Config {
                 ack_timeout_ms: self.xds.ack_timeout.millis(),
                 response_bytes_target: self.xds.response_bytes_target.size(),
                 names_max: self.xds.names_max,
+                types_max: self.xds.types_max,
+                nack_message_bytes_max: self.xds.nack_message_bytes_max.size(),
                 ..defaults.session
             },
             ..defaults
@@ -53,21 +55,38 @@ impl Config {
     pub(crate) fn xds(&self) -> chancery_xds::Config {
         let xds = &self.xds;
         let age = xds.connection_age_max.duration();
-        let defaults = chancery_xds::Config::default();
         chancery_xds::Config {
             connections_max: xds.connections_max,
+            connections_per_peer_max: xds.connections_per_peer_max,
             streams_per_connection_max: xds.streams_per_connection_max,
             request_bytes_max: xds.request_bytes_max.size(),
-            names_per_request_max: defaults.names_per_request_max.max(xds.names_max),
+            large_requests_bytes_max: xds.large_requests_bytes_max.size(),
+            large_request_timeout: xds.large_request_timeout.duration(),
+            names_per_request_max: xds.names_per_request_max,
+            name_bytes_max: xds.name_bytes_max.size(),
+            nack_message_bytes_max: xds.nack_message_bytes_max.size(),
             requests_per_second_max: xds.requests_per_second_max,
             requests_burst_max: xds.requests_burst_max,
             node_bytes_max: xds.node_bytes_max.size(),
+            node_metadata_max: xds.node_metadata_max,
+            header_list_bytes_max: xds.header_list_bytes_max.size_u32(),
+            stream_window_bytes: xds.stream_window_bytes.size_u32(),
+            connection_window_bytes: xds.connection_window_bytes.size_u32(),
+            send_buffer_bytes_max: xds.send_buffer_bytes_max.size(),
+            pending_resets_max: xds.pending_resets_max,
+            error_resets_max: xds.error_resets_max,
+            control_frames_per_second_max: xds.control_frames_per_second_max,
+            control_frames_burst_max: xds.control_frames_burst_max,
             keepalive_interval: xds.keepalive_interval.duration(),
             keepalive_timeout: xds.keepalive_timeout.duration(),
+            first_stream_timeout: xds.first_stream_timeout.duration(),
             idle_timeout: xds.idle_timeout.duration(),
             connection_age_max: (!age.is_zero()).then_some(age),
             connection_age_grace: xds.connection_age_grace.duration(),
-            ..defaults
+            drain_connections_per_second: xds.drain_connections_per_second,
+            // The other half is for clients to close, and for what comes after the streams.
+            drain_spread_max: self.shutdown.timeout.duration() / 2,
+            close_timeout: xds.close_timeout.duration(),
         }
     }
 }

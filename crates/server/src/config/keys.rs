@@ -55,7 +55,11 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "Responses are cut at this size where the protocol allows. gRPC clients take 4 MiB by default.",
             ),
             ("streams_max", "Streams at a time; one more is refused with RESOURCE_EXHAUSTED."),
-            ("connections_max", "Connections at a time; one more is closed at once."),
+            ("connections_max", "Connections at a time; one more is told so and closed."),
+            (
+                "connections_per_peer_max",
+                "The same, from one address (one /64 of IPv6). A host with Linux's own port range opens 28232 at most.",
+            ),
             (
                 "streams_per_connection_max",
                 "Streams at a time on one connection. Envoy opens one per EDS cluster if EDS is not aggregated.",
@@ -64,18 +68,72 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "request_bytes_max",
                 "Largest request of a client. A delta client that reconnects lists all it holds in one.",
             ),
+            (
+                "large_requests_bytes_max",
+                "Requests over 256KiB that are being read at a time, all together; others wait.",
+            ),
+            (
+                "large_request_timeout",
+                "How long a request over 256KiB may take to arrive; of each tenth of it 64KiB have to come.",
+            ),
+            ("types_max", "Most types that one stream may ask for."),
             ("names_max", "Most names that one stream may subscribe to."),
+            (
+                "names_per_request_max",
+                "Most names in one request. A delta client that reconnects sends each name twice.",
+            ),
+            (
+                "name_bytes_max",
+                "Longest resource name in a request; no resource has more than 4KiB.",
+            ),
+            ("nack_message_bytes_max", "What is kept of the message of a NACK."),
             ("requests_per_second_max", "Requests per second on one stream, over time."),
             ("requests_burst_max", "Requests that a stream may send at once after a quiet time."),
-            ("node_bytes_max", "Largest Node message of a client."),
+            ("node_bytes_max", "Largest Node message of a client. That of Envoy has about 61KiB."),
+            ("node_metadata_max", "Most scalars in the metadata of a Node."),
+            (
+                "header_list_bytes_max",
+                "Largest header list of an HTTP/2 request, each header with 32 bytes more.",
+            ),
+            (
+                "stream_window_bytes",
+                "What a client may send on a stream before it is read. From 65535 to 2147483647.",
+            ),
+            ("connection_window_bytes", "The same, on all streams of a connection together."),
+            ("send_buffer_bytes_max", "What waits to be written on one stream."),
+            (
+                "pending_resets_max",
+                "Streams that a client may open and reset before they are looked at (HTTP/2 rapid reset).",
+            ),
+            (
+                "error_resets_max",
+                "Streams of a connection that may have to be reset for its client's mistakes.",
+            ),
+            (
+                "control_frames_per_second_max",
+                "HTTP/2 frames without data per second on one connection, over time.",
+            ),
+            ("control_frames_burst_max", "The same, at once after a quiet time."),
             ("keepalive_interval", "How long a connection may be quiet before it is probed."),
-            ("keepalive_timeout", "How long a probe may stay unanswered."),
+            (
+                "keepalive_timeout",
+                "How long a probe may stay unanswered. A client that takes nothing for both times is cut off.",
+            ),
+            (
+                "first_stream_timeout",
+                "How long a new connection may take to open its first stream, the handshake included.",
+            ),
             ("idle_timeout", "How long a connection may have no stream."),
             (
                 "connection_age_max",
                 "Age at which a client is asked to connect anew, give or take a tenth, so that load spreads; 0s is never.",
             ),
             ("connection_age_grace", "How long its streams may go on after that."),
+            (
+                "drain_connections_per_second",
+                "Connections per second that are ended after SIGTERM; more if half of shutdown.timeout is too short.",
+            ),
+            ("close_timeout", "How long a client may take to close when its streams have ended."),
         ],
     ),
     (

@@ -279,6 +279,17 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     if let Err(error) = config.xds().validate() {
         rule(false, "xds", error.key, error.rule.to_owned());
     }
+    // A request that the names of a full stream would not fit in would keep its client from coming back.
+    let names = xds.names_per_request_max >= xds.names_max;
+    rule(
+        names,
+        "xds",
+        "names_per_request_max",
+        format!("must be at least xds.names_max, {}", xds.names_max),
+    );
+    for (key, n) in [("types_max", xds.types_max), ("names_max", xds.names_max)] {
+        rule(n > 0, "xds", key, "must be at least 1".to_owned());
+    }
     let target = (64 << 10..=1 << 30).contains(&xds.response_bytes_target.bytes());
     rule(target, "xds", "response_bytes_target", "must be from 64KiB to 1GiB".to_owned());
     let request = (64 << 10..=2 << 30).contains(&admin.request_bytes_max.bytes());

@@ -52,6 +52,11 @@ impl ByteSize {
     pub(crate) fn size(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
+
+    /// The same, for what HTTP/2 counts in 32 bits.
+    pub(crate) fn size_u32(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
 }
 
 /// A number and one of the units; no sign, no fraction, no space.
