@@ -32,6 +32,18 @@ fn delta_ads_follows_a_storm_of_moves() -> Result<()> {
     storm(Mode::DeltaAds, Interruption::None)
 }
 
+/// SOTW-36, ADS-06, ADS-08: the storm with the other SotW client.
+#[test]
+fn the_unified_sotw_mux_follows_a_storm_of_moves() -> Result<()> {
+    storm(Mode::SotwAdsUnified, Interruption::None)
+}
+
+/// DELTA-46, DELTA-58, ADS-08: the storm and the kills with the other delta client.
+#[test]
+fn the_unified_delta_mux_follows_a_storm_of_moves_through_kills() -> Result<()> {
+    storm(Mode::DeltaAdsUnified, Interruption::Kills)
+}
+
 /// DELTA-46, DELTA-58, ADS-08: the same, with a server that is killed in the middle of it, twice.
 #[test]
 fn delta_ads_follows_a_storm_of_moves_through_kills() -> Result<()> {

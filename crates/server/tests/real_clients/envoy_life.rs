@@ -32,6 +32,19 @@ fn delta_ads_loses_no_request() -> Result<()> {
     life(Mode::DeltaAds)
 }
 
+/// CLI-E-12, ADS-11, ADS-12: the same life with the SotW client that does not ask for endpoints again when
+/// their cluster has changed.
+#[test]
+fn sotw_ads_loses_no_request_with_the_unified_mux() -> Result<()> {
+    life(Mode::SotwAdsUnified)
+}
+
+/// ADS-11, CLI-E-26: the same life with the other delta client.
+#[test]
+fn delta_ads_loses_no_request_with_the_unified_mux() -> Result<()> {
+    life(Mode::DeltaAdsUnified)
+}
+
 /// SVC-05, ADS-24: an Envoy's whole life with a SotW stream per type and, for endpoints, per cluster;
 /// the author makes before the break, in steps.
 #[test]

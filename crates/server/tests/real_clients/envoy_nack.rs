@@ -26,6 +26,18 @@ fn delta_nack_is_seen_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::DeltaAds)
 }
 
+/// SOTW-20, SOTW-21, SOTW-23: the same with the other SotW client.
+#[test]
+fn a_nack_of_the_unified_sotw_mux_is_seen_and_recovered() -> Result<()> {
+    nack_and_recovery(Mode::SotwAdsUnified)
+}
+
+/// DELTA-11, DELTA-16: the same with the other delta client.
+#[test]
+fn a_nack_of_the_unified_delta_mux_is_seen_and_recovered() -> Result<()> {
+    nack_and_recovery(Mode::DeltaAdsUnified)
+}
+
 fn nack_and_recovery(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
@@ -85,6 +97,62 @@ fn nack_and_recovery(mode: Mode) -> Result<()> {
         wait_for("the good listener", STEP, || http::get(free, "/").map(Some))?;
         chancery.wait_for_node("envoy-nack", "synced", &TYPES)?;
         load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// SOTW-27, CLI-E-31: one response with a good listener and one that can not bind: the good one serves, and
+/// when the other is mended nothing is left of the rejection.
+#[test]
+fn sotw_a_good_listener_beside_a_bad_one_serves() -> Result<()> {
+    one_of_two(Mode::SotwAds)
+}
+
+/// SOTW-30, DELTA-17, ADS-09, CLI-E-31: in delta nothing but Envoy's text says which one was bad, so that the
+/// rejection stands, and holds removals back, until both have changed or the stream begins anew.
+#[test]
+fn delta_a_good_listener_beside_a_bad_one_serves() -> Result<()> {
+    one_of_two(Mode::DeltaAds)
+}
+
+fn one_of_two(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let a = upstream::spawn("a")?;
+        let port = ports::free()?;
+        let mut chancery = Chancery::start(dir)?;
+        let with = |second: u16, clusters: &[&str]| {
+            let mut resources = vec![
+                listener(mode, "main", port, "main", "main"),
+                listener(mode, "second", second, "main", "second"),
+                route("main", "one"),
+            ];
+            for name in clusters {
+                resources.extend([cluster(mode, name, "1s"), endpoints(name, a)]);
+            }
+            resources
+        };
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        chancery.publish(&with(taken.local_addr()?.port(), &["one", "two"]))?;
+        let envoy = Envoy::start(dir, mode, "envoy-one-of-two", chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node("envoy-one-of-two", "nacked", &TYPES)?;
+
+        let free = ports::free()?;
+        chancery.publish(&with(free, &["one", "two"]))?;
+        wait_for("the mended listener", STEP, || http::get(free, "/").map(Some))?;
+        if mode.is_delta() {
+            chancery.wait_for_node("envoy-one-of-two", "nacked", &TYPES)?;
+            chancery.terminate()?;
+            chancery.start_again()?;
+        }
+        chancery.wait_for_node("envoy-one-of-two", "synced", &TYPES)?;
+        // A cluster that nothing refers to goes.
+        chancery.publish(&with(free, &["one"]))?;
+        wait_for("the unused cluster to go", STEP, || {
+            Ok(envoy.active_cluster("two")?.is_none().then_some(()))
+        })?;
+        load.finish_without_failure(100)?;
         Ok(())
     })
 }

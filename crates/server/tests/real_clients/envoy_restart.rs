@@ -37,6 +37,18 @@ fn delta_per_type_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::DeltaPerType)
 }
 
+/// SOTW-14, SOTW-100: the same with the other SotW client.
+#[test]
+fn the_unified_sotw_mux_sees_the_same_state_after_a_kill() -> Result<()> {
+    same_state(Mode::SotwAdsUnified)
+}
+
+/// DELTA-22, DELTA-58, DELTA-70: the same with the other delta client.
+#[test]
+fn the_unified_delta_mux_sees_the_same_state_after_a_kill() -> Result<()> {
+    same_state(Mode::DeltaAdsUnified)
+}
+
 fn same_state(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
@@ -118,6 +130,16 @@ fn acked_versions(chancery: &Chancery, node: &str) -> Result<Vec<(String, String
 #[test]
 fn delta_ads_loses_no_request_to_a_changed_state() -> Result<()> {
     let n_failed = changed_state(Mode::DeltaAds)?;
+    if n_failed > 0 {
+        bail!("{n_failed} requests failed");
+    }
+    Ok(())
+}
+
+/// ADS-08, DELTA-46, DELTA-58: the same with the other delta client.
+#[test]
+fn the_unified_delta_mux_loses_no_request_to_a_changed_state() -> Result<()> {
+    let n_failed = changed_state(Mode::DeltaAdsUnified)?;
     if n_failed > 0 {
         bail!("{n_failed} requests failed");
     }

@@ -67,9 +67,10 @@ fn runtime_values(mode: Mode) -> Result<()> {
         let chancery = Chancery::start(dir)?;
         chancery.publish(&with(Some(100)))?;
         let mut bootstrap = mode.bootstrap(NODE, chancery.at.xds);
-        bootstrap["layered_runtime"] = json!({"layers": [
-            {"name": "rt", "rtds_layer": {"name": "rt", "rtds_config": mode.config_source()}},
-        ]});
+        let layers = bootstrap["layered_runtime"]["layers"].as_array_mut().context("no layers")?;
+        layers.push(
+            json!({"name": "rt", "rtds_layer": {"name": "rt", "rtds_config": mode.config_source()}}),
+        );
         let mut envoy = Envoy::start_with(dir, NODE, &bootstrap)?;
         // Not one request goes the default way: the values are there before anything listens.
         wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;

@@ -23,15 +23,22 @@ pub(crate) enum Mode {
     DeltaAds,
     SotwPerType,
     DeltaPerType,
+    /// With Envoy's other implementation of both variants, which asks for less on its own.
+    SotwAdsUnified,
+    DeltaAdsUnified,
 }
 
 impl Mode {
     pub(crate) fn is_delta(self) -> bool {
-        matches!(self, Self::DeltaAds | Self::DeltaPerType)
+        matches!(self, Self::DeltaAds | Self::DeltaPerType | Self::DeltaAdsUnified)
     }
 
     pub(crate) fn is_aggregated(self) -> bool {
-        matches!(self, Self::SotwAds | Self::DeltaAds)
+        !matches!(self, Self::SotwPerType | Self::DeltaPerType)
+    }
+
+    fn is_unified(self) -> bool {
+        matches!(self, Self::SotwAdsUnified | Self::DeltaAdsUnified)
     }
 
     /// The `ConfigSource` that resources and the bootstrap name.
@@ -62,6 +69,10 @@ impl Mode {
             "node": {"id": node, "cluster": "e2e"},
             "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
             "dynamic_resources": dynamic,
+            "layered_runtime": {"layers": [{
+                "name": "static",
+                "static_layer": {"envoy.reloadable_features.unified_mux": self.is_unified()},
+            }]},
             "static_resources": {"clusters": [{
                 "name": "chancery",
                 "type": "STATIC",
