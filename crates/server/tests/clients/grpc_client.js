@@ -1,8 +1,8 @@
-// A proxyless gRPC client that calls all the time, through one channel.
+// A proxyless gRPC client that calls all the time, through one channel for each of its targets.
 //
 // Each line on its standard input is answered with one line: what came of the calls since the last
 // one, {"answers": {text: count}, "failed": {reason: count}}. Ends when its standard input does.
-// Needs GRPC_XDS_BOOTSTRAP and NODE_PATH in its environment, and the target as its argument.
+// Needs GRPC_XDS_BOOTSTRAP and NODE_PATH in its environment, and the targets as its arguments.
 "use strict";
 
 const readline = require("readline");
@@ -15,16 +15,14 @@ const TIMEOUT_MS = 10_000;
 
 grpcXds.register();
 
-const target = process.argv[2];
 const bytes = (value) => value;
-const client = new grpc.Client(target, grpc.credentials.createInsecure());
 let tally = { answers: {}, failed: {} };
 
 function count(map, key) {
   map[key] = (map[key] || 0) + 1;
 }
 
-function call() {
+function call(client) {
   const options = { deadline: Date.now() + TIMEOUT_MS };
   const done = (error, answer) => {
     if (error) {
@@ -32,7 +30,7 @@ function call() {
     } else {
       count(tally.answers, answer.toString());
     }
-    setTimeout(call, PAUSE_MS);
+    setTimeout(call, PAUSE_MS, client);
   };
   client.makeUnaryRequest("/e2e.Greeter/Hello", bytes, bytes, Buffer.alloc(0), options, done);
 }
@@ -44,4 +42,6 @@ lines.on("line", () => {
   process.stdout.write(`${JSON.stringify(taken)}\n`);
 });
 lines.on("close", () => process.exit(0));
-call();
+for (const target of process.argv.slice(2)) {
+  call(new grpc.Client(target, grpc.credentials.createInsecure()));
+}

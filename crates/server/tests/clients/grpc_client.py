@@ -1,4 +1,4 @@
-"""A proxyless gRPC client that calls all the time, through one channel.
+"""A proxyless gRPC client that calls all the time, through one channel for each of its targets.
 
 Each line on its standard input is answered with one line: what came of the calls since the last one,
 {"answers": {text: count}, "failed": {reason: count}}. Ends when its standard input does.
@@ -54,10 +54,11 @@ def call_for_ever(target, tally):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--target", required=True)
+    parser.add_argument("--target", required=True, action="append")
     args = parser.parse_args()
     tally = Tally()
-    threading.Thread(target=call_for_ever, args=(args.target, tally), daemon=True).start()
+    for target in args.target:
+        threading.Thread(target=call_for_ever, args=(target, tally), daemon=True).start()
     for _ in sys.stdin:
         print(json.dumps(tally.take()), flush=True)
 

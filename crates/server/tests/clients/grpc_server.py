@@ -1,6 +1,8 @@
 """A gRPC server that answers every call with its name.
 
-Prints {"port": N} when it is ready. Ends when its standard input does.
+Prints {"port": N} when it is ready. Ends when its standard input does. With --xds-port it listens on
+that port, as xDS tells it to; it then needs GRPC_XDS_BOOTSTRAP in its environment, and is ready before
+it serves.
 """
 
 import argparse
@@ -24,9 +26,16 @@ class Handler(grpc.GenericRpcHandler):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)
+    parser.add_argument("--xds-port", type=int)
     args = parser.parse_args()
-    server = grpc.server(futures.ThreadPoolExecutor(4), handlers=[Handler(args.name.encode())])
-    port = server.add_insecure_port("127.0.0.1:0")
+    handlers = [Handler(args.name.encode())]
+    by_xds = args.xds_port is not None
+    server = grpc.server(futures.ThreadPoolExecutor(4), handlers=handlers, xds=by_xds)
+    if by_xds:
+        credentials = grpc.xds_server_credentials(grpc.insecure_server_credentials())
+        port = server.add_secure_port(f"127.0.0.1:{args.xds_port}", credentials)
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(json.dumps({"port": port}), flush=True)
     sys.stdin.read()

@@ -13,6 +13,8 @@ mod envoy_on_demand;
 mod envoy_restart;
 mod envoy_routes;
 mod envoy_types;
+mod envoy_views;
 mod envoy_wedge;
 mod grpc_life;
+mod grpc_streams;
 mod support;

@@ -1,8 +1,8 @@
-// A proxyless gRPC client that calls all the time, through one channel.
+// A proxyless gRPC client that calls all the time, through one channel for each of its targets.
 //
 // Each line on its standard input is answered with one line: what came of the calls since the last
 // one, {"answers": {text: count}, "failed": {reason: count}}. Ends when its standard input does.
-// Needs GRPC_XDS_BOOTSTRAP in its environment, and the target as its argument.
+// Needs GRPC_XDS_BOOTSTRAP in its environment, and the targets as its arguments.
 package main
 
 import (
@@ -83,15 +83,17 @@ func callForEver(conn *grpc.ClientConn, t *tally) {
 }
 
 func run() error {
-	if len(os.Args) != 2 {
-		return fmt.Errorf("usage: %s TARGET", os.Args[0])
-	}
-	conn, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return err
+	if len(os.Args) < 2 {
+		return fmt.Errorf("usage: %s TARGET…", os.Args[0])
 	}
 	t := &tally{counts: newCounts()}
-	go callForEver(conn, t)
+	for _, target := range os.Args[1:] {
+		conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		go callForEver(conn, t)
+	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		line, err := json.Marshal(t.take())

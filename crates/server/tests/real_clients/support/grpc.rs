@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{ChildStdin, Command},
     sync::mpsc,
     thread,
@@ -76,6 +76,36 @@ impl GrpcServer {
         let port = ready["port"].as_u64().with_context(|| format!("no port in {ready}"))?;
         Ok(Self { port: u16::try_from(port)?, _script: script })
     }
+
+    /// One that serves on `port` as the server at `xds` tells it to.
+    pub(crate) fn start_by_xds(dir: &Path, name: &str, port: u16, xds: u16) -> Result<Self> {
+        let node = format!("grpc-server-{name}");
+        let mut command = Command::new(python()?);
+        command
+            .arg(script("grpc_server.py"))
+            .args(["--name", name, "--xds-port", &port.to_string()])
+            .env("GRPC_XDS_BOOTSTRAP", bootstrap(dir, &node, xds)?);
+        let mut script = Script::start(&node, dir, &command)?;
+        script.answer()?;
+        Ok(Self { port, _script: script })
+    }
+}
+
+/// The bootstrap of a node that finds the server at `xds`, in a file.
+fn bootstrap(dir: &Path, node: &str, xds: u16) -> Result<PathBuf> {
+    let path = dir.join(format!("{node}.json"));
+    let bootstrap = json!({
+        "xds_servers": [{
+            "server_uri": format!("127.0.0.1:{xds}"),
+            "channel_creds": [{"type": "insecure"}],
+            "server_features": ["xds_v3"],
+        }],
+        "node": {"id": node, "cluster": "e2e", "locality": {"region": "r", "zone": "z"}},
+        "server_listener_resource_name_template":
+            "grpc/server?xds.resource.listening_address=%s",
+    });
+    fs::write(&path, bootstrap.to_string())?;
+    Ok(path)
 }
 
 /// An implementation of gRPC.
@@ -106,26 +136,27 @@ impl Kind {
         self == Self::Go && reason.contains("unknown cluster selected for RPC")
     }
 
-    /// A client that calls what `target` names.
-    fn command(self, target: &str) -> Result<Command> {
+    /// A client that calls what its targets name.
+    fn command(self, targets: &[String]) -> Result<Command> {
         let mut command;
         match self {
             Self::Python => {
                 command = Command::new(python()?);
-                command.arg(script("grpc_client.py")).args(["--target", target]);
+                command.arg(script("grpc_client.py"));
+                command.args(targets.iter().flat_map(|target| ["--target", target]));
             }
             Self::Node => {
                 let dir = installed()?.join("js");
                 expect_installed(&dir)?;
                 command = Command::new("node");
-                command.arg(script("grpc_client.js")).arg(target);
+                command.arg(script("grpc_client.js")).args(targets);
                 command.env("NODE_PATH", dir.join("node_modules"));
             }
             Self::Go => {
                 let dir = installed()?.join("go");
                 expect_installed(&dir)?;
                 command = Command::new(dir.join("grpc-client"));
-                command.arg(target);
+                command.args(targets);
             }
         }
         Ok(command)
@@ -150,21 +181,20 @@ impl GrpcClient {
         xds: u16,
         service: &str,
     ) -> Result<Self> {
-        let bootstrap = dir.join(format!("{node}.json"));
-        fs::write(
-            &bootstrap,
-            json!({
-                "xds_servers": [{
-                    "server_uri": format!("127.0.0.1:{xds}"),
-                    "channel_creds": [{"type": "insecure"}],
-                    "server_features": ["xds_v3"],
-                }],
-                "node": {"id": node, "cluster": "e2e", "locality": {"region": "r", "zone": "z"}},
-            })
-            .to_string(),
-        )?;
-        let mut command = kind.command(&format!("xds:///{service}"))?;
-        command.env("GRPC_XDS_BOOTSTRAP", &bootstrap);
+        Self::start_to(dir, kind, node, xds, &[service])
+    }
+
+    /// Dials all of these, each through a channel of its own.
+    pub(crate) fn start_to(
+        dir: &Path,
+        kind: Kind,
+        node: &str,
+        xds: u16,
+        services: &[&str],
+    ) -> Result<Self> {
+        let targets: Vec<_> = services.iter().map(|service| format!("xds:///{service}")).collect();
+        let mut command = kind.command(&targets)?;
+        command.env("GRPC_XDS_BOOTSTRAP", bootstrap(dir, node, xds)?);
         Ok(Self { kind, script: Script::start(node, dir, &command)?, n_own_faults: 0 })
     }
 
