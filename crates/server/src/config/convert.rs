@@ -32,6 +32,7 @@ impl Config {
             control_plane: format!("chancery/{}", self.raft.replica_id),
             session: chancery_protocol::Config {
                 ack_timeout_ms: self.xds.ack_timeout.millis(),
+                ack_close_after_ms: Some(self.xds.ack_close_after.millis()).filter(|ms| *ms > 0),
                 response_bytes_target: self.xds.response_bytes_target.size(),
                 names_max: self.xds.names_max,
                 types_max: self.xds.types_max,

@@ -51,6 +51,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "How long a client may be silent on a response before it is sent the next one all the same.",
             ),
             (
+                "ack_close_after",
+                "A stream is closed when its client has been silent on a response for so long; 0s is never. Longer than the slowest client takes to receive and try out a state. Envoy may wait for a correction for ever.",
+            ),
+            (
                 "response_bytes_target",
                 "Responses are cut at this size where the protocol allows. gRPC clients take 4 MiB by default.",
             ),

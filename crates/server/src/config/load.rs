@@ -268,6 +268,11 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     }
     let ack_timeout = (100..=600_000).contains(&xds.ack_timeout.millis());
     rule(ack_timeout, "xds", "ack_timeout", "must be from 100ms to 10m".to_owned());
+    let close_after = xds.ack_close_after.millis();
+    let fits =
+        (10_000..=86_400_000).contains(&close_after) && xds.ack_close_after > xds.ack_timeout;
+    let text = "must be 0s, or from 10s to 24h and longer than xds.ack_timeout".to_owned();
+    rule(close_after == 0 || fits, "xds", "ack_close_after", text);
     // Each component knows its own rules, and calls its settings by the names they have here.
     if let Err(error) = config.store().validate() {
         let section = if error.key == "replica_id" { "raft" } else { "store" };
@@ -388,6 +393,24 @@ mod tests {
         );
         let error = load_with("[xds]\nrequests_burst_max = -1", &[]).unwrap_err();
         assert!(error.ends_with("is not a whole number from 0 to 4294967295"), "{error}");
+    }
+
+    #[test]
+    fn silence_is_allowed_for_ever_or_for_longer_than_an_answer_takes() {
+        let rule = "must be 0s, or from 10s to 24h and longer than xds.ack_timeout";
+        for file in [
+            "[xds]\nack_close_after = '5s'",
+            "[xds]\nack_close_after = '25h'",
+            "[xds]\nack_timeout = '1m'\nack_close_after = '1m'",
+        ] {
+            let error = load_with(file, &[]).unwrap_err();
+            assert!(error.starts_with("xds.ack_close_after = "), "{error}");
+            assert!(error.ends_with(rule), "{error}");
+        }
+        let loaded = load_with("[xds]\nack_close_after = '5m'", &[]).unwrap();
+        assert_eq!(loaded.config.fanout().session.ack_close_after_ms, Some(300_000));
+        let loaded = load_with("", &[]).unwrap();
+        assert_eq!(loaded.config.fanout().session.ack_close_after_ms, None);
     }
 
     /// A word that is no level silenced the log.

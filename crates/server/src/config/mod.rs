@@ -63,6 +63,7 @@ pub(crate) struct Xds {
     pub(crate) allow_plaintext: bool,
     pub(crate) shards: usize,
     pub(crate) ack_timeout: Span,
+    pub(crate) ack_close_after: Span,
     pub(crate) response_bytes_target: ByteSize,
     pub(crate) streams_max: usize,
     pub(crate) connections_max: usize,
@@ -171,6 +172,9 @@ impl Default for Xds {
             allow_plaintext: false,
             shards: fanout.shards,
             ack_timeout: Span::new(Duration::from_millis(session.ack_timeout_ms)),
+            ack_close_after: Span::new(Duration::from_millis(
+                session.ack_close_after_ms.unwrap_or_default(),
+            )),
             response_bytes_target: ByteSize::new(session.response_bytes_target as u64),
             streams_max: fanout.streams_max,
             connections_max: xds.connections_max,

@@ -12,6 +12,7 @@ mod life;
 mod lifecycle;
 mod limits;
 mod lost;
+mod never_ack;
 mod requests;
 mod silent;
 mod support;

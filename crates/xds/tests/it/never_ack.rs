@@ -1,0 +1,94 @@
+//! Clients that read and never answer: reported, and closed if that is asked for.
+
+use chancery_fanout::UnsettledState;
+use chancery_proto::discovery::DeltaDiscoveryRequest;
+use tonic::Code;
+
+use crate::support::*;
+
+/// Shorter than the configuration of a server allows, so that the test is short.
+const PATIENCE_MS: u64 = 3_000;
+
+async fn server() -> Server {
+    let mut fanout = fanout_config();
+    fanout.session.ack_close_after_ms = Some(PATIENCE_MS);
+    fanout.session.ack_timeout_ms = 50;
+    Server::with(chancery_xds::Config::default(), fanout).await
+}
+
+/// Design 4.6, CLI-G-15, CLI-G-28: the stream of a client that answers nothing ends with a status that it
+/// may try again on, and a text that says why; who answers is not touched, and who comes back is served.
+#[tokio::test]
+async fn a_client_that_never_answers_is_closed_and_served_again_when_it_comes_back() {
+    let server = server().await;
+    server.put(CDS, &[("a", "1")]);
+    let mut good = server.delta(DELTA_ADS).await;
+    good.subscribe(CDS, &[]).await;
+    let first = good.next().await;
+    good.ack(&first).await;
+    let mut delta = server.delta(DELTA_ADS).await;
+    delta.subscribe(CDS, &[]).await;
+    assert_eq!(names(&delta.next().await), ["a"]);
+    let mut sotw = server.sotw(SOTW_ADS).await;
+    sotw.subscribe(CDS, &[]).await;
+    assert_eq!(bodies(&sotw.next().await), ["1"]);
+    for (kind, status) in [("delta", delta.end().await), ("sotw", sotw.end().await)] {
+        assert_eq!(status.code(), Code::Unavailable, "{kind}: {status}");
+        let text = status.message();
+        assert!(text.starts_with("no answer to a response of type "), "{kind}: {text}");
+        assert!(text.contains("Cluster") && text.contains("ack_close_after"), "{kind}: {text}");
+        // Clients that read their error are told what to do.
+        assert!(text.ends_with("reconnect"), "{kind}: {text}");
+    }
+    let mut again = server.delta(DELTA_ADS).await;
+    again.subscribe(CDS, &[]).await;
+    let first = again.next().await;
+    assert_eq!(names(&first), ["a"]);
+    again.ack(&first).await;
+    server.put(CDS, &[("a", "2")]);
+    for client in [&mut good, &mut again] {
+        let next = client.next().await;
+        assert_eq!(names(&next), ["a"]);
+        client.ack(&next).await;
+    }
+    until("only those who answer are left", async || server.fanout.nodes().await.len() == 2).await;
+}
+
+/// Design 4.6: until then it is reported as one that has not answered.
+#[tokio::test]
+async fn a_client_that_never_answers_is_reported() {
+    let server = Server::start().await;
+    let revision = server.put(CDS, &[("a", "1")]);
+    let mut silent = server.delta(DELTA_ADS).await;
+    silent.subscribe(CDS, &[]).await;
+    let first = silent.next().await;
+    let unsettled = server.fanout.unsettled(revision).await;
+    assert_eq!(unsettled.len(), 1, "{unsettled:?}");
+    assert_eq!((unsettled[0].node.as_str(), &unsettled[0].state), ("n1", &UnsettledState::Pending));
+    silent.ack(&first).await;
+    until("it has answered", async || server.fanout.unsettled(revision).await.is_empty()).await;
+}
+
+/// CLI-E, `clients.md` rule 9: a client that is silent on one response and then answers the one that
+/// corrects it is never closed by default, and answers that later one alone.
+#[tokio::test]
+async fn silence_on_one_response_ends_with_the_answer_to_a_later_one() {
+    let mut fanout = fanout_config();
+    fanout.session.ack_timeout_ms = 50;
+    let server = Server::with(chancery_xds::Config::default(), fanout).await;
+    server.put(CDS, &[("good", "1"), ("bad", "1")]);
+    let mut envoy = server.delta(DELTA_ADS).await;
+    envoy.subscribe(CDS, &[]).await;
+    assert_eq!(names(&envoy.next().await), ["bad", "good"]);
+    let revision = server.put(CDS, &[("bad", "2")]);
+    let second = envoy.next().await;
+    assert_eq!(names(&second), ["bad"]);
+    envoy
+        .send(DeltaDiscoveryRequest {
+            type_url: CDS.to_owned(),
+            response_nonce: second.nonce.clone(),
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    until("it owes nothing", async || server.fanout.unsettled(revision).await.is_empty()).await;
+}
