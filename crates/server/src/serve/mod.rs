@@ -53,9 +53,20 @@ const SECONDS: [f64; 18] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
 ];
-/// Upper bounds of the buckets of sizes, in bytes.
-const BYTES: [f64; 8] =
-    [256.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0];
+/// Upper bounds of the buckets of sizes, in bytes: one is what a gRPC client takes by default, and
+/// beyond it are full states.
+const BYTES: [f64; 10] = [
+    256.0,
+    1024.0,
+    4096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
 
 /// Runs a replica until a signal ends it.
 ///

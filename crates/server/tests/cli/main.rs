@@ -4,6 +4,7 @@
 
 mod connections;
 mod lifecycle;
+mod metrics;
 mod support;
 mod usage;
 mod writes;

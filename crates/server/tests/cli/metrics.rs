@@ -1,0 +1,249 @@
+//! What `/metrics` shows is what the tables describe, and all of it, from the start.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use chancery_fanout::MetricKind;
+use chancery_model::types::CLUSTER;
+use chancery_proto::discovery::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Status,
+};
+use prost::Message;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Streaming, transport::Channel};
+
+use crate::support::{DEADLINE, Server, clusters};
+
+const SOTW: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const DELTA: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// Kind and help by name.
+type Families = BTreeMap<String, (String, String)>;
+
+/// What one `GET /metrics` shows.
+struct Scrape {
+    families: Families,
+    /// By name and labels, as they are written.
+    samples: BTreeMap<String, f64>,
+}
+
+impl Scrape {
+    fn of(server: &Server) -> Self {
+        let mut stream = TcpStream::connect(&server.admin).unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let mut scrape = Self { families: Families::new(), samples: BTreeMap::new() };
+        for line in body.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').unwrap();
+                scrape.families.entry(name.to_owned()).or_default().1 = help.to_owned();
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                scrape.families.entry(name.to_owned()).or_default().0 = kind.to_owned();
+            } else if let Some((sample, value)) = line.rsplit_once(' ') {
+                scrape.samples.insert(sample.to_owned(), value.parse().unwrap());
+            }
+        }
+        scrape
+    }
+
+    /// The sum of all samples of this name, whatever their labels.
+    fn sum(&self, name: &str) -> f64 {
+        let own = self.samples.iter().filter(|(sample, _)| {
+            sample.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+        });
+        own.map(|(_, value)| value).sum()
+    }
+
+    /// Names of the families that samples belong to.
+    fn sampled(&self) -> BTreeSet<&str> {
+        let family = |sample: &str| {
+            let name = sample.split('{').next().unwrap_or_default().to_owned();
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s));
+            let base = base.filter(|base| self.families.contains_key(*base)).map(str::to_owned);
+            base.unwrap_or(name)
+        };
+        let names: BTreeSet<String> = self.samples.keys().map(|sample| family(sample)).collect();
+        self.families.keys().map(String::as_str).filter(|name| names.contains(*name)).collect()
+    }
+}
+
+/// All tables of the crates that the binary is made of.
+fn described() -> Families {
+    let of = |kind: MetricKind| match kind {
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram => "histogram",
+    };
+    let ours = chancery_fanout::METRICS.iter().chain(chancery_xds::METRICS);
+    let mut all: Families = ours
+        .map(|metric| {
+            (metric.name.to_owned(), (of(metric.kind).to_owned(), metric.help.to_owned()))
+        })
+        .collect();
+    for (name, kind, help) in chancery_admin::METRICS.iter().chain(chancery_store::METRICS) {
+        all.insert((*name).to_owned(), ((*kind).to_owned(), (*help).to_owned()));
+    }
+    let build = ("gauge".to_owned(), "1, with the version of the program".to_owned());
+    all.insert("chancery_build_info".to_owned(), build);
+    all
+}
+
+/// A stream of one client.
+struct Client<Q, R> {
+    requests: tokio::sync::mpsc::Sender<Q>,
+    responses: Streaming<R>,
+}
+
+impl<Q: Message + 'static, R: Message + Default + 'static> Client<Q, R> {
+    async fn open(server: &Server, path: &'static str, first: Q) -> Self {
+        let endpoint = Channel::from_shared(format!("http://{}", server.xds)).unwrap();
+        let mut grpc = tonic::client::Grpc::new(endpoint.connect().await.unwrap());
+        grpc.ready().await.unwrap();
+        let (requests, receiver) = tokio::sync::mpsc::channel(8);
+        requests.send(first).await.unwrap();
+        let stream = tonic::Request::new(ReceiverStream::new(receiver));
+        let path = http::uri::PathAndQuery::from_static(path);
+        let codec = tonic_prost::ProstCodec::<Q, R>::default();
+        let responses = grpc.streaming(stream, path, codec).await.unwrap().into_inner();
+        Self { requests, responses }
+    }
+
+    async fn next(&mut self) -> Result<Option<R>, tonic::Status> {
+        tokio::time::timeout(DEADLINE, self.responses.message()).await.expect("nothing came")
+    }
+}
+
+fn node(id: &str) -> Option<prost::bytes::Bytes> {
+    let node = chancery_proto::node::Node { id: id.into(), ..Default::default() };
+    Some(node.encode_to_vec().into())
+}
+
+/// Clients of both variants: one accepts all, one rejects, one breaks a limit.
+async fn play(server: &Server) {
+    let type_url = || CLUSTER.to_owned();
+    let first = DiscoveryRequest { type_url: type_url(), node: node("s"), ..Default::default() };
+    let mut sotw: Client<_, DiscoveryResponse> = Client::open(server, SOTW, first).await;
+    let first =
+        DeltaDiscoveryRequest { type_url: type_url(), node: node("d"), ..Default::default() };
+    let mut delta: Client<_, DeltaDiscoveryResponse> = Client::open(server, DELTA, first).await;
+
+    let response = sotw.next().await.unwrap().unwrap();
+    let ack = DiscoveryRequest {
+        type_url: type_url(),
+        response_nonce: response.nonce,
+        version_info: response.version_info,
+        ..Default::default()
+    };
+    sotw.requests.send(ack).await.unwrap();
+    let response = delta.next().await.unwrap().unwrap();
+    let nack = DeltaDiscoveryRequest {
+        type_url: type_url(),
+        response_nonce: response.nonce,
+        error_detail: Some(Status { code: 13, message: "no".to_owned(), ..Default::default() }),
+        ..Default::default()
+    };
+    delta.requests.send(nack).await.unwrap();
+
+    let first = DeltaDiscoveryRequest {
+        type_url: type_url(),
+        node: node("l"),
+        resource_names_subscribe: vec!["x".repeat(1 << 20)],
+        ..Default::default()
+    };
+    let mut limited: Client<_, DeltaDiscoveryResponse> = Client::open(server, DELTA, first).await;
+    let status = limited.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+
+    // Both clients are still there, the one with what it has rejected.
+    let expected = [
+        ("chancery_xds_acks_total{type=\"cluster\"}", 1.0),
+        ("chancery_xds_nacks_total{type=\"cluster\"}", 1.0),
+        ("chancery_xds_rejecting_streams", 1.0),
+        ("chancery_xds_streams{protocol=\"sotw\",type=\"aggregated\"}", 1.0),
+        ("chancery_xds_streams{protocol=\"delta\",type=\"aggregated\"}", 1.0),
+        ("chancery_xds_limits_hit_total{limit=\"name_bytes\"}", 1.0),
+        ("chancery_xds_requests_by_kind_total{kind=\"nack\"}", 1.0),
+        ("chancery_xds_suppressed_resends_total{reason=\"rejected\"}", 1.0),
+    ];
+    let start = Instant::now();
+    loop {
+        let scrape = Scrape::of(server);
+        let wrong: Vec<_> = expected
+            .iter()
+            .map(|(sample, value)| (sample, value, scrape.samples.get(*sample)))
+            .filter(|(_, value, found)| *found != Some(*value))
+            .collect();
+        if wrong.is_empty() {
+            return;
+        }
+        assert!(start.elapsed() < DEADLINE, "expected and found: {wrong:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Issue 3: each metric of a table is there from the start, with its kind and its help, so that an alert
+/// sees 0 and not nothing; and what is there is in a table, whatever happens.
+#[test]
+fn what_is_scraped_is_what_the_tables_describe() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let described = described();
+    let check = |scrape: &Scrape| {
+        let names: BTreeSet<&str> = described.keys().map(String::as_str).collect();
+        let sampled = scrape.sampled();
+        let missing: Vec<_> = names.difference(&sampled).collect();
+        assert!(missing.is_empty(), "described, and not to be seen: {missing:?}");
+        for (name, shown) in &scrape.families {
+            assert_eq!(Some(shown), described.get(name), "{name}");
+        }
+        for sample in scrape.samples.keys() {
+            let known = names.iter().any(|name| sample.starts_with(name));
+            assert!(known, "no table has {sample}");
+        }
+    };
+    check(&Scrape::of(&server));
+
+    server.json(&["apply", "-f", "-"], &clusters(&["a", "b"], "1s"));
+    let refused = server.run_with_input(&["apply", "-f", "-"], "resources: 1");
+    assert_eq!(refused.code, 1, "{refused:?}");
+    server.json(&["delete", "cluster", "b"], "");
+    server.json(&["nodes"], "");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(play(&server));
+    drop(runtime);
+
+    // Samples of histograms are shown at the latest when they are asked for.
+    let scrape = Scrape::of(&server);
+    check(&scrape);
+    for moved in [
+        "chancery_admin_writes_total",
+        "chancery_admin_write_seconds_count",
+        "chancery_store_commits_total",
+        "chancery_store_fsyncs_total",
+        "chancery_xds_connections_total",
+        "chancery_xds_requests_total",
+        "chancery_xds_request_bytes_total",
+        "chancery_xds_pushes_total",
+        "chancery_xds_pushed_bytes_total",
+        "chancery_xds_response_bytes_count",
+        "chancery_xds_ack_seconds_count",
+        "chancery_xds_first_sync_seconds_count",
+        "chancery_xds_commit_seconds_count",
+        "chancery_xds_inbox_wait_seconds_count",
+        "chancery_xds_queue_wait_seconds_count",
+        "chancery_xds_shard_turn_seconds_sum",
+    ] {
+        assert!(scrape.sum(moved) > 0.0, "{moved} has not moved");
+    }
+}
