@@ -18,6 +18,8 @@ use crate::{
     source::{self, Source},
 };
 
+mod queries;
+
 const PAGE: &str = "docs/metrics.md";
 const PREFIX: &str = "chancery_";
 
@@ -37,9 +39,23 @@ pub(crate) fn write(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the page is not what the code says.
+/// Fails if the page is not what the code says, or a document asks for what no metric tells.
 pub(crate) fn check(paths: &Paths) -> Result<()> {
-    let wanted = generate(paths)?;
+    let by_crate = collect(paths)?;
+    let metrics: BTreeMap<&str, &str> = (by_crate.values().flatten())
+        .map(|metric| (metric.name.as_str(), metric.kind.as_str()))
+        .collect();
+    let documents = source::files(paths, "docs")?;
+    let documents = documents.iter().filter(|file| file.path.ends_with(".md"));
+    let wrong: Vec<String> = documents
+        .flat_map(|file| {
+            queries::wrong(&file.text, &metrics).map(|line| format!("{}:{line}", file.path))
+        })
+        .collect();
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    let wanted = page(&by_crate);
     if fs::read_to_string(paths.root.join(PAGE)).is_ok_and(|page| page == wanted) {
         return Ok(());
     }
@@ -47,20 +63,25 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
 }
 
 fn generate(paths: &Paths) -> Result<String> {
+    Ok(page(&collect(paths)?))
+}
+
+/// All metrics, by crate.
+fn collect(paths: &Paths) -> Result<BTreeMap<String, BTreeSet<Metric>>> {
     let files = source::files(paths, "crates")?;
     let files: Vec<&Source> = files
         .iter()
         .filter(|file| file.path.ends_with(".rs") && file.path.contains("/src/"))
         .filter(|file| !file.path.starts_with("crates/xtask/"))
         .collect();
-    let mut by_crate: BTreeMap<&str, BTreeSet<Metric>> = BTreeMap::new();
+    let mut by_crate: BTreeMap<String, BTreeSet<Metric>> = BTreeMap::new();
     for file in &files {
         let name = file.path.split('/').nth(1).unwrap_or_default();
         by_crate
-            .entry(name)
+            .entry(name.to_owned())
             .or_default()
             .extend(table(&file.text).with_context(|| format!("read METRICS in {}", file.path))?);
-        by_crate.entry(name).or_default().extend(described(&file.text));
+        by_crate.entry(name.to_owned()).or_default().extend(described(&file.text));
     }
     let known: BTreeSet<&str> =
         by_crate.values().flatten().map(|metric| metric.name.as_str()).collect();
@@ -72,14 +93,15 @@ fn generate(paths: &Paths) -> Result<String> {
     if !unknown.is_empty() {
         bail!("metrics that no METRICS table and no describe_…! describes: {unknown:?}");
     }
-    Ok(page(&by_crate))
+    Ok(by_crate)
 }
 
-fn page(by_crate: &BTreeMap<&str, BTreeSet<Metric>>) -> String {
+fn page(by_crate: &BTreeMap<String, BTreeSet<Metric>>) -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          All that `GET /metrics` on the admin port can show, in Prometheus' text format. Units are base units (seconds, bytes); labels\n\
-         come from closed sets, never a node, stream or resource name. Made by `cargo xtask metrics` from what describes them in the code.\n",
+         come from closed sets, never a node, stream or resource name. Made by `cargo xtask metrics` from what describes them in the code.\n\
+         What to watch, and alert on, is in [operations.md](operations.md).\n",
     );
     for (name, metrics) in by_crate {
         if metrics.is_empty() {

@@ -1,0 +1,101 @@
+//! What documents ask of metrics: each name is one that there is, and is asked in a way that its kind
+//! allows.
+
+use std::collections::BTreeMap;
+
+use super::{PREFIX, is_name};
+
+const SERIES: [&str; 3] = ["_bucket", "_sum", "_count"];
+
+/// Complaints about a document, each with its line first. `metrics` has kinds by name.
+pub(super) fn wrong(text: &str, metrics: &BTreeMap<&str, &str>) -> impl Iterator<Item = String> {
+    let mut complaints = Vec::new();
+    let mut is_code = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        for (before, name) in names(line) {
+            if let Some(complaint) = complain(before, name, is_code, metrics) {
+                complaints.push(format!("{number}: {complaint}"));
+            }
+        }
+    }
+    complaints.into_iter()
+}
+
+/// Words of a line that look like metrics, each with what stands before it.
+fn names(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    line.match_indices(PREFIX).filter_map(|(at, _)| {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let before = &line[..at];
+        let rest = &line[at..];
+        let name = &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())];
+        // A path such as chancery_xds::metrics is none.
+        let is_path = rest[name.len()..].starts_with("::") || before.ends_with(is_word);
+        (is_name(name) && !is_path).then_some((before, name))
+    })
+}
+
+fn complain(
+    before: &str,
+    name: &str,
+    is_code: bool,
+    metrics: &BTreeMap<&str, &str>,
+) -> Option<String> {
+    let base = SERIES.iter().find_map(|series| name.strip_suffix(series));
+    let histogram = base.filter(|base| metrics.get(base) == Some(&"histogram"));
+    let kind = match histogram {
+        Some(_) => "series of a histogram",
+        None => metrics.get(name).copied().unwrap_or("nothing"),
+    };
+    let is_rate = ["rate(", "increase("].iter().any(|function| before.ends_with(function));
+    match kind {
+        "nothing" => Some(format!("no metric is called {name}")),
+        "histogram" if is_code => {
+            Some(format!("{name} has no samples: add _bucket, _sum or _count"))
+        }
+        "gauge" if is_rate => Some(format!("{name} is a gauge, of which a rate says nothing")),
+        "counter" if is_code && !is_rate => Some(format!("{name} only grows: ask for its rate")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(text: &str) -> Vec<String> {
+        let metrics = BTreeMap::from([
+            ("chancery_a_b_total", "counter"),
+            ("chancery_a_c", "gauge"),
+            ("chancery_a_d_seconds", "histogram"),
+        ]);
+        wrong(text, &metrics).collect()
+    }
+
+    #[test]
+    fn what_the_metrics_can_answer_is_fine() {
+        let text = "See `chancery_a_d_seconds` and `chancery_a_b_total`, of chancery_a_b::x.\n\
+             ```\nrate(chancery_a_b_total{x=\"y\"}[5m]) + chancery_a_c > 0\n\
+             sum(increase(chancery_a_d_seconds_bucket[5m]))\n```\n";
+        assert_eq!(complaints(text), [""; 0]);
+    }
+
+    #[test]
+    fn what_they_can_not_is_told_with_its_line() {
+        for (query, expected) in [
+            ("rate(chancery_a_x_total[5m])", "2: no metric is called chancery_a_x_total"),
+            ("rate(chancery_a_c_sum[5m])", "2: no metric is called chancery_a_c_sum"),
+            ("rate(chancery_a_c[5m])", "2: chancery_a_c is a gauge, of which a rate says nothing"),
+            ("chancery_a_b_total > 1", "2: chancery_a_b_total only grows: ask for its rate"),
+            (
+                "rate(chancery_a_d_seconds[1m])",
+                "2: chancery_a_d_seconds has no samples: add _bucket, _sum or _count",
+            ),
+        ] {
+            assert_eq!(complaints(&format!("```\n{query}\n```")), [expected]);
+        }
+        assert_eq!(complaints("`chancery_a_x`"), ["1: no metric is called chancery_a_x"]);
+    }
+}
