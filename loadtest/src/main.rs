@@ -24,6 +24,7 @@ mod author;
 mod crash;
 mod fanout;
 mod host;
+mod hostile;
 mod memory;
 mod metrics;
 mod process;
@@ -33,6 +34,7 @@ mod resource;
 mod scan;
 mod server;
 mod stats;
+mod stream;
 mod swarm;
 mod writes;
 
@@ -68,6 +70,8 @@ enum Command {
     Memory(memory::Args),
     /// Kill -9 under write load: nothing that was acknowledged is lost, nothing else is changed.
     Crash(crash::Args),
+    /// Clients that never read and clients that never acknowledge: what the others notice of them.
+    Hostile(hostile::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),
 }
@@ -105,6 +109,7 @@ fn run(cli: Cli) -> Result<bool> {
     let pinning = match &cli.command {
         Command::Fanout(args) => args.pinning()?,
         Command::Memory(args) => args.pinning()?,
+        Command::Hostile(args) => args.pinning()?,
         Command::Crash(_) | Command::Writes(_) => Pinning::NONE,
     };
     let common = Common { binary, pinning };
@@ -127,6 +132,7 @@ impl Command {
             Self::Fanout(args) => args.run(common, dir).await,
             Self::Memory(args) => args.run(common, dir).await,
             Self::Crash(args) => args.run(common, dir).await,
+            Self::Hostile(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
         }
     }

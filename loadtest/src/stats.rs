@@ -76,6 +76,17 @@ impl fmt::Display for Latencies {
     }
 }
 
+/// How much the second coordinate changes per unit of the first, by least squares. `None` for fewer than
+/// two points, or for points above each other.
+pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let n = float(count(points.len()));
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let covariance: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let variance: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    (points.len() > 1 && variance > 0.0).then(|| covariance / variance)
+}
+
 /// A count as a number to compute with; exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and rounded after that")]
 pub(crate) fn float(n: u64) -> f64 {
@@ -98,6 +109,16 @@ mod tests {
         assert_eq!((odd.median, odd.min, odd.max, odd.n), (2.0, 1.0, 3.0, 3));
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
         assert_eq!(format!("{odd:.1}"), "2.0 (1.0 to 3.0, n=3)");
+    }
+
+    #[test]
+    fn a_slope_is_that_of_the_line_nearest_to_the_points() {
+        assert_eq!(slope(&[]), None);
+        assert_eq!(slope(&[(1.0, 2.0)]), None);
+        assert_eq!(slope(&[(1.0, 2.0), (1.0, 3.0)]), None);
+        assert_eq!(slope(&[(0.0, 1.0), (2.0, 5.0)]), Some(2.0));
+        // One that is off in the middle does not tilt it.
+        assert_eq!(slope(&[(0.0, 0.0), (1.0, 9.0), (2.0, 2.0)]), Some(1.0));
     }
 
     #[test]

@@ -14,26 +14,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
-use bytes::{BufMut as _, Bytes, BytesMut};
-use chancery_model::types::CLUSTER;
-use chancery_proto::{discovery::DeltaDiscoveryRequest, node::Node};
-use h2::{RecvStream, SendStream, client::SendRequest};
+use anyhow::{Result, bail};
+use bytes::Bytes;
+use h2::client::SendRequest;
 use parking_lot::Mutex;
-use prost::Message as _;
-use tokio::{net::TcpStream, sync::Notify, task::JoinSet, time::timeout};
+use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 use crate::{
     resource,
     scan::{Event, Scanner},
     stats::count,
+    stream::{self, Requests, Responses, Windows},
 };
 
-const METHOD: &str =
-    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
-/// As Envoy has them.
-const STREAM_WINDOW: u32 = 16 << 20;
-const CONNECTION_WINDOW: u32 = 24 << 20;
 /// Complaints that are kept; the others are counted.
 const COMPLAINTS_MAX: usize = 5;
 
@@ -83,7 +76,7 @@ struct Shared {
 /// One client.
 struct Client {
     shared: Arc<Shared>,
-    requests: SendStream<Bytes>,
+    requests: Requests,
     is_synced: bool,
     /// Of the first sync.
     held: Expected,
@@ -161,14 +154,7 @@ impl Swarm {
     }
 
     async fn open_connection(&mut self, xds: SocketAddr) -> Result<SendRequest<Bytes>> {
-        let socket = TcpStream::connect(xds).await.with_context(|| format!("connect to {xds}"))?;
-        socket.set_nodelay(true)?;
-        let (sender, connection) = h2::client::Builder::new()
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(socket)
-            .await
-            .context("HTTP/2 handshake")?;
+        let (sender, connection) = stream::connect(xds, Windows::ENVOY).await?;
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             if let Err(error) = connection.await {
@@ -184,43 +170,17 @@ impl Swarm {
         n: usize,
         xds: SocketAddr,
     ) -> Result<SendRequest<Bytes>> {
-        let mut sender = sender.ready().await.context("wait for a stream to be allowed")?;
-        let request = http::Request::post(format!("http://{xds}{METHOD}"))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())?;
-        let (response, requests) = sender.send_request(request, false)?;
-        let node = Node {
-            id: format!("loadtest-{n}"),
-            cluster: "loadtest".to_owned(),
-            user_agent_name: "loadtest".to_owned(),
-            ..Node::default()
-        };
-        let mut client = Client {
+        let (sender, requests, responses) =
+            stream::open(sender, xds, format!("loadtest-{n}")).await?;
+        let client = Client {
             shared: Arc::clone(&self.shared),
             requests,
             is_synced: false,
             held: Expected { resources: 0, names: 0 },
         };
-        client.send(&DeltaDiscoveryRequest {
-            node: Some(node.encode_to_vec().into()),
-            type_url: CLUSTER.to_owned(),
-            ..DeltaDiscoveryRequest::default()
-        })?;
         self.tasks.spawn(async move {
             let shared = Arc::clone(&client.shared);
-            let ran = async {
-                let response = response.await.context("wait for the response's headers")?;
-                let status = response.headers().get("grpc-status").cloned();
-                let mut body = response.into_body();
-                client.run(&mut body).await?;
-                let trailers = body.trailers().await?.unwrap_or_default();
-                let message = trailers.get("grpc-message").cloned();
-                let status = trailers.get("grpc-status").cloned().or(status);
-                bail!("the server ended it, status {status:?}, {message:?}")
-            };
-            let ended: Result<()> = ran.await;
-            if let Err(error) = ended {
+            if let Err(error) = client.run(responses).await {
                 shared.complain(format!("a stream broke: {error:#}"));
             }
         });
@@ -288,23 +248,13 @@ impl Shared {
 }
 
 impl Client {
-    fn send(&mut self, request: &DeltaDiscoveryRequest) -> Result<()> {
-        let len = request.encoded_len();
-        let mut frame = BytesMut::with_capacity(len + 5);
-        frame.put_u8(0);
-        frame.put_u32(u32::try_from(len).context("a request of 4 GiB")?);
-        request.encode(&mut frame)?;
-        Ok(self.requests.send_data(frame.freeze(), false)?)
-    }
-
-    async fn run(&mut self, body: &mut RecvStream) -> Result<()> {
+    async fn run(mut self, responses: Responses) -> Result<()> {
         let mut scanner = Scanner::new();
         let mut response = Response::default();
         let mut nonces: Vec<(Response, String)> = Vec::new();
-        while let Some(chunk) = body.data().await {
-            let chunk = chunk?;
+        let read = responses.read(|chunk| {
             let shared = &self.shared;
-            scanner.feed(&chunk, &mut |event| match event {
+            scanner.feed(chunk, &mut |event| match event {
                 Event::Resource { name, .. } => {
                     response.resources += 1;
                     response.names = response.names.wrapping_add(resource::name_hash(name));
@@ -318,17 +268,13 @@ impl Client {
                     nonces.push((std::mem::take(&mut response), nonce));
                 }
             })?;
-            body.flow_control().release_capacity(chunk.len())?;
             for (response, nonce) in nonces.drain(..) {
-                self.send(&DeltaDiscoveryRequest {
-                    type_url: CLUSTER.to_owned(),
-                    response_nonce: nonce,
-                    ..DeltaDiscoveryRequest::default()
-                })?;
+                self.requests.ack(nonce)?;
                 self.take(&response);
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        read.await
     }
 
     /// Judges a response that has been acknowledged.

@@ -61,3 +61,40 @@ fn one_change_is_one_resource_on_the_wire_of_each_stream() {
     assert_eq!(of("deliveries"), [60, 30]);
     assert_eq!(of("wrong"), [0, 0]);
 }
+
+/// The long form is `loadtest hostile`. Every update gets to every healthy client, nothing is left of any
+/// client, and a gate that can not hold is reported.
+#[test]
+fn clients_that_do_not_read_or_acknowledge_keep_nothing_from_the_others() {
+    let (code, report) = loadtest(&[
+        "hostile",
+        "--clients=20",
+        "--never-read=4",
+        "--never-ack=4",
+        "--updates-per-second=20",
+        "--resources=50",
+        "--rounds=1",
+        "--round-seconds=1",
+        "--settle-seconds=0.5",
+        "--minutes=0.15",
+        "--growth-percent-max=1e9",
+        "--ratio-max=0",
+        "--no-pin",
+    ]);
+    let ratio = "p99 of healthy clients, to that without the others, median of the rounds";
+    assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
+    let findings = &report["findings"];
+    let rounds = findings["rounds"].as_array().unwrap();
+    let with_faulty: Vec<_> = rounds.iter().map(|row| row["with_faulty"] == true).collect();
+    assert_eq!(with_faulty, [false, true, false]);
+    for row in rounds.iter().chain([&findings["long"]]) {
+        let arrivals = row["arrivals"].as_u64().unwrap();
+        assert!(arrivals > 0 && arrivals % 12 == 0, "12 clients each: {report:#}");
+        assert!(row["p99_ms"].as_f64().unwrap() > 0.0, "{report:#}");
+    }
+    let faulty = &findings["faulty"];
+    assert!(faulty["unacknowledged"].as_u64().unwrap() > 0, "{report:#}");
+    // Four in the round, four in the long part.
+    assert_eq!(faulty["connects"], 8, "{report:#}");
+    assert_eq!(faulty["ended"], 0, "{report:#}");
+}

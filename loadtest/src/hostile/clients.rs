@@ -1,0 +1,339 @@
+//! Clients that do what they should, and clients that do not.
+
+use std::{
+    net::SocketAddr,
+    ops::Sub,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use chancery_model::Version;
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::board::Board;
+use crate::{
+    random::Random,
+    scan::{Event, Scanner},
+    stats::count,
+    stream::{self, Windows},
+};
+
+/// Complaints that are kept; the others are counted.
+const COMPLAINTS_MAX: usize = 5;
+/// A client that reads nothing has the smallest buffer that the kernel gives.
+const SOCKET_BYTES: u32 = 2048;
+/// Room for the headers of the response and little of its content.
+const SHUT: Windows = Windows { stream: 512, connection: 65_535, socket: None };
+/// Pause before a client connects again that was cut off.
+const AGAIN: Duration = Duration::from_secs(1);
+/// A client that does not read its socket can not see that it was cut off: it connects again after
+/// this time, and up to as much more.
+const BLIND: Duration = Duration::from_secs(45);
+const HANDSHAKE: Duration = Duration::from_secs(30);
+
+/// What a client fails to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It acknowledges nothing; it reads.
+    Ack,
+    /// It opens its stream's window no further. It goes on to answer what HTTP/2 itself asks.
+    Window,
+    /// It reads nothing from its socket any more.
+    Socket,
+}
+
+/// What came to many clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counts {
+    pub(crate) responses: u64,
+    pub(crate) resources: u64,
+    /// Updates that arrived: in a response, or replaced by something newer.
+    pub(crate) updates: u64,
+}
+
+impl Sub for Counts {
+    type Output = Self;
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            responses: self.responses - earlier.responses,
+            resources: self.resources - earlier.resources,
+            updates: self.updates - earlier.updates,
+        }
+    }
+}
+
+/// Clients of one kind. Dropping them closes their connections.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    shared: Arc<Shared>,
+    /// Those that read, and all.
+    readers: u64,
+    all: u64,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Where arrivals are counted; `None` for clients of which it does not matter.
+    board: Option<Arc<Board>>,
+    resources_wanted: u64,
+    synced: AtomicU64,
+    responses: AtomicU64,
+    resources: AtomicU64,
+    updates: AtomicU64,
+    /// Connections that were made.
+    connects: AtomicU64,
+    wrong: AtomicU64,
+    complaints: Mutex<Vec<String>>,
+    progress: Notify,
+}
+
+/// Whether a client answers what it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    All,
+    None,
+}
+
+/// What one client has.
+#[derive(Debug, Default)]
+struct Holds {
+    /// Of the first state.
+    resources: u64,
+    is_synced: bool,
+    /// The newest revision of it.
+    newest: u64,
+}
+
+impl Clients {
+    fn new(board: Option<Arc<Board>>, resources: usize) -> Self {
+        let shared = Shared {
+            board,
+            resources_wanted: count(resources),
+            synced: AtomicU64::new(0),
+            responses: AtomicU64::new(0),
+            resources: AtomicU64::new(0),
+            updates: AtomicU64::new(0),
+            connects: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            complaints: Mutex::default(),
+            progress: Notify::new(),
+        };
+        Self { shared: Arc::new(shared), readers: 0, all: 0, tasks: JoinSet::new() }
+    }
+
+    /// Clients that read and acknowledge everything, with a connection each.
+    pub(crate) async fn healthy(
+        xds: SocketAddr,
+        board: &Arc<Board>,
+        n: usize,
+        resources: usize,
+    ) -> Result<Self> {
+        let mut clients = Self::new(Some(Arc::clone(board)), resources);
+        for n in 0..n {
+            clients.reader(xds, format!("healthy-{n}"), Answers::All).await?;
+        }
+        Ok(clients)
+    }
+
+    /// Clients with a fault.
+    pub(crate) async fn faulty(
+        xds: SocketAddr,
+        faults: impl Iterator<Item = Fault>,
+        resources: usize,
+        random: &mut Random,
+    ) -> Result<Self> {
+        let mut clients = Self::new(None, resources);
+        for (n, fault) in faults.enumerate() {
+            let node = format!("faulty-{n}");
+            if fault == Fault::Ack {
+                clients.reader(xds, node, Answers::None).await?;
+                continue;
+            }
+            clients.all += 1;
+            let shared = Arc::clone(&clients.shared);
+            let mut random = Random::new(random.number());
+            clients.tasks.spawn(async move {
+                loop {
+                    // It fails when the server cuts it off, which is the server's right.
+                    drop(neglect(xds, &node, fault, &shared, &mut random).await);
+                    sleep(AGAIN).await;
+                }
+            });
+        }
+        Ok(clients)
+    }
+
+    /// A client that reads.
+    async fn reader(&mut self, xds: SocketAddr, node: String, answers: Answers) -> Result<()> {
+        let (sender, connection) = stream::connect(xds, Windows::ENVOY).await?;
+        self.shared.connects.fetch_add(1, Ordering::Relaxed);
+        (self.readers, self.all) = (self.readers + 1, self.all + 1);
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            if let Err(error) = connection.await {
+                shared.complain(format!("a connection broke: {error}"));
+            }
+        });
+        let (sender, mut requests, responses) = stream::open(sender, xds, node).await?;
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            let _sender = sender;
+            let (mut scanner, mut holds) = (Scanner::new(), Holds::default());
+            let (mut resources, mut newest) = (0, 0);
+            let mut nonces = Vec::new();
+            let read = responses.read(|chunk| {
+                let mut bad_version = false;
+                scanner.feed(chunk, &mut |event| match event {
+                    Event::Resource { version, .. } => {
+                        resources += 1;
+                        let version = std::str::from_utf8(version).ok().and_then(Version::parse);
+                        bad_version |= version.is_none();
+                        newest = newest.max(version.map_or(0, |version| version.revision.0));
+                    }
+                    Event::Removed { .. } => bad_version = true,
+                    Event::End { nonce, .. } => {
+                        shared.take(&mut holds, std::mem::take(&mut resources), newest);
+                        nonces.push(String::from_utf8_lossy(nonce).into_owned());
+                    }
+                })?;
+                if bad_version {
+                    bail!("a resource has a version that is none, or is removed");
+                }
+                for nonce in nonces.drain(..) {
+                    if answers == Answers::All {
+                        requests.ack(nonce)?;
+                    }
+                }
+                Ok(())
+            });
+            if let Err(error) = read.await {
+                shared.complain(format!("a stream broke: {error:#}"));
+            }
+        });
+        Ok(())
+    }
+
+    /// Waits until all that read hold everything, and all others have their streams.
+    pub(crate) async fn synced(&self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while self.synced_so_far() < self.readers || self.connects() < self.all {
+            let complaints = self.complaints();
+            if !complaints.is_empty() {
+                bail!("{}", complaints.join("; "));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            timeout(left, self.shared.progress.notified()).await.with_context(|| {
+                format!(
+                    "{} of {} clients hold all resources, {} of {} have connected after {patience:?}",
+                    self.synced_so_far(),
+                    self.readers,
+                    self.connects(),
+                    self.all
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            responses: of(&self.shared.responses),
+            resources: of(&self.shared.resources),
+            updates: of(&self.shared.updates),
+        }
+    }
+
+    fn synced_so_far(&self) -> u64 {
+        self.shared.synced.load(Ordering::Relaxed)
+    }
+
+    /// Connections that were made so far.
+    pub(crate) fn connects(&self) -> u64 {
+        self.shared.connects.load(Ordering::Relaxed)
+    }
+
+    /// Streams and connections of those that read which have ended, or were not as they should be.
+    pub(crate) fn wrong(&self) -> u64 {
+        self.shared.wrong.load(Ordering::Relaxed)
+    }
+
+    /// The first of them.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        self.shared.complaints.lock().clone()
+    }
+}
+
+impl Shared {
+    /// A response has arrived: so many resources, and with it everything up to `newest`.
+    fn take(&self, holds: &mut Holds, resources: u64, newest: u64) {
+        self.responses.fetch_add(1, Ordering::Relaxed);
+        self.resources.fetch_add(resources, Ordering::Relaxed);
+        if holds.is_synced {
+            if let Some(board) = &self.board {
+                let updates = board.on_arrival(holds.newest, newest, Instant::now());
+                self.updates.fetch_add(updates, Ordering::Relaxed);
+            }
+        } else {
+            holds.resources += resources;
+            holds.is_synced = holds.resources >= self.resources_wanted;
+            if holds.is_synced {
+                self.synced.fetch_add(1, Ordering::Relaxed);
+                self.progress.notify_one();
+            }
+        }
+        holds.newest = newest;
+    }
+
+    fn complain(&self, complaint: String) {
+        self.wrong.fetch_add(1, Ordering::Relaxed);
+        let mut complaints = self.complaints.lock();
+        if complaints.len() < COMPLAINTS_MAX {
+            complaints.push(complaint);
+        }
+        self.progress.notify_one();
+    }
+}
+
+/// Asks for everything and takes none of it, until it is cut off or has had enough.
+async fn neglect(
+    xds: SocketAddr,
+    node: &str,
+    fault: Fault,
+    shared: &Shared,
+    random: &mut Random,
+) -> Result<()> {
+    let windows = match fault {
+        Fault::Socket => Windows { socket: Some(SOCKET_BYTES), ..Windows::ENVOY },
+        Fault::Window | Fault::Ack => SHUT,
+    };
+    let (sender, connection) = stream::connect(xds, windows).await?;
+    let mut connection = pin!(connection);
+    let opening = async {
+        let (sender, requests, responses) = stream::open(sender, xds, node.to_owned()).await?;
+        let body = responses.body().await?;
+        anyhow::Ok((sender, requests, body))
+    };
+    let _kept = tokio::select! {
+        opened = timeout(HANDSHAKE, opening) => opened??,
+        ended = &mut connection => return Ok(ended?),
+    };
+    shared.connects.fetch_add(1, Ordering::Relaxed);
+    shared.progress.notify_one();
+    match fault {
+        Fault::Window | Fault::Ack => connection.await?,
+        Fault::Socket => sleep(BLIND + random.time(BLIND)).await,
+    }
+    Ok(())
+}

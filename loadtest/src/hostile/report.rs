@@ -1,0 +1,186 @@
+//! What is said of a run, and what is judged.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::{Args, Faulty, Left, Measured, Rss, board::Board, memory::Course, ms};
+use crate::{
+    report::{Findings, Gate},
+    stats::{Spread, float},
+};
+
+/// Some time of a run.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Row {
+    pub(super) with_faulty: bool,
+    seconds: f64,
+    /// From when an update was due to when a healthy client had it.
+    p50_ms: f64,
+    p99_ms: f64,
+    p999_ms: f64,
+    max_ms: f64,
+    /// Updates by healthy clients that were measured.
+    arrivals: u64,
+    /// Of all healthy clients together.
+    responses_per_second: f64,
+    updates_per_response: f64,
+    /// Updates that were never sent, for a newer one of the same cluster was.
+    replaced: u64,
+    /// CPUs used by the server, by the clients, and by all else.
+    server_cpus: f64,
+    client_cpus: f64,
+    other_cpus: f64,
+}
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) rounds: Vec<Row>,
+    pub(super) long: Row,
+    pub(super) course: Option<Course>,
+    pub(super) rss: Rss,
+    pub(super) updates: u64,
+    pub(super) write_p50_ms: f64,
+    pub(super) write_p99_ms: f64,
+    pub(super) failed_writes: u64,
+    pub(super) write_error: Option<String>,
+    /// Updates that not every healthy client got.
+    pub(super) missing: u64,
+    pub(super) wrong: u64,
+    pub(super) faulty: Faulty,
+    pub(super) left_of_faulty: Left,
+    pub(super) left_at_end: Left,
+}
+
+impl Row {
+    pub(super) fn of(measured: &Measured, board: &Board) -> Self {
+        let times = board.times(measured.part);
+        let seconds = (measured.to - measured.from).as_secs_f64();
+        let counts = measured.counts;
+        let per_second = |n: f64| n / seconds.max(1e-9);
+        Self {
+            with_faulty: measured.with_faulty,
+            seconds,
+            p50_ms: ms(&times, 0.5),
+            p99_ms: ms(&times, 0.99),
+            p999_ms: ms(&times, 0.999),
+            max_ms: ms(&times, 1.0),
+            arrivals: times.len(),
+            responses_per_second: per_second(float(counts.responses)),
+            updates_per_response: float(counts.updates) / float(counts.responses.max(1)),
+            replaced: counts.updates.saturating_sub(counts.resources),
+            server_cpus: per_second(measured.server.total().as_secs_f64()),
+            client_cpus: per_second(measured.own.total().as_secs_f64()),
+            other_cpus: measured.others,
+        }
+    }
+}
+
+impl Report {
+    /// Of each round with faulty clients, its p99 to the mean of those without, before and after it.
+    fn ratios(&self) -> Vec<f64> {
+        let beside = self.rounds.windows(3).filter(|rows| rows[1].with_faulty);
+        beside.map(|rows| rows[1].p99_ms / f64::midpoint(rows[0].p99_ms, rows[2].p99_ms)).collect()
+    }
+
+    pub(super) fn findings(&self, args: &Args) -> Result<Findings> {
+        let ratio = Spread::of(&self.ratios()).context("no rounds")?;
+        let course =
+            self.course.as_ref().context("the long part is too short to say how memory went")?;
+        let Left { streams, connections } = self.left_of_faulty;
+        let over = streams.max(connections) - float(crate::stats::count(args.healthy()));
+        let at_end = self.left_at_end.streams + self.left_at_end.connections;
+        let gates = vec![
+            Gate::at_most(
+                "p99 of healthy clients, to that without the others, median of the rounds",
+                ratio.median,
+                args.ratio_max,
+            ),
+            Gate::at_most(
+                "growth of RSS over the long part, in percent",
+                course.growth_percent,
+                args.growth_percent_max,
+            ),
+            Gate::none("updates that a healthy client did not get", self.missing),
+            Gate::none("healthy streams that broke, or got what they should not", self.wrong),
+            Gate::none("writes that failed", self.failed_writes),
+            Gate::at_most("streams or connections left of the faulty clients", over, 0.0),
+            Gate::at_most("streams and connections left at the end", at_end, 0.0),
+        ];
+        let mut data = serde_json::to_value(self)?;
+        if let Some(data) = data.as_object_mut() {
+            data.insert("p99_ratio".to_owned(), serde_json::to_value(ratio)?);
+            data.insert("healthy".to_owned(), args.healthy().into());
+        }
+        Ok(Findings { text: self.text(args, ratio, course)?, data, gates })
+    }
+
+    fn text(&self, args: &Args, ratio: Spread, course: &Course) -> Result<String> {
+        let mut text = String::new();
+        writeln!(
+            text,
+            "{} healthy wildcard delta clients, {} that never read, {} that never acknowledge; {} clusters, {} updates/s",
+            args.healthy(),
+            args.never_read,
+            args.never_ack,
+            args.resources,
+            args.updates_per_second
+        )?;
+        writeln!(
+            text,
+            "from due to arrival, ms         p50      p99    p99.9      max  responses/s  updates each  CPUs: server  clients  others"
+        )?;
+        for row in self.rounds.iter().chain([&self.long]) {
+            let who = if row.with_faulty { "with all" } else { "healthy only" };
+            writeln!(
+                text,
+                "  {who:<14} {:>6.0} s {:>9.2} {:>8.2} {:>8.2} {:>8.2} {:>12.0} {:>13.2} {:>13.2} {:>8.2} {:>7.2}",
+                row.seconds,
+                row.p50_ms,
+                row.p99_ms,
+                row.p999_ms,
+                row.max_ms,
+                row.responses_per_second,
+                row.updates_per_response,
+                row.server_cpus,
+                row.client_cpus,
+                row.other_cpus
+            )?;
+        }
+        let arrivals: u64 = self.rounds.iter().chain([&self.long]).map(|row| row.arrivals).sum();
+        let replaced: u64 = self.rounds.iter().chain([&self.long]).map(|row| row.replaced).sum();
+        writeln!(text, "p99 with all, to that of healthy only: {ratio:.3}")?;
+        writeln!(text, "{arrivals} arrivals measured, of which {replaced} as part of a newer one")?;
+        writeln!(
+            text,
+            "{} updates, written after p50 {:.1}, p99 {:.1} ms; failed: {} ({})",
+            self.updates,
+            self.write_p50_ms,
+            self.write_p99_ms,
+            self.failed_writes,
+            self.write_error.as_deref().unwrap_or("no error")
+        )?;
+        let Course { seconds, mib, mib_per_hour, growth_percent, by_minute } = course;
+        let by_minute: Vec<String> = by_minute.iter().map(|mib| format!("{mib:.1}")).collect();
+        writeln!(
+            text,
+            "RSS of the long part, last {seconds:.0} s: {mib:.1} MiB, {mib_per_hour:+.1} MiB/h, {growth_percent:+.2} %; by minute {}",
+            by_minute.join(" ")
+        )?;
+        let Rss { loaded, healthy, all, after, end } = self.rss;
+        writeln!(
+            text,
+            "RSS in MiB: loaded {loaded:.1}, with healthy clients {healthy:.1}, with all {all:.1}, without the others again {after:.1}, without clients {end:.1}"
+        )?;
+        let Faulty { seconds, unacknowledged, connects, ended } = self.faulty;
+        let each = float(unacknowledged) / float(crate::stats::count(args.never_ack).max(1));
+        writeln!(
+            text,
+            "faulty clients, in {seconds:.0} s: {:.1} s between responses to one that never acknowledges, {ended} of their streams ended; {connects} connections of those that never read",
+            seconds / each
+        )?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,115 @@
+//! Updates at a steady rate, whatever comes of them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use tokio::{sync::Semaphore, task::JoinHandle};
+
+use super::board::{Board, histogram};
+use crate::{author::Author, random::Random, resource, stats::count};
+
+/// Writes that are under way at a time. When so many are, the next one waits, and is late.
+const WRITES_MAX: usize = 256;
+
+/// An author who changes one cluster at each tick. It is due at its tick, and if it is late its time
+/// runs all the same.
+#[derive(Debug)]
+pub(crate) struct Updates {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    board: Arc<Board>,
+    stopped: AtomicBool,
+    failed: AtomicU64,
+    error: Mutex<Option<String>>,
+    places: Arc<Semaphore>,
+    /// Microseconds from when a write was due to its answer.
+    times: Mutex<Histogram<u64>>,
+}
+
+/// What came of them.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) failed: u64,
+    /// The first error.
+    pub(crate) error: Option<String>,
+    /// Microseconds from when a write was due to its answer.
+    pub(crate) times: Histogram<u64>,
+}
+
+impl Updates {
+    /// Begins, with the next tick.
+    pub(crate) fn start(
+        author: Author,
+        board: Arc<Board>,
+        per_second: u32,
+        resources: usize,
+        mut random: Random,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            board,
+            stopped: AtomicBool::new(false),
+            failed: AtomicU64::new(0),
+            error: Mutex::default(),
+            places: Arc::new(Semaphore::new(WRITES_MAX)),
+            times: Mutex::new(histogram()),
+        });
+        let of_task = Arc::clone(&shared);
+        let start = Instant::now();
+        let task = tokio::spawn(async move {
+            for n in 1..=u32::MAX {
+                let due = start + Duration::from_secs(1) * n / per_second.max(1);
+                tokio::time::sleep_until(due.into()).await;
+                let Ok(place) = Arc::clone(&of_task.places).acquire_owned().await else { return };
+                if of_task.stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let at = random.below(count(resources));
+                let cluster = resource::cluster(usize::try_from(at).unwrap_or(0), n.into());
+                let part = of_task.board.current();
+                let (shared, mut author) = (Arc::clone(&of_task), author.clone());
+                tokio::spawn(async move {
+                    let _place = place;
+                    let manifest = resource::manifest(resource::SCOPE, vec![cluster]);
+                    match author.apply(&[manifest]).await {
+                        Ok(written) => {
+                            shared.board.on_written(written.revision, due, part);
+                            let micros = u64::try_from(due.elapsed().as_micros());
+                            shared
+                                .times
+                                .lock()
+                                .saturating_record(micros.unwrap_or(u64::MAX).max(1));
+                        }
+                        Err(error) => {
+                            shared.failed.fetch_add(1, Ordering::Relaxed);
+                            shared.error.lock().get_or_insert(error.to_string());
+                        }
+                    }
+                });
+            }
+        });
+        Self { shared, task }
+    }
+
+    /// No more; waits for those that are under way.
+    pub(crate) async fn stop(self) -> Result<Written> {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        self.task.await.context("the author's task")?;
+        let all = u32::try_from(WRITES_MAX).unwrap_or(u32::MAX);
+        drop(self.shared.places.acquire_many(all).await?);
+        let error = self.shared.error.lock().clone();
+        let times = self.shared.times.lock().clone();
+        Ok(Written { failed: self.shared.failed.load(Ordering::Relaxed), error, times })
+    }
+}

@@ -1,0 +1,134 @@
+//! Delta aggregated streams of a client that has little in it: one connection, its streams, their
+//! requests.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, bail};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use chancery_model::types::CLUSTER;
+use chancery_proto::{discovery::DeltaDiscoveryRequest, node::Node};
+use h2::{
+    RecvStream, SendStream,
+    client::{Connection, ResponseFuture, SendRequest},
+};
+use http::HeaderValue;
+use prost::Message as _;
+use tokio::net::{TcpSocket, TcpStream};
+
+const METHOD: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// How much a client takes before it has to say that it takes more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Windows {
+    pub(crate) stream: u32,
+    pub(crate) connection: u32,
+    /// Of the socket, in bytes; `None` for what the kernel gives.
+    pub(crate) socket: Option<u32>,
+}
+
+/// The requests of a stream.
+#[derive(Debug)]
+pub(crate) struct Requests(SendStream<Bytes>);
+
+/// The responses of a stream.
+#[derive(Debug)]
+pub(crate) struct Responses(ResponseFuture);
+
+impl Windows {
+    /// As Envoy has them.
+    pub(crate) const ENVOY: Self = Self { stream: 16 << 20, connection: 24 << 20, socket: None };
+}
+
+/// Connects. Nothing happens on the connection unless the second part is polled.
+pub(crate) async fn connect(
+    xds: SocketAddr,
+    windows: Windows,
+) -> Result<(SendRequest<Bytes>, Connection<TcpStream>)> {
+    let socket = TcpSocket::new_v4()?;
+    if let Some(bytes) = windows.socket {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    let socket = socket.connect(xds).await.with_context(|| format!("connect to {xds}"))?;
+    socket.set_nodelay(true)?;
+    h2::client::Builder::new()
+        .initial_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection)
+        .handshake(socket)
+        .await
+        .context("HTTP/2 handshake")
+}
+
+/// Opens a stream and asks for all clusters. Gives back what opens the next one.
+pub(crate) async fn open(
+    sender: SendRequest<Bytes>,
+    xds: SocketAddr,
+    node: String,
+) -> Result<(SendRequest<Bytes>, Requests, Responses)> {
+    let mut sender = sender.ready().await.context("wait for a stream to be allowed")?;
+    let request = http::Request::post(format!("http://{xds}{METHOD}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())?;
+    let (response, requests) = sender.send_request(request, false)?;
+    let node = Node {
+        id: node,
+        cluster: "loadtest".to_owned(),
+        user_agent_name: "loadtest".to_owned(),
+        ..Node::default()
+    };
+    let mut requests = Requests(requests);
+    requests.send(&DeltaDiscoveryRequest {
+        node: Some(node.encode_to_vec().into()),
+        type_url: CLUSTER.to_owned(),
+        ..DeltaDiscoveryRequest::default()
+    })?;
+    Ok((sender, requests, Responses(response)))
+}
+
+impl Requests {
+    pub(crate) fn send(&mut self, request: &DeltaDiscoveryRequest) -> Result<()> {
+        let len = request.encoded_len();
+        let mut frame = BytesMut::with_capacity(len + 5);
+        frame.put_u8(0);
+        frame.put_u32(u32::try_from(len).context("a request of 4 GiB")?);
+        request.encode(&mut frame)?;
+        Ok(self.0.send_data(frame.freeze(), false)?)
+    }
+
+    /// Accepts the response of that nonce.
+    pub(crate) fn ack(&mut self, nonce: String) -> Result<()> {
+        self.send(&DeltaDiscoveryRequest {
+            type_url: CLUSTER.to_owned(),
+            response_nonce: nonce,
+            ..DeltaDiscoveryRequest::default()
+        })
+    }
+}
+
+impl Responses {
+    /// What follows the headers; none of it is read.
+    pub(crate) async fn body(self) -> Result<RecvStream> {
+        Ok(self.parts().await?.0)
+    }
+
+    async fn parts(self) -> Result<(RecvStream, Option<HeaderValue>)> {
+        let response = self.0.await.context("wait for the response's headers")?;
+        let status = response.headers().get("grpc-status").cloned();
+        Ok((response.into_body(), status))
+    }
+
+    /// Hands all that comes to `on`, until the server ends the stream, which is an error.
+    pub(crate) async fn read(self, mut on: impl FnMut(&Bytes) -> Result<()>) -> Result<()> {
+        let (mut body, status) = self.parts().await?;
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk?;
+            on(&chunk)?;
+            body.flow_control().release_capacity(chunk.len())?;
+        }
+        let trailers = body.trailers().await?.unwrap_or_default();
+        let message = trailers.get("grpc-message").cloned();
+        let status = trailers.get("grpc-status").cloned().or(status);
+        bail!("the server ended it, status {status:?}, {message:?}")
+    }
+}
