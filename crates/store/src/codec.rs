@@ -12,7 +12,7 @@ use chancery_model::{
 };
 use chancery_proto::raft::v1 as pb;
 
-use crate::record::RecordError;
+use crate::{history::RequestId, record::RecordError};
 
 /// What a committed entry asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,22 @@ pub(crate) enum Ask {
         incarnation: Incarnation,
     },
     /// Changes the state.
-    Transact(Transaction),
+    Transact {
+        /// How.
+        transaction: Transaction,
+        /// Which request it is; without a name it can not be repeated.
+        request: Option<Request>,
+    },
+}
+
+/// Which request a transaction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    /// It may have been proposed before.
+    pub(crate) repeated: bool,
+    /// A revision before the first attempt.
+    pub(crate) since: Revision,
 }
 
 fn invalid(what: &str, error: impl std::fmt::Display) -> RecordError {
@@ -46,7 +61,8 @@ pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
             incarnation: Incarnation(form.incarnation),
         }),
         pb::command::Command::Transaction(transaction) => {
-            transaction_from_proto(transaction).map(Ask::Transact)
+            let request = command.request.map(request_from_proto).transpose()?;
+            Ok(Ask::Transact { transaction: transaction_from_proto(transaction)?, request })
         }
     }
 }
@@ -65,11 +81,29 @@ pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
             cluster_id: cluster_id.to_vec().into(),
             incarnation: incarnation.0,
         }),
-        Ask::Transact(transaction) => {
+        Ask::Transact { transaction, .. } => {
             pb::command::Command::Transaction(transaction_to_proto(transaction))
         }
     };
-    pb::Command { command: Some(command) }
+    let request = match ask {
+        Ask::Transact { request: Some(request), .. } => Some(request_to_proto(request)),
+        _ => None,
+    };
+    pb::Command { command: Some(command), request }
+}
+
+/// Makes the message of a request.
+pub(crate) fn request_to_proto(request: &Request) -> pb::Request {
+    let Request { id, repeated, since } = *request;
+    pb::Request { id: id.0.to_vec().into(), repeated, since: since.0 }
+}
+
+fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
+    let id = message.id[..].try_into().map_err(|_| {
+        RecordError::Content(format!("a request id has 16 bytes, this one {}", message.id.len()))
+    })?;
+    let (repeated, since) = (message.repeated, Revision(message.since));
+    Ok(Request { id: RequestId(id), repeated, since })
 }
 
 /// Makes the message of a transaction. Bodies are shared, not copied.

@@ -59,7 +59,7 @@ mod wal;
 
 pub use config::{Config, ConfigError};
 pub use error::{OpenError, ShutdownError, TransactError};
-pub use history::{HISTORY_MAX, HistoryEntry};
+pub use history::{HISTORY_MAX, HistoryEntry, RequestId};
 pub use metrics::METRICS;
 pub use replica::Replica;
 pub use status::{ClusterId, Status};

@@ -7,7 +7,7 @@ use crate::{
     database::{Access, Database},
     directory::{Directory, Found, damaged},
     high_water::{HighWater, MarkError},
-    identity::Identity,
+    identity::{Identity, fill_random},
     image::Image,
     log::Ends,
     log_size::LogSize,
@@ -81,12 +81,4 @@ impl Parts {
         };
         Ok(Self { directory, identity, high_water, database, recovered, fresh: true })
     }
-}
-
-fn fill_random(mut bytes: &mut [u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let n = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
-        bytes = &mut bytes[n..];
-    }
-    Ok(())
 }

@@ -54,6 +54,9 @@ pub(crate) enum Response {
     Done,
     /// The transaction's outcome.
     Outcome(Outcome),
+    /// It may repeat a transaction that is forgotten: nothing was changed, and whether it took effect
+    /// before is not known.
+    Forgotten,
 }
 
 impl fmt::Display for Response {

@@ -245,7 +245,7 @@ impl Replica {
         let inner = &*self.0;
         let deadline = Instant::now() + inner.config.transact_timeout;
         self.check_alive()?;
-        let command = ask_to_proto(&Ask::Transact(transaction));
+        let command = ask_to_proto(&Ask::Transact { transaction, request: None });
         let (len, max) = (command.encoded_len(), inner.config.transaction_bytes_max);
         if len > max {
             inner.metrics.refused_too_large.increment(1);
@@ -268,7 +268,7 @@ impl Replica {
         drop(command);
         match self.propose(encoded, deadline).await? {
             Response::Outcome(outcome) => Ok(outcome),
-            Response::Done => {
+            Response::Forgotten | Response::Done => {
                 Err(TransactError::Failed("a transaction was applied as something else".into()))
             }
         }
