@@ -70,6 +70,8 @@ impl fmt::Display for Response {
 pub(crate) struct Peer {
     /// Where its replication port is; empty in a cluster of one.
     pub(crate) address: String,
+    /// It is to stay a learner; otherwise it becomes a voter once it has caught up.
+    pub(crate) learner: bool,
 }
 
 /// A log id by its parts.

@@ -218,7 +218,7 @@ fn small_image() -> Image {
     let transaction = Transaction { upserts: vec![upsert], ..Transaction::default() };
     apply(&mut image, &mut records, ask(transaction));
     image.applied = Some(log_id(2, 3));
-    let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into() })]);
+    let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into(), learner: false })]);
     image.membership = StoredMembership::new(Some(log_id(0, 0)), Membership::from(peers));
     image
 }
