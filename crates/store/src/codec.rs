@@ -27,7 +27,7 @@ pub(crate) enum Ask {
     /// Changes the state.
     Transact {
         /// How.
-        transaction: Transaction,
+        transaction: Box<Transaction>,
         /// Which request it is; without a name it can not be repeated.
         request: Option<Request>,
     },
@@ -62,7 +62,8 @@ pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
         }),
         pb::command::Command::Transaction(transaction) => {
             let request = command.request.map(request_from_proto).transpose()?;
-            Ok(Ask::Transact { transaction: transaction_from_proto(transaction)?, request })
+            let transaction = Box::new(transaction_from_proto(transaction)?);
+            Ok(Ask::Transact { transaction, request })
         }
     }
 }

@@ -192,6 +192,7 @@ impl Replica {
         }
         let since = core.published.state().revision;
         let request = Some(Request { id, repeated: false, since });
+        let transaction = Box::new(transaction);
         let command = ask_to_proto(&Ask::Transact { transaction, request });
         let (len, max) = (command.encoded_len(), core.config.transaction_bytes_max);
         if len > max {

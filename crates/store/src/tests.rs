@@ -48,7 +48,7 @@ fn apply(image: &mut Image, records: &mut Records, ask: Ask) -> Response {
 }
 
 fn ask(transaction: Transaction) -> Ask {
-    Ask::Transact { transaction, request: None }
+    Ask::Transact { transaction: Box::new(transaction), request: None }
 }
 
 fn all_records(image: &Image) -> Records {
@@ -319,7 +319,7 @@ fn a_repeated_request_takes_effect_once() {
         let assignments = vec![AssignmentOp::Put(assignment)];
         let transaction = Transaction { assignments, ..Transaction::default() };
         let request = Request { id: RequestId([id; 16]), repeated, since: Revision(since) };
-        Ask::Transact { transaction, request: Some(request) }
+        Ask::Transact { transaction: Box::new(transaction), request: Some(request) }
     };
     let first = apply(&mut image, &mut records, write(1, 1, false, 0));
     apply(&mut image, &mut records, write(2, 2, false, 1));
