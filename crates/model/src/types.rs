@@ -58,6 +58,8 @@ pub struct Properties {
     /// Types whose resources may refer to this one: they have to move away from a resource before
     /// it is removed (ADS-08).
     pub referrers: &'static [&'static str],
+    /// Types after a change of which SotW clients may ask for this one again (ADS-12).
+    pub parents: &'static [&'static str],
     /// Types that have to be sent and acknowledged before a push of this one (ADS-06).
     pub after: &'static [&'static str],
     /// Types whose changes are sent first, where both have some; unlike with `after`, their
@@ -83,6 +85,7 @@ pub static OPAQUE: Properties = Properties {
     answer_empty: false,
     order: u8::MAX,
     referrers: &[],
+    parents: &[],
     after: &[],
     behind: &[],
     announce_removal: true,
@@ -114,6 +117,7 @@ pub static KNOWN: [Properties; 10] = [
         name_field: Some("cluster_name"),
         order: 1,
         referrers: &[CLUSTER, LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST],
+        parents: &[CLUSTER],
         behind: &[CLUSTER],
         service: Some(Service {
             name: "envoy.service.endpoint.v3.EndpointDiscoveryService",
@@ -156,6 +160,7 @@ pub static KNOWN: [Properties; 10] = [
         name_field: Some("name"),
         order: 4,
         referrers: &[LISTENER, SCOPED_ROUTE],
+        parents: &[LISTENER, SCOPED_ROUTE],
         after: &[CLUSTER, ENDPOINT],
         behind: &[LISTENER],
         service: Some(Service {
@@ -207,6 +212,7 @@ pub static KNOWN: [Properties; 10] = [
         name_field: Some("name"),
         order: 7,
         referrers: &[CLUSTER, LISTENER],
+        parents: &[CLUSTER, LISTENER],
         service: Some(Service {
             name: "envoy.service.secret.v3.SecretDiscoveryService",
             sotw: Some("StreamSecrets"),
@@ -233,6 +239,7 @@ pub static KNOWN: [Properties; 10] = [
         name_field: Some("name"),
         order: 9,
         referrers: &[LISTENER],
+        parents: &[LISTENER],
         announce_removal: false,
         service: Some(Service {
             name: "envoy.service.extension.v3.ExtensionConfigDiscoveryService",
@@ -291,7 +298,8 @@ mod tests {
         for (place, known) in KNOWN.iter().enumerate() {
             assert_eq!(usize::from(known.order), place, "{}: sorted by order", known.url);
             assert!(known.aliases.iter().all(|alias| aliases.insert(*alias)), "{}", known.url);
-            for other in known.referrers.iter().chain(known.after).chain(known.behind) {
+            let others = known.referrers.iter().chain(known.parents);
+            for other in others.chain(known.after).chain(known.behind) {
                 assert!(KNOWN.iter().any(|k| k.url == *other), "{other}");
                 assert_ne!(*other, known.url);
             }

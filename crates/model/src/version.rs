@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use crate::{Resource, hash::Tag};
+
 /// Position in the replicated history. 0 is the state before the first transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision(pub u64);
@@ -67,6 +69,19 @@ pub struct TypeVersion {
     pub incarnation: Incarnation,
     /// The label of that revision, if its author gave one.
     pub label: Option<Arc<str>>,
+}
+
+impl TypeVersion {
+    /// The version of the same state with resources in it that are gone from it, but not yet for the
+    /// client (ADS-08): another one for each set of them, for no two contents share a version (SOTW-15).
+    #[must_use]
+    pub fn holding<'a>(self, held: impl Iterator<Item = &'a Resource>) -> Self {
+        let tag = held.fold(Tag::default(), |tag, resource| {
+            let version = resource.version().to_string();
+            tag.field(resource.name().as_str().as_bytes()).field(version.as_bytes())
+        });
+        Self { label: Some(format!("held-{:08x}", tag.finish()).into()), ..self }
+    }
 }
 
 impl fmt::Display for TypeVersion {

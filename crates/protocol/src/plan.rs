@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_model::{
-    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, TypeVersion,
+    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, TypeVersion, Version,
 };
 use chancery_view::{Differ, Resources, TypeView, difference};
 
@@ -13,10 +13,6 @@ use crate::{
 };
 
 mod full_state;
-
-/// The label that tells a full state with removed resources in it from the one without them: no two
-/// contents share a version (SOTW-15, ADS-08).
-const HELD_LABEL: &str = "held";
 
 /// What is to be sent; what does not fit into one response follows in others.
 #[derive(Debug)]
@@ -102,6 +98,15 @@ impl Release {
     }
 }
 
+/// Which names are planned ahead of all other changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Those that were asked for.
+    Asked,
+    /// Those and what is sent again for a parent's sake.
+    AskedAndAgain,
+}
+
 /// The moment for which is planned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment<'a> {
@@ -132,6 +137,8 @@ impl Subscription {
         self.base = self.wildcard.then(|| moment.view.clone());
         self.known.clear();
         self.pending.clear();
+        self.again.clear();
+        self.ahead.clear();
         self.stale.clear();
         (self.dirty, self.urgent) = (false, false);
         plan.send |= std::mem::take(&mut self.answer_due);
@@ -143,24 +150,38 @@ impl Subscription {
     }
 
     /// Answers what was asked for and leaves all other changes for later.
-    pub(crate) fn plan_asked(&mut self, moment: Moment<'_>) -> Touched {
+    pub(crate) fn plan_asked(&mut self, moment: Moment<'_>, which: Which) -> Touched {
         let mut plan = Plan::default();
         self.urgent = false;
         let mut sent = BTreeSet::new();
-        for name in std::mem::take(&mut self.pending) {
-            self.stale.remove(&name);
+        let asked = std::mem::take(&mut self.pending);
+        let again = match which {
+            Which::Asked => BTreeSet::new(),
+            Which::AskedAndAgain => std::mem::take(&mut self.again),
+        };
+        for name in asked.union(&again) {
             match moment.view.get(name.as_str()) {
                 Some(resource) => {
-                    self.lingering.remove(&name);
-                    if !self.holds(&name) {
+                    self.stale.remove(name);
+                    self.again.remove(name);
+                    self.lingering.remove(name);
+                    if !self.holds(name) {
                         plan.fresh.insert(resource.name().clone());
                     }
-                    self.hold(&name, Held::Sent(Arc::clone(resource)));
+                    self.hold(name, Held::Sent(Arc::clone(resource)));
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
+                    if self.wildcard {
+                        self.ahead.insert(resource.name().clone(), Arc::clone(resource));
+                    }
                 }
-                None => self.say_absent(&name, &mut plan, moment),
+                None if asked.contains(name) => {
+                    self.stale.remove(name);
+                    self.say_absent(name, &mut plan, moment);
+                }
+                // Its removal is a change like any other.
+                None => drop(self.stale.insert(name.clone())),
             }
         }
         plan.touched = plan.resources.clone();
@@ -180,7 +201,7 @@ impl Subscription {
         if content || send {
             let mut version = moment.view.version();
             if self.is_full_state() && !self.lingering.is_empty() {
-                version.label = Some(HELD_LABEL.into());
+                version = version.holding(self.lingering.values().map(|held| &*held.resource));
             }
             let revision = moment.revision;
             let shrunk = false;
@@ -221,8 +242,8 @@ impl Subscription {
                     }
                 }
                 // DELTA-46: what it holds and is gone. There is nothing left of it but the name.
-                let gone = self.known.keys().filter(|name| view.get(name.as_str()).is_none());
-                removed.extend(gone.map(|name| gone_resource(&self.type_url, name)));
+                let gone = self.known.iter().filter(|(name, _)| view.get(name.as_str()).is_none());
+                removed.extend(gone.map(|(name, v)| gone_resource(&self.type_url, name, *v)));
             }
             base => {
                 let empty = TypeView::empty();
@@ -233,17 +254,19 @@ impl Subscription {
         if !self.lingering.is_empty() {
             self.drop_returned(&mut plan.resources);
         }
+        self.settle_ahead(view, &mut plan.resources, &mut removed);
         plan.touched = plan.resources.clone();
-        if !self.pending.is_empty() {
+        if !self.pending.is_empty() || !self.again.is_empty() {
             let mut sent: BTreeSet<ResourceName> =
                 plan.resources.iter().map(|resource| resource.name().clone()).collect();
-            for name in std::mem::take(&mut self.pending) {
+            let asked = std::mem::take(&mut self.pending);
+            for name in asked.union(&std::mem::take(&mut self.again)) {
                 match view.get(name.as_str()) {
                     Some(resource) if sent.insert(resource.name().clone()) => {
                         plan.resources.push(Arc::clone(resource));
                     }
-                    Some(_) => {}
-                    None => self.say_absent(&name, &mut plan, moment),
+                    None if asked.contains(name) => self.say_absent(name, &mut plan, moment),
+                    Some(_) | None => {}
                 }
             }
         }
@@ -268,18 +291,46 @@ impl Subscription {
         *resources = rest;
     }
 
+    /// Takes account of what was sent ahead of the change from `base`: it is not sent twice, and brought
+    /// to what the view shows if that is another now.
+    fn settle_ahead(
+        &mut self,
+        view: &TypeView,
+        resources: &mut Resources,
+        removed: &mut Vec<Arc<Resource>>,
+    ) {
+        if self.ahead.is_empty() {
+            return;
+        }
+        let ahead = std::mem::take(&mut self.ahead);
+        let mut rest = Resources::default();
+        for resource in resources.iter().filter(|r| !ahead.contains_key(r.name())) {
+            rest.push(Arc::clone(resource));
+        }
+        removed.retain(|resource| !ahead.contains_key(resource.name()));
+        for (name, sent) in ahead {
+            match view.get(name.as_str()) {
+                Some(now) if *now == sent => {}
+                Some(now) => rest.push(Arc::clone(now)),
+                None => removed.push(sent),
+            }
+        }
+        *resources = rest;
+    }
+
     /// Named subscriptions: what changed of the names, and what was asked for.
     fn plan_names(&mut self, moment: Moment<'_>) -> Plan {
         let view = moment.view;
         let mut plan = Plan::default();
         let mut names = self.names_to_check();
-        names.extend(self.pending.iter().cloned());
+        names.extend(self.pending.union(&self.again).cloned());
         let mut sent = BTreeSet::new();
         for name in names {
             let asked = self.pending.contains(&name);
+            let wanted = asked || self.again.contains(&name);
             let held = self.names.get(&name).cloned().unwrap_or(Held::Nothing);
             match (view.get(name.as_str()), held) {
-                (Some(resource), held) if held.version() == Some(resource.version()) && !asked => {
+                (Some(resource), held) if held.version() == Some(resource.version()) && !wanted => {
                     self.lingering.remove(&name);
                     self.hold(&name, Held::Sent(Arc::clone(resource)));
                 }
@@ -299,8 +350,8 @@ impl Subscription {
                     self.hold(&name, Held::Absent);
                 }
                 (None, Held::Sent(old)) => self.linger(name, old, moment),
-                (None, Held::Version(_)) => {
-                    let old = gone_resource(&self.type_url, &name);
+                (None, Held::Version(version)) => {
+                    let old = gone_resource(&self.type_url, &name, Some(version));
                     self.linger(name, old, moment);
                 }
                 (None, Held::Nothing | Held::Absent) => {}
@@ -340,7 +391,9 @@ impl Subscription {
         let Moment { view, revision, now } = moment;
         let sent = match self.names.get(name) {
             Some(Held::Sent(resource)) => Some(Arc::clone(resource)),
-            Some(Held::Version(_)) => Some(gone_resource(&self.type_url, name)),
+            Some(Held::Version(version)) => {
+                Some(gone_resource(&self.type_url, name, Some(*version)))
+            }
             Some(Held::Nothing | Held::Absent) | None => None,
         };
         let sent = sent.map(|resource| Lingering { resource, revision, since: now });
@@ -389,8 +442,17 @@ impl Subscription {
     }
 }
 
-/// Stands for a resource of which only the name is known, until its removal is announced.
-fn gone_resource(type_url: &TypeUrl, name: &ResourceName) -> Arc<Resource> {
+/// Stands for a resource of which only the name is known, and perhaps the version, until its removal is
+/// announced.
+fn gone_resource(
+    type_url: &TypeUrl,
+    name: &ResourceName,
+    version: Option<Version>,
+) -> Arc<Resource> {
     let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
-    Arc::new(Resource::publish(&ResourceDraft::new(key, bytes::Bytes::new()), Revision(0)))
+    let draft = ResourceDraft::new(key, bytes::Bytes::new());
+    Arc::new(match version {
+        Some(version) => Resource::with_version(&draft, version),
+        None => Resource::publish(&draft, Revision(0)),
+    })
 }

@@ -7,7 +7,7 @@ use chancery_view::{Differ, Resources, View};
 
 use crate::{
     Config, Nack, Protocol, ProtocolError, Request, Response, StreamKind, SubscriptionStatus,
-    plan::Moment,
+    plan::{Moment, Which},
     response::size_of,
     subscription::{Names, Outstanding, Subscription},
 };
@@ -252,15 +252,22 @@ impl Session {
         let subscription = &mut self.subscriptions[at];
         subscription.gated_since = match what {
             Gate::Open => None,
-            Gate::Asked | Gate::Closed => subscription.gated_since.or(Some(now)),
+            Gate::Asked | Gate::AskedAndAgain | Gate::Closed => {
+                subscription.gated_since.or(Some(now))
+            }
         };
         let of_type = view.of_type(&subscription.type_url);
         let moment = Moment { view: &of_type, revision: view.revision(), now };
         let touched = match what {
             Gate::Closed => return Turn::Idle,
-            Gate::Asked => subscription.plan_asked(moment),
+            Gate::Asked => subscription.plan_asked(moment, Which::Asked),
+            Gate::AskedAndAgain => subscription.plan_asked(moment, Which::AskedAndAgain),
             Gate::Open => subscription.plan(moment, release, differ),
         };
+        if !subscription.has_changes() {
+            // Nothing waits any more; what comes later has its own time to wait.
+            subscription.gated_since = None;
+        }
         // Of a first type nothing else has been sent yet.
         if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
             self.resend_children(at, &touched);
@@ -292,6 +299,7 @@ impl Session {
             }
         }
         let resources = train.resources.take_front(target, size_of(protocol));
+        subscription.on_departed(&resources);
         self.last_nonce += 1;
         let mut response = Response {
             protocol,

@@ -107,8 +107,14 @@ pub(crate) struct Subscription {
     pub(crate) known: BTreeMap<ResourceName, Option<Version>>,
     /// Names that are answered whether or not they changed.
     pub(crate) pending: BTreeSet<ResourceName>,
+    /// Names that are sent again because what refers to them was sent (ADS-11).
+    pub(crate) again: BTreeSet<ResourceName>,
+    /// Sent ahead of all other changes to a wildcard, which `base` does not know of.
+    pub(crate) ahead: BTreeMap<ResourceName, Arc<Resource>>,
     /// The pending names were just asked for: they do not wait for an ACK.
     pub(crate) urgent: bool,
+    /// Names were added by a request that the client sent before it had the last response.
+    late: bool,
     /// The opening request is answered even with nothing.
     pub(crate) answer_due: bool,
     /// Anything it is interested in may have changed.
@@ -163,7 +169,10 @@ impl Subscription {
             base: None,
             known: BTreeMap::new(),
             pending: BTreeSet::new(),
+            again: BTreeSet::new(),
+            ahead: BTreeMap::new(),
             urgent: false,
+            late: false,
             answer_due: false,
             dirty: false,
             stale: BTreeSet::new(),
@@ -185,6 +194,20 @@ impl Subscription {
             settled_revision: Revision(0),
             planned_revision: Revision(0),
         }
+    }
+
+    /// What is on its way now need not be sent again, though it was asked for since it was planned.
+    pub(crate) fn on_departed(&mut self, resources: &Resources) {
+        if self.pending.is_empty() && self.again.is_empty() {
+            return;
+        }
+        for resource in resources.iter() {
+            for name in std::iter::once(resource.name()).chain(resource.aliases()) {
+                self.pending.remove(name);
+                self.again.remove(name);
+            }
+        }
+        self.urgent &= !self.pending.is_empty();
     }
 
     /// Records that a response was sent.
@@ -212,11 +235,13 @@ impl Subscription {
 
     /// Something is to be sent, as far as is known without looking.
     pub(crate) fn has_work(&self) -> bool {
-        self.dirty
-            || self.answer_due
-            || !self.stale.is_empty()
-            || !self.pending.is_empty()
-            || self.train.is_some()
+        self.has_changes() || self.train.is_some()
+    }
+
+    /// Something has yet to be planned.
+    pub(crate) fn has_changes(&self) -> bool {
+        let named = !(self.stale.is_empty() && self.pending.is_empty() && self.again.is_empty());
+        self.dirty || self.answer_due || named
     }
 
     /// An answer is being waited for, and not for too long yet.

@@ -18,7 +18,7 @@ impl Subscription {
     ) -> Plan {
         let mut plan =
             Plan { send: !self.pending.is_empty() || self.answer_due, ..Plan::default() };
-        let (changed, removed) = match self.wildcard {
+        let (mut changed, removed) = match self.wildcard {
             true => {
                 let empty = TypeView::empty();
                 let base = self.base.as_ref().unwrap_or(&empty);
@@ -28,7 +28,7 @@ impl Subscription {
             false => self.changed_names(moment.view, &mut plan.fresh),
         };
         if !self.lingering.is_empty() {
-            changed.iter().for_each(|resource| drop(self.lingering.remove(resource.name())));
+            self.drop_returned(&mut changed);
         }
         plan.send |= !changed.is_empty();
         plan.touched = changed;

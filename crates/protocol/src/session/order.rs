@@ -16,6 +16,8 @@ pub(super) enum Gate {
     Open,
     /// What was asked for.
     Asked,
+    /// What was asked for, and what is sent again for a parent's sake.
+    AskedAndAgain,
     /// Nothing.
     Closed,
 }
@@ -49,9 +51,10 @@ impl Session {
             return Gate::Open;
         }
         // What is sent again for a parent's sake goes to a client that is waiting for it.
-        match (asked || !unanswered) && !s.pending.is_empty() {
-            true => Gate::Asked,
-            false => Gate::Closed,
+        match (asked && !s.pending.is_empty(), !unanswered && !s.again.is_empty()) {
+            (_, true) => Gate::AskedAndAgain,
+            (true, false) => Gate::Asked,
+            (false, false) => Gate::Closed,
         }
     }
 
@@ -108,14 +111,14 @@ impl Session {
                 if let Some(other) = others.find(|other| other.type_url == child.type_url)
                     && other.holds(&child.name)
                 {
-                    other.pending.insert(child.name.clone());
+                    other.again.insert(child.name.clone());
                 }
             }
         }
         // ADS-12: a client that asks for children again, where none of the parents is known to have any,
         // knows better.
         for other in &mut self.subscriptions {
-            if other.properties.referrers.contains(&parent.as_str()) {
+            if other.properties.parents.contains(&parent.as_str()) {
                 other.repeat_due = !children_known;
             }
         }

@@ -38,6 +38,10 @@ impl Subscription {
         let Some(error) = error else {
             self.acked = Some(sent.version.clone());
             self.rejects_state = false;
+            // What the client takes now is not what it rejected before.
+            if let Some(taken) = sent.resources.as_ref().filter(|_| !self.rejected.is_empty()) {
+                self.rejected.retain(|resource| !taken.iter().any(|taken| taken == resource));
+            }
             if self.outstanding.is_empty() {
                 self.settled_revision = self.settled_revision.max(sent.revision);
             }

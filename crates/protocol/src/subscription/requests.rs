@@ -1,6 +1,6 @@
 //! Requests: what they ask for, and which response they answer.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use chancery_model::{ResourceName, Version};
 use chancery_view::TypeView;
@@ -46,8 +46,11 @@ impl Subscription {
             self.answer_due |= self.properties.answer_empty && asks;
             self.resumed = !request.version_info.is_empty();
         }
-        // SOTW-37: an empty nonce is a fresh subscription, not a stale one.
-        self.urgent |= added && (current || first || request.response_nonce.is_empty());
+        // SOTW-37: an empty nonce is a fresh subscription, not a stale one. Names of a stale request are
+        // asked for as soon as the client has caught up: its list has them again then (SOTW-34).
+        let up_to_date = current || first || request.response_nonce.is_empty();
+        self.late |= added;
+        self.urgent |= up_to_date && std::mem::take(&mut self.late);
         let answer = answer.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
         self.review_rejections();
         Ok(answer)
@@ -65,9 +68,7 @@ impl Subscription {
         let asked = legacy || list.iter().any(|name| name == WILDCARD);
         let wildcard = self.wildcard_allowed() && asked;
         let started = wildcard && !self.wildcard;
-        if self.wildcard && !wildcard {
-            self.remember_names();
-        }
+        let ended = self.wildcard && !wildcard;
         if wildcard != self.wildcard {
             self.wildcard = wildcard;
             shared.note(Interest::wildcard(&self.type_url, wildcard));
@@ -75,36 +76,36 @@ impl Subscription {
         if started {
             (self.base, self.answer_due, self.dirty) = (None, true, true);
         }
-        if !wildcard {
-            self.base = None;
-            self.lingering.retain(|name, _| list.iter().any(|wanted| wanted == name.as_str()));
-        }
-        let mut fresh = BTreeSet::new();
-        let mut kept = 0;
-        for name in list.iter().filter(|name| !name.is_empty() && *name != WILDCARD) {
-            if self.names.contains_key(name.as_str()) {
-                kept += 1;
-            } else {
-                fresh.insert(shared.name(name)?);
+        let named = list.iter().map(String::as_str);
+        let mut wanted: Vec<&str> =
+            named.filter(|name| !name.is_empty() && *name != WILDCARD).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let (mut fresh, mut gone) = (Vec::new(), Vec::new());
+        if !wanted.iter().copied().eq(self.names.keys().map(ResourceName::as_str)) {
+            for name in wanted.iter().filter(|name| !self.names.contains_key(**name)) {
+                fresh.push(shared.name(name)?);
             }
+            let is_gone = |name: &&ResourceName| wanted.binary_search(&name.as_str()).is_err();
+            gone.extend(self.names.keys().filter(is_gone).cloned());
         }
-        let mut removed = false;
-        // Repeated names only make the search below needless work, never wrong.
-        if kept < self.names.len() || !fresh.is_empty() {
-            let wanted: BTreeSet<&str> = list.iter().map(String::as_str).collect();
-            let gone: Vec<ResourceName> =
-                self.names.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
-            removed = !gone.is_empty();
-            for name in &gone {
-                self.forget(name, shared);
-            }
+        for name in &gone {
+            self.forget(name, shared);
         }
+        let removed = !gone.is_empty();
         let added = started || !fresh.is_empty();
         for name in fresh {
             self.ask(name, shared);
         }
-        if !self.wildcard && self.names.is_empty() {
-            self.answer_due = false;
+        if ended {
+            // Of what the client names from now on it has what the wildcard brought.
+            self.remember_names();
+        }
+        if !wildcard {
+            self.base = None;
+            let names = &self.names;
+            self.lingering.retain(|name, _| names.contains_key(name));
+            self.answer_due &= !names.is_empty();
         }
         shared.check_count(self.names.len())?;
         Ok((added, removed))
@@ -189,16 +190,25 @@ impl Subscription {
             }
             self.known.insert(name, version);
         }
+        // What is gone of it is told at once, even to a client that asks for nothing (DELTA-46).
+        self.dirty |= !self.known.is_empty();
         Ok(())
     }
 
     fn start_wildcard(&mut self, shared: &Names<'_>) {
         self.wildcard = true;
         shared.note(Interest::wildcard(&self.type_url, true));
-        let held = self.names.iter();
-        let held = held.filter_map(|(name, held)| Some((name.clone(), Some(held.version()?))));
+        // What was said of names that were not asked for then: whether the client kept them is not known.
+        self.known.values_mut().for_each(|version| *version = None);
+        // By the name of the resource, also where the client knows it by an alias.
+        let held = self.names.iter().filter_map(|(name, held)| match held {
+            Held::Sent(resource) => Some((resource.name().clone(), Some(resource.version()))),
+            Held::Version(version) => Some((name.clone(), Some(*version))),
+            Held::Nothing | Held::Absent => None,
+        });
         self.known.extend(held);
         (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
+        self.urgent = true;
     }
 
     /// DELTA-36: named resources stay, and what the wildcard brought of them is remembered.
@@ -212,6 +222,7 @@ impl Subscription {
         self.lingering.retain(|name, _| self.names.contains_key(name));
         self.known.retain(|name, _| self.names.contains_key(name));
         self.pending.retain(|name| self.names.contains_key(name));
+        self.again.retain(|name| self.names.contains_key(name));
         // A state that was not sent to its end: what is left of it is no longer asked for.
         if self.train.take().is_some() {
             self.pending.extend(self.names.keys().cloned());
@@ -220,9 +231,11 @@ impl Subscription {
 
     /// What the wildcard brought of the names that stay.
     fn remember_names(&mut self) {
+        let ahead = std::mem::take(&mut self.ahead);
         let Self { names, base, lingering, .. } = self;
         for (name, held) in names {
             let resource = base.as_ref().and_then(|base| base.get(name.as_str()));
+            let resource = ahead.get(name).or(resource);
             let resource = resource.or_else(|| Some(&lingering.get(name)?.resource));
             if let Some(resource) = resource {
                 *held = Held::Sent(Arc::clone(resource));
@@ -244,6 +257,7 @@ impl Subscription {
         shared.note(Interest::NoName(self.type_url.clone(), name.clone()));
         self.names.remove(name);
         self.pending.remove(name);
+        self.again.remove(name);
         self.stale.remove(name);
         if let Some(train) = &mut self.train {
             train.shrunk = true;

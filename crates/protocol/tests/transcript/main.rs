@@ -36,6 +36,7 @@ mod diagrams;
 mod envoy;
 mod grpc;
 mod on_demand;
+mod regressions;
 mod rules;
 mod sotw;
 mod sotw_names;

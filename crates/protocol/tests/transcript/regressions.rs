@@ -1,0 +1,230 @@
+//! Counterexamples that the model has found, told as conversations. How each hid is in its comment.
+
+use chancery_protocol::Protocol::{Delta, Sotw};
+
+use crate::check;
+
+/// SOTW-40, SOTW-46: a repeated name in a list that is as long as the one before does not hide that another
+/// one was dropped.
+#[test]
+fn a_repeated_name_does_not_hide_a_dropped_one() {
+    check(
+        Sotw,
+        "",
+        "
+        commit RDS/b=1 RDS/d=1
+        -> RDS b,d
+        <- RDS b=1 d=1
+        -> RDS b,b @1
+        commit RDS/d=2
+        commit RDS/b=2
+        <- RDS b=2
+        ",
+    );
+}
+
+/// SOTW-34, ADS-20: names of a stale request are answered when the client has caught up, though clusters are
+/// unacknowledged: they had become a push like any other, which waits.
+#[test]
+fn names_of_a_stale_request_are_answered_with_the_next_ack() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 RDS/r=1 RDS/s=1
+        -> RDS r
+        <- RDS r=1
+        ack RDS
+        commit RDS/r=2
+        <- RDS r=2
+        -> CDS
+        <- CDS a=1
+        -> RDS r,s @1
+        ack RDS
+        <- RDS s=1
+        ",
+    );
+}
+
+/// ADS-06, ADS-22: a wait that is over does not count for the next one. The time since which a type waits
+/// was kept when only what was asked for had been sent, and made the next change look overdue.
+#[test]
+fn a_wait_that_is_over_does_not_shorten_the_next() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        -> RDS r
+        <- RDS r=a
+        ack CDS
+        ack RDS
+        wait 6000
+        commit CDS/b=1 RDS/r=b
+        <- CDS a=1 b=1
+        ack CDS
+        <- RDS r=b
+        ack RDS
+        ",
+    );
+}
+
+/// DELTA-30, DELTA-35: a wildcard that begins in the middle of a stream is answered at once, though a response
+/// is unanswered.
+#[test]
+fn a_late_wildcard_does_not_wait_for_an_ack() {
+    check(
+        Delta,
+        "",
+        "
+        commit LDS/b=1 LDS/c=1
+        -> LDS +b
+        <- LDS b=1
+        -> LDS +*
+        <- LDS c=1
+        ",
+    );
+}
+
+/// ADS-08, ADS-11: endpoints that would be sent again for a new cluster, and are gone, are removed in their
+/// turn, not at once: the parent's wish was taken for the client's.
+#[test]
+fn a_removal_is_no_answer_to_a_parent() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/c=1>EDS/b EDS/b=1
+        -> CDS
+        <- CDS c=1
+        -> EDS +b
+        <- EDS b=1
+        ack CDS
+        ack EDS
+        wait 6000
+        commit CDS/b=1>EDS/b CDS/c=2>EDS/c -EDS/b
+        <- CDS b=1 c=2
+        ack CDS
+        <- EDS -b
+        ack EDS
+        ",
+    );
+}
+
+/// DELTA-42, DELTA-52: what a client names beside a wildcard is sent ahead of other changes, and once; if it
+/// is gone by the time of those, it is removed. It was sent twice, or kept for ever.
+#[test]
+fn what_was_sent_ahead_of_a_wildcard_is_known() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/x=1
+        -> LDS +*
+        <- LDS
+        ack LDS
+        -> CDS
+        <- CDS x=1
+        commit LDS/e=1 LDS/f=1
+        -> LDS +e
+        <- LDS e=1
+        ack LDS
+        ack CDS
+        <- LDS f=1
+        ack LDS
+        commit CDS/x=2 LDS/e=2
+        <- CDS x=2
+        -> LDS +e
+        <- LDS e=2
+        ack LDS
+        commit -LDS/e
+        ack CDS
+        <- LDS -e
+        ",
+    );
+}
+
+/// DELTA-46: what a client says that it holds, and is gone, is told at once, also when it asks for nothing
+/// else.
+#[test]
+fn what_is_held_and_gone_is_told_to_a_client_that_asks_for_nothing() {
+    check(
+        Delta,
+        "EDS",
+        "
+        -> EDS -other irv=gone@1-00000000
+        <- EDS -gone
+        ",
+    );
+}
+
+/// SOTW-50, ADS-12: only children are asked for again by repeating a request: not clusters, after a change of
+/// a route.
+#[test]
+fn a_repeated_request_for_parents_is_silent() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> RDS r
+        <- RDS r=a
+        ack RDS
+        -> CDS a @1
+        ",
+    );
+}
+
+/// SOTW-90, ADS-14: a cluster that is gone and comes back before its removal was sent is no change, and its
+/// endpoints are not sent again.
+#[test]
+fn what_comes_back_before_its_removal_was_sent_is_no_change() {
+    check(
+        Sotw,
+        "",
+        "
+        commit a:CDS/b=1>EDS/b EDS/b=1
+        scopes default,a
+        -> CDS
+        <- CDS b=1
+        -> EDS b
+        <- EDS b=1
+        ack CDS
+        ack EDS
+        -> RDS r
+        commit a:RDS/r=1
+        <- RDS r=1
+        scopes default
+        scopes default,a
+        ack RDS
+        wait 20000
+        ",
+    );
+}
+
+/// ADS-14: a client that names what the wildcard has brought is answered, but its endpoints are not sent
+/// again.
+#[test]
+fn naming_what_the_wildcard_brought_does_not_touch_its_children() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/b=1>EDS/b EDS/b=1
+        -> CDS
+        <- CDS b=1
+        -> EDS b
+        <- EDS b=1
+        ack CDS
+        ack EDS
+        -> CDS b @1
+        <- CDS b=1
+        ack CDS
+        ",
+    );
+}
