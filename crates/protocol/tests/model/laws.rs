@@ -1,0 +1,311 @@
+//! The laws that every response obeys, judged by the books of the stream and the naive view.
+
+use std::collections::BTreeSet;
+
+use chancery_protocol::Protocol;
+
+use crate::{
+    cover::{Cover, Law, law},
+    ledger::{Content, Got, Ledger, Line, Reply, Sent, Told, Why},
+    naive::{Oracle, Seen, TYPES, is_full_state, properties},
+    order,
+};
+
+/// What a response is judged with.
+pub(crate) struct Bench<'a> {
+    pub(crate) oracle: &'a Oracle,
+    pub(crate) now: u64,
+    pub(crate) ack_timeout: u64,
+    pub(crate) cover: &'a mut Cover,
+}
+
+impl Ledger {
+    /// Judges a response and enters it into the books.
+    pub(crate) fn on_reply(&mut self, reply: &Reply, bench: &mut Bench<'_>) -> Law {
+        let t = reply.t;
+        bench.cover.hit("responses");
+        bench.cover.add("resources", reply.resources.len());
+        bench.cover.add("removals", reply.removed.len());
+        bench.cover.add("absent names said by alias", reply.absent.len());
+        self.check_form(reply, bench)?;
+        let Some(seen) = bench.oracle.seen_at(reply.revision) else {
+            law!(false, "OPS-05", "a response though the node has no assignment: {reply:?}");
+            return Ok(());
+        };
+        let full = is_full_state(self.protocol, t);
+        self.lines[t].check_content(reply, full, seen, bench)?;
+        self.lines[t].check_asked(reply, seen)?;
+        self.check_pace(reply, bench)?;
+        if full {
+            self.lines[t].check_full_state(reply, seen, bench)?;
+        } else {
+            self.lines[t].check_needed(reply, seen, bench)?;
+        }
+        if self.aggregated {
+            order::check_additions(self, reply, seen, bench)?;
+        }
+        self.enter(reply, full, seen, bench);
+        Ok(())
+    }
+
+    /// The form of a response.
+    ///
+    /// SOTW-10, DELTA-10: the nonce is new and not empty. SOTW-17: neither is the version. SOTW-92: no
+    /// state is older than one before it. Design 4.6 (late binding): what is not the rest of a cut
+    /// state is built from what is newest. SOTW-74, DELTA-47: no name is there twice.
+    fn check_form(&mut self, reply: &Reply, bench: &Bench<'_>) -> Law {
+        let line = &self.lines[reply.t];
+        law!(!reply.nonce.is_empty(), "SOTW-10", "the nonce is empty");
+        law!(self.nonces.insert(reply.nonce.clone()), "SOTW-10", "nonce {} again", reply.nonce);
+        law!(!reply.version.is_empty(), "SOTW-17", "the version is empty");
+        let (old, new) = (line.revision, bench.oracle.revision());
+        law!(reply.revision >= old, "SOTW-92", "revision {} after {old}", reply.revision);
+        let is_rest = line.n_sent > 0 && reply.revision == old;
+        law!(
+            reply.revision == new || is_rest,
+            "design 4.6",
+            "built from revision {} at {new}",
+            reply.revision
+        );
+        let mut names = BTreeSet::new();
+        let aliases = |got: &Got| match self.protocol {
+            Protocol::Delta => got.aliases.clone(),
+            Protocol::Sotw => Vec::new(),
+        };
+        let own = reply.resources.iter().map(|got| got.name.clone());
+        let others = reply.resources.iter().flat_map(|got| aliases(got));
+        let said = reply.removed.iter().chain(&reply.absent).cloned();
+        for name in own.chain(others).chain(said) {
+            law!(names.insert(name.clone()), "DELTA-47", "{name} is there twice: {reply:?}");
+        }
+        let says = !reply.removed.is_empty() || !reply.absent.is_empty();
+        law!(!(says && self.protocol == Protocol::Sotw), "SOTW-78", "SotW can not say that");
+        Ok(())
+    }
+
+    /// SOTW-36, design 4.6: while a response is unanswered, the next one of its type waits for the ACK
+    /// timeout, unless the client has asked for something since, or it is the rest of a cut state.
+    fn check_pace(&self, reply: &Reply, bench: &mut Bench<'_>) -> Law {
+        let line = &self.lines[reply.t];
+        let waits = |at: u64| at + bench.ack_timeout > bench.now;
+        let Some((_, at)) = line.unacked.back().filter(|(_, at)| waits(*at)) else {
+            bench.cover.hit_if(!line.unacked.is_empty(), "sent after an ACK timeout");
+            return Ok(());
+        };
+        let asked = line.opening || line.urgent || line.owed.values().any(|fresh| *fresh);
+        let is_rest = self.protocol == Protocol::Delta && reply.revision == line.revision;
+        law!(
+            asked || is_rest,
+            "SOTW-36",
+            "a response is unanswered since {at}, it is {} now: {reply:?}",
+            bench.now
+        );
+        bench.cover.hit_if(asked, "answers beside an unanswered response");
+        bench.cover.hit_if(is_rest && !asked, "parts of a cut state");
+        Ok(())
+    }
+
+    fn enter(&mut self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) {
+        let line = &mut self.lines[reply.t];
+        let mut parents = Vec::new();
+        for got in &reply.resources {
+            let old = line.sent.get(&got.name).map(|sent| sent.version.clone());
+            let again = line.opening || line.full_due || line.owed.contains_key(&got.name);
+            let changed = old.as_ref() != Some(&got.version);
+            let why = match (changed, old.is_none()) {
+                (true, true) => Some(Why::New),
+                (true, false) => Some(Why::Changed),
+                (false, _) => again.then_some(Why::AskedAgain),
+            };
+            parents.extend(why.map(|why| (got.body.clone(), why)));
+            let was_due = line.child_due.contains(&got.name);
+            bench.cover.hit_if(was_due && old.as_ref() == Some(&got.version), "children again");
+        }
+        if full {
+            // What is not in it is gone for the client.
+            let names: BTreeSet<&String> = reply.resources.iter().map(|got| &got.name).collect();
+            line.sent.retain(|name, _| names.contains(name));
+            line.owed.clear();
+            line.lapsed.clear();
+            (line.full_due, line.opening) = (false, false);
+        }
+        for got in &reply.resources {
+            line.enter_resource(got, bench.now);
+        }
+        for name in &reply.removed {
+            line.enter_removal(name);
+        }
+        for name in &reply.absent {
+            // That there is none does not take away what the client says it holds: a removal does.
+            line.owed.remove(name);
+            if !line.sent.contains_key(name) {
+                line.enter_removal(name);
+            }
+        }
+        line.opening = false;
+        line.unacked.push_back((reply.nonce.clone(), bench.now));
+        line.last_nonce.clone_from(&reply.nonce);
+        line.revision = reply.revision;
+        line.n_sent += 1;
+        line.due_since = None;
+        line.mark_due(reply.t, bench.oracle.seen().map_or(seen, |seen| seen), bench.now);
+        for (body, why) in parents {
+            self.on_parent_sent(reply.t, &body, why);
+        }
+    }
+}
+
+impl Line {
+    /// SOTW-93, SOTW-14: a response shows the state of one revision. In a full state, what is gone may
+    /// be held back until nothing refers to it (ADS-08), as the client has it.
+    fn check_content(&self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) -> Law {
+        for got in &reply.resources {
+            match seen.of[reply.t].get(&got.name) {
+                Some(item) => {
+                    let same = item.body == got.body && item.aliases == got.aliases;
+                    let begins = crate::ledger::base36(item.changed);
+                    law!(
+                        same && got.version.starts_with(&begins),
+                        "SOTW-93",
+                        "{got:?} is not {item:?} of revision {}",
+                        reply.revision
+                    );
+                }
+                None => {
+                    let known = self.sent.get(&got.name).map(|sent| &sent.version);
+                    law!(
+                        full && known == Some(&got.version),
+                        "SOTW-93",
+                        "{got:?} is not there at revision {}, and was sent as {known:?}",
+                        reply.revision
+                    );
+                    bench.cover.hit("resources held back in a full state");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// SOTW-48, SOTW-46, DELTA-28, DELTA-56: nothing that was not asked for. DELTA-46: but for what a
+    /// client says that it holds.
+    fn check_asked(&self, reply: &Reply, seen: &Seen) -> Law {
+        for got in &reply.resources {
+            let asked = self.asked.covers(&got.name, &got.aliases);
+            law!(asked, "SOTW-48", "{} was not asked for", got.name);
+        }
+        for name in reply.removed.iter().chain(&reply.absent) {
+            let aliases = self.sent.get(name).map_or(&[][..], |sent| &sent.aliases);
+            let asked = self.asked.covers(name, aliases)
+                || self.extra.contains(name)
+                || self.owed.contains_key(name);
+            law!(asked, "DELTA-28", "{name} was not asked for, but is removed");
+            law!(seen.get(reply.t, name).is_none(), "P-30", "{name} is there, but is removed");
+        }
+        Ok(())
+    }
+
+    /// SOTW-70, SOTW-73, SOTW-43: a full state is complete. SOTW-90, SOTW-23: it is sent only if it is
+    /// another one than before, or was asked for.
+    fn check_full_state(&self, reply: &Reply, seen: &Seen, bench: &mut Bench<'_>) -> Law {
+        let now: Content =
+            (reply.resources.iter()).map(|got| (got.name.clone(), got.version.clone())).collect();
+        for name in seen.of[reply.t].keys() {
+            let asked = self.asked.covers(name, &[]);
+            law!(!asked || now.contains_key(name), "SOTW-70", "{name} is missing: {reply:?}");
+        }
+        let before: Content =
+            self.sent.iter().map(|(name, sent)| (name.clone(), sent.version.clone())).collect();
+        let asked = self.opening || self.full_due || !self.owed.is_empty();
+        law!(
+            asked || before != now || !self.lapsed.is_empty(),
+            "SOTW-90",
+            "sent again though nothing has changed: {reply:?}"
+        );
+        bench.cover.hit_if(asked, "full states that were asked for");
+        bench
+            .cover
+            .hit_if(before.keys().any(|name| !now.contains_key(name)), "full states of less");
+        Ok(())
+    }
+
+    /// SOTW-90, SOTW-75, DELTA-52: each resource is there because it is new or other for the client,
+    /// because the client has asked for it since it was sent, or because a parent was sent again (ADS-11).
+    /// A rejection is none of these (SOTW-23, DELTA-16, DELTA-17). DELTA-44, DELTA-40, P-30: a removal
+    /// is said once, of what the client has, or has just asked for. DELTA-55, SOTW-79: no empty response
+    /// but to a first request of a type for which clients wait.
+    fn check_needed(&self, reply: &Reply, seen: &Seen, bench: &mut Bench<'_>) -> Law {
+        let owes = |name: &String| self.owed.contains_key(name) || self.may.contains(name);
+        for got in &reply.resources {
+            let all = || std::iter::once(&got.name).chain(&got.aliases);
+            let other = self.sent.get(&got.name).is_none_or(|sent| sent.version != got.version);
+            let asked = all().any(owes);
+            let child = all().any(|name| self.child_due.contains(name));
+            let lapsed = self.lapsed.contains(&got.name);
+            law!(
+                other || asked || child || lapsed,
+                "DELTA-52",
+                "{} of {} is sent again at version {} for no reason",
+                got.name,
+                TYPES[reply.t],
+                got.version
+            );
+            bench.cover.hit_if(!other && asked, "unchanged resources because they were asked for");
+        }
+        for name in reply.removed.iter().chain(&reply.absent) {
+            let known = self.sent.contains_key(name)
+                || self.told.get(name) == Some(&Told::There)
+                || self.extra.contains(name);
+            law!(
+                known || self.owed.contains_key(name),
+                "DELTA-44",
+                "{name} is removed, which the client does not have and has not asked for"
+            );
+            bench.cover.hit_if(!known, "names that do not exist");
+            bench
+                .cover
+                .hit_if(self.extra.contains(name), "removals of what a client says it holds");
+        }
+        let absent = |name: &&String| seen.get(reply.t, name).is_none();
+        let said = reply.absent.iter().chain(&reply.removed).filter(absent).count();
+        let empty = reply.resources.is_empty() && said == 0;
+        law!(
+            !empty || (self.opening && properties(reply.t).answer_empty),
+            "DELTA-55",
+            "an empty response that nobody waits for: {reply:?}"
+        );
+        bench.cover.hit_if(empty, "empty answers to a first request");
+        Ok(())
+    }
+
+    fn enter_resource(&mut self, got: &Got, now: u64) {
+        let sent = Sent { version: got.version.clone(), aliases: got.aliases.clone(), at: now };
+        self.sent.insert(got.name.clone(), sent);
+        self.lapsed.remove(&got.name);
+        for name in std::iter::once(&got.name).chain(&got.aliases) {
+            self.owed.remove(name);
+            self.may.remove(name);
+            self.child_due.remove(name);
+            if self.asked.names.contains(name) {
+                self.told.insert(name.clone(), Told::There);
+            }
+        }
+    }
+
+    fn enter_removal(&mut self, name: &String) {
+        self.owed.remove(name);
+        self.may.remove(name);
+        self.child_due.remove(name);
+        self.extra.remove(name);
+        self.sent.remove(name);
+        if self.asked.names.contains(name) {
+            self.told.insert(name.clone(), Told::Absent);
+        }
+        // It may have been the name by which the client knew a resource.
+        let Self { asked, sent, .. } = self;
+        let named = |n: &String, s: &Sent| {
+            let others = s.aliases.iter().filter(|alias| *alias != name).cloned();
+            asked.covers(n, &others.collect::<Vec<_>>())
+        };
+        sent.retain(|n, s| !s.aliases.contains(name) || named(n, s));
+    }
+}

@@ -1,0 +1,172 @@
+//! Order on an aggregated stream: make before break.
+
+use crate::{
+    client::Client,
+    cover::{Law, law},
+    laws::Bench,
+    ledger::{Ledger, Reply, base36},
+    naive::{CDS, EDS, LDS, RDS, SRDS, Seen, TYPES, is_full_state, references},
+};
+
+/// Longest that a removal waits for anything but a rejection, in ACK timeouts (ADS-22).
+pub(crate) const REMOVAL_WAITS: u64 = 3;
+
+/// ADS-03, ADS-05, ADS-06: what is referred to has been sent, if the client asks for it, before what
+/// refers to it. Not where the client has just asked for it (ADS-20, ADS-26), where it follows its own
+/// parent (ADS-11), or when it has waited for as long as anything waits (ADS-22).
+pub(crate) fn check_additions(
+    ledger: &Ledger,
+    reply: &Reply,
+    seen: &Seen,
+    bench: &mut Bench<'_>,
+) -> Law {
+    let line = &ledger.lines[reply.t];
+    let waited = line.due_since.map_or(0, |since| bench.now - since);
+    if waited >= bench.ack_timeout {
+        bench.cover.hit("sent after waiting for other types");
+        return Ok(());
+    }
+    for got in &reply.resources {
+        let asked = line.owed.contains_key(&got.name) || line.maybe.contains(&got.name);
+        if asked || line.opening {
+            continue;
+        }
+        if line.sent.get(&got.name).is_some_and(|sent| sent.version == got.version) {
+            continue;
+        }
+        if reply.t == RDS {
+            for (t, cluster) in references(RDS, &got.body) {
+                check_sent(ledger, t, &cluster, got.name.as_str(), seen, bench)?;
+                if let Some(item) = seen.of[CDS].get(&cluster) {
+                    for (t, child) in references(CDS, &item.body) {
+                        check_sent(ledger, t, &child, got.name.as_str(), seen, bench)?;
+                    }
+                }
+            }
+        }
+        let follows = line.child_due.contains(&got.name) || line.may.contains(&got.name);
+        if reply.t == EDS && !follows {
+            check_behind_clusters(ledger, reply, &got.name, seen, bench)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_sent(
+    ledger: &Ledger,
+    t: usize,
+    name: &str,
+    route: &str,
+    seen: &Seen,
+    bench: &mut Bench<'_>,
+) -> Law {
+    let line = &ledger.lines[t];
+    let Some(item) = seen.of[t].get(name) else { return Ok(()) };
+    if !line.asked.covers(name, &[]) {
+        return Ok(());
+    }
+    bench.cover.hit("routes to clusters that the client asks for");
+    law!(
+        line.sent.contains_key(name),
+        "ADS-06",
+        "the route {route} is sent before {name} of {}, which is there: {item:?}",
+        TYPES[t]
+    );
+    Ok(())
+}
+
+/// ADS-05: endpoints after the clusters that changed with them.
+fn check_behind_clusters(
+    ledger: &Ledger,
+    reply: &Reply,
+    endpoints: &str,
+    seen: &Seen,
+    bench: &mut Bench<'_>,
+) -> Law {
+    let clusters = &ledger.lines[CDS];
+    for cluster in seen.of[CDS].values() {
+        let refers = references(CDS, &cluster.body).iter().any(|(_, name)| name == endpoints);
+        if !refers || !clusters.asked.covers(&cluster.name, &[]) {
+            continue;
+        }
+        let is_sent = clusters
+            .sent
+            .get(&cluster.name)
+            .is_some_and(|sent| sent.version.starts_with(&base36(cluster.changed)));
+        bench.cover.hit("endpoints of clusters that the client asks for");
+        law!(
+            is_sent || clusters.revision > reply.revision,
+            "ADS-05",
+            "the endpoints {endpoints} are sent before their cluster {cluster:?}"
+        );
+    }
+    Ok(())
+}
+
+/// ADS-08, ADS-03: what is removed is not what the client's own configuration still refers to, if what
+/// the author has published does not. ADS-09: and least of all while the client rejects the change.
+/// Everything but a rejection is waited for only so long (ADS-22).
+pub(crate) fn check_removals(
+    ledger: &Ledger,
+    client: &Client,
+    reply: &Reply,
+    bench: &mut Bench<'_>,
+) -> Law {
+    if !ledger.aggregated {
+        return Ok(());
+    }
+    let Some(seen) = bench.oracle.seen() else { return Ok(()) };
+    let removed = removed(ledger, reply);
+    for name in &removed {
+        bench.cover.hit("removals of what was sent");
+        let since = bench.oracle.gone_since.get(&(reply.t, name.clone()));
+        let (waited, gone_at) = since.map_or((0, 0), |(at, revision)| (bench.now - at, *revision));
+        for parent in [CDS, LDS, RDS, SRDS] {
+            let line = &ledger.lines[parent];
+            for (referrer, held) in &client.held[parent] {
+                let refers = |body: &str| {
+                    references(parent, body).iter().any(|(t, n)| *t == reply.t && n == name)
+                };
+                let Some(now) = seen.of[parent].get(referrer) else { continue };
+                let sent = line.sent.get(referrer);
+                if !refers(&held.body) || !line.asked.covers(referrer, &[]) {
+                    continue;
+                }
+                if bench.oracle.referred(gone_at, (parent, referrer), (reply.t, name)) {
+                    continue;
+                }
+                let current = |version: &str| version.starts_with(&base36(now.changed));
+                let rejects = client
+                    .rejected
+                    .iter()
+                    .any(|(t, name, version)| *t == parent && name == referrer && current(version));
+                // It was sent what replaces it, and has had its time to say something.
+                let given_up = sent.is_some_and(|sent| {
+                    current(&sent.version) && sent.at + bench.ack_timeout <= bench.now
+                });
+                let expired = waited >= REMOVAL_WAITS * bench.ack_timeout || given_up;
+                bench.cover.hit_if(rejects, "removals beside a rejected referrer");
+                law!(
+                    expired && !rejects,
+                    "ADS-08",
+                    "{name} of {} is removed after {waited} ms, but the client has {held:?}, and \
+                     {now:?} is to replace it (rejected: {rejects})",
+                    TYPES[reply.t]
+                );
+                bench.cover.hit("removals after the longest wait");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the client was sent and loses by this response.
+fn removed(ledger: &Ledger, reply: &Reply) -> Vec<String> {
+    let line = &ledger.lines[reply.t];
+    if is_full_state(ledger.protocol, reply.t) {
+        let here = |name: &String| reply.resources.iter().any(|got| got.name == *name);
+        return line.sent.keys().filter(|name| !here(name)).cloned().collect();
+    }
+    let told = |name: &&String| line.sent.contains_key(*name) && !line.owed.contains_key(*name);
+    reply.removed.iter().filter(told).cloned().collect()
+}

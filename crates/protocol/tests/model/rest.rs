@@ -1,0 +1,222 @@
+//! What holds when the server has nothing more to send now, when nobody answers, and in the end.
+
+use std::collections::BTreeMap;
+
+use chancery_protocol::{Protocol, SyncState};
+
+use crate::{
+    client::{FETCH_TIMEOUT, Which},
+    cover::{Breach, Law, law},
+    ledger::base36,
+    naive::{CDS, Change, EDS, N_TYPES, RTDS, Seen, TYPES, is_bad, is_full_state},
+    script::Profile,
+    world::World,
+};
+
+/// Steps in which everything comes to rest.
+const STEPS_MAX: usize = 120;
+
+/// Time between them, in milliseconds.
+const STEP: u64 = 500;
+
+impl World<'_> {
+    /// After a poll that gave nothing. ADS-20, ADS-26, SOTW-41, DELTA-21, DELTA-40: what was asked for is
+    /// answered at once; only a client that resumes may wait for other types (`clients.md` rule 4), and
+    /// SotW parts for their ACKs. SOTW-69, DELTA-35: so is a first request. SOTW-90: once every response
+    /// is answered, everything that the client asks for has been sent as it is now.
+    pub(crate) fn check_rest(&mut self) -> Law {
+        let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
+        let protocol = self.ledger.protocol;
+        let cuts = self.client.tuning.bytes_target < 1 << 20;
+        let quiet = self.ledger.lines.iter().all(|line| line.unacked.is_empty());
+        for (t, line) in self.ledger.lines.iter_mut().enumerate() {
+            let resumes = line.resumed && line.n_sent == 0 && self.ledger.aggregated;
+            let answered = line.unacked.is_empty();
+            let parts = protocol == Protocol::Sotw && cuts && !answered;
+            let is_due = |name: &String, fresh: bool| {
+                let waits = resumes || (parts && !is_full_state(protocol, t));
+                let exists = protocol == Protocol::Delta || seen.get(t, name).is_some();
+                exists && !waits && fresh
+            };
+            let due = line.owed.iter().find(|(name, fresh)| is_due(name, **fresh));
+            law!(due.is_none(), "ADS-26", "{due:?} of {} waits for an answer", TYPES[t]);
+            let waits = line.opening && line.opening_fresh && !resumes;
+            law!(!waits, "SOTW-69", "{} waits for a first answer", TYPES[t]);
+            let waits_for_parts = parts && !is_full_state(protocol, t);
+            if !resumes && !waits_for_parts {
+                line.urgent = false;
+                line.maybe.clear();
+                line.owed.retain(|name, fresh| seen.get(t, name).is_some() || !*fresh);
+            }
+            law!(
+                !quiet || !line.is_behind(t, &seen),
+                "SOTW-90",
+                "everything is answered, but {} is not sent: {:?} of {:?}",
+                TYPES[t],
+                line.sent,
+                seen.of[t]
+            );
+        }
+        self.cover.hit_if(quiet, "rests with everything sent and answered");
+        Ok(())
+    }
+
+    /// ADS-22, SOTW-31, CLI-E-08: a client that answers nothing is sent everything all the same, in
+    /// bounded time, by someone who polls only when the session says so.
+    pub(crate) fn starve(&mut self) -> Law {
+        self.client.muted = [true; N_TYPES];
+        for step in 0.. {
+            law!(step < STEPS_MAX, "ADS-22", "the session wants to be polled again and again");
+            self.poll(usize::MAX)?;
+            self.deliver(usize::MAX);
+            self.habits()?;
+            if self.poll(usize::MAX)? > 0 {
+                continue;
+            }
+            match self.session.wake_at(self.now) {
+                Some(at) => self.now = at,
+                None => break,
+            }
+        }
+        let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
+        let rejects = self.session.status().iter().any(|status| status.nack.is_some());
+        for (t, line) in self.ledger.lines.iter().enumerate() {
+            law!(!line.is_behind(t, &seen), "ADS-22", "{} is never sent: {line:?}", TYPES[t]);
+        }
+        for status in self.session.status() {
+            let held = status.n_held_removals;
+            law!(rejects || held == 0, "ADS-22", "{held} removals are held back for ever");
+        }
+        self.cover.hit("clients that answer nothing to the end");
+        Ok(())
+    }
+
+    /// The client answers everything, all bad content is repaired, and time passes.
+    pub(crate) fn settle(&mut self) -> Law {
+        self.client.muted = [false; N_TYPES];
+        self.assign(Some(&vec![1, 0]))?;
+        while self.flow()? {}
+        // Of a rejected response the core can not know which resource was meant (SOTW-30), so all are
+        // replaced.
+        let rejected = self.ledger.lines.iter().any(|line| line.rejected);
+        let picky = self.client.tuning.picky;
+        let repaired = self.oracle.touched(|_, body| is_bad(body) || (picky && rejected));
+        self.commit(&repaired)?;
+        self.come_to_rest()?;
+        if matches!(self.client.profile, Profile::EnvoySotw | Profile::EnvoyDelta) {
+            // Every cluster changes, and its endpoints do not.
+            let clusters = self.oracle.touched(|t, _| t == CDS);
+            self.commit(&clusters)?;
+            self.come_to_rest()?;
+        }
+        self.check_end()
+    }
+
+    fn come_to_rest(&mut self) -> Law {
+        self.client.warming_since = self.now;
+        for step in 0.. {
+            law!(step < STEPS_MAX, "ADS-22", "no rest: {:?}", self.session.status());
+            while self.flow()? {}
+            self.check_warming()?;
+            let rests = self.pipe.is_empty() && !self.client.has_unanswered();
+            match self.session.wake_at(self.now) {
+                None if rests => return Ok(()),
+                Some(at) => self.now = at.min(self.now + STEP),
+                None => self.now += STEP,
+            }
+        }
+        Ok(())
+    }
+
+    /// ADS-11, ADS-13, P-40, P-41: a cluster gets its endpoints again, in time.
+    fn check_warming(&mut self) -> Law {
+        let Some(seen) = self.oracle.seen() else { return Ok(()) };
+        let exists = |name: &String| seen.of[EDS].contains_key(name);
+        let stuck = self.client.warming.iter().find(|(_, names)| names.iter().all(exists));
+        let late = self.client.warming_since + FETCH_TIMEOUT - 2 * STEP <= self.now;
+        law!(stuck.is_none() || !late, "ADS-11", "{stuck:?} is still without endpoints");
+        self.cover.hit_if(stuck.is_none(), "clusters warm");
+        Ok(())
+    }
+
+    /// One round: everything is delivered, asked, sent, answered. Says whether anything happened.
+    pub(crate) fn flow(&mut self) -> Result<bool, Breach> {
+        let before = (self.past.len(), self.ledger.nonces.len());
+        self.deliver(usize::MAX);
+        self.habits()?;
+        self.poll(usize::MAX)?;
+        for t in self.client.ready(self.now) {
+            self.answer(t, Which::Oldest)?;
+        }
+        self.habits()?;
+        self.poll(usize::MAX)?;
+        Ok(before != (self.past.len(), self.ledger.nonces.len()))
+    }
+
+    fn check_end(&mut self) -> Law {
+        let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
+        for t in 0..N_TYPES {
+            if self.ledger.lines[t].asked.opened {
+                self.check_held(t, &seen)?;
+            }
+        }
+        let line = &self.ledger.lines[EDS];
+        let due = line.child_due.iter().find(|name| seen.of[EDS].contains_key(*name));
+        law!(due.is_none(), "ADS-11", "the endpoints {due:?} were not sent again");
+        for status in self.session.status() {
+            let t = TYPES.iter().position(|url| *url == status.type_url.as_str()).unwrap();
+            let line = &self.ledger.lines[t];
+            law!(status.nack.is_none(), "SOTW-27", "a rejection stands: {status:?}");
+            let settled = matches!(status.state, SyncState::Synced | SyncState::Idle);
+            law!(settled, "SOTW-28", "everything was answered: {status:?}");
+            law!(status.n_held_removals == 0, "ADS-22", "removals are held back: {status:?}");
+            let shown = (status.wildcard, status.n_names);
+            let asked = (line.asked.wildcard, line.asked.names.len());
+            law!(shown == asked, "SOTW-28", "asked for {asked:?}: {status:?}");
+            law!(line.rejected || status.acked == status.sent, "SOTW-28", "{status:?}");
+        }
+        let open: Vec<_> = self.session.unsettled(self.state.revision).collect();
+        law!(open.is_empty(), "SOTW-28", "unsettled in the end: {open:?}");
+        self.now += 60_000;
+        let wake = self.session.wake_at(self.now);
+        law!(wake.is_none(), "SOTW-90", "something is left to be done at {wake:?}");
+        let n = self.poll(usize::MAX)?;
+        law!(n == 0, "SOTW-90", "{n} responses after the end");
+        Ok(())
+    }
+
+    /// The client holds what the naive view shows of what it asks for, and nothing else.
+    fn check_held(&self, t: usize, seen: &Seen) -> Law {
+        let asked = &self.ledger.lines[t].asked;
+        let protocol = self.ledger.protocol;
+        let wanted: BTreeMap<&String, (String, &String)> = (seen.of[t].values())
+            .filter(|item| asked.covers(&item.name, &item.aliases))
+            .map(|item| (&item.name, (base36(item.changed), &item.body)))
+            .collect();
+        let silent = (protocol == Protocol::Sotw && !is_full_state(protocol, t)) || t == RTDS;
+        let held: BTreeMap<&String, (String, &String)> = (self.client.held[t].values())
+            // SOTW-85, DELTA-48: nothing says that these are gone.
+            .filter(|got| !silent || seen.of[t].contains_key(&got.name))
+            .map(|got| {
+                let revision = got.version.split_inclusive('-').next().unwrap_or_default();
+                (&got.name, (revision.to_owned(), &got.body))
+            })
+            .collect();
+        law!(held == wanted, "SOTW-41", "of {} it holds {held:?}, not {wanted:?}", TYPES[t]);
+        Ok(())
+    }
+}
+
+impl crate::naive::Oracle {
+    /// All that is there of this kind, with other content that is good.
+    pub(crate) fn touched(&self, which: impl Fn(usize, &str) -> bool) -> Vec<Change> {
+        let all = self.content().filter(|(_, t, item)| which(*t, &item.body));
+        all.map(|(scope, t, item)| {
+            let digit = if item.body.starts_with('4') { '5' } else { '4' };
+            let body = format!("{digit}{}", &item.body[1..]);
+            let content = Some((body, item.aliases.clone()));
+            Change { scope, t, name: item.name.clone(), content }
+        })
+        .collect()
+    }
+}
