@@ -6,9 +6,9 @@
 //! all the clients that are connecting or for one that takes 100,000 resources.
 //!
 //! Invariant: a session is queued at most once ([`crate::entry::Entry::queued`]); a key whose session is
-//! gone is passed over. So the queue is bounded by the streams.
+//! gone is passed over, and those are dropped when they are many. So the queue is bounded by the streams.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use crate::index::Key;
 
@@ -62,6 +62,14 @@ impl Queue {
             Lane::Bulk => (&self.updates, cost),
         };
         self.lead = if others.is_empty() { 0 } else { self.lead.saturating_add(cost) };
+    }
+
+    /// Drops the keys that are not wanted; of several of one session the first stays.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(Key) -> bool) {
+        let mut seen = HashSet::new();
+        let mut keep = |key: &Key| is_wanted(*key) && seen.insert(*key);
+        self.updates.retain(&mut keep);
+        self.bulk.retain(&mut keep);
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -44,6 +44,9 @@ use crate::{
     views::Views,
 };
 
+/// What sessions that are gone may leave in a queue, besides as much as there are sessions.
+const LEFT_OVER_MAX: usize = 1024;
+
 /// One reading of the clock, for a whole turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
@@ -139,14 +142,14 @@ impl Shard {
         let mut events = VecDeque::with_capacity(most);
         let mut store_runs = true;
         let mut flow = Flow::Again;
+        // While a client owes an answer, for how long is told every second.
+        let mut tick = None;
         let mut canceled = std::pin::pin!(cancel.cancelled());
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(inputs.start));
         loop {
             match flow {
                 Flow::Again => tokio::task::yield_now().await,
                 Flow::Wait(at) => {
-                    // While a client owes an answer, that is told every second.
-                    let tick = self.silence.next_tick(inputs.now(Instant::now()).ms);
                     let at = at.into_iter().chain(tick).min();
                     if let Some(at) = at.map(|ms| inputs.start + Duration::from_millis(ms))
                         && at != sleep.deadline()
@@ -185,6 +188,7 @@ impl Shard {
                 Flow::Wait(_) if full || !events.is_empty() => Flow::Again,
                 flow => flow,
             };
+            tick = self.silence.next_tick(now.ms);
             self.metrics.turn_seconds.record(started.elapsed().as_secs_f64());
         }
     }
@@ -336,6 +340,7 @@ impl Shard {
             }
         }
         self.poll_some(now);
+        self.tidy();
         self.measure(now);
         let next = self.timers.next().into_iter().chain(self.closing.next()).min();
         let is_due = next.is_some_and(|at| at <= now.ms);
@@ -366,6 +371,27 @@ impl Shard {
             }
             self.queue.charge(lane, cost);
             budget.spend(cost);
+        }
+    }
+
+    /// Drops what sessions that are gone have left in queues, when it is more than what there is of
+    /// others: O(1) per session that goes.
+    fn tidy(&mut self) {
+        let Self { sessions, queue, timers, closing, .. } = self;
+        let most = 2 * sessions.len() + LEFT_OVER_MAX;
+        if queue.len() > most {
+            queue
+                .retain(|key| sessions.get(place(key)).is_some_and(|entry| entry.queued.is_some()));
+        }
+        if timers.len() > most {
+            timers.retain(|at, key| {
+                sessions.get(place(key)).is_some_and(|entry| entry.wake_at == Some(at))
+            });
+        }
+        if closing.len() > most {
+            closing.retain(|at, key| {
+                sessions.get(place(key)).is_some_and(|entry| entry.close_at == Some(at))
+            });
         }
     }
 

@@ -1,7 +1,7 @@
 //! When a session has to be looked at though nothing happens to it.
 //!
-//! At most one entry per session is current; an entry that is not is dropped when its time comes. A
-//! time that moves later costs nothing: the early entry fires, and is put back.
+//! At most one entry per session is current; an entry that is not is dropped when its time comes, or when
+//! there are many of them. A time that moves later costs nothing: the early entry fires, and is put back.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -16,7 +16,11 @@ impl Timers {
         self.0.push(Reverse((at, key)));
     }
 
-    #[cfg(test)]
+    /// Drops the entries that are not current.
+    pub(crate) fn retain(&mut self, mut is_current: impl FnMut(u64, Key) -> bool) {
+        self.0.retain(|Reverse((at, key))| is_current(*at, *key));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

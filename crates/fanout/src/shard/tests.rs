@@ -116,6 +116,38 @@ fn a_closed_stream_leaves_nothing() {
     assert!(desk.shard.sessions.is_empty());
 }
 
+/// OPS-10: streams that come and go leave nothing behind that grows: neither in queues nor in timers.
+#[test]
+fn streams_that_come_and_go_leave_nothing_that_grows() {
+    let session = chancery_protocol::Config {
+        ack_close_after_ms: Some(3_600_000),
+        ..chancery_protocol::Config::default()
+    };
+    let mut desk = Desk::with(Config { session, ..Config::default() });
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    for round in 0..5_000 {
+        let mut client = desk.subscribe("n1", CLUSTER, &[]);
+        if round % 2 == 0 {
+            // It reads, is owed more, and owes an answer when it goes.
+            desk.turn();
+            assert!(client.take().is_some());
+            desk.put("default", CLUSTER, &[("a", &round.to_string())]);
+            assert!(client.take().is_none());
+            desk.settle();
+        }
+        drop(client);
+        desk.ms += 1;
+        desk.shard.on_calls(&desk.mailbox, desk.now());
+        let left = [desk.shard.queue.len(), desk.shard.timers.len(), desk.shard.closing.len()];
+        assert!(left.iter().all(|n| *n <= LEFT_OVER_MAX + 10), "left: {left:?}");
+    }
+    assert!(desk.shard.sessions.is_empty());
+    desk.settle();
+    assert!(desk.shard.queue.is_empty());
+    let left = [desk.shard.timers.len(), desk.shard.closing.len()];
+    assert!(left.iter().all(|n| *n > 0), "{left:?}: there was nothing to be dropped");
+}
+
 /// OPS-05, SOTW-71: no assignment is not an empty view, which would delete all that the client has. The
 /// node is answered when one comes to hold.
 #[test]
