@@ -15,6 +15,7 @@ use crate::{
 };
 
 mod edges;
+mod hostile;
 mod links;
 
 /// Longest Rust file, tests included.
@@ -47,6 +48,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     }
     complaints.extend(lint_tables(&files));
     complaints.extend(lengths(&files, LONG_FILES));
+    complaints.extend(hostile::complaints(&files));
     complaints.extend(files.iter().flat_map(machine_paths));
     complaints.extend(files.iter().flat_map(unfinished));
     complaints.extend(links::broken(&files));

@@ -230,4 +230,24 @@ mod tests {
         let config = Config::default();
         assert_eq!(toml::from_str::<Config>(&render(&config)).unwrap(), config);
     }
+
+    /// The page on hostile clients says `| \`xds.key\` | \`default\` |`.
+    #[test]
+    fn defaults_in_the_page_on_hostile_clients_are_the_defaults() {
+        let page = include_str!("../../../../docs/hostile-clients.md");
+        let table = table(&Config::default());
+        let mut n_limits = 0;
+        for line in page.lines() {
+            let row = line.strip_prefix("| `xds.").and_then(|row| row.split_once('`'));
+            let Some((key, rest)) = row else { continue };
+            // Rows of other tables have a sentence there.
+            let Some(rest) = rest.strip_prefix(" | `") else { continue };
+            let shown = rest.split('`').next().unwrap();
+            let value = table["xds"].get(key).unwrap_or_else(|| panic!("no key {key}"));
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            assert_eq!(shown, value, "{key}");
+            n_limits += 1;
+        }
+        assert!(n_limits > 20, "only {n_limits} limits were found");
+    }
 }

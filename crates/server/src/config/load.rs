@@ -413,6 +413,57 @@ mod tests {
         assert_eq!(loaded.config.fanout().session.ack_close_after_ms, None);
     }
 
+    /// OPS-11: a limit that can not be is refused with its key, its value and its rule.
+    #[test]
+    fn every_limit_of_the_xds_port_has_a_rule() {
+        let positive = "it has to be more than 0";
+        for (key, value, rule) in [
+            ("connections_max", "0", positive),
+            ("connections_per_peer_max", "0", positive),
+            ("streams_max", "0", "has to be at least 1"),
+            ("streams_per_connection_max", "0", positive),
+            ("request_bytes_max", "\"1023\"", "it has to be from 1024 to 1073741824"),
+            ("request_bytes_max", "\"2GiB\"", "it has to be from 1024 to 1073741824"),
+            ("large_requests_bytes_max", "\"0\"", positive),
+            ("large_request_timeout", "\"0s\"", positive),
+            ("types_max", "0", "must be at least 1"),
+            ("names_max", "0", "must be at least 1"),
+            ("names_per_request_max", "999999", "must be at least xds.names_max, 1000000"),
+            ("name_bytes_max", "\"0\"", "it has to be from 1 to 4096"),
+            ("name_bytes_max", "\"5KiB\"", "it has to be from 1 to 4096"),
+            ("nack_message_bytes_max", "\"0\"", positive),
+            ("requests_per_second_max", "0", positive),
+            ("requests_burst_max", "0", positive),
+            ("node_bytes_max", "\"0\"", positive),
+            ("node_metadata_max", "0", positive),
+            ("header_list_bytes_max", "\"1023\"", "it has to be from 1024 to 16777216"),
+            ("stream_window_bytes", "\"65534\"", "it has to be from 65535 to 2147483647"),
+            ("stream_window_bytes", "\"8GiB\"", "it has to be from 65535 to 2147483647"),
+            ("connection_window_bytes", "\"1\"", "it has to be from 65535 to 2147483647"),
+            ("send_buffer_bytes_max", "\"1KiB\"", "it has to be from 16384 to 4294967295"),
+            ("pending_resets_max", "0", positive),
+            ("error_resets_max", "0", positive),
+            ("control_frames_per_second_max", "0", positive),
+            ("control_frames_burst_max", "99", "it has to be at least 100"),
+            ("keepalive_interval", "\"0s\"", positive),
+            ("keepalive_timeout", "\"0s\"", positive),
+            ("first_stream_timeout", "\"0s\"", positive),
+            ("idle_timeout", "\"0s\"", positive),
+            ("drain_connections_per_second", "0", positive),
+            ("close_timeout", "\"0s\"", positive),
+            ("ack_timeout", "\"99ms\"", "must be from 100ms to 10m"),
+        ] {
+            let error = load_with(&format!("[xds]\n{key} = {value}"), &[]).unwrap_err();
+            assert!(error.starts_with(&format!("xds.{key} = ")), "{key}: {error}");
+            assert!(error.ends_with(rule) && error.lines().count() == 1, "{key}: {error}");
+            // The environment sets it as well.
+            let variable = format!("CHANCERY_XDS_{}", key.to_uppercase());
+            let error = load_with("", &[(&variable, value.trim_matches('"'))]).unwrap_err();
+            let from = format!("(from {variable}): ");
+            assert!(error.contains(&from) && error.ends_with(rule), "{key}: {error}");
+        }
+    }
+
     /// A word that is no level silenced the log.
     #[test]
     fn levels_of_the_log_are_words_that_are_known() {

@@ -6,6 +6,7 @@
 
 mod activity;
 mod body;
+mod files;
 mod listen;
 mod log;
 mod signals;
@@ -112,6 +113,7 @@ async fn serve(
         .map_err(|error| Failure::new(format_args!("cannot take signals: {error}")))?;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
+    files::raise_limit(config.xds.connections_max.saturating_add(config.admin.connections_max));
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
     let (replica, mut signal) = open(config, &mut signals).await?;

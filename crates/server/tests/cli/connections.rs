@@ -106,3 +106,57 @@ fn a_full_port_answers_all_the_same() {
     }
     assert_eq!(server.terminate().0, Some(0));
 }
+
+/// T6, OPS-20: bytes that are no request are refused or their connection is closed, on either port; the
+/// next request is answered.
+#[test]
+fn garbage_on_a_port_is_not_taken_for_a_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let long_header = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
+    let cases: [(&str, &[u8]); 6] = [
+        (
+            "TLS",
+            b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03aaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n",
+        ),
+        ("zeros", &[0; 4096]),
+        ("no HTTP", b"HELO example.com\r\n\r\n"),
+        ("a method that is none", b"G@T / HTTP/1.1\r\nhost: x\r\n\r\n"),
+        ("a header that is too long", long_header.as_bytes()),
+        (
+            "HTTP/2 that is none",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        ),
+    ];
+    for (what, bytes) in cases {
+        for address in [&server.admin, &server.xds] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            // It may be closed before it has said all.
+            drop(stream.write_all(bytes));
+            let answer = until_closed(&stream, what);
+            let is_http = answer.starts_with(b"HTTP/1.1 ");
+            assert!(!is_http || answer.starts_with(b"HTTP/1.1 4"), "{what}: {answer:?}");
+        }
+        let health =
+            connect(&server, b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let answer = until_closed(&health, "a health check");
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{what}");
+    }
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+/// T6, T7: a replica raises its soft limit of open files, or it would never have the connections that it
+/// may have.
+#[test]
+fn the_limit_of_open_files_is_raised() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "ulimit -S -n 300 && exec \"$0\" \"$@\"";
+    let server = Server::start_by(&["sh", "-c", script], &directory.path().join("data"), &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().skip(3).take(2).collect();
+    assert_ne!(numbers[0], "300", "{line}");
+    assert_eq!(numbers[0], numbers[1], "{line}");
+    assert_eq!(server.terminate().0, Some(0));
+}

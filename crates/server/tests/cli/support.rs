@@ -20,6 +20,15 @@ pub(crate) fn chancery() -> Command {
     command
 }
 
+/// The same, started by another program.
+fn by(program: &[&str]) -> Command {
+    let [name, args @ ..] = program else { return chancery() };
+    let mut command = Command::new(name);
+    command.args(args).arg(env!("CARGO_BIN_EXE_chancery"));
+    command.env_clear().env("USER", "tester").stdin(Stdio::null());
+    command
+}
+
 /// A running replica.
 pub(crate) struct Server {
     pub(crate) child: Child,
@@ -35,8 +44,17 @@ impl Server {
 
     /// The same, with keys of the configuration.
     pub(crate) fn start_with(data_dir: &Path, environment: &[(&str, &str)]) -> Self {
+        Self::start_by(&[], data_dir, environment)
+    }
+
+    /// The same, by another program that takes the binary and its arguments after its own.
+    pub(crate) fn start_by(
+        program: &[&str],
+        data_dir: &Path,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let log = File::create(data_dir.with_extension("log")).unwrap();
-        let mut command = chancery();
+        let mut command = by(program);
         command
             .args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)

@@ -1,5 +1,7 @@
 //! Very many connections that do nothing.
 
+#![expect(clippy::print_stdout, reason = "what it costs is worth knowing")]
+
 use chancery_xds::Config;
 
 use crate::support::*;

@@ -1,0 +1,137 @@
+//! `docs/hostile-clients.md` names a test for each bad client, every limit that is counted, and keys of
+//! the configuration; all of them have to be there.
+
+use std::collections::BTreeSet;
+
+use crate::source::Source;
+
+const PAGE: &str = "docs/hostile-clients.md";
+const LIMITS: &str = "crates/fanout/src/metrics.rs";
+const KEYS: &str = "crates/server/src/config/keys.rs";
+/// Sections of the configuration that have limits of clients.
+const SECTIONS: [&str; 3] = ["xds.", "admin.", "shutdown."];
+
+/// Complaints about the page.
+pub(super) fn complaints(files: &[Source]) -> Vec<String> {
+    let text = |path: &str| {
+        let file = files.iter().find(|file| file.path == path);
+        file.map(|file| file.text.as_str()).ok_or_else(|| format!("{PAGE}: {path} is not there"))
+    };
+    let (page, limits, keys) = match (text(PAGE), text(LIMITS), text(KEYS)) {
+        (Ok(page), Ok(limits), Ok(keys)) => (page, limits, keys),
+        (page, limits, keys) => {
+            return [page, limits, keys].into_iter().filter_map(Result::err).collect();
+        }
+    };
+    let tests: BTreeSet<(&str, &str)> = files.iter().flat_map(tests).collect();
+    let mut complaints = Vec::new();
+    for (number, line) in (1..).zip(page.lines()) {
+        let cited: Vec<_> = quoted(line).filter_map(|word| word.split_once("::")).collect();
+        let lost = cited.iter().filter(|test| !tests.contains(*test));
+        complaints.extend(
+            lost.map(|(module, test)| format!("{PAGE}:{number}: no such test: {module}::{test}")),
+        );
+        if is_row(line) && cited.is_empty() {
+            complaints.push(format!("{PAGE}:{number}: this row names no test"));
+        }
+        for key in
+            quoted(line).filter_map(|word| SECTIONS.iter().find_map(|s| word.strip_prefix(s)))
+        {
+            if !keys.contains(&format!("\"{key}\"")) {
+                complaints.push(format!("{PAGE}:{number}: no such key: {key}"));
+            }
+        }
+    }
+    let counted = labels(limits);
+    if counted.is_empty() {
+        complaints.push(format!("{LIMITS}: no `const LIMITS` was found"));
+    }
+    let named: BTreeSet<&str> = page.lines().flat_map(quoted).collect();
+    let unnamed = counted.iter().filter(|label| !named.contains(*label));
+    complaints.extend(unnamed.map(|label| format!("{PAGE}: the limit {label} is not named")));
+    complaints
+}
+
+/// Whether a line is a row of a table, and neither its head nor the line below that.
+fn is_row(line: &str) -> bool {
+    line.starts_with("| ") && !line.ends_with(" test |")
+}
+
+/// What stands between backticks.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// The words of the list of limits.
+fn labels(code: &str) -> Vec<&str> {
+    let list = code.split_once("const LIMITS:").and_then(|(_, rest)| rest.split_once("];"));
+    list.map(|(list, _)| list.split('"').skip(1).step_by(2).collect()).unwrap_or_default()
+}
+
+/// The tests of a file, each with the file's module.
+fn tests(file: &Source) -> Vec<(&str, &str)> {
+    let Some(path) = file.path.strip_suffix(".rs") else { return Vec::new() };
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    let module = path.rsplit('/').next().unwrap_or(path);
+    let mut is_test = false;
+    let mut found = Vec::new();
+    for line in file.text.lines().map(str::trim) {
+        if line.starts_with("#[") {
+            is_test |= line.ends_with("test]") || line.contains("::test(");
+        } else if let Some(name) = function(line)
+            && std::mem::take(&mut is_test)
+        {
+            found.push((module, name));
+        }
+    }
+    found
+}
+
+fn function(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ")?;
+    rest.split_once('(').map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(page: &str) -> Vec<Source> {
+        let source =
+            |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
+        vec![
+            source(PAGE, page),
+            source(LIMITS, "const LIMITS: &[&str] = &[\n    \"names\",\n    \"types\",\n];\n"),
+            source(KEYS, "(\"names_max\", \"Names.\"),"),
+            source(
+                "crates/a/tests/it/floods.rs",
+                "#[tokio::test]\nasync fn a_flood() {}\nfn help() {}\n",
+            ),
+            source("crates/b/src/peers.rs", "    #[test]\n    fn a_peer() {\n    }\n"),
+        ]
+    }
+
+    #[test]
+    fn a_page_whose_names_are_all_there_is_good() {
+        let page = "| client | limit | test |\n|---|---|---|\n\
+                    | bad | `xds.names_max`, `names` | `floods::a_flood`, `peers::a_peer` |\n\
+                    More of `types`.\n";
+        assert_eq!(complaints(&files(page)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_named_and_not_there_is_found() {
+        let page = "| client | limit | test |\n|---|---|---|\n\
+                    | bad | `xds.gone_max`, `names` | `floods::help` |\n\
+                    | worse | | none |\n";
+        let found = complaints(&files(page));
+        let expected = [
+            "docs/hostile-clients.md:3: no such test: floods::help",
+            "docs/hostile-clients.md:3: no such key: gone_max",
+            "docs/hostile-clients.md:4: this row names no test",
+            "docs/hostile-clients.md: the limit types is not named",
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(complaints(&[]).len(), 3);
+    }
+}
