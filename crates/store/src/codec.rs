@@ -6,13 +6,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use chancery_model::{
-    Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Precondition,
+    Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Precondition, Refusal,
     ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, Transaction,
     TransactionMeta, TypeUrl, Upsert, Version,
 };
 use chancery_proto::raft::v1 as pb;
 
-use crate::record::RecordError;
+use crate::{history::RequestId, record::RecordError};
 
 /// What a committed entry asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,22 @@ pub(crate) enum Ask {
         incarnation: Incarnation,
     },
     /// Changes the state.
-    Transact(Transaction),
+    Transact {
+        /// How.
+        transaction: Box<Transaction>,
+        /// Which request it is; without a name it can not be repeated.
+        request: Option<Request>,
+    },
+}
+
+/// Which request a transaction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    /// It may have been proposed before.
+    pub(crate) repeated: bool,
+    /// A revision before the first attempt.
+    pub(crate) since: Revision,
 }
 
 fn invalid(what: &str, error: impl std::fmt::Display) -> RecordError {
@@ -46,7 +61,9 @@ pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
             incarnation: Incarnation(form.incarnation),
         }),
         pb::command::Command::Transaction(transaction) => {
-            transaction_from_proto(transaction).map(Ask::Transact)
+            let request = command.request.map(request_from_proto).transpose()?;
+            let transaction = Box::new(transaction_from_proto(transaction)?);
+            Ok(Ask::Transact { transaction, request })
         }
     }
 }
@@ -65,11 +82,29 @@ pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
             cluster_id: cluster_id.to_vec().into(),
             incarnation: incarnation.0,
         }),
-        Ask::Transact(transaction) => {
+        Ask::Transact { transaction, .. } => {
             pb::command::Command::Transaction(transaction_to_proto(transaction))
         }
     };
-    pb::Command { command: Some(command) }
+    let request = match ask {
+        Ask::Transact { request: Some(request), .. } => Some(request_to_proto(request)),
+        _ => None,
+    };
+    pb::Command { command: Some(command), request }
+}
+
+/// Makes the message of a request.
+pub(crate) fn request_to_proto(request: &Request) -> pb::Request {
+    let Request { id, repeated, since } = *request;
+    pb::Request { id: id.0.to_vec().into(), repeated, since: since.0 }
+}
+
+fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
+    let id = message.id[..].try_into().map_err(|_| {
+        RecordError::Content(format!("a request id has 16 bytes, this one {}", message.id.len()))
+    })?;
+    let (repeated, since) = (message.repeated, Revision(message.since));
+    Ok(Request { id: RequestId(id), repeated, since })
 }
 
 /// Makes the message of a transaction. Bodies are shared, not copied.
@@ -119,50 +154,115 @@ fn upsert_from_proto(message: pb::Upsert) -> Result<Upsert, RecordError> {
 }
 
 fn precondition_to_proto(precondition: &Precondition) -> pb::Precondition {
-    use pb::precondition::{self, resource};
+    use pb::precondition;
     let precondition = match precondition {
         Precondition::Revision(revision) => precondition::Precondition::Revision(revision.0),
         Precondition::Resource { scope, key, expectation } => {
-            let expectation = match expectation {
-                Expectation::Absent => resource::Expectation::Absent(pb::Absent {}),
-                Expectation::Present => resource::Expectation::Present(pb::Present {}),
-                Expectation::Version(version) => {
-                    resource::Expectation::Version(version_to_proto(*version))
-                }
-            };
-            precondition::Precondition::Resource(precondition::Resource {
-                resource: Some(ref_to_proto(scope, key)),
-                expectation: Some(expectation),
-            })
+            precondition::Precondition::Resource(expected_to_proto(scope, key, expectation))
         }
     };
     pb::Precondition { precondition: Some(precondition) }
 }
 
+fn expected_to_proto(
+    scope: &ScopeName,
+    key: &ResourceKey,
+    expectation: &Expectation,
+) -> pb::precondition::Resource {
+    use pb::precondition::resource;
+    let expectation = match expectation {
+        Expectation::Absent => resource::Expectation::Absent(pb::Absent {}),
+        Expectation::Present => resource::Expectation::Present(pb::Present {}),
+        Expectation::Version(version) => resource::Expectation::Version(version_to_proto(*version)),
+    };
+    pb::precondition::Resource {
+        resource: Some(ref_to_proto(scope, key)),
+        expectation: Some(expectation),
+    }
+}
+
 fn precondition_from_proto(message: pb::Precondition) -> Result<Precondition, RecordError> {
-    use pb::precondition::{self, resource};
+    use pb::precondition;
     match message.precondition.ok_or_else(|| missing("the kind of a precondition"))? {
         precondition::Precondition::Revision(revision) => {
             Ok(Precondition::Revision(Revision(revision)))
         }
         precondition::Precondition::Resource(message) => {
-            let (scope, key) = ref_from_proto(
-                message.resource.ok_or_else(|| missing("the resource of a precondition"))?,
-            )?;
-            let expectation =
-                match message.expectation.ok_or_else(|| missing("what a precondition expects"))? {
-                    resource::Expectation::Absent(_) => Expectation::Absent,
-                    resource::Expectation::Present(_) => Expectation::Present,
-                    resource::Expectation::Version(version) => {
-                        Expectation::Version(version_from_proto(&version))
-                    }
-                };
+            let (scope, key, expectation) = expected_from_proto(message)?;
             Ok(Precondition::Resource { scope, key, expectation })
         }
     }
 }
 
-// === resources ===
+fn expected_from_proto(
+    message: pb::precondition::Resource,
+) -> Result<(ScopeName, ResourceKey, Expectation), RecordError> {
+    use pb::precondition::resource;
+    let resource = message.resource.ok_or_else(|| missing("the resource of a precondition"))?;
+    let (scope, key) = ref_from_proto(resource)?;
+    let expectation = message.expectation.ok_or_else(|| missing("what a precondition expects"))?;
+    let expectation = match expectation {
+        resource::Expectation::Absent(_) => Expectation::Absent,
+        resource::Expectation::Present(_) => Expectation::Present,
+        resource::Expectation::Version(version) => {
+            Expectation::Version(version_from_proto(&version))
+        }
+    };
+    Ok((scope, key, expectation))
+}
+
+/// Makes the message of a refusal.
+pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
+    use pb::refusal;
+    let refusal = match refusal {
+        Refusal::RevisionAhead { expected, current } => {
+            refusal::Refusal::Ahead(refusal::RevisionAhead {
+                expected: expected.0,
+                current: current.0,
+            })
+        }
+        Refusal::RevisionBehind { expected, scope, changed } => {
+            refusal::Refusal::Behind(refusal::RevisionBehind {
+                expected: expected.0,
+                scope: scope.as_ref().map(ToString::to_string),
+                changed: changed.0,
+            })
+        }
+        Refusal::Resource { scope, key, expectation, found } => {
+            refusal::Refusal::Resource(refusal::ResourceDiffers {
+                expected: Some(expected_to_proto(scope, key, expectation)),
+                found: found.map(version_to_proto),
+            })
+        }
+    };
+    pb::Refusal { refusal: Some(refusal) }
+}
+
+/// Reads a refusal.
+pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, RecordError> {
+    use pb::refusal;
+    Ok(match message.refusal.ok_or_else(|| missing("the kind of a refusal"))? {
+        refusal::Refusal::Ahead(refusal::RevisionAhead { expected, current }) => {
+            Refusal::RevisionAhead { expected: Revision(expected), current: Revision(current) }
+        }
+        refusal::Refusal::Behind(refusal::RevisionBehind { expected, scope, changed }) => {
+            Refusal::RevisionBehind {
+                expected: Revision(expected),
+                scope: scope
+                    .map(|name| ScopeName::new(&name))
+                    .transpose()
+                    .map_err(|error| invalid("a refusal", error))?,
+                changed: Revision(changed),
+            }
+        }
+        refusal::Refusal::Resource(refusal::ResourceDiffers { expected, found }) => {
+            let expected = expected.ok_or_else(|| missing("what was expected"))?;
+            let (scope, key, expectation) = expected_from_proto(expected)?;
+            let found = found.as_ref().map(version_from_proto);
+            Refusal::Resource { scope, key, expectation, found }
+        }
+    })
+}
 
 fn key_to_proto(key: &ResourceKey) -> pb::ResourceKey {
     pb::ResourceKey { type_url: key.type_url.to_string(), name: key.name.to_string() }

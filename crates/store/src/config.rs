@@ -1,6 +1,6 @@
 //! What can be set about a replica's store.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Settings of a [`crate::Replica`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +9,17 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// This replica's number in its cluster; kept in the directory, which no other replica can use.
     pub replica_id: u64,
+    /// Where to listen for other replicas; `None` for a cluster of one that stays one.
+    pub listen: Option<SocketAddr>,
+    /// Where other replicas reach this one, as `HOST:PORT`; empty for the address it listens on.
+    pub advertise: String,
+    /// Where to ask to join a cluster, as long as the directory is empty.
+    pub join: Vec<String>,
+    /// All replicas of the cluster, this one too, by number: another way to form and join one. Looked at
+    /// as long as the directory is empty.
+    pub peers: BTreeMap<u64, String>,
+    /// This replica is to stay a learner: it serves streams, and never votes.
+    pub learner: bool,
     /// A snapshot is taken, and the log purged, after so many entries.
     pub snapshot_log_entries: u64,
     /// The same, after so many bytes of entries.
@@ -27,6 +38,8 @@ pub struct Config {
     pub in_flight_bytes_max: usize,
     /// A transaction that has not been committed by then fails.
     pub transact_timeout: Duration,
+    /// A change of the membership that has not been made by then fails.
+    pub change_timeout: Duration,
     /// Opening fails if the replica has not caught up by then.
     pub open_timeout: Duration,
 }
@@ -48,6 +61,11 @@ impl Default for Config {
         Self {
             data_dir: PathBuf::from("chancery-data"),
             replica_id: 1,
+            listen: None,
+            advertise: String::new(),
+            join: Vec::new(),
+            peers: BTreeMap::new(),
+            learner: false,
             snapshot_log_entries: 50_000,
             snapshot_log_bytes: 64 << 20,
             log_entries_keep: 10_000,
@@ -56,6 +74,7 @@ impl Default for Config {
             transaction_bytes_max: 64 << 20,
             in_flight_bytes_max: 256 << 20,
             transact_timeout: Duration::from_secs(10),
+            change_timeout: Duration::from_secs(10),
             open_timeout: Duration::from_secs(60),
         }
     }

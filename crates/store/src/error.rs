@@ -90,6 +90,18 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// What the cluster says, or what is said of it, does not go together.
+    #[error("the replica can not join the cluster: {0}")]
+    Cluster(String),
+    /// The replication port can not be listened on.
+    #[error("cannot listen for other replicas on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
     /// Raft could not start, or stopped at once.
     #[error("the replica can not start: {0}")]
     Failed(String),
@@ -124,24 +136,64 @@ pub enum TransactError {
         /// Bytes that have to be free.
         needed: u64,
     },
-    /// Another replica leads; it never reached the log.
-    #[error("replica {leader} leads the cluster, not this one")]
-    NotLeader {
+    /// The disk of the leader is nearly full; it never reached the log.
+    #[error("replica {leader}, which leads, refuses it: {reason}")]
+    LeaderDiskFull {
         /// The leader.
         leader: u64,
+        /// Its words.
+        reason: String,
     },
-    /// Nobody leads; it never reached the log.
-    #[error("the cluster has no leader")]
+    /// Nobody leads, or nobody that can be reached; it never reached the log.
+    #[error(
+        "the cluster has no leader that can be reached, perhaps because most of its voters can not; \
+         nothing has been written"
+    )]
     NoLeader,
     /// It was not committed in time. It may be later.
     #[error("the transaction was not committed within {0:?}; it may still be")]
     Timeout(Duration),
+    /// It repeats a request that is too old to be remembered. Whether that took effect is not known; this
+    /// attempt did not.
+    #[error(
+        "the request is too old to be repeated: it is not known any more whether it took effect; look at \
+         the state, then send it as a new one"
+    )]
+    Forgotten,
     /// The replica has stopped writing. If the transaction was on its way, its outcome is unknown.
     #[error("the replica has failed and takes no writes: {0}")]
     Failed(String),
     /// The replica has been shut down.
     #[error("the replica has been shut down")]
     ShutDown,
+}
+
+/// Why a read can not be answered with what has been committed by now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Nobody leads, or the leader does not reach most voters.
+    #[error(
+        "the cluster has no leader that most of its voters follow, so that it can not be known whether \
+         what this replica has is current"
+    )]
+    NoLeader,
+    /// This replica is behind, and has not caught up in time.
+    #[error("this replica has not caught up with the leader within {0:?}")]
+    Behind(Duration),
+}
+
+/// Why the membership has not been changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// It can not be.
+    #[error("{0}")]
+    Refused(String),
+    /// Nobody leads, or nobody that can be reached.
+    #[error("the cluster has no leader that can be reached: the membership can not be changed")]
+    NoLeader,
+    /// It was not done in time; it may still be.
+    #[error("the membership was not changed within {0:?}; it may still be")]
+    Timeout(Duration),
 }
 
 /// Why a shutdown was not clean. What was acknowledged is durable all the same.

@@ -1,11 +1,15 @@
 //! The history: who changed what, revision by revision.
 
-use std::sync::Arc;
+use std::{fmt, io, sync::Arc};
 
 use chancery_model::{Revision, Summary, TransactionMeta};
 use chancery_proto::raft::v1 as pb;
 
-use crate::codec::{meta_from_proto, meta_to_proto};
+use crate::{
+    codec::{meta_from_proto, meta_to_proto},
+    high_water::hex,
+    identity::fill_random,
+};
 
 /// So many revisions are kept; an older one is forgotten when a new one comes.
 pub const HISTORY_MAX: usize = 10_000;
@@ -19,6 +23,36 @@ pub struct HistoryEntry {
     pub meta: TransactionMeta,
     /// What it changed.
     pub summary: Summary,
+    /// Which request made it, if that had a name.
+    pub request: Option<RequestId>,
+}
+
+/// Names a transaction, so that an attempt to repeat it is told from another one: 16 random bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub [u8; 16]);
+
+impl RequestId {
+    /// A new name, which nobody else has.
+    ///
+    /// # Errors
+    /// If the operating system has no random bytes.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        fill_random(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 pub(crate) type History = imbl::Vector<Arc<HistoryEntry>>;
@@ -35,6 +69,7 @@ impl HistoryEntry {
             removed: self.summary.removed,
             unchanged: self.summary.unchanged,
             assignments: self.summary.assignments,
+            request_id: self.request.map(|id| id.0.to_vec().into()).unwrap_or_default(),
         }
     }
 
@@ -49,6 +84,8 @@ impl HistoryEntry {
                 unchanged: record.unchanged,
                 assignments: record.assignments,
             },
+            // What is no name names nothing.
+            request: record.request_id[..].try_into().ok().map(RequestId),
         }
     }
 }

@@ -91,6 +91,15 @@ fn from_hex(text: &str) -> Option<[u8; 16]> {
     Some(id)
 }
 
+/// Fills a buffer with random bytes of the operating system.
+pub(crate) fn fill_random(mut bytes: &mut [u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let n = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
+        bytes = &mut bytes[n..];
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

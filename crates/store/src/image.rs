@@ -17,8 +17,8 @@ use chancery_proto::raft::v1 as pb;
 use imbl::{OrdMap, ordmap::DiffItem};
 
 use crate::{
-    codec::{Ask, assignment_to_proto, content_to_proto, version_to_proto},
-    history::{HISTORY_MAX, History, HistoryEntry, history_key},
+    codec::{Ask, Request, assignment_to_proto, content_to_proto, version_to_proto},
+    history::{HISTORY_MAX, History, HistoryEntry, RequestId, history_key},
     raft::{LogId, Response, StoredMembership},
     raft_codec::{log_id_to_proto, stored_membership_to_proto},
     record::{self, Family},
@@ -33,6 +33,8 @@ pub(crate) struct Image {
     pub(crate) state: State,
     /// The newest revisions, oldest first.
     pub(crate) history: History,
+    /// The requests of the history, and the revision that each made.
+    pub(crate) requests: OrdMap<RequestId, Revision>,
     /// The last entry that is in it.
     pub(crate) applied: Option<LogId>,
     /// The membership at that entry.
@@ -41,6 +43,15 @@ pub(crate) struct Image {
     pub(crate) tally: Tally,
     /// Number of resources in the state.
     pub(crate) n_resources: u64,
+}
+
+/// Whether a request has taken effect before.
+enum Seen {
+    No,
+    /// As this revision.
+    Before(Arc<HistoryEntry>),
+    /// It is too long ago to tell.
+    Forgotten,
 }
 
 /// Number and sum of the checksums of records.
@@ -92,6 +103,7 @@ impl Image {
         Self {
             cluster_id: None,
             state: State::new(Incarnation(0)),
+            requests: OrdMap::new(),
             history: History::new(),
             applied: None,
             membership: StoredMembership::default(),
@@ -112,11 +124,41 @@ impl Image {
                 }
                 Response::Done
             }
-            Ask::Transact(transaction) => Response::Outcome(self.transact(&transaction, edits)),
+            Ask::Transact { transaction, request } => match self.seen(request.as_ref()) {
+                Seen::No => {
+                    let id = request.map(|request| request.id);
+                    Response::Outcome(self.transact(&transaction, id, edits))
+                }
+                Seen::Before(entry) => Response::Outcome(Outcome::Committed(entry.summary)),
+                Seen::Forgotten => Response::Forgotten,
+            },
         }
     }
 
-    fn transact(&mut self, transaction: &Transaction, edits: &mut Vec<Edit>) -> Outcome {
+    /// Whether a request has taken effect before. Only the history can tell.
+    fn seen(&self, request: Option<&Request>) -> Seen {
+        let Some(request) = request else { return Seen::No };
+        if let Some(revision) = self.requests.get(&request.id) {
+            let oldest = self.history.front().map_or(0, |entry| entry.revision.0);
+            let at = usize::try_from(revision.0.saturating_sub(oldest)).unwrap_or(usize::MAX);
+            if let Some(entry) = self.history.get(at) {
+                return Seen::Before(Arc::clone(entry));
+            }
+        }
+        // All that came after `since` is still there, or nothing has been forgotten yet.
+        let oldest = self.history.front().map_or(0, |entry| entry.revision.0);
+        match request.repeated && oldest > request.since.0 + 1 {
+            true => Seen::Forgotten,
+            false => Seen::No,
+        }
+    }
+
+    fn transact(
+        &mut self,
+        transaction: &Transaction,
+        request: Option<RequestId>,
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
         let Applied { state, outcome, changes } = self.state.apply(transaction);
         let before = std::mem::replace(&mut self.state, state);
         let mut touched = BTreeSet::new();
@@ -156,7 +198,7 @@ impl Image {
         if let Outcome::Committed(summary) = &outcome
             && self.state.revision > before.revision
         {
-            self.remember(transaction, *summary, edits);
+            self.remember(transaction, request, *summary, edits);
         }
         outcome
     }
@@ -164,16 +206,23 @@ impl Image {
     fn remember(
         &mut self,
         transaction: &Transaction,
+        request: Option<RequestId>,
         summary: chancery_model::Summary,
         edits: &mut Vec<Edit>,
     ) {
         let revision = self.state.revision;
-        let entry = HistoryEntry { revision, meta: transaction.meta.clone(), summary };
+        if let Some(id) = request {
+            self.requests.insert(id, revision);
+        }
+        let entry = HistoryEntry { revision, meta: transaction.meta.clone(), summary, request };
         self.put(edits, None, history_record(&entry));
         self.history.push_back(Arc::new(entry));
         if self.history.len() > HISTORY_MAX
             && let Some(oldest) = self.history.pop_front()
         {
+            if let Some(id) = oldest.request {
+                self.requests.remove(&id);
+            }
             self.replace(edits, Some(history_record(&oldest)), None);
         }
     }

@@ -13,17 +13,20 @@
 //! - When a write fails, the replica takes no more of them and says why; reads and serving go on.
 //!
 //! # Map
-//! `replica` is the handle, `parts` what it opens; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
+//! `replica` is the handle, `core` what it shares with the rest; `open` starts it, `parts` is what it
+//! opens; `cluster` is the way to other replicas; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
 //! applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
 //! `directory`, `identity` and `high_water` are the files beside the database; `record`, `codec` and
 //! `raft_codec` are the formats, whose messages are in `/proto/chancery/raft/v1`.
 //!
 //! Durability, and what was rejected: `docs/adr/0002-durability.md`.
 
+mod cluster;
 mod codec;
 mod config;
 #[cfg(test)]
 mod conformance;
+mod core;
 mod database;
 mod directory;
 mod error;
@@ -39,17 +42,13 @@ mod log_size;
 mod machine;
 mod maintenance;
 mod metrics;
-mod network;
+mod open;
 mod parts;
 mod raft;
 mod raft_codec;
 mod record;
 mod recovery;
 mod replica;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "within a cluster of one a snapshot never travels")
-)]
 mod snapshot;
 mod space;
 mod status;
@@ -57,9 +56,10 @@ mod status;
 mod tests;
 mod wal;
 
+pub use cluster::handle::{Member, MemberChange, Report, Role};
 pub use config::{Config, ConfigError};
-pub use error::{OpenError, ShutdownError, TransactError};
-pub use history::{HISTORY_MAX, HistoryEntry};
+pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
+pub use history::{HISTORY_MAX, HistoryEntry, RequestId};
 pub use metrics::METRICS;
-pub use replica::Replica;
+pub use replica::{CaughtUp, Replica};
 pub use status::{ClusterId, Status};

@@ -188,9 +188,11 @@ impl Loader {
             id => Some(cluster_id_from_proto(id).map_err(whole)?),
         };
         let membership = applied.membership.unwrap_or_default();
+        let requests = history.iter().filter_map(|entry| Some((entry.request?, entry.revision)));
         Ok(Image {
             cluster_id,
             state,
+            requests: requests.collect(),
             history,
             applied: applied.id.as_ref().map(log_id_from_proto),
             membership: stored_membership_from_proto(membership).map_err(whole)?,

@@ -4,13 +4,16 @@ use chancery_model::Incarnation;
 
 use crate::{
     Config, OpenError,
-    database::{Access, Database},
+    cluster::join::Beginning,
+    database::{Access, Batch, Database},
     directory::{Directory, Found, damaged},
     high_water::{HighWater, MarkError},
-    identity::Identity,
+    identity::{Identity, fill_random},
     image::Image,
-    log::Ends,
+    log::{Ends, VOTE_KEY},
     log_size::LogSize,
+    raft_codec::vote_to_proto,
+    record::{self, Family},
     recovery::{self, Recovered},
 };
 
@@ -21,16 +24,37 @@ pub(crate) struct Parts {
     pub(crate) high_water: HighWater,
     pub(crate) database: Database,
     pub(crate) recovered: Recovered,
-    pub(crate) fresh: bool,
+    pub(crate) start: Start,
+}
+
+/// How a replica starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// With the data that it has.
+    Again,
+    /// By forming a cluster.
+    Form,
+    /// Without data, in a cluster that has let it in.
+    Joined,
+}
+
+/// A directory that is this process's now.
+pub(crate) enum Opened {
+    /// It has a replica, which can run.
+    Replica(Box<Parts>),
+    /// It is empty.
+    Fresh(Directory),
 }
 
 impl Parts {
-    /// Everything that blocks. Changes nothing before it has decided that the directory can be used.
-    pub(crate) fn open(config: &Config) -> Result<Self, OpenError> {
+    /// Takes the directory. Changes nothing before it has decided that it can be used.
+    pub(crate) fn open(config: &Config) -> Result<Opened, OpenError> {
         let (directory, found) = Directory::open(&config.data_dir, config.replica_id)?;
         match found {
-            Found::Replica(identity) => Self::load(directory, identity),
-            Found::Fresh => Self::form(directory, config.replica_id),
+            Found::Replica(identity) => {
+                Self::load(directory, identity).map(|parts| Opened::Replica(Box::new(parts)))
+            }
+            Found::Fresh => Ok(Opened::Fresh(directory)),
         }
     }
 
@@ -45,48 +69,57 @@ impl Parts {
         // A process that was killed has left a mark that may not be synced; the new slot is only
         // written when the other is.
         high_water.resync().map_err(|source| OpenError::Io { what: "sync", path, source })?;
-        Ok(Self { directory, identity, high_water, database, recovered, fresh: false })
+        Ok(Self { directory, identity, high_water, database, recovered, start: Start::Again })
     }
 
-    fn form(directory: Directory, replica_id: u64) -> Result<Self, OpenError> {
-        let mut cluster_id = [0; 16];
-        let mut incarnation = [0; 4];
-        for bytes in [&mut cluster_id[..], &mut incarnation[..]] {
-            fill_random(bytes).map_err(|source| OpenError::Io {
-                what: "get random bytes for",
-                path: directory.path().to_owned(),
-                source,
-            })?;
-        }
-        let incarnation = Incarnation(u32::from_le_bytes(incarnation));
-        let identity = Identity { cluster_id, replica_id, incarnation };
+    /// Makes an empty directory that of a replica.
+    pub(crate) fn begin(
+        directory: Directory,
+        beginning: Beginning,
+        replica_id: u64,
+    ) -> Result<Self, OpenError> {
+        let (identity, vote, start) = match beginning {
+            Beginning::Form => (new_identity(&directory, replica_id)?, None, Start::Form),
+            Beginning::Joined { identity, vote } => (identity, Some(vote), Start::Joined),
+        };
         directory.begin(identity)?;
         let path = directory.high_water();
-        let high_water = HighWater::create(&path, cluster_id).map_err(|source| OpenError::Io {
-            what: "create",
-            path,
-            source,
-        })?;
+        let high_water = HighWater::create(&path, identity.cluster_id)
+            .map_err(|source| OpenError::Io { what: "create", path, source })?;
         let path = directory.database();
-        let database = Database::open(&path, Access::Create).map_err(|source| OpenError::Io {
-            what: "create the database in",
-            path,
-            source,
-        })?;
-        let recovered = Recovered {
-            ends: Ends::default(),
-            size: LogSize::default(),
-            image: Image::new(),
-            generation: 0,
+        let failed = |what| {
+            let path = path.clone();
+            move |source| OpenError::Io { what, path, source }
         };
-        Ok(Self { directory, identity, high_water, database, recovered, fresh: true })
+        let database =
+            Database::open(&path, Access::Create).map_err(failed("create the database in"))?;
+        let mut ends = Ends::default();
+        if let Some(vote) = vote {
+            let mut batch = Batch::default();
+            let record = record::seal(Family::Meta, VOTE_KEY, &vote_to_proto(&vote));
+            database.put(&mut batch, Family::Meta, VOTE_KEY, &record);
+            database.write(batch).map_err(failed("write the database in"))?;
+            database.sync().map_err(failed("sync the database in"))?;
+            ends.vote = Some(vote);
+            // Nothing has been acknowledged, and the cluster knows: what is lost from here on counts.
+            directory.finish()?;
+        }
+        let recovered =
+            Recovered { ends, size: LogSize::default(), image: Image::new(), generation: 0 };
+        Ok(Self { directory, identity, high_water, database, recovered, start })
     }
 }
 
-fn fill_random(mut bytes: &mut [u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let n = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
-        bytes = &mut bytes[n..];
+fn new_identity(directory: &Directory, replica_id: u64) -> Result<Identity, OpenError> {
+    let mut cluster_id = [0; 16];
+    let mut incarnation = [0; 4];
+    for bytes in [&mut cluster_id[..], &mut incarnation[..]] {
+        fill_random(bytes).map_err(|source| OpenError::Io {
+            what: "get random bytes for",
+            path: directory.path().to_owned(),
+            source,
+        })?;
     }
-    Ok(())
+    let incarnation = Incarnation(u32::from_le_bytes(incarnation));
+    Ok(Identity { cluster_id, replica_id, incarnation })
 }

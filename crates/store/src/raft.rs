@@ -54,6 +54,9 @@ pub(crate) enum Response {
     Done,
     /// The transaction's outcome.
     Outcome(Outcome),
+    /// It may repeat a transaction that is forgotten: nothing was changed, and whether it took effect
+    /// before is not known.
+    Forgotten,
 }
 
 impl fmt::Display for Response {
@@ -67,6 +70,8 @@ impl fmt::Display for Response {
 pub(crate) struct Peer {
     /// Where its replication port is; empty in a cluster of one.
     pub(crate) address: String,
+    /// It is to stay a learner; otherwise it becomes a voter once it has caught up.
+    pub(crate) learner: bool,
 }
 
 /// A log id by its parts.

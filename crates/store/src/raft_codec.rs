@@ -72,11 +72,15 @@ pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, Recor
     Ok(Entry { log_id: id, payload })
 }
 
+/// Makes the message of a member.
+pub(crate) fn peer_to_proto(replica_id: u64, peer: &Peer) -> pb::Peer {
+    pb::Peer { replica_id, address: peer.address.clone(), learner: peer.learner }
+}
+
 /// Makes the message of a membership.
 pub(crate) fn membership_to_proto(membership: &Membership) -> pb::Membership {
     let voters = |ids: &BTreeSet<u64>| pb::Voters { replica_ids: ids.iter().copied().collect() };
-    let peer =
-        |(id, peer): (&u64, &Peer)| pb::Peer { replica_id: *id, address: peer.address.clone() };
+    let peer = |(id, peer): (&u64, &Peer)| peer_to_proto(*id, peer);
     pb::Membership {
         configs: membership.get_joint_config().iter().map(voters).collect(),
         peers: membership.nodes().map(peer).collect(),
@@ -93,7 +97,7 @@ pub(crate) fn membership_from_proto(message: pb::Membership) -> Result<Membershi
     let peers: BTreeMap<u64, Peer> = message
         .peers
         .into_iter()
-        .map(|peer| (peer.replica_id, Peer { address: peer.address }))
+        .map(|peer| (peer.replica_id, Peer { address: peer.address, learner: peer.learner }))
         .collect();
     if configs.is_empty() && peers.is_empty() {
         return Ok(Membership::default());
@@ -141,7 +145,7 @@ mod tests {
             round_trip(EntryPayload::Normal(command)),
             "0168f58c719b902def0a05080310ac021a07636f6d6d616e64"
         );
-        let peer = |address: &str| Peer { address: address.to_owned() };
+        let peer = |address: &str| Peer { address: address.to_owned(), learner: false };
         let peers = BTreeMap::from([(1, peer("a:1")), (2, peer("b:2")), (3, peer(""))]);
         let configs = vec![BTreeSet::from([1, 2]), BTreeSet::from([2])];
         let membership = Membership::new(configs, peers).unwrap();

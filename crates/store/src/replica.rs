@@ -1,4 +1,4 @@
-//! The handle to a replica, and how one starts and ends.
+//! The handle to a replica.
 
 use std::{
     collections::BTreeMap,
@@ -8,48 +8,26 @@ use std::{
 };
 
 use chancery_model::{Outcome, State, Transaction};
-use openraft::{
-    SnapshotPolicy,
-    async_runtime::WatchReceiver,
-    errors::{ClientWriteError, RaftError},
-};
+use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::{
-    runtime::Runtime,
-    sync::{Semaphore, watch},
-};
+use tokio::sync::watch;
 
 use crate::{
-    Config, HistoryEntry, OpenError, ShutdownError, Status, TransactError,
-    codec::{Ask, ask_to_proto},
-    database::Database,
+    Config, HistoryEntry, OpenError, ReadError, RequestId, ShutdownError, Status, TransactError,
+    cluster::barrier::Barrier,
+    codec::{Ask, Request, ask_to_proto},
+    core::Core,
     directory::Directory,
-    failure::Failure,
-    flusher::Flusher,
-    high_water::hex,
     identity::Identity,
-    log::LogStore,
-    log_size::LogSize,
-    machine::{Machine, Published},
-    maintenance::Maintenance,
-    metrics::StoreMetrics,
-    network::NoNetwork,
-    parts::Parts,
-    raft::{Command, Peer, Raft, Response},
-    recovery::Recovered,
-    space::{Full, Space},
+    open::{self, Running, Threads, permits},
+    parts::Start,
+    raft::{Peer, Response},
     status::ClusterId,
 };
 
-/// Threads of the runtime on which Raft runs: one may be in RocksDB while the other keeps time.
-const RAFT_THREADS: usize = 2;
-/// A leader that is not known yet is asked for again after this time.
-const LEADER_POLL: Duration = Duration::from_millis(5);
-/// Tasks of Raft get so long to end when it has been shut down.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Transactions in flight are counted in units of so many bytes.
-const PERMIT_BYTES: usize = 1024;
+/// A state that is not there yet is looked for again after this time.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A replica of the store. Cheap to clone; the last clone that is dropped shuts it down, if
 /// [`Replica::shutdown`] has not.
@@ -57,160 +35,115 @@ const PERMIT_BYTES: usize = 1024;
 pub struct Replica(Arc<Inner>);
 
 struct Inner {
-    config: Config,
-    identity: Identity,
-    raft: Raft,
-    published: Published,
-    size: Arc<Mutex<LogSize>>,
-    space: Arc<Space>,
-    in_flight: Arc<Semaphore>,
-    failure: Failure,
-    metrics: StoreMetrics,
+    core: Arc<Core>,
+    barrier: Barrier,
     /// `None` once the replica has been shut down.
     threads: Mutex<Option<Threads>>,
 }
 
-/// What has to end before the process does, in this order; then the directory is released.
-struct Threads {
-    runtime: Runtime,
-    flusher: Flusher,
-    database: Arc<Database>,
-    directory: Directory,
+/// How far a replica has come when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CaughtUp {
+    /// It has all that was committed when it started.
+    Yes,
+    /// It has what it had; nobody could be asked what was committed since.
+    Alone,
 }
 
 // === impl Replica ===
 
 impl Replica {
-    /// Opens the replica in the directory of `config`; a fresh directory becomes a cluster of one.
+    /// Opens the replica in the directory of `config`. An empty directory becomes a cluster of one, or
+    /// joins the cluster that `config` names: then this waits until it has been let in.
     ///
-    /// Returns when the state has been loaded and has caught up with what was committed: what
-    /// [`Replica::state`] gives from then on may be served (design 4.10).
+    /// In a cluster of one all that was committed has been applied by then. In a larger one
+    /// [`Replica::catch_up`] waits for that.
     ///
     /// # Errors
     /// If the settings make no sense, or the directory can not be used, or is damaged. Nothing in
     /// it is changed then.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
         config.validate()?;
-        let blocking = config.clone();
-        let parts = tokio::task::spawn_blocking(move || Parts::open(&blocking))
-            .await
-            .map_err(|error| OpenError::Failed(error.to_string()))??;
-        let fresh = parts.fresh;
-        let replica = Self::start(config, parts).await?;
-        let opened = replica.catch_up(fresh).await;
-        match opened {
-            Ok(()) => Ok(replica),
-            Err(error) => {
-                // The first error says more than any of ending.
-                drop(replica.shutdown().await);
-                Err(error)
-            }
-        }
-    }
-
-    async fn start(config: Config, parts: Parts) -> Result<Self, OpenError> {
-        let Parts { directory, identity, high_water, database, recovered, .. } = parts;
-        let failed = |error: &dyn std::fmt::Display| OpenError::Failed(error.to_string());
-        let Recovered { ends, size, image, generation } = recovered;
-        let (failure, metrics) = (Failure::default(), StoreMetrics::new());
-        let database = Arc::new(database);
-        let size = Arc::new(Mutex::new(size));
-        let (flusher, jobs) =
-            Flusher::spawn(Arc::clone(&database), high_water, failure.clone(), metrics.clone())
-                .map_err(|error| failed(&error))?;
-        let log = LogStore::new(
-            Arc::clone(&database),
-            jobs,
-            ends,
-            Arc::clone(&size),
-            failure.clone(),
-            metrics.clone(),
-        );
-        let machine = Machine::new(
-            Arc::clone(&database),
-            image,
-            generation,
-            failure.clone(),
-            metrics.clone(),
-        );
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(RAFT_THREADS)
-            .thread_name("chancery-raft")
-            .enable_all()
-            .build()
-            .map_err(|error| failed(&error))?;
-        let raft_config = raft_config(&config, identity)?;
-        let (id, published) = (config.replica_id, machine.published());
-        let raft = runtime
-            .spawn(
-                async move { Raft::new(id, Arc::new(raft_config), NoNetwork, log, machine).await },
-            )
-            .await
-            .map_err(|error| failed(&error))?;
-        let threads = Threads { runtime, flusher, database, directory };
-        let raft = match raft {
-            Ok(raft) => raft,
-            Err(error) => {
-                let error = failed(&error);
-                threads.end().await.ok();
-                return Err(error);
-            }
-        };
-        let space = Arc::new(Space::new(&config.data_dir, config.free_bytes_min));
-        let maintenance = Maintenance {
-            raft: raft.clone(),
-            published: published.clone(),
-            database: Arc::clone(&threads.database),
-            size: Arc::clone(&size),
-            config: config.clone(),
-            space: Arc::clone(&space),
-            failure: failure.clone(),
-            metrics: metrics.clone(),
-            table_bytes_least: 0,
-        };
-        threads.runtime.spawn(maintenance.run());
-        let in_flight = Arc::new(Semaphore::new(permits(config.in_flight_bytes_max) as usize));
+        let Running { core, threads, start } = open::open(config).await?;
+        let barrier = Barrier::spawn(&core);
         let threads = Mutex::new(Some(threads));
-        Ok(Self(Arc::new(Inner {
-            config,
-            identity,
-            raft,
-            published,
-            size,
-            space,
-            in_flight,
-            failure,
-            metrics,
-            threads,
-        })))
+        let replica = Self(Arc::new(Inner { core, barrier, threads }));
+        if let Err(error) = replica.begin(start).await {
+            // The first error says more than any of ending.
+            drop(replica.shutdown().await);
+            return Err(error);
+        }
+        Ok(replica)
     }
 
-    /// Waits until all that was committed before is applied; forms the cluster if there is none.
-    async fn catch_up(&self, fresh: bool) -> Result<(), OpenError> {
-        let raft = &self.0.raft;
-        let failed = |error: &dyn std::fmt::Display| match self.0.failure.get() {
-            Some(reason) => OpenError::Failed(reason.to_owned()),
-            None => OpenError::Failed(error.to_string()),
-        };
-        if fresh {
-            let members = BTreeMap::from([(self.0.config.replica_id, Peer::default())]);
-            raft.initialize(members).await.map_err(|error| failed(&error))?;
-            let Identity { cluster_id, incarnation, .. } = self.0.identity;
-            let form = Ask::Form { cluster_id, incarnation };
-            let form = ask_to_proto(&form).encode_to_vec();
-            let deadline = Instant::now() + self.0.config.open_timeout;
-            self.propose(form, deadline).await.map_err(|error| failed(&error))?;
-            return self.finish_forming();
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+
+    /// Forms the cluster if there is none; alone, waits until all that was committed is applied.
+    async fn begin(&self, start: Start) -> Result<(), OpenError> {
+        let core = &*self.0.core;
+        let raft = &core.raft;
+        let failed = |error: &dyn std::fmt::Display| core.failed(error);
+        match start {
+            Start::Form => {
+                let peer = Peer { address: core.address.clone(), learner: false };
+                let members = BTreeMap::from([(core.id(), peer)]);
+                raft.initialize(members).await.map_err(|error| failed(&error))?;
+                let Identity { cluster_id, incarnation, .. } = core.identity;
+                let form = ask_to_proto(&Ask::Form { cluster_id, incarnation });
+                let deadline = Instant::now() + core.config.open_timeout;
+                core.propose(form, deadline).await.map_err(|error| failed(&error))?;
+                self.finish_forming()
+            }
+            Start::Again if self.votes_alone().await? => {
+                // Nobody else can lead: no reason to wait for an election timeout.
+                raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
+                let timeout = core.config.open_timeout;
+                raft.wait_for_recovery(Some(timeout)).await.map(drop).map_err(|error| match error {
+                    openraft::metrics::WaitError::Timeout(..) => OpenError::Timeout(timeout),
+                    error => failed(&error),
+                })
+            }
+            Start::Again | Start::Joined => Ok(()),
         }
-        if self.is_sole_voter() {
-            // Nobody else can lead: no reason to wait for an election timeout.
-            raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
+    }
+
+    /// Whether this replica is the only voter. Asks Raft itself: what it shows may not be there yet.
+    async fn votes_alone(&self) -> Result<bool, OpenError> {
+        let core = &*self.0.core;
+        let id = core.id();
+        let alone = core.raft.with_raft_state(move |state| {
+            let mut voters = state.membership_state.effective().voter_ids();
+            voters.next() == Some(id) && voters.next().is_none()
+        });
+        alone.await.map_err(|error| core.failed(&error))
+    }
+
+    /// Waits until this replica has applied all that had been committed when it was opened, so that
+    /// what [`Replica::state`] gives may be served (design 4.10). A replica that has never had any state
+    /// waits for as long as it takes; one that has some waits for `timeout` and then goes on with what it
+    /// has.
+    ///
+    /// # Errors
+    /// If Raft has stopped.
+    pub async fn catch_up(&self, timeout: Duration) -> Result<CaughtUp, OpenError> {
+        let core = &*self.0.core;
+        loop {
+            let recovered = core.raft.wait_for_recovery(Some(timeout)).await;
+            let formed = core.published.image().cluster_id.is_some();
+            match recovered {
+                Ok(_) if formed => return Ok(CaughtUp::Yes),
+                Err(openraft::metrics::WaitError::Timeout(..)) if formed => {
+                    return Ok(CaughtUp::Alone);
+                }
+                Err(openraft::metrics::WaitError::Timeout(..)) => {
+                    tracing::info!("waiting for the state of the cluster");
+                }
+                Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
+                Err(error) => return Err(core.failed(&error)),
+            }
         }
-        let timeout = self.0.config.open_timeout;
-        raft.wait_for_recovery(Some(timeout)).await.map(drop).map_err(|error| match error {
-            openraft::metrics::WaitError::Timeout(..) => OpenError::Timeout(timeout),
-            error => failed(&error),
-        })
     }
 
     /// From here on the directory is never taken for an interrupted start.
@@ -227,14 +160,8 @@ impl Replica {
         directory.finish()
     }
 
-    fn is_sole_voter(&self) -> bool {
-        let membership = self.0.published.image().membership;
-        let mut voters = membership.voter_ids();
-        voters.next() == Some(self.0.config.replica_id) && voters.next().is_none()
-    }
-
-    /// Commits a transaction. When it returns, the transaction is durable and in [`Replica::state`],
-    /// or was refused by a precondition and has changed nothing.
+    /// Commits a transaction, wherever the leader is. When it returns, the transaction is durable and in
+    /// [`Replica::state`], or was refused by a precondition and has changed nothing.
     ///
     /// Waits while more than `in_flight_bytes_max` are on their way.
     ///
@@ -242,124 +169,81 @@ impl Replica {
     /// See [`TransactError`]; only after `Timeout` and `Failed` can the transaction still take
     /// effect.
     pub async fn transact(&self, transaction: Transaction) -> Result<Outcome, TransactError> {
-        let inner = &*self.0;
-        let deadline = Instant::now() + inner.config.transact_timeout;
-        self.check_alive()?;
-        let command = ask_to_proto(&Ask::Transact(transaction));
-        let (len, max) = (command.encoded_len(), inner.config.transaction_bytes_max);
+        let id = RequestId::random().map_err(|error| TransactError::Failed(error.to_string()))?;
+        self.transact_as(id, transaction).await
+    }
+
+    /// The same, as the request of that name: if it has taken effect already, this gives what came of it
+    /// then, whatever the transaction is now. The requests of the newest [`crate::HISTORY_MAX`] revisions
+    /// are known.
+    ///
+    /// # Errors
+    /// As [`Replica::transact`].
+    pub async fn transact_as(
+        &self,
+        id: RequestId,
+        transaction: Transaction,
+    ) -> Result<Outcome, TransactError> {
+        let core = &*self.0.core;
+        let deadline = Instant::now() + core.config.transact_timeout;
+        core.check_alive()?;
+        if self.0.threads.lock().is_none() {
+            return Err(TransactError::ShutDown);
+        }
+        let since = core.published.state().revision;
+        let request = Some(Request { id, repeated: false, since });
+        let transaction = Box::new(transaction);
+        let command = ask_to_proto(&Ask::Transact { transaction, request });
+        let (len, max) = (command.encoded_len(), core.config.transaction_bytes_max);
         if len > max {
-            inner.metrics.refused_too_large.increment(1);
+            core.metrics.refused_too_large.increment(1);
             return Err(TransactError::TooLarge { len, max });
         }
-        let timed_out = TransactError::Timeout(inner.config.transact_timeout);
-        let permit = inner.in_flight.acquire_many(permits(len));
+        let timed_out = TransactError::Timeout(core.config.transact_timeout);
+        let permit = core.in_flight.acquire_many(permits(len));
         let permit = tokio::time::timeout_at(deadline.into(), permit).await;
         let Ok(Ok(_permit)) = permit else { return Err(timed_out) };
-        if let Err(Full { free, needed }) = inner.space.take(len as u64) {
-            inner.metrics.refused_disk_full.increment(1);
-            return Err(TransactError::DiskFull {
-                path: inner.config.data_dir.clone(),
-                free,
-                needed,
-            });
-        }
-        let encoded = command.encode_to_vec();
-        // Everything is in memory twice now, and will be some more times.
-        drop(command);
-        match self.propose(encoded, deadline).await? {
+        match core.propose(command, deadline).await? {
             Response::Outcome(outcome) => Ok(outcome),
+            Response::Forgotten => Err(TransactError::Forgotten),
             Response::Done => {
                 Err(TransactError::Failed("a transaction was applied as something else".into()))
             }
         }
     }
 
-    fn check_alive(&self) -> Result<(), TransactError> {
-        if let Some(reason) = self.0.failure.get() {
-            self.0.metrics.refused_failed.increment(1);
-            return Err(TransactError::Failed(reason.to_owned()));
-        }
-        if self.0.threads.lock().is_none() {
-            return Err(TransactError::ShutDown);
-        }
-        Ok(())
-    }
-
-    /// Proposes a command; waits for a leader if there is none yet, as at the start.
-    async fn propose(
-        &self,
-        command: Vec<u8>,
-        deadline: Instant,
-    ) -> Result<Response, TransactError> {
-        let inner = &*self.0;
-        let command = Command(command.into());
-        loop {
-            let write = inner.raft.client_write(command.clone());
-            let Ok(result) = tokio::time::timeout_at(deadline.into(), write).await else {
-                return Err(TransactError::Timeout(inner.config.transact_timeout));
-            };
-            let error = match result {
-                Ok(written) => return Ok(written.data),
-                Err(error) => error,
-            };
-            match error {
-                RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
-                    match forward.leader_id {
-                        Some(leader) if leader != inner.config.replica_id => {
-                            return Err(TransactError::NotLeader { leader });
-                        }
-                        // Refused before it reached the log: the only voter never loses an entry
-                        // that did to another leader.
-                        _ if self.is_alone() && Instant::now() + LEADER_POLL < deadline => {
-                            tokio::time::sleep(LEADER_POLL).await;
-                        }
-                        _ => {
-                            inner.metrics.refused_no_leader.increment(1);
-                            return Err(TransactError::NoLeader);
-                        }
-                    }
-                }
-                RaftError::APIError(error) => {
-                    return Err(TransactError::Failed(error.to_string()));
-                }
-                RaftError::Fatal(error) => {
-                    self.check_alive()?;
-                    inner.failure.set(format!("Raft has stopped: {error}"));
-                    return Err(TransactError::Failed(error.to_string()));
-                }
-            }
-        }
-    }
-
-    fn is_alone(&self) -> bool {
-        let metrics = self.0.raft.metrics();
-        let membership = metrics.borrow_watched().membership_config.clone();
-        membership.voter_ids().all(|id| id == self.0.config.replica_id)
+    /// Returns when this replica has applied all that had been committed when this was called, so that a
+    /// read of [`Replica::state`] is linearizable.
+    ///
+    /// # Errors
+    /// If the leader can not be asked, or this replica does not catch up in time.
+    pub async fn read_barrier(&self, timeout: Duration) -> Result<(), ReadError> {
+        self.0.barrier.pass(timeout).await
     }
 
     /// The newest applied state.
     #[must_use]
     pub fn state(&self) -> Arc<State> {
-        self.0.published.state()
+        self.0.core.published.state()
     }
 
     /// The newest applied state, and word when there is a newer one; states in between may be left
     /// out, but none is older than the one before it. Closed when the replica is gone.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<State>> {
-        self.0.published.watch()
+        self.0.core.published.watch()
     }
 
     /// The newest `limit` revisions, newest first; [`crate::HISTORY_MAX`] are kept.
     #[must_use]
     pub fn history(&self, limit: usize) -> Vec<Arc<HistoryEntry>> {
-        self.0.published.image().history.iter().rev().take(limit).cloned().collect()
+        self.0.core.published.image().history.iter().rev().take(limit).cloned().collect()
     }
 
     /// How the replica is doing.
     #[must_use]
     pub fn status(&self) -> Status {
-        let inner = &*self.0;
+        let inner = &*self.0.core;
         let image = inner.published.image();
         let raft = inner.raft.metrics().borrow_watched().clone();
         let stopped = raft.running_state.as_ref().err().map(ToString::to_string);
@@ -393,7 +277,8 @@ impl Replica {
     /// # Errors
     /// If something could not end cleanly; what was acknowledged is durable all the same.
     pub async fn shutdown(&self) -> Result<(), ShutdownError> {
-        let raft = self.0.raft.shutdown().await.map_err(|error| ShutdownError(error.to_string()));
+        let raft =
+            self.0.core.raft.shutdown().await.map_err(|error| ShutdownError(error.to_string()));
         let threads = self.0.threads.lock().take();
         let ended = match threads {
             Some(threads) => threads.end().await,
@@ -406,52 +291,9 @@ impl Replica {
 impl std::fmt::Debug for Replica {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replica")
-            .field("id", &self.0.config.replica_id)
-            .field("data_dir", &self.0.config.data_dir)
+            .field("id", &self.0.core.config.replica_id)
+            .field("data_dir", &self.0.core.config.data_dir)
             .finish_non_exhaustive()
-    }
-}
-
-fn permits(len: usize) -> u32 {
-    u32::try_from(len.div_ceil(PERMIT_BYTES).max(1)).unwrap_or(u32::MAX)
-}
-
-fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, OpenError> {
-    let (heartbeat, election_min, election_max) = (250, 1000, 2000);
-    let raft = openraft::Config {
-        cluster_name: hex(&identity.cluster_id),
-        heartbeat_interval: heartbeat,
-        election_timeout_min: election_min,
-        election_timeout_max: election_max,
-        install_snapshot_timeout: 30_000,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_log_entries),
-        max_in_snapshot_log_to_keep: config.log_entries_keep,
-        purge_batch_size: (config.snapshot_log_entries / 4).clamp(1, 1000),
-        enable_pre_vote: Some(true),
-        // The lease is an election timeout; without this a leader that reaches only a minority could
-        // keep a connected majority from electing another.
-        quorum_loss_probe_interval: Some(2 * election_max + election_max),
-        ..openraft::Config::default()
-    };
-    raft.validate().map_err(|error| OpenError::Failed(error.to_string()))
-}
-
-// === impl Threads ===
-
-impl Threads {
-    /// Waits for all threads that hold the database, then closes it, then releases the directory.
-    async fn end(self) -> Result<(), ShutdownError> {
-        let ended = tokio::task::spawn_blocking(move || self.end_blocking()).await;
-        ended.map_err(|error| ShutdownError(error.to_string()))?
-    }
-
-    fn end_blocking(self) -> Result<(), ShutdownError> {
-        let Self { runtime, flusher, database, directory } = self;
-        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
-        let joined = flusher.join().map_err(ShutdownError);
-        drop(database);
-        drop(directory);
-        joined
     }
 }
 

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use prost::Message;
 
 use crate::{
-    codec::{Ask, ask_from_proto, ask_to_proto},
-    history::HISTORY_MAX,
+    codec::{Ask, Request, ask_from_proto, ask_to_proto},
+    history::{HISTORY_MAX, RequestId},
     image::{Image, Record},
     loader::Loader,
     raft::{Membership, Peer, Response, StoredMembership, log_id},
@@ -45,6 +45,10 @@ fn apply(image: &mut Image, records: &mut Records, ask: Ask) -> Response {
         }
     }
     response
+}
+
+fn ask(transaction: Transaction) -> Ask {
+    Ask::Transact { transaction: Box::new(transaction), request: None }
 }
 
 fn all_records(image: &Image) -> Records {
@@ -150,7 +154,7 @@ proptest! {
         transaction in transactions(),
         preconditions in prop::collection::vec(preconditions(), 0..3),
     ) {
-        let ask = Ask::Transact(Transaction { preconditions, ..transaction });
+        let ask = ask(Transaction { preconditions, ..transaction });
         let bytes = Bytes::from(ask_to_proto(&ask).encode_to_vec());
         let read = ask_from_proto(pb::Command::decode(bytes).unwrap()).unwrap();
         prop_assert_eq!(read, ask);
@@ -164,7 +168,7 @@ proptest! {
     ) {
         let (mut image, mut records) = formed();
         for (index, transaction) in (1..).zip(transactions) {
-            apply(&mut image, &mut records, Ask::Transact(transaction));
+            apply(&mut image, &mut records, ask(transaction));
             image.applied = Some(log_id(1, index));
         }
         prop_assert_eq!(&all_records(&image), &records);
@@ -212,9 +216,9 @@ fn small_image() -> Image {
     let draft = ResourceDraft::new(key, Bytes::from_static(b"body"));
     let upsert = Upsert { scope: ScopeName::new("default").unwrap(), draft };
     let transaction = Transaction { upserts: vec![upsert], ..Transaction::default() };
-    apply(&mut image, &mut records, Ask::Transact(transaction));
+    apply(&mut image, &mut records, ask(transaction));
     image.applied = Some(log_id(2, 3));
-    let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into() })]);
+    let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into(), learner: false })]);
     image.membership = StoredMembership::new(Some(log_id(0, 0)), Membership::from(peers));
     image
 }
@@ -266,7 +270,7 @@ fn a_lost_and_a_stale_record_are_found_out() {
     let mut image = image;
     let assignments = vec![AssignmentOp::Delete("default".into())];
     let transaction = Transaction { assignments, ..Transaction::default() };
-    let response = image.apply(Ask::Transact(transaction), &mut Vec::new());
+    let response = image.apply(ask(transaction), &mut Vec::new());
     assert!(matches!(response, Response::Outcome(Outcome::Committed(_))));
     let mut loader = Loader::default();
     for (place, record) in all_records(&image) {
@@ -285,7 +289,7 @@ fn the_history_keeps_the_newest_revisions() {
         assignment.priority = i64::try_from(n).unwrap();
         let assignments = vec![AssignmentOp::Put(assignment)];
         let transaction = Transaction { assignments, ..Transaction::default() };
-        apply(&mut image, &mut records, Ask::Transact(transaction));
+        apply(&mut image, &mut records, ask(transaction));
     }
     assert_eq!(image.history.len(), HISTORY_MAX);
     assert_eq!(image.history.back().unwrap().revision.0, n_revisions as u64);
@@ -302,4 +306,45 @@ fn a_second_form_changes_nothing() {
     assert_eq!(apply(&mut image, &mut records, other), Response::Done);
     assert_eq!((image.cluster_id, image.state.incarnation), (Some([9; 16]), Incarnation(77)));
     assert_eq!(records, before);
+}
+
+/// Design 4.1: a write that is sent again takes effect once, also on a replica that has loaded its state;
+/// and one that is too old to tell is not taken for a new one.
+#[test]
+fn a_repeated_request_takes_effect_once() {
+    let (mut image, mut records) = formed();
+    let write = |n: i64, id: u8, repeated, since| {
+        let mut assignment = chancery_model::default_assignment();
+        assignment.priority = n;
+        let assignments = vec![AssignmentOp::Put(assignment)];
+        let transaction = Transaction { assignments, ..Transaction::default() };
+        let request = Request { id: RequestId([id; 16]), repeated, since: Revision(since) };
+        Ask::Transact { transaction: Box::new(transaction), request: Some(request) }
+    };
+    let first = apply(&mut image, &mut records, write(1, 1, false, 0));
+    apply(&mut image, &mut records, write(2, 2, false, 1));
+    let before = records.clone();
+    assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), first);
+    let mut image = load(&image, &records);
+    assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), first);
+    assert_eq!(records, before, "nothing has changed");
+    // A retry of what never took effect does.
+    let new = apply(&mut image, &mut records, write(3, 3, true, 0));
+    assert!(matches!(new, Response::Outcome(Outcome::Committed(s)) if s.revision == Revision(3)));
+    for n in 0..HISTORY_MAX {
+        let n = i64::try_from(n).unwrap();
+        apply(&mut image, &mut records, ask_put(100 + n));
+    }
+    assert_eq!(image.requests.len(), 0, "requests are forgotten with the history");
+    assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), Response::Forgotten);
+    let newest = image.state.revision.0;
+    let new = apply(&mut image, &mut records, write(4, 4, true, newest - 5));
+    assert!(matches!(new, Response::Outcome(_)), "all that came since is known");
+}
+
+fn ask_put(priority: i64) -> Ask {
+    let mut assignment = chancery_model::default_assignment();
+    assignment.priority = priority;
+    let assignments = vec![AssignmentOp::Put(assignment)];
+    ask(Transaction { assignments, ..Transaction::default() })
 }

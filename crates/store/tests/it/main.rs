@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod child;
+mod cluster;
 mod damage;
 mod directory;
 mod full_disk;

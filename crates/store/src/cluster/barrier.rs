@@ -1,0 +1,124 @@
+//! How a replica learns that it has applied all that was committed by now.
+//!
+//! The leader says up to which entry, after it has made sure that it still leads; this replica waits
+//! until it has applied that. One question serves all who ask while the one before it is under way.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use chancery_proto::raft::v1 as pb;
+use openraft::ReadPolicy;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{client::Lane, codec};
+use crate::{
+    ReadError,
+    core::{Core, Leader},
+};
+
+/// Those who wait for the next question. When there are more, further ones wait to be let in.
+const WAITING_MAX: usize = 4096;
+/// A question takes so long at most; then whoever waits is told that there is no answer.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two attempts of one question.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+type Answer = Result<(), ReadError>;
+
+/// Where to ask. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Barrier(mpsc::Sender<oneshot::Sender<Answer>>);
+
+impl Barrier {
+    /// Starts what asks the leader; it ends when the last barrier is dropped.
+    pub(crate) fn spawn(core: &Arc<Core>) -> Self {
+        let (sender, mut waiting) = mpsc::channel(WAITING_MAX);
+        let shared = Arc::downgrade(core);
+        core.runtime.spawn(async move {
+            let mut batch: Vec<oneshot::Sender<Answer>> = Vec::new();
+            while waiting.recv_many(&mut batch, WAITING_MAX).await > 0 {
+                let Some(core) = shared.upgrade() else { return };
+                let answer = core.catch_up_with_leader(ROUND_TIMEOUT).await;
+                drop(core);
+                for waiter in batch.drain(..) {
+                    drop(waiter.send(answer.clone()));
+                }
+            }
+        });
+        Self(sender)
+    }
+
+    /// Returns when this replica has applied all that had been committed when this was called.
+    pub(crate) async fn pass(&self, timeout: Duration) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        let pass = async {
+            if self.0.send(answer).await.is_err() {
+                return Err(ReadError::NoLeader);
+            }
+            answered.await.unwrap_or(Err(ReadError::NoLeader))
+        };
+        tokio::time::timeout(timeout, pass).await.unwrap_or(Err(ReadError::Behind(timeout)))
+    }
+}
+
+impl Core {
+    async fn catch_up_with_leader(&self, timeout: Duration) -> Answer {
+        let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let index = loop {
+            let leader = self.leader();
+            let found = match &leader {
+                Some(Leader::Here) => self.read_index(left()).await,
+                Some(Leader::There { id, address }) => self.ask(*id, address, left()).await,
+                None => None,
+            };
+            match found {
+                Some(index) => break index,
+                None if left() <= RETRY_INTERVAL => return Err(ReadError::NoLeader),
+                None => {
+                    let wait = if leader.is_none() { left() } else { RETRY_INTERVAL };
+                    drop(tokio::time::timeout(wait, self.leader_changes(leader.as_ref())).await);
+                }
+            }
+        };
+        match self.applied(index, left()).await {
+            true => Ok(()),
+            false => Err(ReadError::Behind(timeout)),
+        }
+    }
+
+    /// As the leader: the entry up to which everything is committed. `None` if it does not lead any more.
+    async fn read_index(&self, timeout: Duration) -> Option<u64> {
+        // Alone nobody else can have taken over.
+        let policy = match self.is_sole_voter() {
+            true => ReadPolicy::LeaseRead,
+            false => ReadPolicy::ReadIndex,
+        };
+        let read = self.raft.get_read_linearizer(policy);
+        let linearizer = tokio::time::timeout(timeout, read).await.ok()?.ok()?;
+        Some(linearizer.read_log_id().index())
+    }
+
+    async fn ask(&self, id: u64, address: &str, timeout: Duration) -> Option<u64> {
+        let header = Some(codec::header(self.identity, id));
+        let mut client = self.peers.client(address, Lane::Control).ok()?;
+        let call = client.read_index(pb::ReadIndexRequest { header });
+        let answer = tokio::time::timeout(timeout, call).await.ok()?.ok()?.into_inner();
+        match answer.result? {
+            pb::read_index_response::Result::Index(index) => Some(index),
+            pb::read_index_response::Result::NotLeader(_) => None,
+        }
+    }
+
+    /// Answers another replica.
+    pub(crate) async fn take_read_index(&self) -> pb::ReadIndexResponse {
+        use pb::read_index_response::Result;
+        let result = match self.read_index(ROUND_TIMEOUT).await {
+            Some(index) => Result::Index(index),
+            None => Result::NotLeader(pb::NotLeader { leader: 0 }),
+        };
+        pb::ReadIndexResponse { result: Some(result) }
+    }
+}

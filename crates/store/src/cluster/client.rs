@@ -1,0 +1,305 @@
+//! The way to other replicas.
+
+use std::{collections::HashMap, fmt, future::Future, sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use futures::StreamExt;
+use openraft::{
+    AnyError, OptionalSend, RaftNetworkFactory,
+    errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
+    network::{Backoff, RPCOption, v2::RaftNetworkV2},
+    raft::{
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
+        TransferLeaderResponse, VoteRequest, VoteResponse,
+    },
+};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Request, Response, Status,
+    transport::{Channel, Endpoint},
+};
+
+use super::codec;
+use crate::{
+    identity::Identity,
+    raft::{Peer, Snapshot, Types, Vote},
+    raft_codec::{vote_from_proto, vote_to_proto},
+    record::RecordError,
+    snapshot::SnapshotData,
+};
+
+/// A connection is made within this time or not at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A connection on which nothing comes back is given up after these two: a partition leaves none behind
+/// that would have to wait for TCP to find out that it is over.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Entries may take so long: the other replica has to sync its disk, which may be slow.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// A replica that could not be reached is tried again after this time.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Pieces in which a snapshot travels.
+const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
+/// Pieces of a snapshot that wait for the network; making them waits when there are so many.
+const SNAPSHOT_PIECES_WAITING: usize = 4;
+
+/// Which of the connections to a replica a call takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// What keeps the cluster alive, and what is short.
+    Control,
+    /// Entries, snapshots, writes.
+    Data,
+}
+
+/// The connections to other replicas, by address. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Peers(Arc<Shared>);
+
+struct Shared {
+    message_bytes_max: usize,
+    channels: Mutex<HashMap<(String, Lane), Channel>>,
+    /// Where the members are by now: openraft keeps a connection when a member's address changes.
+    addresses: Mutex<HashMap<u64, String>>,
+}
+
+/// A client of one replica.
+pub(crate) type Client = ReplicationClient<Channel>;
+
+impl Peers {
+    /// No connections yet. A message may have `message_bytes_max` bytes.
+    pub(crate) fn new(message_bytes_max: usize) -> Self {
+        let (channels, addresses) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { message_bytes_max, channels, addresses }))
+    }
+
+    /// Takes over where the members are. Connections to other addresses are forgotten.
+    pub(crate) fn update<'a>(&self, members: impl Iterator<Item = (u64, &'a str)>) {
+        let new: HashMap<u64, String> =
+            members.map(|(id, address)| (id, address.to_owned())).collect();
+        let mut addresses = self.0.addresses.lock();
+        if *addresses == new {
+            return;
+        }
+        let known = |address: &String| new.values().any(|known| known == address);
+        self.0.channels.lock().retain(|(address, _), _| known(address));
+        *addresses = new;
+    }
+
+    /// A client of the replica at an address. Connects when it is used, and again when the connection
+    /// has broken. To be called, and used, on the runtime of the store.
+    pub(crate) fn client(&self, address: &str, lane: Lane) -> Result<Client, Status> {
+        let mut channels = self.0.channels.lock();
+        let channel = match channels.get(&(address.to_owned(), lane)) {
+            Some(channel) => channel.clone(),
+            None => {
+                let channel = self.connect(address)?;
+                channels.insert((address.to_owned(), lane), channel.clone());
+                channel
+            }
+        };
+        let max = self.0.message_bytes_max;
+        Ok(ReplicationClient::new(channel)
+            .max_decoding_message_size(max)
+            .max_encoding_message_size(max))
+    }
+
+    fn connect(&self, address: &str) -> Result<Channel, Status> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
+            Status::invalid_argument(format!("{address:?} is no address of a replica: {error}"))
+        })?;
+        Ok(endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20)
+            .connect_lazy())
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peers").finish_non_exhaustive()
+    }
+}
+
+/// What openraft makes connections with.
+#[derive(Debug, Clone)]
+pub(crate) struct Network {
+    pub(crate) identity: Identity,
+    pub(crate) peers: Peers,
+}
+
+/// A connection that openraft uses.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    identity: Identity,
+    peers: Peers,
+    target: u64,
+    address: String,
+    lane: Lane,
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Connection;
+
+    async fn new_client(&mut self, target: u64, peer: &Peer) -> Connection {
+        self.connection(target, peer, Lane::Data)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, peer: &Peer) -> Connection {
+        self.connection(target, peer, Lane::Control)
+    }
+}
+
+impl Network {
+    fn connection(&self, target: u64, peer: &Peer, lane: Lane) -> Connection {
+        let Self { identity, peers } = self.clone();
+        Connection { identity, peers, target, address: peer.address.clone(), lane }
+    }
+}
+
+fn unreachable(target: u64, address: &str, error: impl fmt::Display) -> Unreachable<Types> {
+    Unreachable::new(&AnyError::error(format!("replica {target} at {address}: {error}")))
+}
+
+impl Connection {
+    fn header(&self) -> pb::Header {
+        codec::header(self.identity, self.target)
+    }
+
+    fn unreachable(&self, error: impl fmt::Display) -> Unreachable<Types> {
+        unreachable(self.target, &self.address(), error)
+    }
+
+    /// Where the replica is by now.
+    fn address(&self) -> String {
+        let addresses = self.peers.0.addresses.lock();
+        addresses.get(&self.target).unwrap_or(&self.address).clone()
+    }
+
+    /// Makes a call, and reads its answer.
+    async fn call<T, R>(
+        &self,
+        lane: Lane,
+        timeout: Duration,
+        call: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
+        read: impl FnOnce(T) -> Result<R, RecordError>,
+    ) -> Result<R, Unreachable<Types>> {
+        let client = self.peers.client(&self.address(), lane).map_err(|e| self.unreachable(e))?;
+        match tokio::time::timeout(timeout, call(client)).await {
+            Ok(Ok(response)) => read(response.into_inner()).map_err(|e| self.unreachable(e)),
+            Ok(Err(status)) => Err(self.unreachable(status.message())),
+            Err(_) => Err(self.unreachable(format!("no answer within {timeout:?}"))),
+        }
+    }
+}
+
+impl RaftNetworkV2<Types> for Connection {
+    type SnapshotData = SnapshotData;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        let timeout = match request.entries.is_empty() {
+            true => option.hard_ttl(),
+            false => APPEND_TIMEOUT,
+        };
+        let message = codec::append_to_proto(self.header(), &request);
+        let call = async |mut client: Client| client.append(message).await;
+        Ok(self.call(self.lane, timeout, call, codec::appended_from_proto).await?)
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let message = codec::vote_request_to_proto(self.header(), &request);
+        let call = async |mut client: Client| client.vote(message).await;
+        Ok(self.call(Lane::Control, option.hard_ttl(), call, codec::voted_from_proto).await?)
+    }
+
+    /// Not answering is no grant: openraft's default would count as one.
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let message = codec::vote_request_to_proto(self.header(), &request);
+        let call = async |mut client: Client| client.pre_vote(message).await;
+        Ok(self.call(Lane::Control, option.hard_ttl(), call, codec::voted_from_proto).await?)
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        let pieces = pieces(snapshot.snapshot);
+        let (header, vote) = (self.header(), vote_to_proto(&vote));
+        let mut first = Some((header, vote));
+        let requests = pieces.map(move |data| {
+            let (header, vote) = first.take().unzip();
+            pb::InstallRequest { header, vote, data }
+        });
+        let call = async |mut client: Client| client.install(Request::new(requests)).await;
+        let read = |message: pb::InstallResponse| {
+            let vote = message.vote.as_ref().map(vote_from_proto);
+            vote.ok_or_else(|| RecordError::Content("the vote is missing".into()))
+        };
+        let sent = self.call(Lane::Data, option.hard_ttl(), call, read);
+        tokio::select! {
+            closed = cancel => Err(closed.into()),
+            sent = sent => Ok(SnapshotResponse::new(sent?)),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<Types>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
+        let message = codec::transfer_to_proto(self.header(), &request);
+        let call = async |mut client: Client| client.transfer_leader(message).await;
+        let read = |message: pb::TransferLeaderResponse| Ok(message.refused);
+        let refused = self.call(Lane::Control, option.hard_ttl(), call, read).await?;
+        match refused.is_empty() {
+            true => Ok(Ok(())),
+            false => Err(self.unreachable(refused).into()),
+        }
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        Some(Backoff::new(std::iter::repeat(RETRY_INTERVAL)))
+    }
+}
+
+/// The bytes of a snapshot, made as they are sent. It is never there as a whole.
+fn pieces(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
+    let (sender, receiver) = mpsc::channel(SNAPSHOT_PIECES_WAITING);
+    tokio::task::spawn_blocking(move || {
+        let mut piece = BytesMut::new();
+        for frame in snapshot.encode() {
+            piece.extend_from_slice(&frame);
+            while piece.len() >= SNAPSHOT_PIECE_BYTES {
+                if sender.blocking_send(piece.split_to(SNAPSHOT_PIECE_BYTES).freeze()).is_err() {
+                    // Whoever reads has given up.
+                    return;
+                }
+            }
+        }
+        drop(sender.blocking_send(piece.freeze()));
+    });
+    ReceiverStream::new(receiver)
+}

@@ -1,0 +1,215 @@
+//! How a write gets to the leader, and is retried without taking effect twice.
+//!
+//! Each write has a [`RequestId`]. An attempt of which it is not known what came of it is followed by
+//! one that says so; the state machine of every replica knows the requests that took effect
+//! ([`crate::image::Image`]).
+
+use std::time::{Duration, Instant};
+
+use chancery_proto::raft::v1 as pb;
+use openraft::errors::{ClientWriteError, RaftError};
+use prost::Message;
+use tonic::Status;
+
+use super::{client::Lane, codec};
+use crate::{
+    TransactError,
+    core::{Core, Leader},
+    raft::{Command, Response},
+    space::Full,
+};
+
+/// After an attempt that has changed nothing the next one waits so long, unless another leads by then.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What came of an attempt.
+enum Attempt {
+    /// It was answered.
+    Done(Result<Response, TransactError>),
+    /// It never reached a log.
+    NotProposed,
+    /// It may have reached a log, and may still take effect.
+    Unknown,
+}
+
+impl Core {
+    /// Gets a command into the log, wherever the leader is, and gives what applying it came to. This
+    /// replica has applied it too by then.
+    pub(crate) async fn propose(
+        &self,
+        mut command: pb::Command,
+        deadline: Instant,
+    ) -> Result<Response, TransactError> {
+        let mut proposed = false;
+        loop {
+            let leader = self.leader();
+            let attempt = match &leader {
+                Some(Leader::Here) => self.propose_here(&command, deadline).await,
+                Some(Leader::There { id, address }) => {
+                    self.propose_there(*id, address, &command, deadline).await
+                }
+                None => Attempt::NotProposed,
+            };
+            match attempt {
+                Attempt::Done(result) => return result,
+                Attempt::NotProposed => {}
+                Attempt::Unknown => {
+                    proposed = true;
+                    if let Some(request) = &mut command.request {
+                        request.repeated = true;
+                    }
+                }
+            }
+            if Instant::now() + RETRY_INTERVAL >= deadline {
+                if proposed {
+                    return Err(TransactError::Timeout(self.config.transact_timeout));
+                }
+                self.metrics.refused_no_leader.increment(1);
+                return Err(TransactError::NoLeader);
+            }
+            let wait = match &leader {
+                // Nobody to ask: until there is.
+                None => deadline.saturating_duration_since(Instant::now()) - RETRY_INTERVAL,
+                Some(_) => RETRY_INTERVAL,
+            };
+            drop(tokio::time::timeout(wait, self.leader_changes(leader.as_ref())).await);
+            self.check_alive()?;
+        }
+    }
+
+    /// Fails if this replica takes no writes any more.
+    pub(crate) fn check_alive(&self) -> Result<(), TransactError> {
+        if let Some(reason) = self.failure.get() {
+            self.metrics.refused_failed.increment(1);
+            return Err(TransactError::Failed(reason.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// As the leader.
+    async fn propose_here(&self, command: &pb::Command, deadline: Instant) -> Attempt {
+        let len = command.encoded_len() as u64;
+        if let Err(Full { free, needed }) = self.space.take(len) {
+            self.metrics.refused_disk_full.increment(1);
+            let path = self.config.data_dir.clone();
+            return Attempt::Done(Err(TransactError::DiskFull { path, free, needed }));
+        }
+        let write = self.raft.client_write(Command(command.encode_to_vec().into()));
+        let Ok(result) = tokio::time::timeout_at(deadline.into(), write).await else {
+            return Attempt::Unknown;
+        };
+        match result {
+            Ok(written) => Attempt::Done(Ok(written.data)),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Attempt::NotProposed,
+            Err(RaftError::APIError(ClientWriteError::LogEntryDiscarded(_))) => Attempt::Unknown,
+            Err(RaftError::APIError(error)) => {
+                Attempt::Done(Err(TransactError::Failed(error.to_string())))
+            }
+            Err(RaftError::Fatal(error)) => {
+                if let Err(failed) = self.check_alive() {
+                    return Attempt::Done(Err(failed));
+                }
+                self.failure.set(format!("Raft has stopped: {error}"));
+                Attempt::Done(Err(TransactError::Failed(error.to_string())))
+            }
+        }
+    }
+
+    /// At the leader. Gives up when another one leads: the old one may never answer.
+    async fn propose_there(
+        &self,
+        id: u64,
+        address: &str,
+        command: &pb::Command,
+        deadline: Instant,
+    ) -> Attempt {
+        let message = pb::WriteRequest {
+            header: Some(codec::header(self.identity, id)),
+            command: Some(command.clone()),
+        };
+        let client = self.peers.client(address, Lane::Data);
+        let call = self.runtime.spawn(async move { client?.write(message).await });
+        let _abort = AbortOnDrop(call.abort_handle());
+        let there = Leader::There { id, address: address.to_owned() };
+        let answer = tokio::select! {
+            answer = call => answer.unwrap_or_else(|_| Err(Status::aborted("it has panicked"))),
+            () = self.leader_changes(Some(&there)) => return Attempt::Unknown,
+            () = tokio::time::sleep_until(deadline.into()) => return Attempt::Unknown,
+        };
+        self.metrics.forwarded_writes.increment(1);
+        use pb::write_response::Result;
+        let result = match answer.map(tonic::Response::into_inner) {
+            Ok(pb::WriteResponse { result: Some(result) }) => result,
+            // Unavailable is what the way there says, of a call that may have been half way.
+            Ok(_) | Err(_) => return Attempt::Unknown,
+        };
+        match result {
+            Result::NotLeader(_) => Attempt::NotProposed,
+            Result::Error(error) if error.kind() == pb::write_error::Kind::DiskFull => {
+                Attempt::Done(Err(TransactError::LeaderDiskFull {
+                    leader: id,
+                    reason: error.message,
+                }))
+            }
+            // Whatever has befallen the leader, another one may still find the entry in its log.
+            Result::Error(error) => {
+                tracing::debug!(leader = id, error = error.message, "a forwarded write");
+                Attempt::Unknown
+            }
+            Result::Written(pb::Written { index, outcome }) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if !self.applied(index, left).await {
+                    return Attempt::Unknown;
+                }
+                match codec::outcome_from_proto(outcome.unwrap_or_default()) {
+                    Ok(response) => Attempt::Done(Ok(response)),
+                    Err(error) => Attempt::Done(Err(TransactError::Failed(error.to_string()))),
+                }
+            }
+        }
+    }
+
+    /// Takes a write that another replica has sent.
+    pub(crate) async fn take_write(&self, command: &pb::Command) -> pb::WriteResponse {
+        use pb::write_response::Result;
+        let deadline = Instant::now() + self.config.transact_timeout;
+        let result = match self.propose_here(command, deadline).await {
+            Attempt::Done(Ok(response)) => Result::Written(pb::Written {
+                // What it changed is in everything from here on.
+                index: self.published.image().applied.map_or(0, |id| id.index),
+                outcome: Some(codec::outcome_to_proto(&response)),
+            }),
+            Attempt::Done(Err(error)) => Result::Error(write_error_to_proto(&error)),
+            Attempt::NotProposed => Result::NotLeader(pb::NotLeader {
+                leader: match self.leader() {
+                    Some(Leader::There { id, .. }) => id,
+                    Some(Leader::Here) | None => 0,
+                },
+            }),
+            Attempt::Unknown => {
+                let error = TransactError::Timeout(self.config.transact_timeout);
+                Result::Error(write_error_to_proto(&error))
+            }
+        };
+        pb::WriteResponse { result: Some(result) }
+    }
+}
+
+/// Ends a task that nobody waits for any more.
+pub(crate) struct AbortOnDrop(pub(crate) tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn write_error_to_proto(error: &TransactError) -> pb::WriteError {
+    use pb::write_error::Kind;
+    let kind = match error {
+        TransactError::DiskFull { .. } => Kind::DiskFull,
+        TransactError::Timeout(_) => Kind::Timeout,
+        _ => Kind::Failed,
+    };
+    pb::WriteError { kind: kind.into(), message: error.to_string() }
+}

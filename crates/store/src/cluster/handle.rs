@@ -1,0 +1,194 @@
+//! What the handle of a replica can do about its cluster.
+
+use std::time::{Duration, Instant};
+
+use chancery_model::Revision;
+use chancery_proto::raft::v1 as pb;
+use openraft::async_runtime::WatchReceiver;
+use pb::change_request::Change;
+
+use super::client::Lane;
+use crate::{ChangeError, Replica, core::Leader};
+
+/// A replica that does not answer in this time is shown as silent.
+const HELLO_TIMEOUT: Duration = Duration::from_millis(800);
+/// A leader that ends waits so long for another one to take over.
+const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A change of the membership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberChange {
+    /// A new member, as a learner.
+    Add {
+        /// Its number.
+        replica_id: u64,
+        /// Where its replication port is, as `HOST:PORT`.
+        address: String,
+        /// It stays a learner; otherwise it becomes a voter once it has caught up.
+        learner: bool,
+    },
+    /// A learner becomes a voter; waits until it has caught up.
+    Promote(u64),
+    /// A member is one no more.
+    Remove(u64),
+    /// Another voter leads; `None` for the one that is most advanced.
+    TransferLeader(Option<u64>),
+}
+
+/// What part a member has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It votes, and leads.
+    Leader,
+    /// It votes.
+    Voter,
+    /// It becomes a voter once it has caught up.
+    Joining,
+    /// It holds a copy and serves streams.
+    Learner,
+}
+
+/// A member, and what it says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub replica_id: u64,
+    /// Where its replication port is.
+    pub address: String,
+    /// Its part.
+    pub role: Role,
+    /// Its own report; `None` if it does not answer.
+    pub report: Option<Report>,
+}
+
+/// What a replica says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Its Raft term.
+    pub term: u64,
+    /// Whom it follows, if anybody.
+    pub leader: Option<u64>,
+    /// The last entry in its log.
+    pub last_log_index: u64,
+    /// The last entry that it has applied.
+    pub applied: u64,
+    /// The revision of its state.
+    pub revision: Revision,
+    /// The version of its program.
+    pub version: String,
+    /// Why it takes no writes; `None` if it does.
+    pub failure: Option<String>,
+}
+
+impl From<pb::HelloResponse> for Report {
+    fn from(hello: pb::HelloResponse) -> Self {
+        Self {
+            term: hello.term,
+            leader: Some(hello.leader).filter(|leader| *leader > 0),
+            last_log_index: hello.last_log_index,
+            applied: hello.applied,
+            revision: Revision(hello.revision),
+            version: hello.version,
+            failure: Some(hello.failure).filter(|failure| !failure.is_empty()),
+        }
+    }
+}
+
+impl Replica {
+    /// Where other replicas reach this one; empty if they can not.
+    #[must_use]
+    pub fn raft_address(&self) -> &str {
+        &self.core().address
+    }
+
+    /// The number of the replica that leads, as far as this one knows.
+    #[must_use]
+    pub fn leader(&self) -> Option<u64> {
+        self.core().raft.metrics().borrow_watched().current_leader
+    }
+
+    /// Changes the membership, wherever the leader is. Says what was done, for people.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub async fn change_members(&self, change: MemberChange) -> Result<String, ChangeError> {
+        let change = match change {
+            MemberChange::Add { replica_id, address, learner } => {
+                Change::Add(pb::Peer { replica_id, address, learner })
+            }
+            MemberChange::Promote(id) => Change::Promote(id),
+            MemberChange::Remove(id) => Change::Remove(id),
+            MemberChange::TransferLeader(to) => Change::TransferLeader(to.unwrap_or_default()),
+        };
+        self.core().change(change, self.core().config.change_timeout).await
+    }
+
+    /// All members, with what each says of itself at this moment.
+    pub async fn members(&self) -> Vec<Member> {
+        let core = self.core();
+        let membership = core.membership();
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let leader = self.leader();
+        let reports = membership.nodes().map(|(id, peer)| {
+            let role = match voters.contains(id) {
+                true if leader == Some(*id) => Role::Leader,
+                true => Role::Voter,
+                false if peer.learner => Role::Learner,
+                false => Role::Joining,
+            };
+            let (replica_id, address) = (*id, peer.address.clone());
+            async move {
+                let report = self.report(replica_id, &address).await;
+                Member { replica_id, address, role, report }
+            }
+        });
+        futures::future::join_all(reports).await
+    }
+
+    async fn report(&self, id: u64, address: &str) -> Option<Report> {
+        let core = self.core();
+        if id == core.id() {
+            return Some(core.hello(id).into());
+        }
+        let mut client = core.peers.client(address, Lane::Control).ok()?;
+        let from = core.id();
+        let call = async move { client.hello(pb::HelloRequest { from }).await };
+        let call = tokio::time::timeout(HELLO_TIMEOUT, core.runtime.spawn(call));
+        let hello = call.await.ok()?.ok()?.ok()?.into_inner();
+        (hello.replica_id == id && hello.cluster_id[..] == core.identity.cluster_id)
+            .then(|| hello.into())
+    }
+
+    /// If this replica leads, lets another one lead: before it ends, so that writes do not have to wait for
+    /// an election. Does nothing if there is no other.
+    pub async fn step_down(&self) {
+        let core = self.core();
+        if core.leader() != Some(Leader::Here) || core.is_sole_voter() {
+            return;
+        }
+        match core.change(Change::TransferLeader(0), STEP_DOWN_TIMEOUT).await {
+            Ok(text) => tracing::info!("{text}"),
+            Err(error) => tracing::warn!(%error, "nobody has taken over the lead"),
+        }
+    }
+
+    /// Takes a snapshot: the log up to here can be purged. Returns when there is one.
+    ///
+    /// # Errors
+    /// If Raft has stopped, or it takes too long.
+    pub async fn snapshot(&self, timeout: Duration) -> Result<u64, ChangeError> {
+        let core = self.core();
+        let stopped = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
+        let applied = core.published.image().applied.map_or(0, |id| id.index);
+        let deadline = Instant::now() + timeout;
+        core.raft.trigger().snapshot().await.map_err(|error| stopped(&error))?;
+        loop {
+            let snapshot = core.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
+            match snapshot {
+                Some(index) if index >= applied => return Ok(index),
+                _ if Instant::now() >= deadline => return Err(ChangeError::Timeout(timeout)),
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+}

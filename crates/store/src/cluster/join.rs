@@ -1,0 +1,307 @@
+//! How a replica becomes a member of a cluster.
+//!
+//! A replica with an empty directory either forms a cluster or joins one, by what it was told:
+//! - nothing: it forms a cluster of one, which others can join;
+//! - addresses to join at: it asks there until it is let in;
+//! - a list of all replicas (for a StatefulSet): the first of them forms the cluster if all others say
+//!   that they are in none; all others join. A first replica that has lost its data finds that the others
+//!   are in one, and joins it.
+//!
+//! The leader lets a replica in as a learner. If it knows the replica from before, that one's data is gone:
+//! it is removed first, so that no majority counts on it, and it is told the vote of the leader, so that
+//! it can not vote in a term in which it may have voted already.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use chancery_proto::raft::v1 as pb;
+use openraft::{ChangeMembers, async_runtime::WatchReceiver};
+
+use super::{
+    client::{Lane, Peers},
+    members::SILENCE,
+};
+use crate::{
+    Config, OpenError,
+    codec::cluster_id_from_proto,
+    core::{Core, Leader},
+    identity::Identity,
+    raft::{Peer, Vote},
+    raft_codec::{vote_from_proto, vote_to_proto},
+};
+
+/// Between two rounds of asking.
+const ROUND_INTERVAL: Duration = Duration::from_millis(500);
+/// One call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// What keeps a replica from starting is said again after this time.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+/// How a replica without data begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// With a cluster of its own.
+    Form,
+    /// In a cluster that has let it in.
+    Joined {
+        /// Who it is there.
+        identity: Identity,
+        /// The vote of the leader.
+        vote: Vote,
+    },
+}
+
+/// Who asks, and whom.
+pub(crate) struct Joiner<'a> {
+    pub(crate) config: &'a Config,
+    /// Where other replicas reach this one.
+    pub(crate) address: &'a str,
+    pub(crate) peers: &'a Peers,
+}
+
+/// Says things that are true for a while, but not all the time.
+struct Progress {
+    last: Option<(Instant, String)>,
+}
+
+impl Progress {
+    fn say(&mut self, text: String) {
+        let again = |(when, last): &(Instant, String)| *last != text || when.elapsed() > SAY_AGAIN;
+        if self.last.as_ref().is_none_or(again) {
+            tracing::info!("{text}");
+            self.last = Some((Instant::now(), text));
+        }
+    }
+}
+
+impl Joiner<'_> {
+    /// Finds out how to begin; asks until there is an answer.
+    pub(crate) async fn begin(&self) -> Result<Beginning, OpenError> {
+        let id = self.config.replica_id;
+        let mut progress = Progress { last: None };
+        if !self.config.join.is_empty() {
+            loop {
+                if let Some(joined) = self.ask_all(&self.config.join, &mut progress).await? {
+                    return Ok(joined);
+                }
+                tokio::time::sleep(ROUND_INTERVAL).await;
+            }
+        }
+        let others: BTreeMap<u64, String> =
+            self.config.peers.iter().filter(|(peer, _)| **peer != id).map(own).collect();
+        if others.is_empty() {
+            return Ok(Beginning::Form);
+        }
+        let forms = others.keys().all(|other| *other > id);
+        loop {
+            let (members, fresh) = self.look_around(&others).await?;
+            if !members.is_empty() {
+                if let Some(joined) = self.ask_all(&members, &mut progress).await? {
+                    return Ok(joined);
+                }
+            } else if forms && fresh.len() == others.len() {
+                return Ok(Beginning::Form);
+            } else if forms {
+                let silent: Vec<&u64> = others.keys().filter(|id| !fresh.contains(id)).collect();
+                progress.say(format!(
+                    "waiting for replicas {silent:?}: a new cluster is formed only when all of them say \
+                     that they are in none"
+                ));
+            } else {
+                let first = self.config.peers.keys().next().copied().unwrap_or_default();
+                progress.say(format!("waiting for replica {first} to form the cluster"));
+            }
+            tokio::time::sleep(ROUND_INTERVAL).await;
+        }
+    }
+
+    /// The addresses of those that are in a cluster, and who is in none.
+    async fn look_around(
+        &self,
+        others: &BTreeMap<u64, String>,
+    ) -> Result<(Vec<String>, BTreeSet<u64>), OpenError> {
+        let hello = |(id, address): (&u64, &String)| {
+            let (id, address) = (*id, address.clone());
+            async move {
+                let mut client = self.peers.client(&address, Lane::Control).ok()?;
+                let call = client.hello(pb::HelloRequest { from: self.config.replica_id });
+                let hello = tokio::time::timeout(CALL_TIMEOUT, call).await.ok()?.ok()?;
+                Some((id, address, hello.into_inner()))
+            }
+        };
+        let answers = futures::future::join_all(others.iter().map(hello)).await;
+        let (mut members, mut fresh) = (Vec::new(), BTreeSet::new());
+        for (id, address, hello) in answers.into_iter().flatten() {
+            if hello.replica_id != id {
+                return Err(OpenError::Cluster(format!(
+                    "at {address} is replica {}, but the list of peers says {id}",
+                    hello.replica_id
+                )));
+            }
+            match hello.cluster_id.is_empty() {
+                true => drop(fresh.insert(id)),
+                false => members.push(address),
+            }
+        }
+        Ok((members, fresh))
+    }
+
+    /// Asks to be let in, at each address, and at the leader that it names.
+    async fn ask_all(
+        &self,
+        addresses: &[String],
+        progress: &mut Progress,
+    ) -> Result<Option<Beginning>, OpenError> {
+        let mut addresses = addresses.to_vec();
+        let mut asked = BTreeSet::new();
+        let mut reason = String::new();
+        while let Some(address) = addresses.pop() {
+            if !asked.insert(address.clone()) || address == self.address {
+                continue;
+            }
+            use pb::join_response::Result;
+            match self.ask(&address).await {
+                Ok(answer) => match answer.result {
+                    Some(Result::Joined(joined)) => return self.joined(&joined).map(Some),
+                    Some(Result::Refused(refused)) => {
+                        return Err(OpenError::Cluster(format!("{address} refused: {refused}")));
+                    }
+                    Some(Result::Later(later)) => reason = format!("{address}: {later}"),
+                    Some(Result::NotLeader(_)) if !answer.leader_address.is_empty() => {
+                        addresses.push(answer.leader_address);
+                    }
+                    Some(Result::NotLeader(_)) | None => {
+                        reason = format!("{address}: the cluster has no leader at the moment");
+                    }
+                },
+                Err(error) => reason = format!("{address}: {error}"),
+            }
+        }
+        progress.say(format!("waiting to join the cluster: {reason}"));
+        Ok(None)
+    }
+
+    async fn ask(&self, address: &str) -> Result<pb::JoinResponse, String> {
+        let peer = pb::Peer {
+            replica_id: self.config.replica_id,
+            address: self.address.to_owned(),
+            learner: self.config.learner,
+        };
+        let client = self.peers.client(address, Lane::Control);
+        let mut client = client.map_err(|status| status.message().to_owned())?;
+        let call = client.join(pb::JoinRequest { peer: Some(peer) });
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(status.message().to_owned()),
+            Err(_) => Err(format!("no answer within {CALL_TIMEOUT:?}")),
+        }
+    }
+
+    fn joined(&self, joined: &pb::Joined) -> Result<Beginning, OpenError> {
+        let wrong = |error: crate::record::RecordError| {
+            OpenError::Cluster(format!("the answer of the cluster makes no sense: {error}"))
+        };
+        let identity = Identity {
+            cluster_id: cluster_id_from_proto(&joined.cluster_id).map_err(wrong)?,
+            replica_id: self.config.replica_id,
+            incarnation: chancery_model::Incarnation(joined.incarnation),
+        };
+        match joined.vote.as_ref().map(vote_from_proto) {
+            Some(vote) => Ok(Beginning::Joined { identity, vote }),
+            None => Err(OpenError::Cluster("the answer of the cluster has no vote".to_owned())),
+        }
+    }
+}
+
+fn own((id, address): (&u64, &String)) -> (u64, String) {
+    (*id, address.clone())
+}
+
+/// What is wrong with somebody who wants to join.
+enum NotYet {
+    NotLeader,
+    Refused(String),
+    Later(String),
+}
+
+impl Core {
+    /// Lets a replica without data in, or says why not.
+    pub(crate) async fn take_join(&self, peer: pb::Peer) -> pb::JoinResponse {
+        use pb::join_response::Result;
+        let (result, leader_address) = match self.let_in(&peer).await {
+            Ok(()) => (
+                Result::Joined(pb::Joined {
+                    cluster_id: self.identity.cluster_id.to_vec().into(),
+                    incarnation: self.identity.incarnation.0,
+                    vote: Some(vote_to_proto(&self.raft.metrics().borrow_watched().vote)),
+                }),
+                String::new(),
+            ),
+            Err(NotYet::Refused(text)) => (Result::Refused(text), String::new()),
+            Err(NotYet::Later(text)) => (Result::Later(text), String::new()),
+            Err(NotYet::NotLeader) => match self.leader() {
+                Some(Leader::There { id, address }) => {
+                    (Result::NotLeader(pb::NotLeader { leader: id }), address)
+                }
+                _ => (Result::NotLeader(pb::NotLeader { leader: 0 }), String::new()),
+            },
+        };
+        pb::JoinResponse { result: Some(result), leader_address }
+    }
+
+    async fn let_in(&self, peer: &pb::Peer) -> Result<(), NotYet> {
+        if self.leader() != Some(Leader::Here) {
+            return Err(NotYet::NotLeader);
+        }
+        if let Some(refusal) = self.refuse_peer(peer) {
+            return Err(NotYet::Refused(refusal));
+        }
+        let id = peer.replica_id;
+        let new = Peer { address: peer.address.clone(), learner: peer.learner };
+        if let Some(known) = self.peer(id) {
+            let is_new = known.address == new.address && self.silence(id).is_none();
+            let voters: BTreeSet<u64> = self.membership().voter_ids().collect();
+            if is_new && !voters.contains(&id) {
+                return Ok(());
+            }
+            self.forget_member(id, &voters).await?;
+        }
+        let change = ChangeMembers::AddNodes(BTreeMap::from([(id, new)]));
+        self.change_now(change).await?;
+        tracing::info!(replica = id, address = peer.address, "a replica has joined as a learner");
+        Ok(())
+    }
+
+    /// Removes a member whose data is gone.
+    async fn forget_member(&self, id: u64, voters: &BTreeSet<u64>) -> Result<(), NotYet> {
+        let leads_for = self.leads_for().ok_or(NotYet::NotLeader)?;
+        if self.silence(id).unwrap_or(leads_for) < SILENCE {
+            return Err(NotYet::Later(format!(
+                "replica {id} is a member already; if its data is gone it is let in when it has been \
+                 silent for {SILENCE:?}; if it is another replica, this one needs a number of its own"
+            )));
+        }
+        let change = match voters.contains(&id) {
+            true => {
+                if let Some(refusal) = self.refuse_loss_of(id, voters) {
+                    return Err(NotYet::Later(refusal));
+                }
+                ChangeMembers::RemoveVoters(BTreeSet::from([id]))
+            }
+            false => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
+        };
+        tracing::warn!(replica = id, "a member comes back without its data; it is removed first");
+        self.change_now(change).await
+    }
+
+    async fn change_now(&self, change: ChangeMembers<u64, Peer>) -> Result<(), NotYet> {
+        let call = self.raft.change_membership(change, false);
+        match tokio::time::timeout(self.config.change_timeout, call).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(NotYet::Later(error.to_string())),
+            Err(_) => Err(NotYet::Later("the membership could not be changed in time".to_owned())),
+        }
+    }
+}

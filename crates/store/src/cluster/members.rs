@@ -1,0 +1,427 @@
+//! How the membership changes. Only the leader changes it; any replica takes the request there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use chancery_proto::raft::v1 as pb;
+use openraft::{
+    ChangeMembers, Instant as _,
+    async_runtime::WatchReceiver,
+    errors::{ClientWriteError, RaftError},
+};
+use pb::change_request::Change;
+
+use super::{client::Lane, codec};
+use crate::{
+    ChangeError,
+    core::{Core, Leader},
+    open::ELECTION_TIMEOUT_MAX,
+    raft::Peer,
+    raft_codec::peer_to_proto,
+};
+
+/// A learner that lacks no more entries than this has caught up.
+const LAG_MAX: u64 = 256;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// A replica that has said nothing for so long is taken for dead.
+pub(crate) const SILENCE: Duration = Duration::from_millis(2 * ELECTION_TIMEOUT_MAX);
+
+/// What came of an attempt to change the membership.
+enum Attempt {
+    Done(Result<String, ChangeError>),
+    /// Somebody else leads, or nobody does.
+    NotLeader,
+}
+
+impl From<ChangeError> for Attempt {
+    fn from(error: ChangeError) -> Self {
+        Self::Done(Err(error))
+    }
+}
+
+fn refused(text: impl Into<String>) -> Attempt {
+    Attempt::Done(Err(ChangeError::Refused(text.into())))
+}
+
+/// Whether an address can be one of a replica: host and port.
+pub(crate) fn check_address(address: &str) -> Result<(), String> {
+    let valid = address.parse::<http::uri::Authority>().is_ok_and(|authority| {
+        !authority.host().is_empty() && authority.port_u16().is_some_and(|port| port > 0)
+    });
+    match valid {
+        true => Ok(()),
+        false => Err(format!("{address:?} is no address of a replica: it has to be HOST:PORT")),
+    }
+}
+
+impl Core {
+    /// Changes the membership, wherever the leader is. Says what was done.
+    pub(crate) async fn change(
+        &self,
+        change: Change,
+        timeout: Duration,
+    ) -> Result<String, ChangeError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let leader = self.leader();
+            let attempt = match &leader {
+                Some(Leader::Here) => self.change_here(&change, deadline).await,
+                Some(Leader::There { id, address }) => {
+                    self.change_there(*id, address, &change, deadline).await
+                }
+                None => Attempt::NotLeader,
+            };
+            match attempt {
+                Attempt::Done(result) => return result,
+                Attempt::NotLeader if Instant::now() + POLL_INTERVAL >= deadline => {
+                    return Err(ChangeError::NoLeader);
+                }
+                Attempt::NotLeader => tokio::time::sleep(POLL_INTERVAL).await,
+            }
+        }
+    }
+
+    async fn change_there(
+        &self,
+        id: u64,
+        address: &str,
+        change: &Change,
+        deadline: Instant,
+    ) -> Attempt {
+        let header = Some(codec::header(self.identity, id));
+        let message = pb::ChangeRequest { header, change: Some(change.clone()) };
+        let Ok(mut client) = self.peers.client(address, Lane::Control) else {
+            return Attempt::NotLeader;
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let call = async move { client.change(message).await };
+        let call = tokio::time::timeout(left, self.runtime.spawn(call));
+        let Ok(answer) = call.await else {
+            return ChangeError::Timeout(left).into();
+        };
+        use pb::change_response::Result;
+        match answer.ok().and_then(std::result::Result::ok).and_then(|a| a.into_inner().result) {
+            Some(Result::Changed(changed)) => Attempt::Done(Ok(changed.text)),
+            Some(Result::Refused(text)) => refused(text),
+            Some(Result::NotLeader(_)) | None => Attempt::NotLeader,
+        }
+    }
+
+    /// Answers another replica.
+    pub(crate) async fn take_change(&self, change: Change) -> pb::ChangeResponse {
+        use pb::change_response::Result;
+        let deadline = Instant::now() + self.config.change_timeout;
+        let result = match self.change_here(&change, deadline).await {
+            Attempt::Done(Ok(text)) => Result::Changed(pb::Changed { text }),
+            Attempt::Done(Err(error)) => Result::Refused(error.to_string()),
+            Attempt::NotLeader => Result::NotLeader(pb::NotLeader { leader: 0 }),
+        };
+        pb::ChangeResponse { result: Some(result) }
+    }
+
+    async fn change_here(&self, change: &Change, deadline: Instant) -> Attempt {
+        if self.leader() != Some(Leader::Here) {
+            return Attempt::NotLeader;
+        }
+        match change {
+            Change::Add(peer) => self.add(peer, deadline).await,
+            Change::Promote(id) => self.promote(*id, deadline).await,
+            Change::Remove(id) => self.remove(*id, deadline).await,
+            Change::TransferLeader(id) => self.transfer(*id, deadline).await,
+            Change::Announce(peer) => self.announce(peer, deadline).await,
+        }
+    }
+
+    async fn add(&self, peer: &pb::Peer, deadline: Instant) -> Attempt {
+        if let Some(refusal) = self.refuse_peer(peer) {
+            return refused(refusal);
+        }
+        let id = peer.replica_id;
+        match self.peer(id) {
+            Some(known) if known.address == peer.address => {
+                return Attempt::Done(Ok(format!("replica {id} is a member already")));
+            }
+            Some(known) => {
+                return refused(format!(
+                    "replica {id} is a member already, at {}; remove it first, or give the new replica \
+                     another number",
+                    known.address
+                ));
+            }
+            None => {}
+        }
+        let (address, learner) = (peer.address.clone(), peer.learner);
+        let nodes = BTreeMap::from([(id, Peer { address: address.clone(), learner })]);
+        let then = match learner {
+            true => "stays a learner",
+            false => "becomes a voter once it has caught up",
+        };
+        let text = format!("replica {id} at {address} was added as a learner; it {then}");
+        self.apply_change(ChangeMembers::AddNodes(nodes), deadline, text).await
+    }
+
+    /// Why nobody of this number and address can be a new member; `None` if it can.
+    pub(crate) fn refuse_peer(&self, peer: &pb::Peer) -> Option<String> {
+        let id = peer.replica_id;
+        if id == 0 {
+            return Some("a replica's number is at least 1".to_owned());
+        }
+        if id == self.id() {
+            return Some(format!(
+                "replica {id} is the leader itself; each replica needs a number of its own \
+                 (raft.replica_id)"
+            ));
+        }
+        if let Err(error) = check_address(&peer.address) {
+            return Some(error);
+        }
+        let membership = self.membership();
+        let mut others = membership.nodes().filter(|(other, _)| **other != id);
+        others.find(|(_, other)| other.address == peer.address).map(|(other, _)| {
+            format!("replica {other} is at {} already; replica {id} can not be", peer.address)
+        })
+    }
+
+    async fn promote(&self, id: u64, deadline: Instant) -> Attempt {
+        let membership = self.membership();
+        let Some(peer) = membership.get_node(&id).cloned() else {
+            return refused(format!("replica {id} is no member; add it first"));
+        };
+        if membership.voter_ids().any(|voter| voter == id) {
+            return Attempt::Done(Ok(format!("replica {id} is a voter already")));
+        }
+        while !self.has_caught_up(id) {
+            if Instant::now() + POLL_INTERVAL >= deadline {
+                return refused(format!(
+                    "replica {id} has not caught up: it has {} of {} log entries. It is promoted when it \
+                     has, and not before, because writes would have to wait for it",
+                    self.matched(id).map_or(0, |index| index + 1),
+                    self.last_index().map_or(0, |index| index + 1),
+                ));
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        let nodes = BTreeMap::from([(id, Peer { learner: false, ..peer })]);
+        let change = ChangeMembers::Batch(vec![
+            ChangeMembers::SetNodes(nodes),
+            ChangeMembers::AddVoterIds(BTreeSet::from([id])),
+        ]);
+        self.apply_change(change, deadline, format!("replica {id} is a voter now")).await
+    }
+
+    async fn remove(&self, id: u64, deadline: Instant) -> Attempt {
+        let membership = self.membership();
+        if membership.get_node(&id).is_none() {
+            return refused(format!("replica {id} is no member"));
+        }
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        if voters.contains(&id) {
+            if voters.len() == 1 {
+                return refused(format!("replica {id} is the only voter; it can not be removed"));
+            }
+            if let Some(refusal) = self.refuse_loss_of(id, &voters) {
+                return refused(refusal);
+            }
+        }
+        if id == self.id() {
+            // The one that leads then removes this one.
+            return match self.transfer(0, deadline).await {
+                Attempt::Done(Ok(_)) => Attempt::NotLeader,
+                other => other,
+            };
+        }
+        let change = match voters.contains(&id) {
+            true => ChangeMembers::RemoveVoters(BTreeSet::from([id])),
+            false => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
+        };
+        self.apply_change(change, deadline, format!("replica {id} was removed")).await
+    }
+
+    /// Why the cluster could not do without a voter; `None` if it can.
+    pub(crate) fn refuse_loss_of(&self, id: u64, voters: &BTreeSet<u64>) -> Option<String> {
+        let rest = || voters.iter().copied().filter(|voter| *voter != id);
+        let silent: Vec<u64> = rest().filter(|voter| !self.is_alive(*voter)).collect();
+        let (n_rest, n_alive) = (rest().count(), rest().count() - silent.len());
+        (n_alive <= n_rest / 2).then(|| {
+            format!(
+                "without replica {id} the cluster would have {n_rest} voters, of which only {n_alive} \
+                 answer (not replicas {silent:?}): no more writes would be possible"
+            )
+        })
+    }
+
+    async fn transfer(&self, to: u64, deadline: Instant) -> Attempt {
+        let membership = self.membership();
+        let others = || membership.voter_ids().filter(|voter| *voter != self.id());
+        let to = match to {
+            0 => {
+                let alive = others().filter(|voter| self.is_alive(*voter));
+                match alive.max_by_key(|voter| self.matched(*voter)) {
+                    Some(best) => best,
+                    None => return refused("no other voter answers"),
+                }
+            }
+            to if to == self.id() => {
+                return Attempt::Done(Ok(format!("replica {to} leads already")));
+            }
+            to if others().any(|voter| voter == to) => to,
+            to => return refused(format!("replica {to} is no voter")),
+        };
+        if self.raft.trigger().transfer_leader(to).await.is_err() {
+            return Attempt::NotLeader;
+        }
+        loop {
+            match self.leader() {
+                Some(Leader::There { id, .. }) if id == to => {
+                    return Attempt::Done(Ok(format!("replica {to} leads now")));
+                }
+                _ if Instant::now() + POLL_INTERVAL >= deadline => {
+                    return refused(format!("replica {to} has not taken over"));
+                }
+                _ => tokio::time::sleep(POLL_INTERVAL).await,
+            }
+        }
+    }
+
+    async fn announce(&self, peer: &pb::Peer, deadline: Instant) -> Attempt {
+        let id = peer.replica_id;
+        if let Err(error) = check_address(&peer.address) {
+            return refused(error);
+        }
+        let text = format!("replica {id} is at {} now", peer.address);
+        match self.peer(id) {
+            None => refused(format!("replica {id} is no member")),
+            Some(known) if known.address == peer.address => Attempt::Done(Ok(text)),
+            Some(known) => {
+                let peer = Peer { address: peer.address.clone(), ..known };
+                let nodes = BTreeMap::from([(id, peer)]);
+                self.apply_change(ChangeMembers::SetNodes(nodes), deadline, text).await
+            }
+        }
+    }
+
+    async fn apply_change(
+        &self,
+        change: ChangeMembers<u64, Peer>,
+        deadline: Instant,
+        text: String,
+    ) -> Attempt {
+        let call = self.raft.change_membership(change, false);
+        let Ok(result) = tokio::time::timeout_at(deadline.into(), call).await else {
+            return ChangeError::Timeout(self.config.change_timeout).into();
+        };
+        match result {
+            Ok(_) => {
+                tracing::info!("{text}");
+                Attempt::Done(Ok(text))
+            }
+            Err(RaftError::APIError(
+                ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
+            )) => Attempt::NotLeader,
+            Err(error) => refused(error.to_string()),
+        }
+    }
+
+    /// Makes changes of the membership that nobody has to ask for. To be called now and then.
+    pub(crate) async fn tend_members(&self) {
+        let membership = self.membership();
+        self.peers.update(membership.nodes().map(|(id, peer)| (*id, peer.address.as_str())));
+        self.tend_address().await;
+        if self.leader() != Some(Leader::Here) {
+            return;
+        }
+        let membership = self.membership();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        let waiting = membership.nodes().find(|(id, peer)| {
+            !peer.learner && !voters.contains(id) && self.is_alive(**id) && self.has_caught_up(**id)
+        });
+        if let Some((id, _)) = waiting {
+            let deadline = Instant::now() + self.config.change_timeout;
+            if let Attempt::Done(Err(error)) = self.promote(*id, deadline).await {
+                tracing::warn!(replica = id, %error, "a replica that has caught up was not promoted");
+            }
+        }
+    }
+
+    /// Tells the leader where this replica is, if the membership says something else: it may have moved.
+    /// Others that do not know where it is can not tell it who leads, so it asks them.
+    async fn tend_address(&self) {
+        let own = self.peer(self.id());
+        let Some(known) =
+            own.filter(|known| !self.address.is_empty() && known.address != self.address)
+        else {
+            return;
+        };
+        let peer = peer_to_proto(self.id(), &Peer { address: self.address.clone(), ..known });
+        let deadline = Instant::now() + self.config.change_timeout;
+        let announce = Change::Announce(peer);
+        let attempt = match self.leader() {
+            Some(Leader::Here) => self.change_here(&announce, deadline).await,
+            Some(Leader::There { id, address }) => {
+                self.change_there(id, &address, &announce, deadline).await
+            }
+            None => match self.find_leader().await {
+                Some((id, address)) => self.change_there(id, &address, &announce, deadline).await,
+                None => return,
+            },
+        };
+        if let Attempt::Done(Err(error)) = attempt {
+            tracing::warn!(%error, "the new address of this replica is not in the membership");
+        }
+    }
+
+    /// Asks all other members who leads.
+    async fn find_leader(&self) -> Option<(u64, String)> {
+        let membership = self.membership();
+        let hello = |(id, peer): (&u64, &Peer)| {
+            let client =
+                (*id != self.id()).then(|| self.peers.client(&peer.address, Lane::Control));
+            async move {
+                let mut client = client?.ok()?;
+                let call = client.hello(pb::HelloRequest { from: self.id() });
+                let hello = tokio::time::timeout(SILENCE, call).await.ok()?.ok()?.into_inner();
+                let ours = hello.cluster_id[..] == self.identity.cluster_id;
+                (ours && hello.leader > 0 && !hello.leader_address.is_empty()).then_some((
+                    hello.term,
+                    hello.leader,
+                    hello.leader_address,
+                ))
+            }
+        };
+        let answers = futures::future::join_all(membership.nodes().map(hello)).await;
+        let newest = answers.into_iter().flatten().max_by_key(|(term, ..)| *term);
+        newest.map(|(_, id, address)| (id, address))
+    }
+
+    /// Whether a replica has answered lately. Only the leader can tell.
+    pub(crate) fn is_alive(&self, id: u64) -> bool {
+        id == self.id() || self.silence(id).is_some_and(|silence| silence < SILENCE)
+    }
+
+    /// How long a replica has said nothing; `None` if it never said anything to this leader.
+    pub(crate) fn silence(&self, id: u64) -> Option<Duration> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let heard = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
+        Some(heard.elapsed())
+    }
+
+    fn has_caught_up(&self, id: u64) -> bool {
+        let (matched, last) = (self.matched(id), self.last_index());
+        matched
+            .is_some_and(|matched| last.is_none_or(|last| last.saturating_sub(matched) <= LAG_MAX))
+    }
+
+    /// The last entry that a replica is known to have. Only the leader can tell.
+    pub(crate) fn matched(&self, id: u64) -> Option<u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.replication.as_ref()?.get(&id)?.map(|id| id.index)
+    }
+
+    fn last_index(&self) -> Option<u64> {
+        self.raft.metrics().borrow_watched().last_log_index
+    }
+}

@@ -1,0 +1,27 @@
+//! The cluster: how replicas talk to each other.
+//!
+//! Replication has its own port, its own connections, its own runtime and threads: what the fan-out does
+//! can not delay a heartbeat (design 4.9). The protocol is gRPC, `chancery.raft.v1.Replication`.
+//!
+//! Invariants:
+//! - Every call of a member names cluster, incarnation, caller and callee; one that names others is
+//!   refused before anything else of it is looked at.
+//! - What keeps the cluster alive (heartbeats, votes) has a connection of its own, so that it never
+//!   waits behind entries or a snapshot.
+//! - Whoever has no data asks to join; whoever has some never does. A replica that has lost its data is
+//!   removed before it comes back, so that nobody counts on what it has forgotten.
+//! - Nothing that is received can make a replica panic.
+//!
+//! # Map
+//! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
+//! becomes a member, `members` how the membership changes, `forward` how a write gets to the leader,
+//! `barrier` how a replica learns what has been committed.
+
+pub(crate) mod barrier;
+pub(crate) mod client;
+pub(crate) mod codec;
+pub(crate) mod forward;
+pub(crate) mod handle;
+pub(crate) mod join;
+pub(crate) mod members;
+pub(crate) mod server;

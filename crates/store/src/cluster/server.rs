@@ -1,0 +1,280 @@
+//! The replication port.
+//!
+//! It listens before the replica is in a cluster, so that others can find out who it is; until then every
+//! other call is told to come back.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use chancery_proto::raft::v1::{
+    self as pb,
+    replication_server::{Replication, ReplicationServer},
+};
+use futures::StreamExt;
+use openraft::async_runtime::WatchReceiver;
+use tokio::net::TcpListener;
+use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming};
+
+use super::codec;
+use crate::{
+    core::{Core, Leader},
+    identity::Identity,
+    raft::Snapshot,
+    raft_codec::{log_id_to_proto, vote_from_proto, vote_to_proto},
+    record::RecordError,
+    snapshot::Decoder,
+};
+
+/// Streams at a time on one connection of another replica.
+const STREAMS_MAX: u32 = 16_384;
+
+/// What answers other replicas. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Service {
+    replica_id: u64,
+    core: Arc<OnceLock<Arc<Core>>>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Service {
+    /// A service of a replica that is in no cluster yet.
+    pub(crate) fn new(replica_id: u64) -> Self {
+        Self { replica_id, core: Arc::default() }
+    }
+
+    /// From now on the replica is a member.
+    pub(crate) fn join(&self, core: Arc<Core>) {
+        // Only the start calls this, once.
+        drop(self.core.set(core));
+    }
+
+    /// Serves a port for ever.
+    pub(crate) async fn serve(self, listener: TcpListener, message_bytes_max: usize) {
+        let service = ReplicationServer::new(self)
+            .max_decoding_message_size(message_bytes_max)
+            .max_encoding_message_size(message_bytes_max);
+        let served = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(std::time::Duration::from_secs(10)))
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20)
+            .add_service(service)
+            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
+            .await;
+        if let Err(error) = served {
+            tracing::error!(%error, "the replication port is not served any more");
+        }
+    }
+
+    fn core(&self) -> Result<&Arc<Core>, Status> {
+        self.core.get().ok_or_else(|| {
+            Status::unavailable(format!("replica {} is in no cluster yet", self.replica_id))
+        })
+    }
+
+    /// The replica, if the call is for it.
+    fn checked(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
+        let core = self.core()?;
+        let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
+        check_header(core.identity, header).map_err(Status::failed_precondition)?;
+        Ok(core)
+    }
+}
+
+/// Whether a header is of a member's call to this replica.
+fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
+    let from = header.from;
+    if header.cluster_id[..] != own.cluster_id {
+        let show = |id: &[u8]| crate::high_water::hex(id);
+        return Err(format!(
+            "replica {from} is of cluster {}, this one of cluster {}",
+            show(&header.cluster_id),
+            show(&own.cluster_id)
+        ));
+    }
+    if header.incarnation != own.incarnation.0 {
+        return Err(format!(
+            "replica {from} is of incarnation {}, this one of {}: one of them was restored from a backup",
+            header.incarnation, own.incarnation.0
+        ));
+    }
+    if header.to != own.replica_id {
+        return Err(format!(
+            "the call of replica {from} is for replica {}, this is replica {}: an address in the \
+             membership is wrong",
+            header.to, own.replica_id
+        ));
+    }
+    Ok(())
+}
+
+fn invalid(error: RecordError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn stopped(error: impl std::fmt::Display) -> Status {
+    Status::unavailable(format!("Raft has stopped: {error}"))
+}
+
+#[tonic::async_trait]
+impl Replication for Service {
+    async fn append(&self, request: Request<pb::AppendRequest>) -> Answer<pb::AppendResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let request = codec::append_from_proto(message).map_err(invalid)?;
+        let response = core.raft.append_entries(request).await.map_err(stopped)?;
+        Ok(Response::new(codec::appended_to_proto(&response)))
+    }
+
+    async fn vote(&self, request: Request<pb::VoteRequest>) -> Answer<pb::VoteResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let request = codec::vote_request_from_proto(message).map_err(invalid)?;
+        let response = core.raft.vote(request).await.map_err(stopped)?;
+        Ok(Response::new(codec::voted_to_proto(&response)))
+    }
+
+    async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Answer<pb::VoteResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let request = codec::vote_request_from_proto(message).map_err(invalid)?;
+        let response = core.raft.pre_vote(request).await.map_err(stopped)?;
+        Ok(Response::new(codec::voted_to_proto(&response)))
+    }
+
+    async fn install(
+        &self,
+        request: Request<Streaming<pb::InstallRequest>>,
+    ) -> Answer<pb::InstallResponse> {
+        let mut pieces = request.into_inner();
+        let mut first = pieces
+            .next()
+            .await
+            .ok_or_else(|| Status::invalid_argument("the snapshot has no beginning"))??;
+        let core = Arc::clone(self.checked(first.header.as_ref())?);
+        let vote = first.vote.as_ref().map(vote_from_proto);
+        let vote = vote.ok_or_else(|| Status::invalid_argument("the vote is missing"))?;
+        let mut decoder = Decoder::default();
+        let damaged = |error| Status::data_loss(format!("the snapshot is damaged: {error}"));
+        let mut data: Bytes = std::mem::take(&mut first.data);
+        loop {
+            decoder.push(&data).map_err(damaged)?;
+            match pieces.next().await {
+                Some(piece) => data = piece?.data,
+                None => break,
+            }
+        }
+        let snapshot = decoder.finish().map_err(damaged)?;
+        let expected = core.identity.cluster_id;
+        if snapshot.0.cluster_id.is_some_and(|found| found != expected) {
+            return Err(Status::failed_precondition("the snapshot is of another cluster"));
+        }
+        let snapshot = Snapshot { meta: snapshot.meta(), snapshot };
+        let response = core.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        core.metrics.snapshots_installed.increment(1);
+        Ok(Response::new(pb::InstallResponse { vote: Some(vote_to_proto(&response.vote)) }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<pb::TransferLeaderRequest>,
+    ) -> Answer<pb::TransferLeaderResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let request = codec::transfer_from_proto(message).map_err(invalid)?;
+        let answer = core.raft.handle_transfer_leader(request).await.map_err(stopped)?;
+        let refused = answer.err().map(|error| error.to_string()).unwrap_or_default();
+        Ok(Response::new(pb::TransferLeaderResponse { refused }))
+    }
+
+    async fn write(&self, request: Request<pb::WriteRequest>) -> Answer<pb::WriteResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let command =
+            message.command.ok_or_else(|| Status::invalid_argument("the command is missing"))?;
+        Ok(Response::new(core.take_write(&command).await))
+    }
+
+    async fn read_index(
+        &self,
+        request: Request<pb::ReadIndexRequest>,
+    ) -> Answer<pb::ReadIndexResponse> {
+        let core = self.checked(request.get_ref().header.as_ref())?;
+        Ok(Response::new(core.take_read_index().await))
+    }
+
+    async fn change(&self, request: Request<pb::ChangeRequest>) -> Answer<pb::ChangeResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let change =
+            message.change.ok_or_else(|| Status::invalid_argument("the change is missing"))?;
+        Ok(Response::new(core.take_change(change).await))
+    }
+
+    async fn hello(&self, request: Request<pb::HelloRequest>) -> Answer<pb::HelloResponse> {
+        let nobody = || pb::HelloResponse {
+            replica_id: self.replica_id,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..pb::HelloResponse::default()
+        };
+        let hello = self.core.get().map(|core| core.hello(request.get_ref().from));
+        Ok(Response::new(hello.unwrap_or_else(nobody)))
+    }
+
+    async fn join(&self, request: Request<pb::JoinRequest>) -> Answer<pb::JoinResponse> {
+        let peer = request.into_inner().peer.unwrap_or_default();
+        Ok(Response::new(self.core()?.take_join(peer).await))
+    }
+}
+
+impl Core {
+    /// How this replica is doing, for another one.
+    pub(crate) fn hello(&self, caller: u64) -> pb::HelloResponse {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        let image = self.published.image();
+        let leader_address = match self.leader() {
+            Some(Leader::Here) => self.address.clone(),
+            Some(Leader::There { address, .. }) => address,
+            None => String::new(),
+        };
+        let membership = &metrics.committed_membership_config;
+        pb::HelloResponse {
+            replica_id: self.id(),
+            cluster_id: self.identity.cluster_id.to_vec().into(),
+            incarnation: self.identity.incarnation.0,
+            term: metrics.current_term,
+            leader: metrics.current_leader.unwrap_or_default(),
+            leader_address,
+            last_log_index: metrics.last_log_index.unwrap_or_default(),
+            committed: metrics.cluster_committed.map_or(0, |id| id.index),
+            applied: image.applied.map_or(0, |id| id.index),
+            revision: image.state.revision.0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            knows_caller: membership.get_node(&caller).is_some(),
+            membership_id: membership.log_id().as_ref().map(log_id_to_proto),
+            failure: self.failure.get().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::Incarnation;
+
+    use super::*;
+
+    /// A call of another cluster, of another life of this one, or for another replica.
+    #[test]
+    fn a_call_that_is_not_for_this_replica_is_refused() {
+        let own = Identity { cluster_id: [7; 16], replica_id: 2, incarnation: Incarnation(5) };
+        let caller = Identity { replica_id: 1, ..own };
+        let error = |caller, to| check_header(own, &codec::header(caller, to)).unwrap_err();
+        assert_eq!(check_header(own, &codec::header(caller, 2)), Ok(()));
+        assert!(error(caller, 3).contains("is for replica 3, this is replica 2"));
+        let other = Identity { cluster_id: [8; 16], ..caller };
+        assert!(error(other, 2).starts_with("replica 1 is of cluster 0808"));
+        let other = Identity { incarnation: Incarnation(6), ..caller };
+        assert!(error(other, 2).contains("of incarnation 6, this one of 5"));
+    }
+}

@@ -1,0 +1,128 @@
+//! What a running replica shares between its handle, its server and its housekeeping.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use openraft::async_runtime::WatchReceiver;
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, sync::Semaphore};
+
+use crate::{
+    Config, OpenError,
+    cluster::client::Peers,
+    failure::Failure,
+    identity::Identity,
+    log_size::LogSize,
+    machine::Published,
+    metrics::StoreMetrics,
+    raft::{Peer, Raft, StoredMembership},
+    space::Space,
+};
+
+/// A running replica.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) identity: Identity,
+    /// Where other replicas reach this one; empty if they can not.
+    pub(crate) address: String,
+    pub(crate) raft: Raft,
+    pub(crate) published: Published,
+    pub(crate) peers: Peers,
+    /// The runtime of the store: what talks to other replicas runs there.
+    pub(crate) runtime: Handle,
+    pub(crate) size: Arc<Mutex<LogSize>>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) in_flight: Semaphore,
+    /// The term in which this replica was last seen to lead, and since when.
+    pub(crate) leads_since: Mutex<Option<(u64, Instant)>>,
+    pub(crate) failure: Failure,
+    pub(crate) metrics: StoreMetrics,
+}
+
+/// A replica that leads, as far as this one knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Leader {
+    /// This one.
+    Here,
+    /// Another one.
+    There {
+        /// Its number.
+        id: u64,
+        /// Where it is.
+        address: String,
+    },
+}
+
+impl Core {
+    /// This replica's number.
+    pub(crate) fn id(&self) -> u64 {
+        self.identity.replica_id
+    }
+
+    /// The newest membership in the log, committed or not.
+    pub(crate) fn membership(&self) -> Arc<StoredMembership> {
+        Arc::clone(&self.raft.metrics().borrow_watched().membership_config)
+    }
+
+    /// A member of the newest membership.
+    pub(crate) fn peer(&self, id: u64) -> Option<Peer> {
+        self.membership().get_node(&id).cloned()
+    }
+
+    /// Who leads.
+    pub(crate) fn leader(&self) -> Option<Leader> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let id = metrics.current_leader?;
+        if id == self.id() {
+            return Some(Leader::Here);
+        }
+        let address = metrics.membership_config.get_node(&id)?.address.clone();
+        (!address.is_empty()).then_some(Leader::There { id, address })
+    }
+
+    /// Returns when who leads is another than before.
+    pub(crate) async fn leader_changes(&self, before: Option<&Leader>) {
+        let mut metrics = self.raft.metrics();
+        while self.leader().as_ref() == before {
+            if metrics.changed().await.is_err() {
+                // Raft has stopped; whoever waits has a deadline.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Whether no other replica votes.
+    pub(crate) fn is_sole_voter(&self) -> bool {
+        self.membership().voter_ids().all(|id| id == self.id())
+    }
+
+    /// How long this replica leads at least; `None` if it does not.
+    pub(crate) fn leads_for(&self) -> Option<Duration> {
+        let term = self.raft.as_leader().ok()?.term();
+        let mut since = self.leads_since.lock();
+        match *since {
+            Some((known, when)) if known == term => Some(when.elapsed()),
+            _ => {
+                *since = Some((term, Instant::now()));
+                Some(Duration::ZERO)
+            }
+        }
+    }
+
+    /// An error of the start, with the first reason if there is one.
+    pub(crate) fn failed(&self, error: &dyn std::fmt::Display) -> OpenError {
+        match self.failure.get() {
+            Some(reason) => OpenError::Failed(reason.to_owned()),
+            None => OpenError::Failed(error.to_string()),
+        }
+    }
+
+    /// Waits until an entry of the log has been applied here.
+    pub(crate) async fn applied(&self, index: u64, timeout: Duration) -> bool {
+        let wait = self.raft.wait(Some(timeout));
+        wait.applied_index_at_least(Some(index), "applied").await.is_ok()
+    }
+}

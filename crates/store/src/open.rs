@@ -1,0 +1,283 @@
+//! How a replica starts: its directory, its threads, Raft; and how all of it ends.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use openraft::SnapshotPolicy;
+use parking_lot::Mutex;
+use tokio::{net::TcpListener, runtime::Runtime, sync::Semaphore};
+
+use crate::{
+    Config, OpenError, ShutdownError,
+    cluster::{
+        client::{Network, Peers},
+        forward::AbortOnDrop,
+        join::Joiner,
+        server::Service,
+    },
+    core::Core,
+    database::Database,
+    directory::Directory,
+    failure::Failure,
+    flusher::Flusher,
+    high_water::hex,
+    identity::Identity,
+    log::LogStore,
+    machine::Machine,
+    maintenance::Maintenance,
+    metrics::StoreMetrics,
+    parts::{Opened, Parts, Start},
+    raft::Raft,
+    recovery::Recovered,
+    space::Space,
+};
+
+/// Threads of the runtime on which Raft runs: one may be in RocksDB while the other keeps time.
+const RAFT_THREADS: usize = 2;
+/// Tasks of Raft get so long to end when it has been shut down.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Transactions in flight are counted in units of so many bytes.
+const PERMIT_BYTES: usize = 1024;
+/// A message to another replica may be so much longer than a transaction.
+const MESSAGE_BYTES_MORE: usize = 16 << 20;
+/// A leader says so often that it is there.
+const HEARTBEAT_INTERVAL: u64 = 150;
+/// A replica that hears no leader for a time between these stands for election.
+const ELECTION_TIMEOUT_MIN: u64 = 500;
+pub(crate) const ELECTION_TIMEOUT_MAX: u64 = 1000;
+/// Between two looks at the membership.
+const TEND_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A replica that runs.
+pub(crate) struct Running {
+    pub(crate) core: Arc<Core>,
+    pub(crate) threads: Threads,
+    pub(crate) start: Start,
+}
+
+/// What has to end before the process does, in this order; then the directory is released.
+pub(crate) struct Threads {
+    runtime: Runtime,
+    flusher: Flusher,
+    pub(crate) database: Arc<Database>,
+    pub(crate) directory: Directory,
+}
+
+/// Opens the directory, joins a cluster if there is one to join, and starts Raft.
+pub(crate) async fn open(config: Config) -> Result<Running, OpenError> {
+    let runtime = OwnRuntime::new()?;
+    let opened = open_on(runtime.get(), config).await;
+    let runtime = runtime.take();
+    match opened {
+        Ok((core, database, flusher, directory, start)) => {
+            let threads = Threads { runtime, flusher, database, directory };
+            Ok(Running { core, threads, start })
+        }
+        Err(error) => {
+            // What still runs there may hold the directory.
+            let ended = tokio::task::spawn_blocking(|| runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
+            drop(ended.await);
+            Err(error)
+        }
+    }
+}
+
+/// The runtime of the store, while it is not yet known whether it will be needed. A runtime must not be
+/// dropped where a task runs, and whoever opens a replica may give up at any point.
+struct OwnRuntime(Option<Runtime>);
+
+impl OwnRuntime {
+    fn new() -> Result<Self, OpenError> {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RAFT_THREADS)
+            .thread_name("chancery-raft")
+            .enable_all()
+            .build()
+            .map(|runtime| Self(Some(runtime)))
+            .map_err(|error| OpenError::Failed(error.to_string()))
+    }
+
+    fn get(&self) -> &Runtime {
+        self.0.as_ref().expect("it is taken only once, by value")
+    }
+
+    fn take(mut self) -> Runtime {
+        self.0.take().expect("it is taken only once, by value")
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn blocking_open<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
+) -> Result<T, OpenError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| OpenError::Failed(error.to_string()))?
+}
+
+async fn open_on(
+    runtime: &Runtime,
+    config: Config,
+) -> Result<(Arc<Core>, Arc<Database>, Flusher, Directory, Start), OpenError> {
+    let blocking = config.clone();
+    let opened = blocking_open(move || Parts::open(&blocking)).await?;
+    let message_bytes_max = config.transaction_bytes_max + MESSAGE_BYTES_MORE;
+    let service = Service::new(config.replica_id);
+    let mut address = config.advertise.clone();
+    if let Some(listen) = config.listen {
+        let bound = runtime.spawn(TcpListener::bind(listen)).await;
+        let failed = |source| OpenError::Listen { address: listen, source };
+        let listener = bound.map_err(|error| failed(error.into()))?.map_err(failed)?;
+        if address.is_empty() {
+            address = listener.local_addr().map_err(failed)?.to_string();
+        }
+        runtime.spawn(service.clone().serve(listener, message_bytes_max));
+    }
+    let peers = Peers::new(message_bytes_max);
+    let parts = match opened {
+        Opened::Replica(parts) => *parts,
+        Opened::Fresh(directory) => {
+            let (config, address, peers) = (config.clone(), address.clone(), peers.clone());
+            let beginning = runtime.spawn(async move {
+                let joiner = Joiner { config: &config, address: &address, peers: &peers };
+                (joiner.begin().await, config.replica_id)
+            });
+            let abort = AbortOnDrop(beginning.abort_handle());
+            let (beginning, id) =
+                beginning.await.map_err(|error| OpenError::Failed(error.to_string()))?;
+            drop(abort);
+            let beginning = beginning?;
+            blocking_open(move || Parts::begin(directory, beginning, id)).await?
+        }
+    };
+    start(runtime, config, parts, address, peers, &service).await
+}
+
+async fn start(
+    runtime: &Runtime,
+    config: Config,
+    parts: Parts,
+    address: String,
+    peers: Peers,
+    service: &Service,
+) -> Result<(Arc<Core>, Arc<Database>, Flusher, Directory, Start), OpenError> {
+    let Parts { directory, identity, high_water, database, recovered, start } = parts;
+    let failed = |error: &dyn std::fmt::Display| OpenError::Failed(error.to_string());
+    let Recovered { ends, size, image, generation } = recovered;
+    let (failure, metrics) = (Failure::default(), StoreMetrics::new());
+    let database = Arc::new(database);
+    let size = Arc::new(Mutex::new(size));
+    let (flusher, jobs) =
+        Flusher::spawn(Arc::clone(&database), high_water, failure.clone(), metrics.clone())
+            .map_err(|error| failed(&error))?;
+    let log = LogStore::new(
+        Arc::clone(&database),
+        jobs,
+        ends,
+        Arc::clone(&size),
+        failure.clone(),
+        metrics.clone(),
+    );
+    let machine =
+        Machine::new(Arc::clone(&database), image, generation, failure.clone(), metrics.clone());
+    let raft_config = raft_config(&config, identity)?;
+    let (id, published) = (config.replica_id, machine.published());
+    let network = Network { identity, peers: peers.clone() };
+    let raft = runtime
+        .spawn(async move { Raft::new(id, Arc::new(raft_config), network, log, machine).await })
+        .await
+        .map_err(|error| failed(&error))?;
+    let raft = match raft {
+        Ok(raft) => raft,
+        Err(error) => {
+            // Nobody else holds the log now, so the flusher ends.
+            drop(flusher.join());
+            return Err(failed(&error));
+        }
+    };
+    let core = Arc::new(Core {
+        in_flight: Semaphore::new(permits(config.in_flight_bytes_max) as usize),
+        space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
+        leads_since: Mutex::default(),
+        runtime: runtime.handle().clone(),
+        config,
+        identity,
+        address,
+        raft,
+        published,
+        peers,
+        size,
+        failure,
+        metrics,
+    });
+    let maintenance = Maintenance {
+        core: Arc::clone(&core),
+        database: Arc::clone(&database),
+        table_bytes_least: 0,
+    };
+    runtime.spawn(maintenance.run());
+    runtime.spawn(tend_cluster(Arc::downgrade(&core)));
+    service.join(Arc::clone(&core));
+    Ok((core, database, flusher, directory, start))
+}
+
+pub(crate) fn permits(len: usize) -> u32 {
+    u32::try_from(len.div_ceil(PERMIT_BYTES).max(1)).unwrap_or(u32::MAX)
+}
+
+fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, OpenError> {
+    let raft = openraft::Config {
+        cluster_name: hex(&identity.cluster_id),
+        heartbeat_interval: HEARTBEAT_INTERVAL,
+        election_timeout_min: ELECTION_TIMEOUT_MIN,
+        election_timeout_max: ELECTION_TIMEOUT_MAX,
+        install_snapshot_timeout: 30_000,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_log_entries),
+        max_in_snapshot_log_to_keep: config.log_entries_keep,
+        purge_batch_size: (config.snapshot_log_entries / 4).clamp(1, 1000),
+        enable_pre_vote: Some(true),
+        // The lease is an election timeout; without this a leader that reaches only a minority could
+        // keep a connected majority from electing another.
+        quorum_loss_probe_interval: Some(3 * ELECTION_TIMEOUT_MAX),
+        ..openraft::Config::default()
+    };
+    raft.validate().map_err(|error| OpenError::Failed(error.to_string()))
+}
+
+/// Looks after the membership until the replica is gone.
+async fn tend_cluster(core: Weak<Core>) {
+    let mut ticks = tokio::time::interval(TEND_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(core) = core.upgrade() else { return };
+        core.tend_members().await;
+    }
+}
+
+// === impl Threads ===
+
+impl Threads {
+    /// Waits for all threads that hold the database, then closes it, then releases the directory.
+    pub(crate) async fn end(self) -> Result<(), ShutdownError> {
+        let ended = tokio::task::spawn_blocking(move || self.end_blocking()).await;
+        ended.map_err(|error| ShutdownError(error.to_string()))?
+    }
+
+    pub(crate) fn end_blocking(self) -> Result<(), ShutdownError> {
+        let Self { runtime, flusher, database, directory } = self;
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+        let joined = flusher.join().map_err(ShutdownError);
+        drop(database);
+        drop(directory);
+        joined
+    }
+}

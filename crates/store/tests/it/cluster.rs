@@ -1,0 +1,264 @@
+//! Several replicas: joining, writing anywhere, losing the leader, coming back without data.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use chancery_model::Outcome;
+use chancery_store::{CaughtUp, Config, MemberChange, Replica, RequestId, Role};
+use tempfile::TempDir;
+
+use crate::support::{commit, config, memory_dir, put, render};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn member_config(dir: &Path, id: u64, join: &[&str]) -> Config {
+    Config {
+        replica_id: id,
+        listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        join: join.iter().map(|address| (*address).to_owned()).collect(),
+        ..config(&dir.join(id.to_string()))
+    }
+}
+
+async fn open_member(dir: &Path, id: u64, join: &[&str]) -> Replica {
+    let replica = Replica::open(member_config(dir, id, join)).await.unwrap();
+    assert_eq!(replica.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    replica
+}
+
+/// Waits until something holds.
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn voters(replica: &Replica) -> Vec<u64> {
+    replica.status().voters
+}
+
+/// Three replicas, all voters.
+async fn three() -> (TempDir, Vec<Replica>) {
+    let dir = memory_dir();
+    let first = open_member(dir.path(), 1, &[]).await;
+    let address = first.raft_address().to_owned();
+    let second = open_member(dir.path(), 2, &[&address]).await;
+    let third = open_member(dir.path(), 3, &[&address]).await;
+    eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
+    (dir, vec![first, second, third])
+}
+
+async fn equal(replicas: &[&Replica]) {
+    let newest = replicas.iter().map(|r| r.state().revision).max().unwrap();
+    eventually("equal states", async || {
+        replicas.iter().all(|replica| replica.state().revision >= newest)
+    })
+    .await;
+    let first = render(&replicas[0].state());
+    for replica in replicas {
+        assert_eq!(render(&replica.state()), first);
+    }
+}
+
+/// Replicas join by address, become voters, and take writes wherever they come in.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_join_and_take_writes_anywhere() {
+    let (_dir, replicas) = three().await;
+    for (n, replica) in replicas.iter().enumerate() {
+        let summary = commit(replica, put(&format!("r{n}"), b"1")).await;
+        assert_eq!(replica.state().revision, summary.revision, "a writer sees its own write");
+    }
+    equal(&replicas.iter().collect::<Vec<_>>()).await;
+    let members = replicas[1].members().await;
+    let roles: Vec<Role> = members.iter().map(|member| member.role).collect();
+    assert_eq!(roles, [Role::Leader, Role::Voter, Role::Voter]);
+    assert!(members.iter().all(|member| member.report.is_some()));
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A write is acknowledged again when the leader is gone, and what was acknowledged is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_others_go_on_without_the_leader() {
+    let (dir, mut replicas) = three().await;
+    commit(&replicas[1], put("before", b"1")).await;
+    let leader = replicas[1].leader().unwrap();
+    let at = usize::try_from(leader - 1).unwrap();
+    let gone = replicas.remove(at);
+    gone.shutdown().await.unwrap();
+    drop(gone);
+    commit(&replicas[0], put("after", b"2")).await;
+    equal(&replicas.iter().collect::<Vec<_>>()).await;
+    let back = open_member(dir.path(), leader, &[]).await;
+    equal(&[&back, &replicas[0], &replicas[1]]).await;
+    for replica in replicas.iter().chain([&back]) {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A write that is sent twice takes effect once, whichever replica gets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_takes_effect_once_wherever_it_is_sent() {
+    let (_dir, replicas) = three().await;
+    let id = RequestId::random().unwrap();
+    let first = replicas[1].transact_as(id, put("a", b"1")).await.unwrap();
+    let second = replicas[2].transact_as(id, put("a", b"2")).await.unwrap();
+    let Outcome::Committed(summary) = &first else { panic!("{first:?}") };
+    assert_eq!(first, second);
+    assert_eq!(replicas[2].state().revision, summary.revision);
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A replica whose data is gone is removed, let in anew, and gets everything again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_replica_comes_back() {
+    let (dir, mut replicas) = three().await;
+    for n in 0..20 {
+        commit(&replicas[0], put(&format!("r{n}"), b"1")).await;
+    }
+    let address = replicas[0].raft_address().to_owned();
+    let third = replicas.remove(2);
+    third.shutdown().await.unwrap();
+    drop(third);
+    std::fs::remove_dir_all(dir.path().join("3")).unwrap();
+    commit(&replicas[0], put("meanwhile", b"1")).await;
+    let third = open_member(dir.path(), 3, &[&address]).await;
+    equal(&[&third, &replicas[0]]).await;
+    eventually("three voters", async || voters(&replicas[0]).await == [1, 2, 3]).await;
+    // Its vote and its log count again: without the second, writes go on.
+    replicas.remove(1).shutdown().await.unwrap();
+    commit(&third, put("again", b"1")).await;
+    for replica in [&third, &replicas[0]] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A new replica of which the log does not know the beginning any more gets a snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_replica_gets_a_snapshot() {
+    let dir = memory_dir();
+    let few = |mut config: Config| {
+        (config.snapshot_log_entries, config.log_entries_keep) = (50, 10);
+        config
+    };
+    let first = Replica::open(few(member_config(dir.path(), 1, &[]))).await.unwrap();
+    for n in 0..300 {
+        commit(&first, put(&format!("r{n}"), &[7; 3000])).await;
+    }
+    eventually("the log is purged", async || first.status().purged.is_some()).await;
+    let address = first.raft_address().to_owned();
+    let second = Replica::open(few(member_config(dir.path(), 2, &[&address]))).await.unwrap();
+    assert_eq!(second.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    equal(&[&first, &second]).await;
+    let before = render(&second.state());
+    eventually("two voters", async || voters(&second).await == [1, 2]).await;
+    for replica in [&second, &first] {
+        replica.shutdown().await.unwrap();
+    }
+    drop(second);
+    // What it was sent is on its disk.
+    let second = Replica::open(few(member_config(dir.path(), 2, &[]))).await.unwrap();
+    assert_eq!(render(&second.state()), before);
+    assert_eq!(second.catch_up(Duration::from_millis(200)).await.unwrap(), CaughtUp::Alone);
+    second.shutdown().await.unwrap();
+}
+
+/// Leadership moves when asked to; members are added, promoted and removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_membership_changes_when_asked_to() {
+    let (_dir, replicas) = three().await;
+    let change = |change| replicas[1].change_members(change);
+    change(MemberChange::TransferLeader(Some(3))).await.unwrap();
+    eventually("a new leader", async || replicas[0].leader() == Some(3)).await;
+    let error = change(MemberChange::Remove(9)).await.unwrap_err();
+    assert_eq!(error.to_string(), "replica 9 is no member");
+    let error = change(MemberChange::Promote(9)).await.unwrap_err();
+    assert!(error.to_string().contains("add it first"), "{error}");
+    let add = |replica_id, address: &str, learner| MemberChange::Add {
+        replica_id,
+        address: address.to_owned(),
+        learner,
+    };
+    let error = change(add(4, "nonsense", false)).await.unwrap_err();
+    assert!(error.to_string().contains("HOST:PORT"), "{error}");
+    let taken = replicas[0].raft_address().to_owned();
+    let error = change(add(4, &taken, false)).await.unwrap_err();
+    assert!(error.to_string().contains("replica 1 is at"), "{error}");
+    let text = change(add(4, "127.0.0.1:1", true)).await.unwrap();
+    assert!(text.contains("as a learner"), "{text}");
+    eventually("a learner", async || replicas[1].status().learners == [4]).await;
+    change(MemberChange::Remove(4)).await.unwrap();
+    // The leader itself: another one takes over first.
+    change(MemberChange::Remove(3)).await.unwrap();
+    eventually("two voters", async || voters(&replicas[0]).await == [1, 2]).await;
+    commit(&replicas[0], put("a", b"1")).await;
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A list of all replicas is enough: the first forms the cluster when all have said that they are in
+/// none, and not before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_peers_forms_one_cluster() {
+    let dir = memory_dir();
+    let ports: Vec<u16> = (0..3)
+        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect::<Vec<_>>()
+        .iter()
+        .map(|listener| listener.local_addr().unwrap().port())
+        .collect();
+    let peers: std::collections::BTreeMap<u64, String> =
+        (1..).zip(&ports).map(|(id, port)| (id, format!("127.0.0.1:{port}"))).collect();
+    let with_peers = |id: u64| {
+        let port = ports[usize::try_from(id - 1).unwrap()];
+        Config {
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], port))),
+            peers: peers.clone(),
+            ..member_config(dir.path(), id, &[])
+        }
+    };
+    let mut first = tokio::spawn(Replica::open(with_peers(1)));
+    let second = tokio::spawn(Replica::open(with_peers(2)));
+    let early = tokio::time::timeout(Duration::from_millis(1500), &mut first).await;
+    assert!(early.is_err(), "replica 3 has not been heard: there could be a cluster already");
+    let third = Replica::open(with_peers(3)).await.unwrap();
+    let (first, second) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
+    for replica in [&second, &third] {
+        assert_eq!(replica.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+        assert_eq!(replica.status().cluster_id, first.status().cluster_id);
+    }
+    eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
+    for replica in [&first, &second, &third] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// Reads after a barrier see what any replica has acknowledged; without a majority there is no barrier,
+/// and what was applied can still be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_barrier_makes_reads_linearizable() {
+    let (_dir, mut replicas) = three().await;
+    for n in 0..30 {
+        let summary = commit(&replicas[n % 3], put("a", &[u8::try_from(n).unwrap()])).await;
+        let reader = &replicas[(n + 1) % 3];
+        reader.read_barrier(DEADLINE).await.unwrap();
+        assert!(reader.state().revision >= summary.revision);
+    }
+    let left = replicas.remove(0);
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+    let error = left.read_barrier(Duration::from_secs(10)).await.unwrap_err();
+    assert!(error.to_string().contains("no leader"), "{error}");
+    assert_eq!(left.state().len(), 1);
+    left.shutdown().await.unwrap();
+}
