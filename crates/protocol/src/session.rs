@@ -1,8 +1,8 @@
 //! A session: all types of one stream, and the order between them.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 
-use chancery_model::{ResourceName, Revision, TypeUrl, TypeVersion};
+use chancery_model::{Resource, ResourceName, Revision, TypeUrl, TypeVersion};
 use chancery_view::{Differ, Resources, View};
 
 use crate::{
@@ -298,7 +298,10 @@ impl Session {
                 return Turn::Settled;
             }
         }
-        let resources = train.resources.take_front(target, size_of(protocol));
+        let resources = match subscription.properties.absent_as_alias {
+            true => take_distinct(&mut train.resources, target, size_of(protocol)),
+            false => train.resources.take_front(target, size_of(protocol)),
+        };
         subscription.on_departed(&resources);
         self.last_nonce += 1;
         let mut response = Response {
@@ -386,6 +389,28 @@ impl Session {
         });
         open.map(Subscription::status)
     }
+}
+
+/// Takes resources for one response of a type that is asked for by aliases. Of two that have a name in
+/// common the second goes with the next response (DELTA-47).
+fn take_distinct(
+    resources: &mut Resources,
+    bytes: usize,
+    size: impl Fn(&Resource) -> usize,
+) -> Resources {
+    let seen = RefCell::new(BTreeSet::new());
+    resources.take_front(bytes, |resource| {
+        let mut names = std::iter::once(resource.name()).chain(resource.aliases());
+        let mut seen = seen.borrow_mut();
+        match names.any(|name| seen.contains(name)) {
+            // More than fits beside another.
+            true => bytes.max(1),
+            false => {
+                seen.extend(std::iter::once(resource.name()).chain(resource.aliases()).cloned());
+                size(resource)
+            }
+        }
+    })
 }
 
 /// Cuts text to at most `max` bytes, between characters.

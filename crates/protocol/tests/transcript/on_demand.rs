@@ -202,3 +202,19 @@ fn a_virtual_host_that_comes_back_in_time_is_not_removed() {
         ",
     );
 }
+
+/// DELTA-47, DELTA-64: of two virtual hosts that claim one domain each comes in a response of its own.
+#[test]
+fn an_alias_is_only_once_in_a_response() {
+    check(
+        Delta,
+        "VHDS",
+        "
+        commit VHDS/r/v1=1|r/a VHDS/r/v3=1|r/b
+        commit VHDS/r/v2=1|r/a
+        -> VHDS
+        <- VHDS r/v1=1
+        <- VHDS r/v2=1 r/v3=1
+        ",
+    );
+}
