@@ -7,6 +7,7 @@ use chancery_protocol::{Session, SyncState};
 use tokio::time::Instant;
 
 use crate::{
+    changes::Changes,
     line::Line,
     queue::Lane,
     status::{NackRecord, StreamStatus, Unsettled, UnsettledState},
@@ -42,6 +43,8 @@ pub(crate) struct Entry {
     pub(crate) touched: u64,
     /// What has happened to it since it was last sent something, or had nothing to be sent.
     pub(crate) since_sent: SinceSent,
+    /// Since when it has been owed changes.
+    pub(crate) changes: Changes,
     /// Since when something waits for its transport.
     pub(crate) blocked: Option<Instant>,
     /// The second since which its client has owed an answer, as counted in [`crate::silence`].

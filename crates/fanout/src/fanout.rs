@@ -12,7 +12,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
-    commits::Arrivals,
+    arrivals::Arrivals,
     event::{Event, Sent},
     line::{Line, Mailbox},
     metrics::{self, limit_hit},

@@ -33,15 +33,17 @@
 //! | timers, two heaps per shard | a few per stream, and 1024 | what is left of streams that are gone is dropped | |
 //! | unanswered responses, in each session | 256 per type, the contents of 32 | the oldest is forgotten: an answer to it is a stale one | `chancery_xds_oldest_unanswered_seconds` |
 //! | rejections that are kept, per stream | the last of each type, its text cut | the new one takes its place | `chancery_xds_rejecting_streams` |
-//! | arrivals of revisions | 1024 per replica and per shard | the oldest is forgotten: its convergence is not measured | |
+//! | arrivals of revisions, per replica | 1024 | the oldest is forgotten: what is so late counts as a little less late | |
+//! | times of changes, in each session | two per known type | the first one stays | `chancery_xds_convergence_seconds` |
 //! | differences that are kept ([`chancery_view::Differ`]) | 64 | the one not used for longest is found anew when it is asked for | |
 //!
 //! What is in one step and not cut: one request with its names, one full state of SotW, one difference of
 //! two states. Each is as large as its client or author makes it, within `request_bytes_max`, the view,
 //! and `transaction_bytes_max`, and ends its turn.
 
+mod arrivals;
 mod budget;
-mod commits;
+mod changes;
 mod config;
 mod entry;
 mod event;

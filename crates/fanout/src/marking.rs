@@ -22,6 +22,7 @@ use crate::{
     budget::Budget,
     entry::Entry,
     index::{Index, Key},
+    metrics::type_place,
 };
 
 /// Sessions that are told for the price of one that is polled.
@@ -35,14 +36,14 @@ pub(crate) struct Marking {
     cursor: Cursor,
     /// The state up to which all have been told.
     pub(crate) from: Revision,
-    /// When the newer state came to the replica.
+    /// When the first of what has changed came to the replica.
     pub(crate) arrived: Instant,
 }
 
 #[derive(Debug)]
 enum What {
     /// These, by scope.
-    Changes(Vec<Arc<LayerDelta>>),
+    Changes(Vec<Change>),
     /// Not known: the state is of another history.
     Anything,
 }
@@ -60,13 +61,31 @@ struct Cursor {
     below: usize,
 }
 
-/// What a session is told in one call: the type and the name, `None` for a wildcard; of anything.
-pub(crate) type Told<'a> = Option<(&'a TypeUrl, Option<&'a ResourceName>)>;
+/// What a session is told in one call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told<'a> {
+    pub(crate) type_url: &'a TypeUrl,
+    /// The type's place in the metrics.
+    pub(crate) type_place: usize,
+    /// `None` for a wildcard.
+    pub(crate) name: Option<&'a ResourceName>,
+}
+
+#[derive(Debug)]
+struct Change {
+    delta: Arc<LayerDelta>,
+    type_place: usize,
+}
 
 impl Marking {
     /// For a step whose changes are known.
-    pub(crate) fn of(mut changes: Vec<Arc<LayerDelta>>, from: Revision, arrived: Instant) -> Self {
-        changes.sort_by(|a, b| a.scope().cmp(b.scope()));
+    pub(crate) fn of(mut deltas: Vec<Arc<LayerDelta>>, from: Revision, arrived: Instant) -> Self {
+        deltas.sort_by(|a, b| a.scope().cmp(b.scope()));
+        let change = |delta: Arc<LayerDelta>| {
+            let type_place = type_place(delta.type_url());
+            Change { delta, type_place }
+        };
+        let changes = deltas.into_iter().map(change).collect();
         Self { what: What::Changes(changes), cursor: Cursor::start(), from, arrived }
     }
 
@@ -82,7 +101,7 @@ impl Marking {
         &mut self,
         index: &Index,
         budget: &mut Budget,
-        mut tell: impl FnMut(Key, Told<'_>),
+        mut tell: impl FnMut(Key, Option<Told<'_>>),
     ) -> bool {
         let Self { what, cursor, .. } = self;
         let What::Changes(changes) = what else {
@@ -93,15 +112,15 @@ impl Marking {
             }
             return cursor.below == 0;
         };
-        while let Some(change) = changes.get(cursor.change) {
+        while let Some(Change { delta, type_place }) = changes.get(cursor.change) {
             if budget.is_spent() {
                 return false;
             }
-            let (scope, type_url) = (change.scope(), change.type_url());
+            let (scope, type_url) = (delta.scope(), delta.type_url());
             let (name, keys) = match cursor.step.checked_sub(1) {
                 None => (None, index.wildcards(scope, type_url)),
-                Some(step) if step < change.n_steps() && index.has_names(scope, type_url) => {
-                    let Some(name) = change.names_at(step).nth(cursor.name) else {
+                Some(step) if step < delta.n_steps() && index.has_names(scope, type_url) => {
+                    let Some(name) = delta.names_at(step).nth(cursor.name) else {
                         cursor.next_step();
                         continue;
                     };
@@ -112,12 +131,13 @@ impl Marking {
                     continue;
                 }
             };
+            let told = Told { type_url, type_place: *type_place, name };
             budget.spend(1);
             cursor.below = cursor.below.min(keys.len());
             while cursor.below > 0 && !budget.is_spent() {
                 cursor.below -= 1;
                 budget.spend(1);
-                tell(keys[cursor.below], Some((type_url, name)));
+                tell(keys[cursor.below], Some(told));
             }
             if cursor.below == 0 {
                 cursor.next_name();
@@ -130,11 +150,15 @@ impl Marking {
     /// or O(types) if it names less than that.
     pub(crate) fn tell_all(&self, entry: &mut Entry) {
         let What::Changes(changes) = &self.what else { return entry.session.on_new_view() };
-        let Entry { session, assigned, .. } = entry;
+        let Entry { session, assigned, changes: owed, .. } = entry;
         for scope in assigned.iter().flat_map(|(_, scopes)| scopes.iter()) {
-            let first = changes.partition_point(|change| change.scope() < scope);
-            let of_scope = changes[first..].iter().take_while(|change| change.scope() == scope);
-            of_scope.for_each(|change| session.on_changes(change));
+            let first = changes.partition_point(|change| change.delta.scope() < scope);
+            let of_scope = changes[first..].iter().take_while(|c| c.delta.scope() == scope);
+            for Change { delta, type_place } in of_scope {
+                if session.on_changes(delta) {
+                    owed.owe(*type_place, self.arrived);
+                }
+            }
         }
     }
 }

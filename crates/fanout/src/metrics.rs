@@ -138,15 +138,15 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         CONVERGENCE,
         MetricKind::Histogram,
-        "Time from a revision's arrival at the replica (applied there) to its acknowledgment by a \
-         stream that was open at the time. Responses that fold several revisions count once, for \
-         the newest.",
+        "Time from a change's arrival at the replica (applied there) to its acknowledgment by a stream \
+         that it concerns. Of changes that one response tells, the first counts; what a client is \
+         sent because it asks, or because it moves to other scopes, does not.",
     ),
     Metric::new(
         COMMIT_SECONDS,
         MetricKind::Histogram,
-        "Time from a state's arrival at the replica until a shard has told all streams that care: \
-         once per shard and state.",
+        "Time from a change's arrival at the replica until a shard has told all streams that care: \
+         once per shard and step; of changes that come in one step, the first counts.",
     ),
     Metric::new(
         INBOX_WAIT,

@@ -11,9 +11,10 @@ use tracing::{debug, warn};
 
 use crate::{
     budget::cost_of,
+    changes::Changes,
     entry::{Entry, ScopeList, SinceSent},
     line::{Line, Then},
-    metrics::{Suppressed, limit_hit},
+    metrics::{Suppressed, limit_hit, type_place},
     queue::Lane,
     shard::{Now, Shard, key, place},
     status::{End, EndCode, NackRecord},
@@ -113,7 +114,10 @@ impl Shard {
             Some(response) => {
                 cost = cost_of(response.n_resources() + response.removed().len());
                 entry.since_sent = SinceSent::Nothing;
-                let message = self.metrics.on_push(response, &self.config.control_plane);
+                let type_place = type_place(response.type_url());
+                entry.changes.on_sent(type_place);
+                let message =
+                    self.metrics.on_push(type_place, response, &self.config.control_plane);
                 // Nothing to wake up for is nothing that could be sent, either.
                 let more = entry.half_closed || entry.session.wake_at(now.ms).is_some();
                 let then = if more { Then::CallBack } else { Then::Rest };
@@ -125,6 +129,7 @@ impl Shard {
                 return cost_of(self.forget(key(at)));
             }
             None if !entry.session.has_work() => {
+                entry.changes.owe_nothing();
                 match std::mem::replace(&mut entry.since_sent, SinceSent::Nothing) {
                     SinceSent::Nothing => {}
                     SinceSent::Told => self.metrics.on_suppressed(Suppressed::Unchanged),
@@ -259,6 +264,7 @@ impl Shard {
             told: self.step,
             touched: self.step,
             since_sent: SinceSent::Nothing,
+            changes: Changes::default(),
             blocked: None,
             silent: None,
             rejecting: false,
@@ -313,20 +319,23 @@ impl Shard {
                 self.metrics.first_sync_seconds.record(passed.as_secs_f64());
             }
         }
+        let type_place = type_place(type_url);
+        // Of a response in parts the last one counts.
+        let arrived = match entry.session.is_under_way(type_url) {
+            true => None,
+            false => entry.changes.on_answer(type_place),
+        };
         match verdict {
-            Verdict::Ack { revision, waited_ms } => {
-                self.metrics.of(type_url).acks.increment(1);
+            Verdict::Ack { waited_ms, .. } => {
+                self.metrics.of(type_place).acks.increment(1);
                 self.metrics.ack_seconds.record(Duration::from_millis(waited_ms).as_secs_f64());
-                // What was there when the stream opened did not come to it as a commit.
-                if let Some(arrival) = self.commits.arrival(revision)
-                    && arrival > entry.opened
-                {
-                    let passed = now.instant.saturating_duration_since(arrival);
+                if let Some(arrived) = arrived {
+                    let passed = now.instant.saturating_duration_since(arrived);
                     self.metrics.convergence_seconds.record(passed.as_secs_f64());
                 }
             }
             Verdict::Nack { version, code, message } => {
-                self.metrics.of(type_url).nacks.increment(1);
+                self.metrics.of(type_place).nacks.increment(1);
                 entry.since_sent = SinceSent::Rejected;
                 let (node, peer) = (&entry.node.id, entry.line.info.peer);
                 warn!(%node, %peer, %type_url, %version, code, message, "client rejected a response");

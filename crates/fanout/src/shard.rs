@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
+    arrivals::Arrivals,
     budget::{Budget, cost_of},
-    commits::{Arrivals, Commits},
     entry::{Entry, SinceSent},
     event::{Event, Sent},
     index::{Index, Key},
@@ -82,7 +82,6 @@ pub(crate) struct Shard {
     /// When sessions will be overdue; of each one entry at most, for that time only moves later.
     pub(crate) closing: Timers,
     pub(crate) silence: Silence,
-    pub(crate) commits: Commits,
     arrivals: Arc<Arrivals>,
     pub(crate) metrics: ShardMetrics,
     /// The place from which sessions are still to be given their scopes anew, after the assignments
@@ -128,7 +127,6 @@ impl Shard {
             timers: Timers::default(),
             closing: Timers::default(),
             silence: Silence::default(),
-            commits: Commits::default(),
             arrivals,
             metrics: ShardMetrics::new(n),
             reassign_from: None,
@@ -232,7 +230,8 @@ impl Shard {
             return;
         }
         let old = self.views.advance(Arc::clone(newest));
-        let arrived = self.commits.follow(&self.arrivals, newest.revision, now.instant);
+        // It may be here before it was noted.
+        let arrived = self.arrivals.first_after(old.revision).unwrap_or(now.instant);
         if old.assignments.changed != newest.assignments.changed {
             self.reassign_from = Some(0);
         }
@@ -253,7 +252,8 @@ impl Shard {
         let Some(mut marking) = self.marking.take() else { return };
         let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(MARKS_PER_STEP));
         let Self { index, sessions, queue, step, metrics, .. } = self;
-        let is_done = marking.advance(index, &mut budget, |key, told: Told<'_>| {
+        let arrived = marking.arrived;
+        let is_done = marking.advance(index, &mut budget, |key, told: Option<Told<'_>>| {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
             // It was told everything when it was polled.
             if entry.told == *step {
@@ -261,12 +261,15 @@ impl Shard {
             }
             if std::mem::replace(&mut entry.touched, *step) != *step {
                 entry.since_sent = SinceSent::Told;
-                if told.is_some_and(|(type_url, _)| entry.session.has_work_of(type_url)) {
+                if told.is_some_and(|told| entry.session.has_work_of(told.type_url)) {
                     metrics.on_suppressed(Suppressed::Folded);
                 }
             }
             match told {
-                Some((type_url, name)) => entry.session.on_change(type_url, name),
+                Some(Told { type_url, type_place, name }) => {
+                    entry.session.on_change(type_url, name);
+                    entry.changes.owe(type_place, arrived);
+                }
                 None => entry.session.on_new_view(),
             }
             if entry.queued.is_none() {

@@ -125,7 +125,7 @@ impl ShardMetrics {
     }
 
     pub(crate) fn on_request(&self, type_url: &TypeUrl, kind: RequestKind) {
-        self.of(type_url).requests.increment(1);
+        self.of(type_place(type_url)).requests.increment(1);
         let place = match kind {
             RequestKind::Ack => 0,
             RequestKind::Nack => 1,
@@ -137,8 +137,13 @@ impl ShardMetrics {
     }
 
     /// Counts a response and makes it a message.
-    pub(crate) fn on_push(&self, response: Response, control_plane: &str) -> Message {
-        let of_type = self.of(response.type_url());
+    pub(crate) fn on_push(
+        &self,
+        type_place: usize,
+        response: Response,
+        control_plane: &str,
+    ) -> Message {
+        let of_type = self.of(type_place);
         let of_protocol = &self.response_bytes[place_of(response.protocol())];
         of_type.pushes.increment(1);
         let n_resources = response.n_resources() + response.removed().len();
@@ -153,8 +158,9 @@ impl ShardMetrics {
         self.suppressed[reason as usize].increment(1);
     }
 
-    pub(crate) fn of(&self, type_url: &TypeUrl) -> &TypeMetrics {
-        &self.types[type_place(type_url)]
+    /// Of the type at a place that [`type_place`] gives.
+    pub(crate) fn of(&self, type_place: usize) -> &TypeMetrics {
+        &self.types[type_place]
     }
 
     pub(crate) fn queue_wait_seconds(&self, lane: Lane) -> &Histogram {

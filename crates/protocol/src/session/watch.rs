@@ -33,19 +33,23 @@ impl Session {
 
     /// All that has changed of one collection, whether or not the session is interested in it. O(what
     /// has changed · log names), and no more than O(1) if it names less than has changed: then all
-    /// its names are looked at later.
-    pub fn on_changes(&mut self, delta: &LayerDelta) {
+    /// its names are looked at later. Says whether the session may be interested.
+    pub fn on_changes(&mut self, delta: &LayerDelta) -> bool {
         let mut subscriptions = self.subscriptions.iter_mut();
-        let Some(s) = subscriptions.find(|s| s.type_url == *delta.type_url()) else { return };
+        let Some(s) = subscriptions.find(|s| s.type_url == *delta.type_url()) else { return false };
         if s.wildcard || s.names.len() < delta.n_steps() {
-            s.dirty |= s.wildcard || !s.names.is_empty();
-            return;
+            let asks = s.wildcard || !s.names.is_empty();
+            s.dirty |= asks;
+            return asks;
         }
+        let mut found = false;
         for name in delta.names() {
             if let Some((name, _)) = s.names.get_key_value(name) {
                 s.stale.insert(name.clone());
+                found = true;
             }
         }
+        found
     }
 
     /// The node sees other scopes now: anything may have changed.
@@ -63,6 +67,13 @@ impl Session {
     #[must_use]
     pub fn has_work_of(&self, type_url: &TypeUrl) -> bool {
         self.subscriptions.iter().any(|s| s.type_url == *type_url && s.has_work())
+    }
+
+    /// Whether a response of the type is unanswered, or a part of one is still to be sent.
+    #[must_use]
+    pub fn is_under_way(&self, type_url: &TypeUrl) -> bool {
+        let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
+        of_type.is_some_and(|s| s.train.is_some() || !s.outstanding.is_empty())
     }
 
     /// Whether a rejection stands.

@@ -192,6 +192,48 @@ async fn play(server: &Server) {
     }
 }
 
+/// What the alert rules of the documentation select: name, and labels as they are written.
+fn selected(document: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
+    let rules = document.split("```yaml").nth(1).unwrap().split("```").next().unwrap();
+    let rest = rules.match_indices("chancery_").map(|(at, _)| &rules[at..]);
+    rest.map(|rest| {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let name = &rest[..rest.find(|c| !is_name(c)).unwrap()];
+        let labels = rest[name.len()..].strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let labels = labels.map_or("", |(labels, _)| labels).split(',').filter(|l| !l.is_empty());
+        let labels = labels.map(|label| {
+            let (key, value) = label.split_once('=').unwrap();
+            (key, value.trim_start_matches('~').trim_matches('"'))
+        });
+        (name, labels.collect())
+    })
+    .collect()
+}
+
+/// Issue 3: an alert rule of the documentation that selects nothing would never wake anybody.
+#[test]
+fn every_alert_rule_selects_something() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let scrape = Scrape::of(&server);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let selected = selected(&document);
+    assert!(selected.len() > 20, "{selected:?}");
+    for (name, labels) in selected {
+        let of_name = scrape.samples.keys().filter(|sample| sample.split('{').next() == Some(name));
+        let of_name: Vec<&String> = of_name.collect();
+        assert!(!of_name.is_empty(), "no sample of {name}");
+        for (key, values) in labels {
+            for value in values.split('|') {
+                let label = format!("{key}=\"{value}\"");
+                let found = of_name.iter().any(|sample| sample.contains(&label));
+                assert!(found, "no sample of {name} has {label}");
+            }
+        }
+    }
+}
+
 /// Issue 3: each metric of a table is there from the start, with its kind and its help, so that an alert
 /// sees 0 and not nothing; and what is there is in a table, whatever happens.
 #[test]

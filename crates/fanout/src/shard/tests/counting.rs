@@ -163,3 +163,47 @@ fn waits_are_measured_from_where_they_begin() {
     has(&text, "chancery_xds_transport_wait_seconds_sum 0.25");
     has(&text, "chancery_xds_transport_wait_seconds_count 1");
 }
+
+/// Issue 3: convergence is that of the change that took longest: it counts from the first of those that
+/// fold into a response to the answer to its last part.
+#[test]
+fn convergence_is_that_of_the_first_change_in_a_response() {
+    let text = recorded(|desk| {
+        desk.put("default", CLUSTER, &[("a", "1")]);
+        let mut client = desk.subscribe("n1", CLUSTER, &[]);
+        let first = desk.read(&mut client);
+        for _ in 0..2 {
+            desk.put("default", CLUSTER, &[("a", &desk.ms.to_string())]);
+            desk.settle();
+            desk.ms += 1_000;
+        }
+        desk.ack(&client, &first[0]);
+        let second = desk.read(&mut client);
+        desk.ms += 500;
+        desk.ack(&client, &second[0]);
+        desk.settle();
+        // A type that it asks for only now was there before.
+        let other = desk.subscribe("n2", ENDPOINT, &["x"]);
+        desk.settle();
+        drop(other);
+    });
+    has(&text, "chancery_xds_convergence_seconds_count 1");
+    has(&text, "chancery_xds_convergence_seconds_sum 2.5");
+    let text = recorded(|desk| {
+        let session = chancery_protocol::Config { response_bytes_target: 1, ..Default::default() };
+        *desk = Desk::with(crate::Config { session, ..Default::default() });
+        let mut client = desk.subscribe("n1", CLUSTER, &[]);
+        let first = desk.read(&mut client);
+        desk.ack(&client, &first[0]);
+        desk.settle();
+        desk.put("default", CLUSTER, &[("a", "1"), ("b", "1"), ("c", "1")]);
+        let parts = desk.read(&mut client);
+        assert_eq!(parts.len(), 3);
+        for part in &parts {
+            desk.ms += 1_000;
+            desk.ack(&client, part);
+        }
+    });
+    has(&text, "chancery_xds_convergence_seconds_count 1");
+    has(&text, "chancery_xds_convergence_seconds_sum 3");
+}
