@@ -135,8 +135,8 @@ fn trouble_with_a_resource_or_a_type_ends_no_stream() {
 fn a_request_that_breaks_a_rule_ends_its_stream() {
     let config = Config { names_max: 2, types_max: 1, ..Config::DEFAULTS };
     for (event, text) in [
-        ("-> EDS a,b,c", "this stream subscribes to 3 names, at most 2 are allowed"),
-        ("-> CDS", "this stream asks for more than 1 types"),
+        ("-> EDS a,b,c", "this stream subscribes to 3 names, at most 2 are allowed (names_max)"),
+        ("-> CDS", "this stream asks for more than 1 types (types_max)"),
     ] {
         check_with(
             Sotw,
