@@ -25,6 +25,7 @@ mod crash;
 mod fanout;
 mod host;
 mod hostile;
+mod idle;
 mod memory;
 mod metrics;
 mod process;
@@ -72,6 +73,8 @@ enum Command {
     Crash(crash::Args),
     /// Clients that never read and clients that never acknowledge: what the others notice of them.
     Hostile(hostile::Args),
+    /// Memory of the server per client that does nothing.
+    Idle(idle::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),
 }
@@ -110,6 +113,7 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Fanout(args) => args.pinning()?,
         Command::Memory(args) => args.pinning()?,
         Command::Hostile(args) => args.pinning()?,
+        Command::Idle(args) => args.pinning()?,
         Command::Crash(_) | Command::Writes(_) => Pinning::NONE,
     };
     let common = Common { binary, pinning };
@@ -133,6 +137,7 @@ impl Command {
             Self::Memory(args) => args.run(common, dir).await,
             Self::Crash(args) => args.run(common, dir).await,
             Self::Hostile(args) => args.run(common, dir).await,
+            Self::Idle(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
         }
     }

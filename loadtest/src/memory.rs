@@ -201,21 +201,8 @@ impl Args {
         }
     }
 
-    /// RSS when it has come to rest: the allocator gives back in its own time.
     async fn at_rest(&self, process: Process) -> Result<u64> {
-        let deadline = Instant::now() + Duration::from_secs(self.settle_seconds);
-        let mut readings: Vec<u64> = Vec::new();
-        loop {
-            tokio::time::sleep(READ_EVERY).await;
-            readings.push(process.memory()?.rss);
-            let last = readings.get(readings.len().saturating_sub(READINGS)..).unwrap_or_default();
-            let (min, max) = (last.iter().min(), last.iter().max());
-            let (Some(min), Some(max)) = (min, max) else { continue };
-            let agree = float(max - min) <= float(*max) * AGREE;
-            if (readings.len() >= READINGS && agree) || Instant::now() > deadline {
-                return Ok(*last.last().unwrap_or(max));
-            }
-        }
+        at_rest(process, Duration::from_secs(self.settle_seconds)).await
     }
 
     fn findings(&self, loaded: &[Loaded], opened: &[Opened; 2], slope: &Slope) -> Result<Findings> {
@@ -263,6 +250,23 @@ impl Args {
         gates.push(Gate::at_most("bytes of RSS per stream and resource", *bytes, self.slope_max));
         let data = serde_json::json!({"loaded": loaded, "streams": opened, "slope": slope});
         Ok(Findings { text, data, gates })
+    }
+}
+
+/// RSS when it has come to rest: the allocator gives back in its own time.
+pub(crate) async fn at_rest(process: Process, patience: Duration) -> Result<u64> {
+    let deadline = Instant::now() + patience;
+    let mut readings: Vec<u64> = Vec::new();
+    loop {
+        tokio::time::sleep(READ_EVERY).await;
+        readings.push(process.memory()?.rss);
+        let last = readings.get(readings.len().saturating_sub(READINGS)..).unwrap_or_default();
+        let (min, max) = (last.iter().min(), last.iter().max());
+        let (Some(min), Some(max)) = (min, max) else { continue };
+        let agree = float(max - min) <= float(*max) * AGREE;
+        if (readings.len() >= READINGS && agree) || Instant::now() > deadline {
+            return Ok(*last.last().unwrap_or(max));
+        }
     }
 }
 

@@ -172,7 +172,9 @@ impl Report {
         let Rss { loaded, healthy, all, after, end } = self.rss;
         writeln!(
             text,
-            "RSS in MiB: loaded {loaded:.1}, with healthy clients {healthy:.1}, with all {all:.1}, without the others again {after:.1}, without clients {end:.1}"
+            "RSS in MiB: loaded {loaded:.1}, with healthy clients {healthy:.1}, with all {all:.1}, without the others again {after:.1}, without clients {end:.1}; {:.0} KiB for each of the others",
+            (all - after) * 1024.0
+                / float(crate::stats::count((args.never_read + args.never_ack).max(1)))
         )?;
         let Faulty { seconds, unacknowledged, connects, ended } = self.faulty;
         let each = float(unacknowledged) / float(crate::stats::count(args.never_ack).max(1));

@@ -98,3 +98,20 @@ fn clients_that_do_not_read_or_acknowledge_keep_nothing_from_the_others() {
     assert_eq!(faulty["connects"], 8, "{report:#}");
     assert_eq!(faulty["ended"], 0, "{report:#}");
 }
+
+/// The long form is `loadtest idle`.
+#[test]
+fn what_idle_clients_cost_is_measured_by_kind() {
+    let (code, report) = loadtest(&[
+        "idle",
+        "--clients=200",
+        "--rounds=1",
+        "--settle-seconds=2",
+        "--kb-max=1e9",
+        "--no-pin",
+    ]);
+    assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
+    let kinds = report["findings"]["kinds"].as_array().unwrap();
+    let names: Vec<_> = kinds.iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    assert_eq!(names, ["connected", "subscribed", "subscribed_together"]);
+}

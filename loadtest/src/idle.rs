@@ -1,0 +1,194 @@
+//! What clients cost that are there and do nothing: RSS per connection, and per stream.
+//!
+//! Each kind is opened, left alone until RSS has come to rest, and closed, in turns. What a kind costs
+//! is what RSS rises by, divided by their number.
+
+use std::{
+    fmt::Write as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::{
+    Common,
+    author::Author,
+    host::{Pinning, mb},
+    memory::at_rest,
+    report::{Findings, Gate, say},
+    server::{Launch, Server},
+    stats::{Spread, count, float},
+    stream::{self, Windows},
+    swarm::{Expected, Swarm},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+const CONNECTIONS: &str = "chancery_xds_connections";
+/// Streams on one connection, where they share it.
+const TOGETHER: usize = 100;
+
+/// Memory of the server per client that does nothing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Clients, of each kind.
+    #[arg(long, default_value_t = 4000)]
+    clients: usize,
+    /// Clusters of about 1 KB that those with a subscription get.
+    #[arg(long, default_value_t = 10)]
+    resources: usize,
+    /// How often each kind is opened.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Longest wait for RSS to come to rest, in seconds. A connection without streams is closed by the
+    /// server after 30.
+    #[arg(long, default_value_t = 15)]
+    settle_seconds: u64,
+    /// KB of RSS that are allowed per subscribed client with its own connection.
+    #[arg(long, default_value_t = 64.0)]
+    kb_max: f64,
+    /// Let server and clients run on any CPU, rather than the server on one and the clients on another.
+    #[arg(long)]
+    no_pin: bool,
+}
+
+/// What a client does before it does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    /// It connects, and opens no stream.
+    Connected,
+    /// It opens a stream on a connection of its own, subscribes, and has acknowledged everything.
+    Subscribed,
+    /// The same, many on a connection.
+    SubscribedTogether,
+}
+
+/// What one kind costs.
+#[derive(Debug, Serialize)]
+struct Row {
+    kind: Kind,
+    kb_each: Spread,
+    with_mb: Spread,
+}
+
+/// Clients that are there. Dropping them closes their connections.
+enum Idle {
+    Connections { _tasks: JoinSet<()> },
+    Streams { _swarm: Swarm },
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Connected, Self::Subscribed, Self::SubscribedTogether];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Connected => "connection without a stream",
+            Self::Subscribed => "subscribed stream with its own connection",
+            Self::SubscribedTogether => "subscribed stream, 100 on a connection",
+        }
+    }
+}
+
+impl Args {
+    pub(crate) fn pinning(&self) -> Result<Pinning> {
+        if self.no_pin { Ok(Pinning::NONE) } else { Pinning::apart() }
+    }
+
+    pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
+        ensure!(self.rounds > 0 && self.clients > 0 && self.resources > 0, "nothing to do");
+        let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
+        let server = launch.start().await?;
+        Author::connect(server.admin).await?.load(0, self.resources).await?;
+        let mut found = Kind::ALL.map(|kind| (kind, Vec::new(), Vec::new()));
+        for round in 1..=self.rounds {
+            for (kind, each, with) in &mut found {
+                let before = self.rest(&server).await?;
+                let idle = self.open(&server, *kind).await?;
+                let rss = self.rest(&server).await?;
+                drop(idle);
+                gone(&server).await?;
+                each.push((float(rss) - float(before)) / float(count(self.clients)) / 1e3);
+                with.push(mb(rss));
+            }
+            say!("round {round} of {}", self.rounds);
+        }
+        server.kill().await?;
+        let rows = found
+            .into_iter()
+            .map(|(kind, each, with)| {
+                let kb_each = Spread::of(&each).context("no rounds")?;
+                Ok(Row { kind, kb_each, with_mb: Spread::of(&with).context("no rounds")? })
+            })
+            .collect::<Result<Vec<Row>>>()?;
+        self.findings(&rows)
+    }
+
+    async fn open(&self, server: &Server, kind: Kind) -> Result<Idle> {
+        let together = match kind {
+            Kind::Connected => {
+                let mut tasks = JoinSet::new();
+                for _ in 0..self.clients {
+                    let (sender, connection) = stream::connect(server.xds, Windows::ENVOY).await?;
+                    tasks.spawn(async move {
+                        let _sender = sender;
+                        // The server may close it: it is idle.
+                        drop(connection.await);
+                    });
+                }
+                return Ok(Idle::Connections { _tasks: tasks });
+            }
+            Kind::Subscribed => 1,
+            Kind::SubscribedTogether => TOGETHER,
+        };
+        let expected = Expected::clusters(self.resources);
+        let swarm = Swarm::connect(server.xds, self.clients, together, expected).await?;
+        swarm.synced(PATIENCE).await?;
+        Ok(Idle::Streams { _swarm: swarm })
+    }
+
+    async fn rest(&self, server: &Server) -> Result<u64> {
+        at_rest(server.process(), Duration::from_secs(self.settle_seconds)).await
+    }
+
+    fn findings(&self, rows: &[Row]) -> Result<Findings> {
+        let mut text = String::new();
+        writeln!(text, "{} clients of each kind, {} rounds", self.clients, self.rounds)?;
+        let mut gates = Vec::new();
+        for row in rows {
+            let Row { kind, kb_each, with_mb } = row;
+            writeln!(
+                text,
+                "  {:<42} {kb_each:.1} KB each; RSS with them {with_mb:.1} MB",
+                kind.text()
+            )?;
+            if *kind == Kind::Subscribed {
+                gates.push(Gate::at_most(
+                    "KB of RSS per subscribed stream with its own connection, median",
+                    kb_each.median,
+                    self.kb_max,
+                ));
+            }
+        }
+        Ok(Findings { text, data: serde_json::json!({ "kinds": rows }), gates })
+    }
+}
+
+/// Waits until the server has noticed that all have gone.
+async fn gone(server: &Server) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let connections = server.metrics().await?.sum(CONNECTIONS)?;
+        if connections < 0.5 {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{connections} connections are left of clients that have gone"
+        );
+        sleep(POLL).await;
+    }
+}
