@@ -1,7 +1,7 @@
 //! The accept loop. It outlives whatever `accept` may say, and ends when it is told to.
 
 use std::{
-    io,
+    io::{self, Write},
     net::SocketAddr,
     sync::{
         Arc,
@@ -112,14 +112,14 @@ impl Front {
         let max = self.shared.config.connections_max;
         if self.open.load(Ordering::Relaxed) >= max {
             limit_hit("connections");
-            return refuse(&stream, &format!("{max} connections are open (connections_max)"));
+            return refuse(stream, &format!("{max} connections are open (connections_max)"));
         }
         let Some(place) = self.peers.admit(peer.ip()) else {
             limit_hit("connections_per_peer");
             let max = self.shared.config.connections_per_peer_max;
             let text =
                 format!("{max} connections of your address are open (connections_per_peer_max)");
-            return refuse(&stream, &text);
+            return refuse(stream, &text);
         };
         // It costs latency, not correctness.
         drop(stream.set_nodelay(true));
@@ -139,10 +139,12 @@ impl Front {
 }
 
 /// Tells a client why it gets no connection, as far as that can be done without waiting for it.
-fn refuse(stream: &TcpStream, text: &str) {
+fn refuse(stream: TcpStream, text: &str) {
     debug!(text, "connection refused");
+    // Without the runtime, which does not know yet that a new socket takes bytes.
+    let Ok(mut stream) = stream.into_std() else { return };
     // A client that does not get it finds the connection closed.
-    drop(stream.try_write(&refusal(text)));
+    drop(stream.write_all(&refusal(text)));
 }
 
 /// Counts a connection while it is open.
