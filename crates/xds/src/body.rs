@@ -21,6 +21,12 @@ use crate::{connection::Place, grpc};
 /// Longest message that the four bytes of its prefix can announce.
 const MESSAGE_BYTES_MAX: usize = u32::MAX as usize;
 
+/// HTTP/2 takes a chunk whatever its length as soon as it may write a byte, and asks for the next one at
+/// once; that it takes when it may write again, after all that it has. So of a message whose last chunk
+/// is longer than this, the last byte is a chunk of its own: it is taken, and the next message asked
+/// for and built, when all before it can go out. A shorter one is about to be written anyway.
+const LAST_CHUNK_BYTES_MAX: usize = 16 << 10;
+
 /// What follows the response headers.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
@@ -34,7 +40,7 @@ pub(crate) enum ResponseBody {
 #[derive(Debug)]
 pub(crate) struct StreamBody {
     outlet: Outlet,
-    message: Option<Message>,
+    message: Option<Chunks>,
     state: State,
     /// Stops the reader: a response that has ended leaves nobody who would read.
     reader: AbortHandle,
@@ -42,10 +48,39 @@ pub(crate) struct StreamBody {
     _place: Place,
 }
 
+/// The chunks of a message that are left.
+#[derive(Debug)]
+struct Chunks {
+    message: Message,
+    /// Bytes of them.
+    left: usize,
+    /// The last byte of a long last chunk.
+    last: Option<Bytes>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
     Ended,
+}
+
+impl Chunks {
+    fn new(message: Message) -> Self {
+        Self { left: message.len(), message, last: None }
+    }
+}
+
+impl Iterator for Chunks {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let Some(mut chunk) = self.message.next() else { return self.last.take() };
+        self.left = self.left.saturating_sub(chunk.len());
+        if self.left == 0 && chunk.len() > LAST_CHUNK_BYTES_MAX {
+            self.last = Some(chunk.split_off(chunk.len() - 1));
+        }
+        Some(chunk)
+    }
 }
 
 impl StreamBody {
@@ -64,7 +99,7 @@ impl StreamBody {
             self.message = None;
             let end = match ready!(self.outlet.poll_next(cx)) {
                 Delivery::Message(message) if message.len() <= MESSAGE_BYTES_MAX => {
-                    self.message = Some(message);
+                    self.message = Some(Chunks::new(message));
                     continue;
                 }
                 Delivery::Message(message) => {

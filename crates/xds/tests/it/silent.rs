@@ -20,10 +20,13 @@ fn impatient() -> Config {
     }
 }
 
-/// SOTW-112, L12: clients that never read delay nobody, and what they are owed is not stored up.
+/// SOTW-112, L12: clients that never read delay nobody, and what they are owed is not stored up, nor is
+/// it built before it can be written: not even when they should have answered long ago.
 #[tokio::test]
 async fn clients_that_never_read_delay_nobody() {
-    let server = Server::start().await;
+    let mut fanout = fanout_config();
+    fanout.session.ack_timeout_ms = 100;
+    let server = Server::with(Config::default(), fanout).await;
     let large = "x".repeat(1 << 20);
     server.put(CDS, &[("a", &large)]);
     let mut silent = Vec::new();
