@@ -165,6 +165,7 @@ async fn ends_of_connections_are_counted_by_reason() {
     let config = Config {
         idle_timeout: Duration::from_millis(300),
         first_stream_timeout: Duration::from_secs(600),
+        close_timeout: Duration::from_millis(300),
         ..Config::default()
     };
     let server = Server::with(config, fanout_config()).await;
