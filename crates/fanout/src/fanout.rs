@@ -14,6 +14,7 @@ use crate::{
     Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
     arrivals::Arrivals,
     event::{Event, Sent},
+    fresh::{AlwaysFresh, Currency, Fresh},
     line::{Line, Mailbox},
     metrics::{self, limit_hit},
     report::Page,
@@ -24,6 +25,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Fanout {
     shared: Arc<Shared>,
+    currency: Currency,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,15 @@ impl Fanout {
         });
         let shards = shards.collect();
         let streams = Streams::default();
-        Self { shared: Arc::new(Shared { shards, streams, streams_max: config.streams_max }) }
+        let shared = Arc::new(Shared { shards, streams, streams_max: config.streams_max });
+        Self { shared, currency: Currency::new(Arc::new(AlwaysFresh), state) }
+    }
+
+    /// The same shards for a state that has copies elsewhere: streams that begin wait until `fresh` says
+    /// that this one is current.
+    #[must_use]
+    pub fn with_fresh(self, fresh: Arc<dyn Fresh>) -> Self {
+        Self { currency: self.currency.of(fresh), ..self }
     }
 
     /// Opens a stream on the shard that has the fewest. Its session begins with its first request.
@@ -99,7 +109,7 @@ impl Fanout {
             .expect("there is at least one shard");
         let line = Line::new(info, Arc::clone(&shard.mailbox));
         let outlet = Outlet::new(Arc::clone(&line), Arc::clone(streams));
-        Ok((Intake::new(line, shard.inbox.clone()), outlet))
+        Ok((Intake::new(line, shard.inbox.clone(), self.currency.clone()), outlet))
     }
 
     /// Number of open streams, those without a request included.

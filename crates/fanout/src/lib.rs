@@ -48,6 +48,7 @@ mod config;
 mod entry;
 mod event;
 mod fanout;
+mod fresh;
 mod index;
 mod line;
 mod marking;
@@ -63,6 +64,7 @@ mod views;
 
 pub use config::{Config, ConfigError};
 pub use fanout::{Fanout, OpenError};
+pub use fresh::Fresh;
 pub use line::{Delivery, Ender, Intake, Outlet, Stopped, StreamInfo};
 pub use metrics::{METRICS, Metric, MetricKind, limit_hit, type_label};
 pub use status::{End, EndCode, NackRecord, StreamStatus, Unsettled, UnsettledState};

@@ -27,6 +27,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 
 use crate::{
     event::{Event, Sent},
+    fresh::Currency,
     status::{End, EndCode},
 };
 
@@ -236,6 +237,7 @@ pub(crate) enum Then {
 pub struct Intake {
     line: Arc<Line>,
     inbox: mpsc::Sender<Sent>,
+    currency: Currency,
 }
 
 /// The shard has stopped: the replica shuts down.
@@ -244,25 +246,29 @@ pub struct Intake {
 pub struct Stopped;
 
 impl Intake {
-    pub(crate) fn new(line: Arc<Line>, inbox: mpsc::Sender<Sent>) -> Self {
-        Self { line, inbox }
+    pub(crate) fn new(line: Arc<Line>, inbox: mpsc::Sender<Sent>, currency: Currency) -> Self {
+        Self { line, inbox, currency }
     }
 
-    /// Hands over a request, in the order in which the client sent them. Waits while the shard's
-    /// inbox is full.
+    /// Hands over a request, in the order in which the client sent them. Waits, before the first one,
+    /// until the state is current, and while the shard's inbox is full.
     ///
     /// `node` is the client's identity, in the first request and in any where it has changed. `room` is
     /// what the request takes of a bound that the transport keeps; it is given back when the request
     /// has been handled.
     ///
     /// # Errors
-    /// [`Stopped`] if the shard is gone.
+    /// [`Stopped`] if the shard is gone, or the stream was ended because the replica is behind.
     pub async fn request(
-        &self,
+        &mut self,
         request: Request,
         node: Option<Arc<Node>>,
         room: Option<OwnedSemaphorePermit>,
     ) -> Result<(), Stopped> {
+        if let Err(behind) = self.currency.check(&request).await {
+            self.end(End::new(EndCode::Unavailable, behind.to_string()));
+            return Err(Stopped);
+        }
         self.send(Event::Request { line: Arc::clone(&self.line), request, node, room }).await
     }
 

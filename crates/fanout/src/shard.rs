@@ -172,13 +172,14 @@ impl Shard {
             }
             let started = Instant::now();
             let now = inputs.now(started);
-            let state = Arc::clone(&inputs.state.borrow_and_update());
-            self.on_state(&state, now);
             while events.len() < most
                 && let Ok(event) = inputs.inbox.try_recv()
             {
                 events.push_back(event);
             }
+            // After the events: one that was sent because a state had been published is handled with it.
+            let state = Arc::clone(&inputs.state.borrow_and_update());
+            self.on_state(&state, now);
             let full = events.len() == most;
             self.on_events(&mut events, now);
             self.on_calls(&inputs.mailbox, now);

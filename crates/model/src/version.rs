@@ -72,6 +72,15 @@ pub struct TypeVersion {
 }
 
 impl TypeVersion {
+    /// The revision of a type version that a client reports, if a cluster of this incarnation gave it.
+    #[must_use]
+    pub fn revision_of(text: &str, incarnation: Incarnation) -> Option<Revision> {
+        let (revision, rest) = text.split_once('-')?;
+        let tag = rest.split('-').next().unwrap_or_default();
+        let ours = tag == incarnation.to_string();
+        u64::from_str_radix(revision, 36).ok().filter(|_| ours).map(Revision)
+    }
+
     /// The version of the same state with resources in it that are gone from it, but not yet for the
     /// client (ADS-08): another one for each set of them, for no two contents share a version (SOTW-15).
     #[must_use]
@@ -130,5 +139,11 @@ mod tests {
         assert_eq!(version.to_string(), "11-10");
         version.label = Some("4fe1".into());
         assert_eq!(version.to_string(), "11-10-4fe1");
+        let revision = |text: &str| TypeVersion::revision_of(text, Incarnation(36));
+        assert_eq!(revision("11-10-4fe1"), Some(Revision(37)));
+        assert_eq!(revision("11-10"), Some(Revision(37)));
+        for other in ["11-11", "", "11", "-10", "x y-10", "11-"] {
+            assert_eq!(revision(other), None, "{other:?}");
+        }
     }
 }

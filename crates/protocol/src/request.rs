@@ -1,6 +1,6 @@
 //! Requests, as far as the protocol looks at them.
 
-use chancery_model::TypeUrl;
+use chancery_model::{Incarnation, Revision, TypeUrl, TypeVersion, Version};
 
 /// The two variants of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,6 +59,22 @@ pub struct DeltaRequest {
     pub response_nonce: String,
     /// `error_detail`: present in a NACK and only there.
     pub error_detail: Option<ErrorDetail>,
+}
+
+impl Request {
+    /// The newest revision that the client has seen something of, as far as the request tells: of the type
+    /// in SotW, of the resources it holds in delta. The versions of resources do not say which cluster gave
+    /// them, so that this is a hint, and no proof.
+    #[must_use]
+    pub fn newest_seen(&self, incarnation: Incarnation) -> Option<Revision> {
+        match self {
+            Self::Sotw(request) => TypeVersion::revision_of(&request.version_info, incarnation),
+            Self::Delta(request) => {
+                let versions = request.initial_resource_versions.iter();
+                versions.filter_map(|(_, text)| Some(Version::parse(text)?.revision)).max()
+            }
+        }
+    }
 }
 
 /// A request of either variant.
