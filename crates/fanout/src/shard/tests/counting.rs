@@ -206,4 +206,21 @@ fn convergence_is_that_of_the_first_change_in_a_response() {
     });
     has(&text, "chancery_xds_convergence_seconds_count 1");
     has(&text, "chancery_xds_convergence_seconds_sum 3");
+    let text = recorded(|desk| {
+        desk.assign("both", "*", &["front", "back"]);
+        desk.put("front", CLUSTER, &[("a", "1")]);
+        let mut client = desk.subscribe("n1", CLUSTER, &[]);
+        let first = desk.read(&mut client);
+        desk.ack(&client, &first[0]);
+        desk.settle();
+        // Nobody sees that one, and so nobody waits for it.
+        desk.put("back", CLUSTER, &[("a", "2")]);
+        desk.settle();
+        desk.ms += 60_000;
+        desk.put("front", CLUSTER, &[("a", "3")]);
+        let second = desk.read(&mut client);
+        desk.ms += 250;
+        desk.ack(&client, &second[0]);
+    });
+    has(&text, "chancery_xds_convergence_seconds_sum 0.25");
 }

@@ -95,6 +95,31 @@ fn a_client_that_answers_in_the_end_stays() {
     assert_eq!(text(&desk.read(&mut client)), "a=last");
 }
 
+/// A client that works its way through a long state, part by part, is not silent; when it stops it is, from
+/// its last answer on.
+#[test]
+fn silence_begins_with_the_last_answer() {
+    let session = chancery_protocol::Config {
+        ack_close_after_ms: Some(PATIENCE_MS),
+        response_bytes_target: 1,
+        ..Default::default()
+    };
+    let mut desk = Desk::with(Config { session, ..Config::default() });
+    desk.put("default", CLUSTER, &[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    let parts = desk.read(&mut client);
+    assert_eq!(parts.len(), 4);
+    for part in &parts[..3] {
+        pass(&mut desk, &mut client, PATIENCE_MS - 1);
+        desk.ack(&client, part);
+    }
+    pass(&mut desk, &mut client, PATIENCE_MS - 1);
+    assert_eq!(desk.shard.sessions.len(), 1);
+    desk.ms += 1;
+    desk.settle();
+    assert_eq!(client.end().code, EndCode::Silent);
+}
+
 /// One type that is not answered is enough, however lively the others are: it is the type that counts.
 #[test]
 fn answers_of_other_types_do_not_count() {
