@@ -107,3 +107,163 @@ impl Session {
         (silent_ms >= patience).then(|| Overdue { type_url: s.type_url.clone(), silent_ms })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use chancery_model::{
+        Incarnation, ResourceDraft, ResourceKey, ScopeName, State, Transaction, Upsert,
+        types::{CLUSTER, ENDPOINT},
+    };
+    use chancery_view::{Differ, View, changed_collections};
+
+    use super::*;
+    use crate::{
+        Config, ErrorDetail, Protocol, Request, RequestKind, Response, SotwRequest, StreamKind,
+    };
+
+    struct World {
+        state: State,
+        session: Session,
+        now: u64,
+    }
+
+    fn scope() -> ScopeName {
+        ScopeName::new("default").unwrap()
+    }
+
+    impl World {
+        fn new() -> Self {
+            let config = Config { ack_close_after_ms: Some(60_000), ..Config::default() };
+            let kind = StreamKind { protocol: Protocol::Sotw, type_url: None };
+            let session = Session::new(kind, Arc::new(config));
+            Self { state: State::new(Incarnation(1)), session, now: 1_000 }
+        }
+
+        fn put(&mut self, type_url: &str, names: &[&str], body: &'static str) {
+            let draft = |name: &&str| {
+                let type_url = TypeUrl::new(type_url).unwrap();
+                let name = ResourceName::new(name).unwrap();
+                ResourceDraft::new(
+                    ResourceKey { type_url, name },
+                    Bytes::from_static(body.as_bytes()),
+                )
+            };
+            let upserts = names.iter().map(|name| Upsert { scope: scope(), draft: draft(name) });
+            let transaction = Transaction { upserts: upserts.collect(), ..Transaction::default() };
+            self.state = self.state.apply(&transaction).state;
+        }
+
+        fn send(&mut self, type_url: &str, names: &[&str], nonce: &str) -> RequestKind {
+            self.send_with(type_url, names, nonce, None)
+        }
+
+        fn send_with(
+            &mut self,
+            type_url: &str,
+            names: &[&str],
+            nonce: &str,
+            error_detail: Option<ErrorDetail>,
+        ) -> RequestKind {
+            let request = SotwRequest {
+                type_url: type_url.to_owned(),
+                resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+                response_nonce: nonce.to_owned(),
+                error_detail,
+                ..SotwRequest::default()
+            };
+            let view = View::resolve(&self.state, &[scope()]);
+            let receipt = self.session.on_request(Request::Sotw(request), Some(&view), self.now);
+            receipt.unwrap().kind
+        }
+
+        fn poll(&mut self) -> Option<Response> {
+            let view = View::resolve(&self.state, &[scope()]);
+            self.session.poll(Some(&view), &Differ::new(), self.now)
+        }
+    }
+
+    /// SOTW-34: what a request is, for who counts them.
+    #[test]
+    fn a_request_is_one_of_five_things() {
+        let mut world = World::new();
+        world.put(ENDPOINT, &["x", "y"], "1");
+        assert_eq!(world.send(ENDPOINT, &["x"], ""), RequestKind::Subscribe);
+        let first = world.poll().unwrap().nonce();
+        assert_eq!(world.send(ENDPOINT, &["x"], &first), RequestKind::Ack);
+        assert_eq!(world.send(ENDPOINT, &["x"], &first), RequestKind::Repeat);
+        assert_eq!(world.send(ENDPOINT, &["x", "y"], &first), RequestKind::Subscribe);
+        let second = world.poll().unwrap().nonce();
+        assert_eq!(world.send(ENDPOINT, &["x", "y"], &first), RequestKind::Stale);
+        let error = Some(ErrorDetail { code: 3, message: "no".to_owned() });
+        assert_eq!(world.send_with(ENDPOINT, &["x", "y"], &second, error), RequestKind::Nack);
+        assert_eq!(world.send(ENDPOINT, &["x", "y"], "made up"), RequestKind::Stale);
+    }
+
+    /// Design 4.6: a response that is not answered is overdue, of the type whose client has been silent
+    /// the longest, whatever other types do.
+    #[test]
+    fn the_longest_silence_is_what_is_overdue() {
+        let mut world = World::new();
+        world.put(CLUSTER, &["a"], "1");
+        world.put(ENDPOINT, &["x"], "1");
+        world.send(CLUSTER, &[], "");
+        assert!(world.poll().is_some());
+        assert_eq!(world.session.overdue_at(), Some(61_000));
+        world.now = 50_000;
+        world.send(ENDPOINT, &["x"], "");
+        let endpoints = world.poll().unwrap().nonce();
+        world.now = 60_999;
+        assert_eq!(world.session.overdue(world.now), None);
+        world.send(ENDPOINT, &["x"], &endpoints);
+        world.now = 61_000;
+        let overdue = world.session.overdue(world.now).unwrap();
+        assert_eq!((overdue.type_url.as_str(), overdue.silent_ms), (CLUSTER, 60_000));
+    }
+
+    /// CLI-G-13: gRPC gives up a type by naming nothing, and does not answer what comes for it then.
+    #[test]
+    fn a_type_that_names_nothing_owes_no_answer() {
+        let mut world = World::new();
+        world.put(ENDPOINT, &["x"], "1");
+        world.send(ENDPOINT, &["x"], "");
+        let first = world.poll().unwrap().nonce();
+        world.send(ENDPOINT, &["x"], &first);
+        let before = world.state.clone();
+        world.put(ENDPOINT, &["x"], "2");
+        for delta in changed_collections(&Differ::new(), &before, &world.state) {
+            assert!(world.session.on_changes(&delta));
+        }
+        assert!(world.poll().is_some());
+        assert!(world.session.silent_since().is_some());
+        // It had sent that before the response came.
+        world.send(ENDPOINT, &[], &first);
+        assert_eq!((world.session.silent_since(), world.session.overdue_at()), (None, None));
+    }
+
+    /// A session that is told of a whole collection finds out what concerns it.
+    #[test]
+    fn what_is_told_at_once_marks_what_is_asked_for() {
+        let mut world = World::new();
+        world.put(ENDPOINT, &["x", "y", "z"], "1");
+        world.send(ENDPOINT, &["x", "y"], "");
+        let first = world.poll().unwrap().nonce();
+        world.send(ENDPOINT, &["x", "y"], &first);
+        for (names, n) in [(vec!["z"], 0), (vec!["x"], 1), (vec!["x", "y", "z"], 2)] {
+            let before = world.state.clone();
+            let body = ["2", "3", "4"][n];
+            world.put(ENDPOINT, &names, body);
+            for delta in changed_collections(&Differ::new(), &before, &world.state) {
+                world.session.on_changes(&delta);
+            }
+            assert_eq!(world.session.has_work(), n > 0, "{names:?}");
+            let response = world.poll();
+            assert_eq!(response.as_ref().map_or(0, Response::n_resources), n, "{names:?}");
+            if let Some(response) = response {
+                world.send(ENDPOINT, &["x", "y"], &response.nonce());
+            }
+        }
+    }
+}
