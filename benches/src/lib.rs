@@ -7,6 +7,7 @@
 //!
 //! Invariants:
 //! - Every size of a case is measured in every round, one after the other; a ratio is one of a round.
+//! - Time is this thread's on a CPU, and each reading of the clock is for a hundred operations or more.
 //! - Nothing is measured that the shards would not do: the same calls, in the same order.
 //! - All states are alive at the same time, so that none has the caches to itself.
 //!
@@ -81,7 +82,7 @@ pub fn run(options: &Options, out: &mut dyn io::Write) -> Result<bool> {
     });
     writeln!(
         out,
-        "median (quartiles) of {rounds} rounds; reading the clock, {:.0} ns, is left out",
+        "median (quartiles) of {rounds} rounds, CPU time; reading the clock, {:.0} ns, is left out",
         watch.overhead()
     )?;
     let limits = Limits { resources: options.resources_tolerance, views: options.views_tolerance };

@@ -28,9 +28,9 @@ pub(crate) const NAMES: usize = 100;
 const COMMITS: usize = 200;
 /// Operations of sessions in one sample, at least; more with more sessions.
 const OPS_MIN: usize = 400;
-/// Sessions that are sent full states, at least; with fewer views, several on each. Listing a state of a
-/// million resources leaves nothing else in the caches, and it is the sessions that are measured.
-const FULL_STATE_SESSIONS_MIN: usize = 100;
+/// Sessions of a kind, at least; with fewer views, several on each. So many are timed together: reading
+/// the clock twice takes as long as one of them.
+const SESSIONS_MIN: usize = 100;
 /// Bytes of full states in one sample, at least; more if one has more.
 const FULL_BYTES_MIN: usize = 8 << 20;
 
@@ -184,12 +184,13 @@ fn differences(world: &mut World, watch: Stopwatch, into: &mut Samples) {
     });
     add(into, Case::Changed, world, tally);
 
-    let n = world.lists.len();
+    let n = world.lists.len().max(SESSIONS_MIN);
     let times = OPS_MIN.div_ceil(n);
+    let lists: Vec<_> = world.lists.iter().cycle().take(n).collect();
     let mut tally = Tally::default();
     for state in states.iter().rev().take(times) {
         watch.time(&mut tally, n, || {
-            for list in &world.lists {
+            for list in &lists {
                 black_box(View::resolve(state, list).of_type(&world.type_url).version());
             }
         });
@@ -197,18 +198,19 @@ fn differences(world: &mut World, watch: Stopwatch, into: &mut Samples) {
     add(into, Case::Resolve, world, tally);
 
     let (mut first, mut next) = (Tally::default(), Tally::default());
-    let of =
-        |state: &State, n: usize| View::resolve(state, &world.lists[n]).of_type(&world.type_url);
-    for pair in states.windows(2) {
-        let (from, to) = (of(&pair[0], 0), of(&pair[1], 0));
-        watch.time(&mut first, 1, || black_box(difference(&Differ::new(), &from, &to)));
-    }
-    for pair in states.windows(2).take(times) {
+    let of = |state: &State, n: usize| View::resolve(state, lists[n]).of_type(&world.type_url);
+    let steps = states.windows(2);
+    let pairs: Vec<_> = steps.clone().map(|pair| (of(&pair[0], 0), of(&pair[1], 0))).collect();
+    watch.time(&mut first, pairs.len(), || {
+        for (from, to) in &pairs {
+            black_box(difference(&Differ::new(), from, to));
+        }
+    });
+    for pair in steps.take(times) {
         let differ = Differ::new();
         black_box(difference(&differ, &of(&pair[0], 0), &of(&pair[1], 0)));
-        // With one view, a further stream on it.
-        let further = if n == 1 { 0..1 } else { 1..n };
-        let views: Vec<_> = further.map(|n| (of(&pair[0], n), of(&pair[1], n))).collect();
+        // With one view, further streams on it.
+        let views: Vec<_> = (1..n).map(|n| (of(&pair[0], n), of(&pair[1], n))).collect();
         watch.time(&mut next, views.len(), || {
             views.iter().for_each(|(from, to)| drop(black_box(difference(&differ, from, to))));
         });
@@ -234,8 +236,7 @@ impl Kind {
         let others = world.resources - 1;
         let named = if self.is_named() { NAMES.min(others) } else { 0 };
         let named = (0..named).map(|n| n * others / named).collect();
-        let least = if self == Self::Sotw { FULL_STATE_SESSIONS_MIN } else { 1 };
-        Fleet::synced(world, self.protocol(), named, world.lists.len().max(least))
+        Fleet::synced(world, self.protocol(), named, world.lists.len().max(SESSIONS_MIN))
     }
 
     /// Poll, encode, ACK, NACK, subscribe, and the poll after that.

@@ -1,6 +1,9 @@
-//! Times pieces of work that may be as short as reading the clock twice.
+//! Times pieces of work by what this thread has been on a CPU: what else the machine does costs it
+//! the caches, and no more.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// What a stopwatch has measured of one case: all of its time, by its operations.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,7 +34,10 @@ impl Stopwatch {
     /// Finds out what reading the clock takes.
     pub(crate) fn calibrated() -> Self {
         const READINGS: usize = 10_000;
-        let empty = || nanos(Instant::now().elapsed());
+        let empty = || {
+            let start = on_cpu();
+            nanos(on_cpu().saturating_sub(start))
+        };
         let mut readings: Vec<f64> = (0..READINGS).map(|_| empty()).collect();
         readings.sort_by(f64::total_cmp);
         Self { overhead: readings[READINGS / 2] }
@@ -44,13 +50,19 @@ impl Stopwatch {
 
     /// Does the work, and counts it as so many operations.
     pub(crate) fn time<T>(self, tally: &mut Tally, ops: usize, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
+        let start = on_cpu();
         let out = work();
-        let elapsed = nanos(start.elapsed());
+        let elapsed = nanos(on_cpu().saturating_sub(start));
         tally.nanos += (elapsed - self.overhead).max(0.0);
         tally.ops += float(ops);
         out
     }
+}
+
+/// Time of this thread on a CPU so far.
+fn on_cpu() -> Duration {
+    // A time on a CPU is not negative.
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
 fn nanos(time: Duration) -> f64 {
