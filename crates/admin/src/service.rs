@@ -17,6 +17,8 @@ pub struct AdminDeps {
     pub fanout: Fanout,
     /// Renders the metrics in the text format of Prometheus.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Cancelled when the replica takes streams: until then it is not ready.
+    pub started: CancellationToken,
     /// Cancelled when the replica begins to drain: from then on it is not ready.
     pub drain: CancellationToken,
     /// Largest request, in bytes.
@@ -39,6 +41,7 @@ impl std::fmt::Debug for AdminDeps {
 pub(crate) struct Service {
     pub(crate) replica: Replica,
     pub(crate) fanout: Fanout,
+    pub(crate) started: CancellationToken,
     pub(crate) drain: CancellationToken,
     pub(crate) version: &'static str,
     pub(crate) work: Work,
@@ -51,6 +54,7 @@ impl Service {
         Self {
             replica: deps.replica.clone(),
             fanout: deps.fanout.clone(),
+            started: deps.started.clone(),
             drain: deps.drain.clone(),
             version: deps.version,
             work: Work::new(),
@@ -59,14 +63,18 @@ impl Service {
         }
     }
 
-    /// Whether the replica takes streams; if not, why.
+    /// Whether the replica takes streams; if not, why. Who leads, and whether anybody does, makes no
+    /// difference: what a replica has it serves (design 4.10).
     pub(crate) fn readiness(&self) -> Result<(), String> {
         if self.drain.is_cancelled() {
             return Err("the replica is shutting down".to_owned());
         }
-        match self.replica.status().failure {
+        match self.replica.failure() {
             Some(failure) => Err(format!("the store has failed: {failure}")),
-            None => Ok(()),
+            None if self.started.is_cancelled() => Ok(()),
+            None => {
+                Err("the replica is starting: it has not caught up with its cluster".to_owned())
+            }
         }
     }
 }

@@ -122,8 +122,18 @@ fn config_flags(flags: ConfigFlags, data_dir: Option<String>) -> Flags {
     set("xds", "address", address(flags.xds), "--xds");
     set("admin", "address", address(flags.admin), "--admin");
     set("raft", "address", address(flags.raft), "--raft");
+    // As text if it is more than TOML has numbers for: then that is what is told.
+    let number = |n: u64| i64::try_from(n).map_or_else(|_| n.to_string().into(), toml::Value::from);
+    set("raft", "replica_id", flags.replica_id.map(number), "--replica-id");
+    set("raft", "advertise", text(flags.advertise), "--advertise");
+    let items = |items: Vec<String>| {
+        (!items.is_empty()).then(|| config::list(items.iter().map(String::as_str)))
+    };
+    set("raft", "join", items(flags.join), "--join");
+    set("raft", "peers", items(flags.peers), "--peers");
+    set("raft", "learner", flags.learner.then_some(toml::Value::Boolean(true)), "--learner");
     if flags.allow_plaintext {
-        for section in ["xds", "admin"] {
+        for section in ["xds", "admin", "raft"] {
             let yes = Some(toml::Value::Boolean(true));
             set(section, "allow_plaintext", yes, "--allow-plaintext");
         }

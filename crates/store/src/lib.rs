@@ -56,7 +56,10 @@ mod status;
 mod tests;
 mod wal;
 
-pub use cluster::handle::{Member, MemberChange, Report, Role};
+pub use cluster::{
+    handle::{Member, MemberChange, Report, Role},
+    members::check_address,
+};
 pub use config::{Config, ConfigError};
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
 pub use history::{HISTORY_MAX, HistoryEntry, RequestId};

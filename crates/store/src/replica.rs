@@ -240,13 +240,24 @@ impl Replica {
         self.0.core.published.image().history.iter().rev().take(limit).cloned().collect()
     }
 
+    /// Why the replica takes no writes any more; `None` if it does.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let core = &*self.0.core;
+        let stopped = || {
+            let raft = core.raft.metrics();
+            let raft = raft.borrow_watched();
+            raft.running_state.as_ref().err().map(ToString::to_string)
+        };
+        core.failure.get().map(str::to_owned).or_else(stopped)
+    }
+
     /// How the replica is doing.
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = &*self.0.core;
         let image = inner.published.image();
         let raft = inner.raft.metrics().borrow_watched().clone();
-        let stopped = raft.running_state.as_ref().err().map(ToString::to_string);
         let membership = &raft.membership_config;
         Status {
             replica_id: inner.config.replica_id,
@@ -267,7 +278,7 @@ impl Replica {
             disk_bytes: Directory::disk_bytes(&inner.config.data_dir),
             free_bytes: inner.space.free(),
             fsyncs: inner.metrics.fsyncs(),
-            failure: inner.failure.get().map(str::to_owned).or(stopped),
+            failure: self.failure(),
         }
     }
 

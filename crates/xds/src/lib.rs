@@ -30,4 +30,4 @@ mod watched;
 
 pub use config::{Config, ConfigError};
 pub use metrics::METRICS;
-pub use serve::serve;
+pub use serve::{register_metrics, serve};

@@ -31,6 +31,12 @@ use crate::{
 /// How long accepting pauses after it has failed: no file is free, most often.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Describes the metrics and shows those that have a fixed set of labels, as zeros until [`serve`] begins.
+pub fn register_metrics() {
+    METRICS.iter().for_each(|metric| metric.describe());
+    drop(Metrics::new());
+}
+
 /// Serves the discovery services on a listener until `drain`. Then no connection is accepted, every
 /// client is told by GOAWAY to go to another replica, its streams are ended with `UNAVAILABLE` one
 /// connection after the other, and it returns when all are closed (OPS-15).
@@ -44,7 +50,7 @@ pub async fn serve(
     drain: CancellationToken,
 ) -> io::Result<()> {
     config.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    METRICS.iter().for_each(|metric| metric.describe());
+    register_metrics();
     let metrics = Arc::new(Metrics::new());
     let address = listener.local_addr()?;
     let bounds = Bounds {

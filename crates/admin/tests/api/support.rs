@@ -48,7 +48,10 @@ impl Server {
         let tracker = TaskTracker::new();
         let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
         let drain = CancellationToken::new();
+        let started = CancellationToken::new();
+        started.cancel();
         let router = chancery_admin::router(&AdminDeps {
+            started,
             replica: replica.clone(),
             fanout: fanout.clone(),
             metrics: Arc::new(|| "chancery_test 1\n".to_owned()),

@@ -103,10 +103,24 @@ pub(crate) struct ConfigFlags {
     /// Address for the command line, the HTTP API and metrics [default: 127.0.0.1:18001].
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
-    /// Address for other replicas [default: 127.0.0.1:18002]. A cluster of one does not listen on
-    /// it.
+    /// Address for other replicas [default: 127.0.0.1:18002, if it is free].
     #[arg(long, value_name = "ADDR")]
     pub(crate) raft: Option<SocketAddr>,
+    /// Number of this replica in its cluster [default: 1].
+    #[arg(long, value_name = "N")]
+    pub(crate) replica_id: Option<u64>,
+    /// Where other replicas reach this one, if it is not the address for them.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<String>,
+    /// Replication addresses of replicas whose cluster an empty directory joins.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) join: Vec<String>,
+    /// All replicas of a new cluster, this one too: another way to form one.
+    #[arg(long, value_name = "ID=HOST:PORT", value_delimiter = ',', conflicts_with = "join")]
+    pub(crate) peers: Vec<String>,
+    /// Stay a learner: serve streams, and never vote.
+    #[arg(long)]
+    pub(crate) learner: bool,
     /// Allow addresses other than loopback although the ports are not encrypted.
     #[arg(long)]
     pub(crate) allow_plaintext: bool,

@@ -11,6 +11,11 @@ impl Config {
         chancery_store::Config {
             data_dir: self.store.data_dir.clone(),
             replica_id: self.raft.replica_id,
+            listen: Some(self.raft.address),
+            advertise: self.raft.advertised(),
+            join: self.raft.join.clone(),
+            peers: self.raft.peers(),
+            learner: self.raft.learner,
             snapshot_log_entries: self.store.snapshot_log_entries,
             snapshot_log_bytes: self.store.snapshot_log_bytes.bytes(),
             log_bytes_keep: defaults.log_bytes_keep.min(self.store.snapshot_log_bytes.bytes()),

@@ -33,7 +33,28 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
             ("replica_id", "Number of this replica in its cluster, from 1."),
             (
                 "address",
-                "Address for other replicas. Checked and shown; a cluster of one does not listen on it.",
+                "Address for other replicas. If it is not given and is in use, a cluster of one goes on without it.",
+            ),
+            (
+                "allow_plaintext",
+                "Whether the address may be other than loopback although the port is not encrypted.",
+            ),
+            (
+                "advertise",
+                "Where other replicas reach this one, as HOST:PORT; empty is its entry in peers, or else the address.",
+            ),
+            (
+                "join",
+                "Replicas of a cluster to join, as HOST:PORT: one that answers is enough. Only for an empty directory.",
+            ),
+            (
+                "peers",
+                "All replicas of a new cluster, this one too, as ID=HOST:PORT: the first forms it when all are there, the others join. Only for an empty directory.",
+            ),
+            ("learner", "Whether this replica stays a learner: it serves streams and never votes."),
+            (
+                "catch_up_timeout",
+                "A replica that starts and finds no leader serves what it has after so long.",
             ),
         ],
     ),

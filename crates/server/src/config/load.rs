@@ -40,9 +40,16 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// What is odd, but no error.
     pub(crate) warnings: Vec<String>,
+    /// Where each key that was given came from; all others have their default.
+    sources: BTreeMap<String, Source>,
 }
 
 impl Loaded {
+    /// Whether somebody has given this key.
+    pub(crate) fn is_given(&self, key: &str) -> bool {
+        self.sources.contains_key(key)
+    }
+
     /// The configuration as a file with comments.
     pub(crate) fn render(&self) -> String {
         render(&self.config)
@@ -170,7 +177,10 @@ impl Values {
         let errors: Vec<ConfigError> = (rules(&config).into_iter())
             .map(|(section, key, rule)| self.refuse(section, key, rule))
             .collect();
-        if errors.is_empty() { Ok(Loaded { config, warnings: self.warnings }) } else { Err(errors) }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        Ok(Loaded { config, warnings: self.warnings, sources: self.sources })
     }
 
     fn refuse(&self, section: &str, key: &str, rule: String) -> ConfigError {
@@ -187,9 +197,16 @@ fn read_like(like: &Value, text: &str) -> Value {
     let read = match like {
         Value::Integer(_) => text.parse().ok().map(Value::Integer),
         Value::Boolean(_) => text.parse().ok().map(Value::Boolean),
+        Value::Array(_) => Some(list(text.split(','))),
         _ => None,
     };
     read.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// A list; whatever is empty is left out.
+pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
+    let items = items.into_iter().map(str::trim).filter(|item| !item.is_empty());
+    Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
 }
 
 fn type_rule(key: &str, value: &Value, message: &str) -> String {
@@ -205,6 +222,7 @@ fn type_rule(key: &str, value: &Value, message: &str) -> String {
         }
         (_, Some((_, "u32"))) => format!("is not a whole number from 0 to {}", u32::MAX),
         (_, Some((_, "a boolean"))) => "is neither true nor false".to_owned(),
+        (_, Some((_, "a sequence"))) => "is not a list such as [\"a\", \"b\"]".to_owned(),
         _ => message.trim().replace('\n', "; "),
     }
 }
@@ -255,6 +273,9 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     let safe = |address: SocketAddr, allowed: bool| address.ip().is_loopback() || allowed;
     rule(safe(xds.address, xds.allow_plaintext), "xds", "address", plaintext("xds"));
     rule(safe(admin.address, admin.allow_plaintext), "admin", "address", plaintext("admin"));
+    for (key, text) in raft.rules() {
+        rule(false, "raft", key, text);
+    }
     let ports = [
         ("raft", "address", raft.address),
         ("xds", "address", xds.address),
@@ -486,6 +507,29 @@ mod tests {
         for level in ["info", "OFF", "warn, chancery_xds::stream=trace", "error,openraft=off"] {
             load_with("", &[("CHANCERY_LOG", level)]).unwrap();
         }
+    }
+
+    #[test]
+    fn lists_are_arrays_in_a_file_and_have_commas_elsewhere() {
+        let join = ["a:1".to_owned(), "b:2".to_owned()];
+        let loaded = load_with("[raft]\njoin = ['a:1', 'b:2']", &[]).unwrap();
+        assert_eq!((&loaded.config.raft.join[..], loaded.is_given("raft.join")), (&join[..], true));
+        assert!(!loaded.is_given("raft.address"));
+        let loaded = load_with("", &[("CHANCERY_RAFT_JOIN", "a:1, b:2,")]).unwrap();
+        assert_eq!(loaded.config.store().join, join);
+        let loaded = load_with("", &[("CHANCERY_RAFT_JOIN", "")]).unwrap();
+        assert_eq!(loaded.config.store().join, [String::new(); 0]);
+        let error = load_with("[raft]\njoin = 'a:1'", &[]).unwrap_err();
+        assert!(error.ends_with("is not a list such as [\"a\", \"b\"]"), "{error}");
+        let error = load_with("", &[("CHANCERY_RAFT_PEERS", "1=a:1,2=b")]).unwrap_err();
+        assert_eq!(
+            error,
+            "raft.peers = [\"1=a:1\", \"2=b\"] (from CHANCERY_RAFT_PEERS): \"2=b\" has to be ID=HOST:PORT, such \
+             as 2=10.0.0.2:18002"
+        );
+        let peers = [("CHANCERY_RAFT_PEERS", "1=a:1,2=b:1"), ("CHANCERY_RAFT_REPLICA_ID", "2")];
+        let store = load_with("", &peers).unwrap().config.store();
+        assert_eq!((store.advertise.as_str(), store.peers[&1].as_str()), ("b:1", "a:1"));
     }
 
     #[test]

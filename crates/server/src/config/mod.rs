@@ -8,6 +8,7 @@ mod convert;
 mod error;
 mod keys;
 mod load;
+mod raft;
 mod units;
 
 use std::{
@@ -19,7 +20,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use error::{ConfigError, Source};
-pub(crate) use load::{FlagValue, Flags, Loaded, load};
+pub(crate) use load::{FlagValue, Flags, Loaded, list, load};
+pub(crate) use raft::Raft;
 pub(crate) use units::{ByteSize, Span};
 
 /// The whole configuration.
@@ -45,14 +47,6 @@ pub(crate) struct Store {
     pub(crate) transaction_bytes_max: ByteSize,
     pub(crate) transact_timeout: Span,
     pub(crate) open_timeout: Span,
-}
-
-/// This replica among the others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Raft {
-    pub(crate) replica_id: u64,
-    pub(crate) address: SocketAddr,
 }
 
 /// The port of the xDS clients.
@@ -153,12 +147,6 @@ impl Default for Store {
             transact_timeout: Span::new(store.transact_timeout),
             open_timeout: Span::new(store.open_timeout),
         }
-    }
-}
-
-impl Default for Raft {
-    fn default() -> Self {
-        Self { replica_id: 1, address: loopback(18002) }
     }
 }
 

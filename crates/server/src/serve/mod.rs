@@ -1,8 +1,9 @@
 //! `chancery serve`: puts the parts together, runs them, and takes them down in order.
 //!
-//! Order of start: store (until its state is loaded and caught up, OPS-04), shards, ports, the line
-//! that says ready. Order of end (OPS-15): not ready any more, streams of clients, admin requests,
-//! shards, store. Each step has a limit in time.
+//! Order of start: store (its state is loaded, it is member of a cluster), shards, admin port, caught up
+//! with the cluster (OPS-04), xDS port, the line that says ready. Order of end (OPS-15): the lead goes to
+//! another replica, not ready any more, streams of clients, admin requests, shards, store. Each step of
+//! the end has a limit in time.
 
 mod activity;
 mod body;
@@ -10,6 +11,7 @@ mod files;
 mod listen;
 mod log;
 mod signals;
+mod store;
 
 use std::{
     io::{self, Write},
@@ -20,10 +22,10 @@ use std::{
 
 use chancery_admin::AdminDeps;
 use chancery_fanout::Fanout;
-use chancery_store::Replica;
+use chancery_store::{CaughtUp, Replica};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     task::JoinHandle,
     time::{Instant, timeout},
 };
@@ -36,6 +38,7 @@ use crate::{
 };
 pub(crate) use activity::Limits;
 use signals::Signals;
+use store::Opened;
 
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -46,8 +49,14 @@ const SHARDS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long admin requests may take to end once the streams have, if those have used up the time
 /// for all.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the store may take to end.
-const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long another replica may take to take over the lead; the store gives up before.
+const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long threads may take to end at last: a request that still reads a huge input must not hold the
+/// process up, and a store that is still being read has to be closed before the process ends.
+const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
+const LOADING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections that the kernel takes before they are accepted.
+const BACKLOG: u32 = 1024;
 /// Upper bounds of the buckets of times, in seconds: from an fsync on fast disks to a client's
 /// patience.
 const SECONDS: [f64; 18] = [
@@ -84,10 +93,12 @@ pub(crate) fn run(loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
-    let result = runtime.block_on(serve(&loaded.config, metrics, out));
-    // A request that still reads a huge input must not hold the process up.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    result
+    let result = runtime.block_on(serve(&loaded, metrics, out));
+    runtime.shutdown_timeout(match result {
+        Ok(Closed::Yes) | Err(_) => THREADS_TIMEOUT,
+        Ok(Closed::NeverOpen) => LOADING_TIMEOUT,
+    });
+    result.map(drop)
 }
 
 fn start_metrics() -> Result<PrometheusHandle, Failure> {
@@ -105,10 +116,11 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
 }
 
 async fn serve(
-    config: &Config,
+    loaded: &Loaded,
     metrics: PrometheusHandle,
     out: &mut dyn Write,
-) -> Result<(), Failure> {
+) -> Result<Closed, Failure> {
+    let config = &loaded.config;
     let mut signals = Signals::new()
         .map_err(|error| Failure::new(format_args!("cannot take signals: {error}")))?;
     let data_dir = config.store.data_dir.display();
@@ -116,71 +128,82 @@ async fn serve(
     files::raise_limit(config.xds.connections_max.saturating_add(config.admin.connections_max));
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
-    let (replica, mut signal) = open(config, &mut signals).await?;
+    let opened = store::open(loaded, &mut signals).await?;
     // At the same time as the store, and before the line that says ready: the first write is then as
     // fast as the second. Should it fail, so will that write, and say so.
     let is_warm = warm_up.await.is_ok();
     debug!(is_warm, time = ?start.elapsed(), "descriptors are read");
-    let mut ended = Ok(());
-    if signal.is_none() {
-        match Running::start(config, replica.clone(), metrics).await {
-            Ok(mut running) => {
-                announce(&running, out);
-                let reason = running.until_ended(&mut signals).await;
-                tokio::select! {
-                    () = running.stop(config, &reason) => {}
-                    _ = signals.next() => signals::end_now(),
-                }
-                match reason {
-                    Ended::Signal(name) => signal = Some(name),
-                    Ended::Part(reason) => ended = Err(Failure::new(reason)),
-                }
-            }
-            Err(failure) => ended = Err(failure),
+    let (replica, ended) = match opened {
+        Opened::Ended(signal, None) => {
+            info!(signal, "stopped");
+            return Ok(Closed::NeverOpen);
         }
-    }
-    info!(signal, "closing the store");
-    let closed = tokio::select! {
-        closed = timeout(STORE_TIMEOUT, replica.shutdown()) => closed,
-        _ = signals.next() => signals::end_now(),
+        Opened::Ended(_, Some(replica)) => (replica, Ok(())),
+        Opened::Replica(replica) => {
+            let ended = run_parts(config, &replica, metrics, out, &mut signals).await;
+            (replica, ended)
+        }
     };
-    match closed {
-        Ok(Ok(())) => info!("stopped"),
-        Ok(Err(error)) => return ended.and(Err(Failure::new(error))),
-        Err(_) => {
-            let text = format!("the store has not ended within {STORE_TIMEOUT:?}");
-            return ended.and(Err(Failure::new(text)));
-        }
+    info!("closing the store");
+    let closed = store::close(&replica, &mut signals).await;
+    if closed.is_ok() {
+        info!("stopped");
     }
-    ended
+    // The first reason says more.
+    ended.and(closed).map(|()| Closed::Yes)
 }
 
-/// Opens the store. A signal in the meantime is given back: the store has to be open to be closed
-/// in order.
-async fn open(
+/// Runs all but the store, until a signal or a failure ends it.
+async fn run_parts(
     config: &Config,
+    replica: &Replica,
+    metrics: PrometheusHandle,
+    out: &mut dyn Write,
     signals: &mut Signals,
-) -> Result<(Replica, Option<&'static str>), Failure> {
-    let opening = Replica::open(config.store());
-    tokio::pin!(opening);
-    let signal = tokio::select! {
-        opened = &mut opening => return Ok((opened.map_err(Failure::new)?, None)),
-        signal = signals.next() => signal,
+) -> Result<(), Failure> {
+    let mut running = Running::start(config, replica.clone(), metrics).await?;
+    let began = tokio::select! {
+        began = running.begin(config, replica) => began.map(|()| None),
+        ended = signals.next() => Ok(Some(Ended::Signal(ended))),
     };
-    info!(signal, "ending as soon as the store is open");
+    let ended = match began {
+        Ok(Some(ended)) => ended,
+        Ok(None) => {
+            announce(&running, replica, out);
+            running.until_ended(signals).await
+        }
+        Err(failure) => Ended::Part(failure.lines.join("; ")),
+    };
     tokio::select! {
-        opened = opening => Ok((opened.map_err(Failure::new)?, Some(signal))),
+        () = running.stop(config, replica, &ended) => {}
         _ = signals.next() => signals::end_now(),
+    }
+    match ended {
+        Ended::Signal(_) => Ok(()),
+        Ended::Part(reason) => Err(Failure::new(reason)),
     }
 }
 
 /// The one line on the standard output. A replica serves on if nobody reads it.
-fn announce(running: &Running, out: &mut dyn Write) {
-    let line =
-        format!("chancery ready xds={} admin={}", running.xds_address, running.admin_address);
+fn announce(running: &Running, replica: &Replica, out: &mut dyn Write) {
+    let raft = match replica.raft_address() {
+        "" => "none",
+        address => address,
+    };
+    let (xds, admin) = (running.xds_address, running.admin_address);
+    info!(%xds, %admin, raft, "ready");
+    let line = format!("chancery ready xds={xds} admin={admin} raft={raft}");
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
         warn!(%error, "cannot write the ready line");
     }
+}
+
+/// How the store has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    Yes,
+    /// The process ends before it was open. Threads may still read it.
+    NeverOpen,
 }
 
 /// Why a replica ends.
@@ -194,9 +217,15 @@ enum Ended {
 struct Running {
     xds_address: SocketAddr,
     admin_address: SocketAddr,
-    xds: JoinHandle<io::Result<()>>,
+    fanout: Fanout,
+    /// The place of the discovery services; taken when they begin.
+    xds_socket: Option<TcpSocket>,
+    /// `None` as long as the replica has not caught up.
+    xds: Option<JoinHandle<io::Result<()>>>,
     admin: JoinHandle<()>,
-    /// Cancelled first: the replica is not ready any more, and ends its clients' streams.
+    /// Cancelled when the discovery services begin: the replica is ready.
+    started: CancellationToken,
+    /// Cancelled first of all at the end: the replica is not ready any more, and ends its clients' streams.
     drain: CancellationToken,
     /// Cancelled when the streams have ended.
     stop_admin: CancellationToken,
@@ -206,24 +235,27 @@ struct Running {
 }
 
 impl Running {
+    /// Starts all but the discovery services, whose port is taken, but refuses connections.
     async fn start(
         config: &Config,
         replica: Replica,
         metrics: PrometheusHandle,
     ) -> Result<Self, Failure> {
-        let (xds_listener, xds_address) = bind("xds", config.xds.address).await?;
-        let (admin_listener, admin_address) = bind("admin", config.admin.address).await?;
+        let (xds_socket, xds_address) = take_port("xds", config.xds.address)?;
+        let (admin_socket, admin_address) = take_port("admin", config.admin.address)?;
+        let admin_listener = listen_on("admin", admin_socket, admin_address)?;
         let (drain, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (shards, stop_shards) = (TaskTracker::new(), CancellationToken::new());
+        let started = CancellationToken::new();
+        chancery_xds::register_metrics();
         let state = replica.watch();
         let fanout = Fanout::spawn(config.fanout(), state, &shards, stop_shards.clone());
-        let xds = chancery_xds::serve(xds_listener, fanout.clone(), config.xds(), drain.clone());
-        let xds = tokio::spawn(xds);
         shards.spawn(keep_up(metrics.clone(), stop_shards.clone()));
         let router = chancery_admin::router(&AdminDeps {
             replica,
-            fanout,
+            fanout: fanout.clone(),
             metrics: Arc::new(move || metrics.render()),
+            started: started.clone(),
             drain: drain.clone(),
             request_bytes_max: config.admin.request_bytes_max.bytes(),
             version: VERSION,
@@ -233,16 +265,54 @@ impl Running {
         let admin =
             listen::serve(admin_listener, router, connections_max, limits, stop_admin.clone());
         let admin = tokio::spawn(admin);
-        info!(xds = %xds_address, admin = %admin_address, "ready");
-        info!(raft = %config.raft.address, "a cluster of one: the address for other replicas is not listened on");
-        Ok(Self { xds_address, admin_address, xds, admin, drain, stop_admin, stop_shards, shards })
+        info!(admin = %admin_address, "the admin API is up");
+        Ok(Self {
+            xds_address,
+            admin_address,
+            fanout,
+            xds_socket: Some(xds_socket),
+            xds: None,
+            admin,
+            started,
+            drain,
+            stop_admin,
+            stop_shards,
+            shards,
+        })
+    }
+
+    /// Begins the discovery services when the replica has caught up with its cluster, so that no client
+    /// is sent an older state than it was sent before; or, if nobody can be asked what there is, with
+    /// what the replica has.
+    async fn begin(&mut self, config: &Config, replica: &Replica) -> Result<(), Failure> {
+        let patience = config.raft.catch_up_timeout.duration();
+        if replica.catch_up(patience).await.map_err(Failure::new)? == CaughtUp::Alone {
+            let revision = replica.state().revision.0;
+            warn!(
+                revision,
+                "no leader was found within {patience:?}: serving what this replica has, which may be \
+                 older than what others have; writes wait until most voters are there"
+            );
+        }
+        let Some(socket) = self.xds_socket.take() else { return Ok(()) };
+        let listener = listen_on("xds", socket, self.xds_address)?;
+        let (fanout, drain) = (self.fanout.clone(), self.drain.clone());
+        self.xds = Some(tokio::spawn(chancery_xds::serve(listener, fanout, config.xds(), drain)));
+        self.started.cancel();
+        Ok(())
     }
 
     /// Waits for a signal, or for a part to end that must not.
     async fn until_ended(&mut self, signals: &mut Signals) -> Ended {
+        let xds = async {
+            match &mut self.xds {
+                Some(xds) => xds.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             signal = signals.next() => Ended::Signal(signal),
-            ended = &mut self.xds => Ended::Part(match ended {
+            ended = xds => Ended::Part(match ended {
                 Ok(Ok(())) => "the discovery services have ended".to_owned(),
                 Ok(Err(error)) => format!("the discovery services have failed: {error}"),
                 Err(error) => format!("the discovery services have failed: {error}"),
@@ -254,18 +324,24 @@ impl Running {
         }
     }
 
-    /// Takes all down but the store.
-    async fn stop(mut self, config: &Config, reason: &Ended) {
+    /// Takes all down but the store. First another replica takes over the lead, so that no write has to
+    /// wait for an election.
+    async fn stop(mut self, config: &Config, replica: &Replica, reason: &Ended) {
         match reason {
             Ended::Signal(signal) => info!(signal, "draining"),
             Ended::Part(reason) => error!(%reason, "draining"),
         }
+        if timeout(STEP_DOWN_TIMEOUT, replica.step_down()).await.is_err() {
+            warn!("nobody has taken over the lead within {STEP_DOWN_TIMEOUT:?}");
+        }
         self.drain.cancel();
         let patience = config.shutdown.timeout.duration();
         let start = Instant::now();
-        if !self.xds.is_finished() && timeout(patience, &mut self.xds).await.is_err() {
+        if let Some(xds) = self.xds.as_mut().filter(|xds| !xds.is_finished())
+            && timeout(patience, &mut *xds).await.is_err()
+        {
             warn!("streams have not ended within {patience:?}: cutting them");
-            self.xds.abort();
+            xds.abort();
         }
         self.stop_admin.cancel();
         let left = patience.saturating_sub(start.elapsed()).max(ADMIN_TIMEOUT);
@@ -281,13 +357,28 @@ impl Running {
     }
 }
 
-async fn bind(what: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
-    let fail = |error: io::Error| {
-        Failure::new(format_args!("cannot listen on {address} ({what}.address): {error}"))
+fn cannot_listen(what: &str, address: SocketAddr, error: &io::Error) -> Failure {
+    Failure::new(format_args!("cannot listen on {address} ({what}.address): {error}"))
+}
+
+/// Takes a port without listening on it yet: whoever connects is refused, and goes elsewhere.
+fn take_port(what: &str, address: SocketAddr) -> Result<(TcpSocket, SocketAddr), Failure> {
+    let taken = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // A port that was in use a moment ago can be taken.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let bound = socket.local_addr()?;
+        Ok((socket, bound))
     };
-    let listener = TcpListener::bind(address).await.map_err(fail)?;
-    let bound = listener.local_addr().map_err(fail)?;
-    Ok((listener, bound))
+    taken().map_err(|error| cannot_listen(what, address, &error))
+}
+
+fn listen_on(what: &str, socket: TcpSocket, address: SocketAddr) -> Result<TcpListener, Failure> {
+    socket.listen(BACKLOG).map_err(|error| cannot_listen(what, address, &error))
 }
 
 async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {

@@ -56,7 +56,8 @@ impl Server {
         let log = File::create(data_dir.with_extension("log")).unwrap();
         let mut command = by(program);
         command
-            .args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"])
+            .args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--raft"])
+            .args(["127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
             .env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB")
             .envs(environment.iter().copied())

@@ -46,7 +46,10 @@ fn refused(text: impl Into<String>) -> Attempt {
 }
 
 /// Whether an address can be one of a replica: host and port.
-pub(crate) fn check_address(address: &str) -> Result<(), String> {
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn check_address(address: &str) -> Result<(), String> {
     let valid = address.parse::<http::uri::Authority>().is_ok_and(|authority| {
         !authority.host().is_empty() && authority.port_u16().is_some_and(|port| port > 0)
     });

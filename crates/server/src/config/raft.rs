@@ -1,0 +1,212 @@
+//! Section `[raft]`: this replica among the others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Span, loopback};
+
+/// This replica among the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Raft {
+    pub(crate) replica_id: u64,
+    pub(crate) address: SocketAddr,
+    pub(crate) allow_plaintext: bool,
+    pub(crate) advertise: String,
+    pub(crate) join: Vec<String>,
+    pub(crate) peers: Vec<String>,
+    pub(crate) learner: bool,
+    pub(crate) catch_up_timeout: Span,
+}
+
+impl Default for Raft {
+    fn default() -> Self {
+        Self {
+            replica_id: 1,
+            address: loopback(18002),
+            allow_plaintext: false,
+            advertise: String::new(),
+            join: Vec::new(),
+            peers: Vec::new(),
+            learner: false,
+            catch_up_timeout: Span::seconds(10),
+        }
+    }
+}
+
+/// `ID=HOST:PORT`
+fn peer(text: &str) -> Result<(u64, &str), String> {
+    let rule = || format!("{text:?} has to be ID=HOST:PORT, such as 2=10.0.0.2:18002");
+    let (id, address) = text.split_once('=').ok_or_else(rule)?;
+    let id = id.trim().parse::<u64>().ok().filter(|id| *id > 0).ok_or_else(rule)?;
+    let address = address.trim();
+    chancery_store::check_address(address).map_err(|_| rule())?;
+    Ok((id, address))
+}
+
+impl Raft {
+    /// The list of peers by number; what breaks a rule is left out.
+    pub(crate) fn peers(&self) -> BTreeMap<u64, String> {
+        let peers = self.peers.iter().filter_map(|text| peer(text).ok());
+        peers.map(|(id, address)| (id, address.to_owned())).collect()
+    }
+
+    /// Where other replicas reach this one; empty for the address that it listens on.
+    pub(crate) fn advertised(&self) -> String {
+        match self.advertise.is_empty() {
+            true => self.peers().remove(&self.replica_id).unwrap_or_default(),
+            false => self.advertise.clone(),
+        }
+    }
+
+    /// Whether the configuration says that there are, or will be, other replicas.
+    pub(crate) fn names_others(&self) -> bool {
+        !self.join.is_empty() || !self.peers.is_empty() || !self.advertise.is_empty()
+    }
+
+    /// Key and rule of each value that breaks one.
+    pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
+        let mut broken = Vec::new();
+        if !self.address.ip().is_loopback() && !self.allow_plaintext {
+            broken.push((
+                "address",
+                "is not a loopback address, and the port is not encrypted: set raft.allow_plaintext = true \
+                 (--allow-plaintext) if the network is trusted"
+                    .to_owned(),
+            ));
+        }
+        if !self.advertise.is_empty() {
+            broken.extend(
+                chancery_store::check_address(&self.advertise)
+                    .err()
+                    .map(|_| ("advertise", "has to be HOST:PORT, or empty".to_owned())),
+            );
+        }
+        let nowhere = self.address.ip().is_unspecified() && self.advertised().is_empty();
+        if nowhere {
+            broken.push((
+                "advertise",
+                format!(
+                    "has to say where other replicas reach this one, because raft.address = {:?} does not",
+                    self.address.to_string()
+                ),
+            ));
+        }
+        for address in &self.join {
+            if chancery_store::check_address(address).is_err() {
+                broken.push(("join", format!("{address:?} has to be HOST:PORT")));
+            }
+        }
+        self.peer_rules(&mut broken);
+        let timeout = (100..=600_000).contains(&self.catch_up_timeout.millis());
+        if !timeout {
+            broken.push(("catch_up_timeout", "must be from 100ms to 10m".to_owned()));
+        }
+        broken
+    }
+
+    fn peer_rules(&self, broken: &mut Vec<(&'static str, String)>) {
+        let (mut ids, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+        for text in &self.peers {
+            match peer(text) {
+                Err(rule) => broken.push(("peers", rule)),
+                Ok((id, _)) if !ids.insert(id) => {
+                    broken.push(("peers", format!("names replica {id} twice")));
+                }
+                Ok((_, address)) if !addresses.insert(address) => {
+                    broken.push(("peers", format!("names {address} twice")));
+                }
+                Ok(_) => {}
+            }
+        }
+        let id = self.replica_id;
+        if !ids.is_empty() && !ids.contains(&id) {
+            let text = format!("has to name all replicas, this one too: raft.replica_id is {id}");
+            broken.push(("peers", text));
+        }
+        if !self.peers.is_empty() && !self.join.is_empty() {
+            let text = "does not go with raft.peers: give one of them";
+            broken.push(("join", text.to_owned()));
+        }
+        let forms = self.join.is_empty() && ids.first().is_none_or(|first| *first == id);
+        if self.learner && forms {
+            broken.push((
+                "learner",
+                "can not be for a replica that forms the cluster, which votes: a learner needs raft.join, or \
+                 raft.peers with a lower number than its own"
+                    .to_owned(),
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raft(change: impl FnOnce(&mut Raft)) -> Raft {
+        let mut raft = Raft::default();
+        change(&mut raft);
+        raft
+    }
+
+    fn list(items: &[&str]) -> Vec<String> {
+        items.iter().map(|item| (*item).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_named_with_its_key() {
+        let broken = |change: fn(&mut Raft)| {
+            let rules = raft(change).rules();
+            assert_eq!(rules.len(), 1, "{rules:?}");
+            rules[0].clone()
+        };
+        let (key, rule) = broken(|raft| raft.peers = list(&["1=a:1", "2"]));
+        assert_eq!(
+            (key, rule.as_str()),
+            ("peers", "\"2\" has to be ID=HOST:PORT, such as 2=10.0.0.2:18002")
+        );
+        let (key, rule) = broken(|raft| raft.peers = list(&["1=a:1", "1=b:1"]));
+        assert_eq!((key, rule.as_str()), ("peers", "names replica 1 twice"));
+        let (key, rule) = broken(|raft| raft.peers = list(&["1=a:1", "2=a:1"]));
+        assert_eq!((key, rule.as_str()), ("peers", "names a:1 twice"));
+        let (key, rule) = broken(|raft| raft.peers = list(&["2=a:1"]));
+        assert!(key == "peers" && rule.ends_with("raft.replica_id is 1"), "{rule}");
+        let (key, rule) = broken(|raft| raft.join = list(&["a"]));
+        assert_eq!((key, rule.as_str()), ("join", "\"a\" has to be HOST:PORT"));
+        let (key, _) = broken(|raft| {
+            (raft.join, raft.peers) = (list(&["a:1"]), list(&["1=a:1", "2=b:1"]));
+        });
+        assert_eq!(key, "join");
+        assert_eq!(broken(|raft| raft.advertise = "a".to_owned()).0, "advertise");
+        assert_eq!(broken(|raft| raft.learner = true).0, "learner");
+        assert_eq!(broken(|raft| raft.catch_up_timeout = Span::seconds(0)).0, "catch_up_timeout");
+        assert_eq!(broken(|raft| raft.address = "10.0.0.1:1".parse().unwrap()).0, "address");
+    }
+
+    #[test]
+    fn a_replica_that_listens_everywhere_says_where_it_is() {
+        let everywhere = |change: fn(&mut Raft)| {
+            raft(|raft| {
+                raft.address = "0.0.0.0:18002".parse().unwrap();
+                raft.allow_plaintext = true;
+                change(raft);
+            })
+        };
+        let rules = everywhere(|_| ()).rules();
+        assert_eq!(rules[0].0, "advertise");
+        let named = everywhere(|raft| raft.advertise = "r1.example:18002".to_owned());
+        assert_eq!((named.rules(), named.advertised()), (vec![], "r1.example:18002".to_owned()));
+        let listed = everywhere(|raft| raft.peers = list(&["1=r1:18002", "2=r2:18002"]));
+        assert_eq!((listed.rules(), listed.advertised()), (vec![], "r1:18002".to_owned()));
+        let learner = everywhere(|raft| {
+            (raft.learner, raft.replica_id) = (true, 2);
+            raft.peers = list(&["1=r1:18002", "2=r2:18002"]);
+        });
+        assert_eq!(learner.rules(), vec![]);
+    }
+}

@@ -1,0 +1,88 @@
+//! How the store is opened when the process starts, and closed when it ends.
+
+use std::{io, time::Duration};
+
+use chancery_store::{OpenError, Replica};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::signals::{self, Signals};
+use crate::{cli::Failure, config::Loaded};
+
+/// How long the store may take to end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is nearly open when a signal comes is opened and closed in order; what waits for other
+/// replicas is given up.
+const OPEN_GRACE: Duration = Duration::from_secs(1);
+
+/// What came of opening the store.
+pub(super) enum Opened {
+    Replica(Replica),
+    /// A signal came while it was being opened; then this is what is left to close.
+    Ended(&'static str, Option<Replica>),
+}
+
+/// Opens the store. It may wait for other replicas for as long as it takes; a signal ends that.
+pub(super) async fn open(loaded: &Loaded, signals: &mut Signals) -> Result<Opened, Failure> {
+    let opening = open_and_listen(loaded);
+    tokio::pin!(opening);
+    let signal = tokio::select! {
+        opened = &mut opening => return opened.map(Opened::Replica),
+        signal = signals.next() => signal,
+    };
+    info!(signal, "ending before the store is open");
+    tokio::select! {
+        opened = timeout(OPEN_GRACE, opening) => match opened {
+            Ok(Ok(replica)) => Ok(Opened::Ended(signal, Some(replica))),
+            Ok(Err(failure)) => Err(failure),
+            // Dropped: it asks nobody any more, and nothing has been promised to anybody.
+            Err(_) => Ok(Opened::Ended(signal, None)),
+        },
+        _ = signals.next() => signals::end_now(),
+    }
+}
+
+/// An address that nobody has given may be in use by another replica on the same machine: a cluster of
+/// one goes on without it.
+async fn open_and_listen(loaded: &Loaded) -> Result<Replica, Failure> {
+    let config = loaded.config.store();
+    let must_listen = loaded.is_given("raft.address") || loaded.config.raft.names_others();
+    let (address, source) = match Replica::open(config.clone()).await {
+        Ok(replica) => return Ok(replica),
+        Err(OpenError::Listen { address, source }) => (address, source),
+        Err(error) => return Err(Failure::new(error)),
+    };
+    let refused = format!("cannot listen on {address} (raft.address): {source}");
+    if must_listen || source.kind() != io::ErrorKind::AddrInUse {
+        return Err(Failure::new(refused));
+    }
+    let alone = chancery_store::Config { listen: None, ..config };
+    let replica = Replica::open(alone).await.map_err(Failure::new)?;
+    let status = replica.status();
+    if status.voters.len() + status.learners.len() > 1 {
+        drop(replica.shutdown().await);
+        return Err(Failure::new(format_args!(
+            "{refused}: the other replicas of the cluster could not reach this one"
+        )));
+    }
+    warn!(
+        "{refused}; going on as a cluster of one that no other replica can join: give it an address of its own \
+         (--raft) if it is to have others"
+    );
+    Ok(replica)
+}
+
+/// Closes the store, in bounded time.
+pub(super) async fn close(replica: &Replica, signals: &mut Signals) -> Result<(), Failure> {
+    let closed = tokio::select! {
+        closed = timeout(CLOSE_TIMEOUT, replica.shutdown()) => closed,
+        _ = signals.next() => signals::end_now(),
+    };
+    match closed {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(Failure::new(error)),
+        Err(_) => {
+            Err(Failure::new(format_args!("the store has not ended within {CLOSE_TIMEOUT:?}")))
+        }
+    }
+}
