@@ -68,6 +68,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
             ),
             ("shards", "Tasks that the streams are divided among; 0 is one per core."),
             (
+                "catch_up_timeout",
+                "How long a stream that begins may wait until this replica has what the cluster has committed.",
+            ),
+            (
                 "ack_timeout",
                 "How long a client may be silent on a response before it is sent the next one all the same.",
             ),

@@ -287,6 +287,8 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
             rule(!same, section, key, format!("is also that of {other}.{other_key}"));
         }
     }
+    let catch_up = (1..=60_000).contains(&xds.catch_up_timeout.millis());
+    rule(catch_up, "xds", "catch_up_timeout", "must be from 1ms to 1m".to_owned());
     let ack_timeout = (100..=600_000).contains(&xds.ack_timeout.millis());
     rule(ack_timeout, "xds", "ack_timeout", "must be from 100ms to 10m".to_owned());
     let close_after = xds.ack_close_after.millis();
@@ -473,6 +475,7 @@ mod tests {
             ("drain_connections_per_second", "0", positive),
             ("close_timeout", "\"0s\"", positive),
             ("ack_timeout", "\"99ms\"", "must be from 100ms to 10m"),
+            ("catch_up_timeout", "\"61s\"", "must be from 1ms to 1m"),
         ] {
             let error = load_with(&format!("[xds]\n{key} = {value}"), &[]).unwrap_err();
             assert!(error.starts_with(&format!("xds.{key} = ")), "{key}: {error}");

@@ -56,6 +56,7 @@ pub(crate) struct Xds {
     pub(crate) address: SocketAddr,
     pub(crate) allow_plaintext: bool,
     pub(crate) shards: usize,
+    pub(crate) catch_up_timeout: Span,
     pub(crate) ack_timeout: Span,
     pub(crate) ack_close_after: Span,
     pub(crate) response_bytes_target: ByteSize,
@@ -159,6 +160,7 @@ impl Default for Xds {
             address: loopback(18000),
             allow_plaintext: false,
             shards: fanout.shards,
+            catch_up_timeout: Span::seconds(1),
             ack_timeout: Span::new(Duration::from_millis(session.ack_timeout_ms)),
             ack_close_after: Span::new(Duration::from_millis(
                 session.ack_close_after_ms.unwrap_or_default(),

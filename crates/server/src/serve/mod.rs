@@ -8,6 +8,7 @@
 mod activity;
 mod body;
 mod files;
+mod fresh;
 mod listen;
 mod log;
 mod signals;
@@ -37,6 +38,7 @@ use crate::{
     config::{Config, Loaded},
 };
 pub(crate) use activity::Limits;
+use fresh::FromLeader;
 use signals::Signals;
 use store::Opened;
 
@@ -249,7 +251,10 @@ impl Running {
         let started = CancellationToken::new();
         chancery_xds::register_metrics();
         let state = replica.watch();
-        let fanout = Fanout::spawn(config.fanout(), state, &shards, stop_shards.clone());
+        let timeout = config.xds.catch_up_timeout.duration();
+        let fresh = FromLeader { replica: replica.clone(), timeout };
+        let fanout = Fanout::spawn(config.fanout(), state, &shards, stop_shards.clone())
+            .with_fresh(Arc::new(fresh));
         shards.spawn(keep_up(metrics.clone(), stop_shards.clone()));
         let router = chancery_admin::router(&AdminDeps {
             replica,

@@ -1,0 +1,19 @@
+//! Whether this replica has what the cluster has committed, asked of its leader.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use chancery_fanout::Fresh;
+use chancery_store::Replica;
+
+/// Asks the leader, for a bounded time.
+#[derive(Debug)]
+pub(super) struct FromLeader {
+    pub(super) replica: Replica,
+    pub(super) timeout: Duration,
+}
+
+impl Fresh for FromLeader {
+    fn confirm(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        Box::pin(async { self.replica.read_barrier(self.timeout).await.is_ok() })
+    }
+}
