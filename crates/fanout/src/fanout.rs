@@ -13,6 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
     arrivals::Arrivals,
+    departed::Departed,
     event::{Event, Sent},
     fresh::{AlwaysFresh, Currency, Fresh},
     line::{Line, Mailbox},
@@ -67,6 +68,7 @@ impl Fanout {
         let differ = Arc::new(Differ::new());
         let start = Instant::now();
         let arrivals = Arc::new(Arrivals::default());
+        let departed = Arc::new(Departed::default());
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let shards = (0..config.n_shards()).map(|n| {
             let (sender, inbox) = mpsc::channel(config.inbox_events);
@@ -75,7 +77,8 @@ impl Fanout {
                 Inputs { inbox, mailbox: Arc::clone(&mailbox), state: state.clone(), start };
             let now = Arc::clone(&state.borrow());
             let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
-            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, n);
+            let departed = Arc::clone(&departed);
+            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, departed, n);
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inbox: sender, mailbox }
         });

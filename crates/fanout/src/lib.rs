@@ -35,6 +35,7 @@
 //! | rejections that are kept, per stream | the last of each type, its text cut | the new one takes its place | `chancery_xds_rejecting_streams` |
 //! | arrivals of revisions, per replica | 1024 | the oldest is forgotten: what is so late counts as a little less late | |
 //! | times of changes, in each session | two per known type | the first one stays | `chancery_xds_convergence_seconds` |
+//! | what clients of ended streams were left with | 16,384 per replica, 16 per node, 30 s | the oldest is forgotten: a SotW client that comes back then may lose a cluster before its routes have moved | |
 //! | differences that are kept ([`chancery_view::Differ`]) | 64 | the one not used for longest is found anew when it is asked for | |
 //!
 //! What is in one step and not cut: one request with its names, one full state of SotW, one difference of
@@ -45,6 +46,7 @@ mod arrivals;
 mod budget;
 mod changes;
 mod config;
+mod departed;
 mod entry;
 mod event;
 mod fanout;

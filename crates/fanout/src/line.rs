@@ -65,6 +65,8 @@ pub(crate) struct Line {
 struct Outbox {
     message: Option<Message>,
     end: Option<End>,
+    /// How the stream is to be ended as soon as the shard has let go of its session.
+    ending: Option<End>,
     waker: Option<Waker>,
     /// The transport is busy with the message it took, and has not asked for another.
     busy: bool,
@@ -86,10 +88,12 @@ pub(crate) struct Mailbox {
 }
 
 /// What a line asks of its shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Call {
     /// It can take another message.
     Hungry,
+    /// It is to be ended like this once its session has been forgotten.
+    Ending(End),
     /// Its transport is gone: forget the session. With how the replica had ended it, if it had.
     Closed(Option<EndCode>),
 }
@@ -130,7 +134,7 @@ impl Line {
 
     pub(crate) fn is_closed(&self) -> bool {
         let outbox = self.outbox.lock();
-        outbox.closed || outbox.end.is_some()
+        outbox.closed || outbox.end.is_some() || outbox.ending.is_some()
     }
 
     /// Whether a message may be put now. If not, the shard is called when it may.
@@ -163,13 +167,33 @@ impl Line {
         wake(waker);
     }
 
+    /// Ends the stream once the shard has forgotten its session. A client that comes back at once then
+    /// finds there what it was left with.
+    fn end_in_order(self: &Arc<Self>, end: End) {
+        let call = {
+            let mut outbox = self.outbox.lock();
+            if outbox.closed || outbox.end.is_some() || outbox.ending.is_some() {
+                return;
+            }
+            outbox.ending = Some(end);
+            !std::mem::replace(&mut outbox.listed, true)
+        };
+        if call {
+            self.mailbox.push(Arc::clone(self));
+        }
+    }
+
     /// Takes the line's call, after it was taken from the ready list.
     pub(crate) fn answer(&self) -> Call {
         let mut outbox = self.outbox.lock();
         outbox.listed = false;
-        match outbox.closed {
-            true => Call::Closed(outbox.end.as_ref().map(|end| end.code)),
-            false => Call::Hungry,
+        let ending = outbox.ending.take();
+        match ending {
+            _ if outbox.closed => {
+                Call::Closed(outbox.end.as_ref().or(ending.as_ref()).map(|end| end.code))
+            }
+            Some(end) => Call::Ending(end),
+            None => Call::Hungry,
         }
     }
 
@@ -305,9 +329,9 @@ impl Intake {
 pub struct Ender(Arc<Line>);
 
 impl Ender {
-    /// Ends the stream. The first end of a stream counts.
+    /// Ends the stream, once its shard knows of it. The first end of a stream counts.
     pub fn end(&self, end: End) {
-        self.0.end(end);
+        self.0.end_in_order(end);
     }
 }
 

@@ -51,6 +51,10 @@ impl Shard {
         match entry.session.on_request(request, view.as_ref(), now.ms) {
             Ok(receipt) => {
                 self.metrics.on_request(&receipt.type_url, receipt.kind);
+                if entry.session.asks_for_remains(&receipt.type_url) {
+                    let remains = self.departed.of(&entry.node.id, now.instant);
+                    entry.session.take_over(&receipt.type_url, &remains);
+                }
                 if let Some(verdict) = receipt.verdict {
                     self.on_verdict(at, &receipt.type_url, verdict, now);
                 }
@@ -68,7 +72,7 @@ impl Shard {
                     limit_hit(limit);
                 }
                 line.end(End::new(code, error.to_string()));
-                self.forget(key(at));
+                self.forget(key(at), now);
             }
         }
     }
@@ -126,7 +130,7 @@ impl Shard {
             }
             None if entry.half_closed => {
                 entry.line.end(End::ok());
-                return cost_of(self.forget(key(at)));
+                return cost_of(self.forget(key(at), now));
             }
             None if !entry.session.has_work() => {
                 entry.changes.owe_nothing();
@@ -161,7 +165,7 @@ impl Shard {
             "no answer to a response of type {type_url} for {seconds} s (ack_close_after); reconnect"
         );
         entry.line.end(End::new(EndCode::Silent, text));
-        self.forget(key(at));
+        self.forget(key(at), now);
     }
 
     /// Sees to it that the session is looked at when its client has been silent for too long.
@@ -191,8 +195,8 @@ impl Shard {
     }
 
     /// Frees everything that is held for a session (SOTW-111). Says how much that was.
-    pub(crate) fn forget(&mut self, session: u32) -> usize {
-        let Some(entry) = self.sessions.try_remove(place(session)) else { return 0 };
+    pub(crate) fn forget(&mut self, session: u32, now: Now) -> usize {
+        let Some(mut entry) = self.sessions.try_remove(place(session)) else { return 0 };
         entry.line.set_key(None);
         self.metrics.streams(&entry.line.info.kind).decrement(1.0);
         self.silence.change(entry.silent, None);
@@ -205,6 +209,9 @@ impl Shard {
         let interest = entry.session.interest();
         for interest in &interest {
             self.index.forget(session, entry.scopes(), interest);
+        }
+        if let Some(remains) = entry.session.take_remains() {
+            self.departed.put(&entry.node.id, remains, now.instant);
         }
         if let Some((_, scopes)) = entry.assigned {
             self.views.release(scopes);

@@ -31,6 +31,7 @@ use crate::{
     Config,
     arrivals::Arrivals,
     budget::{Budget, cost_of},
+    departed::Departed,
     entry::{Entry, SinceSent},
     event::{Event, Sent},
     index::{Index, Key},
@@ -83,6 +84,8 @@ pub(crate) struct Shard {
     pub(crate) closing: Timers,
     pub(crate) silence: Silence,
     arrivals: Arc<Arrivals>,
+    /// What clients were left with whose streams have ended, on any shard.
+    pub(crate) departed: Arc<Departed>,
     pub(crate) metrics: ShardMetrics,
     /// The place from which sessions are still to be given their scopes anew, after the assignments
     /// have changed.
@@ -112,6 +115,7 @@ impl Shard {
         state: Arc<State>,
         differ: Arc<Differ>,
         arrivals: Arc<Arrivals>,
+        departed: Arc<Departed>,
         n: usize,
     ) -> Self {
         Self {
@@ -128,6 +132,7 @@ impl Shard {
             closing: Timers::default(),
             silence: Silence::default(),
             arrivals,
+            departed,
             metrics: ShardMetrics::new(n),
             reassign_from: None,
             called: VecDeque::new(),
@@ -231,6 +236,7 @@ impl Shard {
             return;
         }
         let old = self.views.advance(Arc::clone(newest));
+        self.departed.forget_old(now.instant);
         // It may be here before it was noted.
         let arrived = self.arrivals.first_after(old.revision).unwrap_or(now.instant);
         if old.assignments.changed != newest.assignments.changed {
@@ -307,7 +313,11 @@ impl Shard {
             match line.answer() {
                 Call::Closed(end) => {
                     self.metrics.on_end(end);
-                    freed = line.key().map_or(0, |key| self.forget(key));
+                    freed = line.key().map_or(0, |key| self.forget(key, now));
+                }
+                Call::Ending(end) => {
+                    freed = line.key().map_or(0, |key| self.forget(key, now));
+                    line.end(end);
                 }
                 Call::Hungry => {
                     if let Some(key) = line.key() {

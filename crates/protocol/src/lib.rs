@@ -20,6 +20,7 @@
 mod config;
 mod error;
 mod plan;
+mod remains;
 mod request;
 mod response;
 mod session;
@@ -28,6 +29,7 @@ mod subscription;
 
 pub use config::Config;
 pub use error::{ErrorCode, ProtocolError};
+pub use remains::Remains;
 pub use request::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
 pub use response::{Message, Response};
 pub use session::{Interest, Overdue, Receipt, RequestKind, Session, Verdict};

@@ -6,7 +6,8 @@ use chancery_model::{Resource, ResourceName, Revision, TypeUrl, TypeVersion};
 use chancery_view::{Differ, Resources, View};
 
 use crate::{
-    Config, Nack, Protocol, ProtocolError, Request, Response, StreamKind, SubscriptionStatus,
+    Config, Nack, Protocol, ProtocolError, Remains, Request, Response, StreamKind,
+    SubscriptionStatus,
     plan::{Moment, Which},
     response::size_of,
     subscription::{Names, Outstanding, Subscription},
@@ -353,6 +354,33 @@ impl Session {
             ]
         });
         deadlines.flatten().filter(|deadline| *deadline > now).min()
+    }
+
+    /// What the client is left with, if it does not say so itself when it comes back: to be given to its
+    /// next stream by [`Session::take_over`]. The session is over with this.
+    pub fn take_remains(&mut self) -> Option<Remains> {
+        // On a stream of one type nothing waits for other types (ADS-24).
+        if self.kind.type_url.is_some() {
+            return None;
+        }
+        let left: Vec<_> =
+            self.subscriptions.iter_mut().flat_map(Subscription::take_remains).collect();
+        (!left.is_empty()).then_some(Remains(left))
+    }
+
+    /// Whether the client has just asked again for a type of which it matters what it holds, and does
+    /// not say what that is.
+    #[must_use]
+    pub fn asks_for_remains(&self, type_url: &TypeUrl) -> bool {
+        let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
+        self.kind.type_url.is_none() && of_type.is_some_and(Subscription::asks_for_remains)
+    }
+
+    /// Takes over what earlier streams of the same client have left it with.
+    pub fn take_over(&mut self, type_url: &TypeUrl, remains: &[Arc<Remains>]) {
+        if let Some(s) = self.subscriptions.iter_mut().find(|s| s.type_url == *type_url) {
+            s.take_over(remains);
+        }
     }
 
     /// What the session has become interested in since the last call, or no longer is.

@@ -11,7 +11,9 @@ use chancery_model::{
 };
 use chancery_view::{Resources, TypeView};
 
-use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState, plan::Train};
+use crate::{
+    Config, Nack, Protocol, Remains, SubscriptionStatus, SyncState, plan::Train, remains::Left,
+};
 
 mod answers;
 mod requests;
@@ -123,6 +125,13 @@ pub(crate) struct Subscription {
     pub(crate) stale: BTreeSet<ResourceName>,
     /// Resources that are gone, whose removal waits for what refers to them (ADS-08).
     pub(crate) lingering: BTreeMap<ResourceName, Lingering>,
+    /// The version that the client came with, if the type is remembered for it; used up by
+    /// [`Subscription::take_over`].
+    came_with: Option<String>,
+    /// What is in that version; used up by the first plan.
+    pub(crate) left: Option<Resources>,
+    /// The last response that was accepted, if the type is remembered for the client's next stream.
+    accepted: Option<(TypeVersion, Resources)>,
     /// Since when it waits for types that come before it.
     pub(crate) gated_since: Option<u64>,
     /// The rest of a state that did not fit into one response.
@@ -177,6 +186,9 @@ impl Subscription {
             dirty: false,
             stale: BTreeSet::new(),
             lingering: BTreeMap::new(),
+            came_with: None,
+            left: None,
+            accepted: None,
             gated_since: None,
             train: None,
             outstanding: VecDeque::new(),
@@ -208,6 +220,40 @@ impl Subscription {
             }
         }
         self.urgent &= !self.pending.is_empty();
+    }
+
+    /// Whether its removals have to wait for others although its client does not say what it holds.
+    fn is_remembered(&self) -> bool {
+        self.is_full_state() && !self.properties.referrers.is_empty()
+    }
+
+    /// Whether its first answer depends on what the client was left with.
+    pub(crate) fn asks_for_remains(&self) -> bool {
+        self.came_with.is_some()
+    }
+
+    /// Finds what the client says it has among what it was left with. Of equal versions the last one
+    /// counts.
+    pub(crate) fn take_over(&mut self, remains: &[Arc<Remains>]) {
+        let Some(version) = self.came_with.take() else { return };
+        let mut all = remains.iter().flat_map(|remains| &remains.0).rev();
+        let left = all.find(|left| left.type_url == self.type_url && left.version == version);
+        self.left = left.map(|left| left.resources.clone());
+    }
+
+    /// What the client is left with when the stream ends.
+    pub(crate) fn take_remains(&mut self) -> Vec<Left> {
+        if !self.is_remembered() {
+            return Vec::new();
+        }
+        let unanswered = self.outstanding.drain(..);
+        let unanswered = unanswered.filter_map(|sent| Some((sent.version, sent.resources?)));
+        let left = |(version, resources): (TypeVersion, Resources)| Left {
+            type_url: self.type_url.clone(),
+            version: version.to_string(),
+            resources,
+        };
+        self.accepted.take().into_iter().chain(unanswered).map(left).collect()
     }
 
     /// Records that a response was sent.

@@ -18,7 +18,7 @@ impl Subscription {
     ) -> Plan {
         let mut plan =
             Plan { send: !self.pending.is_empty() || self.answer_due, ..Plan::default() };
-        let (mut changed, removed) = match self.wildcard {
+        let (mut changed, mut removed) = match self.wildcard {
             true => {
                 let empty = TypeView::empty();
                 let base = self.base.as_ref().unwrap_or(&empty);
@@ -27,6 +27,13 @@ impl Subscription {
             }
             false => self.changed_names(moment.view, &mut plan.fresh),
         };
+        if let Some(left) = self.left.take() {
+            // ADS-08: what the client holds from an earlier stream, asks for, and is gone.
+            let gone = left.iter().filter(|resource| {
+                self.asks_for(resource) && moment.view.get(resource.name().as_str()).is_none()
+            });
+            removed.extend(gone.cloned());
+        }
         if !self.lingering.is_empty() {
             self.drop_returned(&mut changed);
         }

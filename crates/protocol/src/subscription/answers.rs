@@ -30,13 +30,17 @@ impl Subscription {
     /// Records an ACK or a NACK (SOTW-20, SOTW-28).
     pub(super) fn on_answer(
         &mut self,
-        sent: Outstanding,
+        mut sent: Outstanding,
         error: Option<&ErrorDetail>,
         now: u64,
     ) -> Answer {
         self.silent_since = now;
         let Some(error) = error else {
             self.acked = Some(sent.version.clone());
+            if self.is_remembered() {
+                let resources = sent.resources.take();
+                self.accepted = resources.map(|resources| (sent.version.clone(), resources));
+            }
             self.rejects_state = false;
             // What the client takes now is not what it rejected before.
             if let Some(taken) = sent.resources.as_ref().filter(|_| !self.rejected.is_empty()) {

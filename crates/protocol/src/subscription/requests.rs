@@ -45,6 +45,8 @@ impl Subscription {
             let asks = self.wildcard || !self.names.is_empty();
             self.answer_due |= self.properties.answer_empty && asks;
             self.resumed = !request.version_info.is_empty();
+            let remembered = self.resumed && self.is_remembered();
+            self.came_with = remembered.then(|| request.version_info.clone());
         }
         // SOTW-37: an empty nonce is a fresh subscription, not a stale one. Names of a stale request are
         // asked for as soon as the client has caught up: its list has them again then (SOTW-34).

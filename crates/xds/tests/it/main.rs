@@ -4,6 +4,7 @@
 
 mod basics;
 mod breaks;
+mod comeback;
 mod crowd;
 mod few_files;
 mod floods;

@@ -51,7 +51,9 @@ impl Desk {
     pub(super) fn with(config: Config) -> Self {
         let state = Arc::new(State::new(Incarnation(1)));
         let differ = Arc::new(Differ::new());
-        let shard = Shard::new(Arc::new(config), Arc::clone(&state), differ, Arc::default(), 0);
+        let config = Arc::new(config);
+        let (arrivals, departed) = Default::default();
+        let shard = Shard::new(config, Arc::clone(&state), differ, arrivals, departed, 0);
         let (events, start) = (VecDeque::new(), Instant::now());
         Self { shard, mailbox: Arc::default(), state, events, start, ms: 10_000 }
     }

@@ -1,0 +1,134 @@
+//! What clients held when their streams ended, for the streams with which they come back.
+//!
+//! A state-of-the-world client does not say what it holds. Between the end of its stream (at its
+//! connection's maximum age, say) and the next one something may be removed that its routes still refer
+//! to; the new stream has to remove it in order all the same (ADS-08).
+//!
+//! Invariant: bounded in number and in time. What is dropped costs a client the order of one removal,
+//! nothing else.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use chancery_protocol::Remains;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// A client comes back within seconds, or its configuration is as good as lost.
+const KEEP: Duration = Duration::from_secs(30);
+/// Streams that are remembered; for one more the oldest is forgotten.
+const STREAMS_MAX: usize = 16_384;
+/// Streams of one node that are remembered, the last ones: gRPC has one for each of its targets.
+const STREAMS_PER_NODE_MAX: usize = 16;
+
+/// What is remembered, for all shards: a client may come back on another one.
+#[derive(Debug, Default)]
+pub(crate) struct Departed(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    by_node: HashMap<Arc<str>, VecDeque<(u64, Arc<Remains>)>>,
+    /// In the order of their ends: when, whose, and the number of the stream.
+    ends: VecDeque<(Instant, Arc<str>, u64)>,
+    last: u64,
+}
+
+impl Departed {
+    pub(crate) fn put(&self, node: &str, remains: Remains, now: Instant) {
+        let mut inner = self.0.lock();
+        inner.forget_before(now);
+        if inner.ends.len() == STREAMS_MAX {
+            inner.forget_oldest();
+        }
+        inner.last += 1;
+        let number = inner.last;
+        let node: Arc<str> = match inner.by_node.get_key_value(node) {
+            Some((known, _)) => Arc::clone(known),
+            None => node.into(),
+        };
+        let of_node = inner.by_node.entry(Arc::clone(&node)).or_default();
+        if of_node.len() == STREAMS_PER_NODE_MAX {
+            of_node.pop_front();
+        }
+        of_node.push_back((number, Arc::new(remains)));
+        inner.ends.push_back((now, node, number));
+    }
+
+    /// What the last streams of a node have left it with. It stays: the node may come back with several.
+    pub(crate) fn of(&self, node: &str, now: Instant) -> Vec<Arc<Remains>> {
+        let mut inner = self.0.lock();
+        inner.forget_before(now);
+        let of_node = inner.by_node.get(node);
+        of_node.into_iter().flatten().map(|(_, remains)| Arc::clone(remains)).collect()
+    }
+
+    /// Forgets what is too old. Old states stay in memory only where there are newer ones, so that it is
+    /// enough to call this when there is a new one.
+    pub(crate) fn forget_old(&self, now: Instant) {
+        self.0.lock().forget_before(now);
+    }
+}
+
+impl Inner {
+    fn forget_before(&mut self, now: Instant) {
+        while self.ends.front().is_some_and(|(at, ..)| *at + KEEP < now) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((_, node, number)) = self.ends.pop_front() else { return };
+        let Some(of_node) = self.by_node.get_mut(&node) else { return };
+        of_node.retain(|(known, _)| *known != number);
+        if of_node.is_empty() {
+            self.by_node.remove(&node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(departed: &Departed, node: &str, now: Instant) {
+        departed.put(node, Remains::default(), now);
+    }
+
+    fn n_of(departed: &Departed, node: &str, now: Instant) -> usize {
+        departed.of(node, now).len()
+    }
+
+    fn n_nodes(departed: &Departed) -> usize {
+        departed.0.lock().by_node.len()
+    }
+
+    #[test]
+    fn what_a_node_was_left_with_is_kept_for_a_while() {
+        let (departed, start) = (Departed::default(), Instant::now());
+        put(&departed, "a", start);
+        put(&departed, "a", start + KEEP / 2);
+        put(&departed, "b", start + KEEP / 2);
+        assert_eq!(n_of(&departed, "a", start + KEEP), 2);
+        let later = start + KEEP + Duration::from_millis(1);
+        assert_eq!((n_of(&departed, "a", later), n_of(&departed, "b", later)), (1, 1));
+        departed.forget_old(start + KEEP * 2);
+        assert_eq!(n_nodes(&departed), 0, "nothing is left of them");
+    }
+
+    #[test]
+    fn the_number_of_streams_is_bounded_for_a_node_and_in_all() {
+        let (departed, now) = (Departed::default(), Instant::now());
+        for _ in 0..STREAMS_PER_NODE_MAX + 3 {
+            put(&departed, "many", now);
+        }
+        assert_eq!(n_of(&departed, "many", now), STREAMS_PER_NODE_MAX);
+        for n in 0..STREAMS_MAX {
+            put(&departed, &format!("n{n}"), now);
+        }
+        assert_eq!((n_of(&departed, "many", now), n_nodes(&departed)), (0, STREAMS_MAX));
+        assert_eq!(departed.0.lock().ends.len(), STREAMS_MAX);
+    }
+}

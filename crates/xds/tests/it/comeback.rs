@@ -1,0 +1,117 @@
+//! State-of-the-world clients that come back: what they still route to is not taken from them.
+
+use chancery_model::types::ROUTE as RDS;
+use chancery_proto::discovery::DiscoveryRequest;
+
+use crate::support::*;
+
+/// What a client that comes back does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// For all clusters, as Envoy does.
+    All,
+    /// For the cluster that its routes name, as gRPC does.
+    Names(&'static [&'static str]),
+}
+
+impl Asks {
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::All => &[],
+            Self::Names(names) => names,
+        }
+    }
+}
+
+/// A client has the cluster `old` and a route to it; its stream ends; the cluster is replaced. Returns the server, the version of the clusters it had, and the new stream.
+async fn moved_meanwhile(asks: Asks) -> (Server, String, Sotw) {
+    let server = Server::start().await;
+    server.put(CDS, &[("old", "old"), ("other", "other")]);
+    server.put(RDS, &[("r", "to old")]);
+    let mut client = server.sotw(SOTW_ADS).await;
+    client.subscribe(CDS, asks.names()).await;
+    let clusters = client.next().await;
+    client.ack(&clusters, asks.names()).await;
+    client.subscribe(RDS, &["r"]).await;
+    let routes = client.next().await;
+    client.ack(&routes, &["r"]).await;
+    drop(client);
+    server.until_no_stream().await;
+    server.put(CDS, &[("new", "new")]);
+    server.put(RDS, &[("r", "to new")]);
+    server.delete(CDS, &["old"]);
+    let comes = server.sotw(SOTW_ADS).await;
+    (server, clusters.version_info, comes)
+}
+
+async fn ask_again(client: &Sotw, type_url: &str, names: &[&str], version: &str) {
+    client
+        .send(DiscoveryRequest {
+            type_url: type_url.into(),
+            version_info: version.into(),
+            resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            node: node("n1"),
+            ..DiscoveryRequest::default()
+        })
+        .await;
+}
+
+/// ADS-08, OPS-13, SOTW-15, SOTW-100: a wildcard client that comes back is given the cluster that its routes
+/// refer to, until it has acknowledged the new ones; the version says that this is another state.
+#[tokio::test]
+async fn a_removed_cluster_stays_until_the_routes_have_moved() {
+    let (_server, version, mut client) = moved_meanwhile(Asks::All).await;
+    ask_again(&client, CDS, &[], &version).await;
+    ask_again(&client, RDS, &["r"], "1").await;
+    let clusters = client.next().await;
+    assert_eq!(bodies(&clusters), ["new", "old", "other"]);
+    client.ack(&clusters, &[]).await;
+    let routes = client.next().await;
+    assert_eq!(bodies(&routes), ["to new"]);
+    client.ack(&routes, &["r"]).await;
+    let rest = client.next().await;
+    assert_eq!(bodies(&rest), ["new", "other"]);
+    assert_ne!(rest.version_info, clusters.version_info);
+}
+
+/// ADS-08, CLI-G-08, CLI-G-09: the same with names, of which the client gives one up when its routes have moved.
+#[tokio::test]
+async fn a_removed_cluster_stays_as_long_as_it_is_asked_for() {
+    const BOTH: &[&str] = &["old", "new"];
+    let (_server, version, mut client) = moved_meanwhile(Asks::Names(&["old"])).await;
+    ask_again(&client, CDS, &["old"], &version).await;
+    ask_again(&client, RDS, &["r"], "1").await;
+    let clusters = client.next().await;
+    assert_eq!(bodies(&clusters), ["old"]);
+    client.ack(&clusters, &["old"]).await;
+    let routes = client.next().await;
+    assert_eq!(bodies(&routes), ["to new"]);
+    client.ack(&routes, &["r"]).await;
+    client.ack(&clusters, BOTH).await;
+    let clusters = client.next().await;
+    assert_eq!(bodies(&clusters), ["new", "old"]);
+    client.ack(&clusters, &["new"]).await;
+    assert!(client.is_silent().await, "it has given up the old one by itself");
+}
+
+/// SOTW-100, SOTW-105: who comes with nothing, with a version that nobody gave, or as another node, is
+/// given what there is and no more.
+#[tokio::test]
+async fn nothing_is_kept_for_who_does_not_say_that_it_has_it() {
+    let (server, version, fresh) = moved_meanwhile(Asks::All).await;
+    let stranger = server.sotw(SOTW_ADS).await;
+    stranger
+        .send(DiscoveryRequest {
+            type_url: CDS.into(),
+            version_info: version,
+            node: node("n2"),
+            ..DiscoveryRequest::default()
+        })
+        .await;
+    let liar = server.sotw(SOTW_ADS).await;
+    ask_again(&liar, CDS, &[], "1-nobody").await;
+    ask_again(&fresh, CDS, &[], "").await;
+    for mut client in [fresh, stranger, liar] {
+        assert_eq!(bodies(&client.next().await), ["new", "other"]);
+    }
+}
