@@ -303,3 +303,155 @@ fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
         Ok(())
     })
 }
+
+/// ADS-06, ADS-08, DELTA-46, DELTA-58, OPS-13: clusters and routes move all the time, also while the connection of
+/// a delta stream has just ended.
+#[test]
+fn delta_ads_follows_moves_through_ends_of_its_connection() -> Result<()> {
+    storm(Mode::DeltaAds)
+}
+
+fn storm(mode: Mode) -> Result<()> {
+    const NODE: &str = "envoy-moves";
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
+        let tap = Tap::start(chancery.at.xds)?;
+        let state = |round: usize| {
+            let name = format!("cluster-{round}");
+            [
+                cluster(mode, &name, "1s"),
+                endpoints(&name, if round.is_multiple_of(2) { a } else { b }),
+                listener(mode, "main", port, "main", "main"),
+                route("main", &name),
+            ]
+        };
+        chancery.publish(&state(0))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, tap.port)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        let (mut round, start) = (0_usize, Instant::now());
+        while tap.seen().n_connections <= RECONNECTS || !round.is_multiple_of(2) {
+            if start.elapsed() > LIFE {
+                bail!("after {LIFE:?} there are {:?}", tap.seen());
+            }
+            round += 1;
+            chancery.publish(&state(round))?;
+        }
+        load.wait_for_only("a")?;
+        wait_for("only the last cluster to be left", STEP, || {
+            Ok((envoy.active_cluster_names()? == [format!("cluster-{round}")]).then_some(()))
+        })?;
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        tap.seen().expect_no_blame()?;
+        envoy.expect_running()?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// ADS-06, ADS-08, SOTW-100, CLI-E-10: the cluster that Envoy routes to is replaced while it has no stream. A SotW
+/// client does not say what it holds when it comes back; the server still knows.
+#[test]
+fn sotw_ads_takes_a_move_that_it_was_not_there_for() -> Result<()> {
+    missed_moves(Mode::SotwAds)
+}
+
+/// ADS-06, ADS-08, DELTA-46: the same in delta, where the client says what it holds.
+#[test]
+fn delta_ads_takes_a_move_that_it_was_not_there_for() -> Result<()> {
+    missed_moves(Mode::DeltaAds)
+}
+
+fn missed_moves(mode: Mode) -> Result<()> {
+    const NODE: &str = "envoy-missed";
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = ports::free()?;
+        let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
+        let state = |round: usize| {
+            let name = format!("cluster-{round}");
+            [
+                cluster(mode, &name, "1s"),
+                endpoints(&name, if round.is_multiple_of(2) { a } else { b }),
+                listener(mode, "main", port, "main", "main"),
+                route("main", &name),
+            ]
+        };
+        chancery.publish(&state(0))?;
+        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        let load = Load::start(port);
+        for round in 1..=RECONNECTS {
+            chancery.wait_for_node(NODE, "synced", &TYPES)?;
+            wait_for("the end of the connection", STEP, || {
+                Ok((chancery.total("chancery_xds_connections")? == 0.0).then_some(()))
+            })?;
+            chancery.publish(&state(round))?;
+            load.wait_for_only(if round.is_multiple_of(2) { "a" } else { "b" })?;
+            wait_for("the old cluster to go", STEP, || {
+                Ok((envoy.active_cluster_names()? == [format!("cluster-{round}")]).then_some(()))
+            })?;
+        }
+        envoy.expect_running()?;
+        load.finish_without_failure(500)?;
+        Ok(())
+    })
+}
+
+/// ADS-06, ADS-08, CLI-G-08, CLI-G-15: clusters and routes move all the time, also while the connection ends; C-core
+/// comes back with what it held.
+#[test]
+fn c_core_follows_moves_through_ends_of_its_connection() -> Result<()> {
+    grpc_moves(Kind::Python)
+}
+
+/// ADS-06, ADS-08, CLI-G-08, CLI-G-15: the same with grpc-js.
+#[test]
+fn grpc_js_follows_moves_through_ends_of_its_connection() -> Result<()> {
+    grpc_moves(Kind::Node)
+}
+
+/// ADS-06, ADS-08, CLI-G-08, CLI-G-15: the same with grpc-go.
+#[test]
+fn grpc_go_follows_moves_through_ends_of_its_connection() -> Result<()> {
+    grpc_moves(Kind::Go)
+}
+
+fn grpc_moves(kind: Kind) -> Result<()> {
+    const SERVICE: &str = "greeter.e2e";
+    const NODE: &str = "grpc-moves";
+    grpc_life::with(kind, |dir| {
+        let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
+        let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
+        let tap = Tap::start(chancery.at.xds)?;
+        let state = |round: u64| {
+            let name = format!("cluster-{round}");
+            [
+                api_listener(SERVICE, "greeter"),
+                route("greeter", &name),
+                cluster(Mode::SotwAds, &name, "1s"),
+                endpoints(&name, if round.is_multiple_of(2) { a.port } else { b.port }),
+            ]
+        };
+        chancery.publish(&state(0))?;
+        let mut client = GrpcClient::start(dir, kind, NODE, tap.port, SERVICE)?;
+        client.wait_for_only("a")?;
+        let (mut round, start) = (0_u64, Instant::now());
+        while tap.seen().n_connections <= RECONNECTS || !round.is_multiple_of(2) {
+            if start.elapsed() > LIFE {
+                bail!("after {LIFE:?} there are {:?}", tap.seen());
+            }
+            round += 1;
+            chancery.publish(&state(round))?;
+            client.wait_for_more(10)?;
+        }
+        client.wait_for_only("a")?;
+        chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        tap.seen().expect_no_blame()?;
+        client.wait_for_more(100)?;
+        client.expect_own_faults(5 * round)
+    })
+}
