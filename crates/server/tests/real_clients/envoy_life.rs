@@ -26,7 +26,7 @@ fn sotw_ads_loses_no_request() -> Result<()> {
     life(Mode::SotwAds)
 }
 
-/// DELTA-22, DELTA-42, ADS-03, ADS-06, ADS-08, ADS-11: an Envoy's whole life on one aggregated delta stream.
+/// DELTA-22, DELTA-42, ADS-03, ADS-06, ADS-08, ADS-11, CLI-E-26: an Envoy's whole life on one aggregated delta stream.
 #[test]
 fn delta_ads_loses_no_request() -> Result<()> {
     life(Mode::DeltaAds)

@@ -12,13 +12,13 @@ use crate::support::{
     ports, report, upstream, wait_for,
 };
 
-/// SOTW-14, SOTW-100: after `kill -9` the same versions; Envoy finds nothing to change.
+/// SOTW-14, SOTW-100, CLI-E-10, CLI-E-36: after `kill -9` the same versions; Envoy finds nothing to change.
 #[test]
 fn sotw_ads_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::SotwAds)
 }
 
-/// DELTA-22, DELTA-58, DELTA-70: after `kill -9` the same versions; only what was asked for by name is
+/// DELTA-22, DELTA-58, DELTA-70, CLI-E-21, CLI-E-36: after `kill -9` the same versions; only what was asked for by name is
 /// sent again, once.
 #[test]
 fn delta_ads_sees_the_same_state_after_a_kill() -> Result<()> {
