@@ -69,7 +69,10 @@ impl Core {
             }
             let wait = match &leader {
                 // Nobody to ask: until there is.
-                None => deadline.saturating_duration_since(Instant::now()) - RETRY_INTERVAL,
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    left.saturating_sub(RETRY_INTERVAL)
+                }
                 Some(_) => RETRY_INTERVAL,
             };
             drop(tokio::time::timeout(wait, self.leader_changes(leader.as_ref())).await);
