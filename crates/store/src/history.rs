@@ -1,6 +1,6 @@
 //! The history: who changed what, revision by revision.
 
-use std::{fmt, io, sync::Arc};
+use std::{fmt, io, str::FromStr, sync::Arc};
 
 use chancery_model::{Revision, Summary, TransactionMeta};
 use chancery_proto::raft::v1 as pb;
@@ -40,6 +40,25 @@ impl RequestId {
         let mut bytes = [0; 16];
         fill_random(&mut bytes)?;
         Ok(Self(bytes))
+    }
+}
+
+/// A text that names no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it has to be 32 hexadecimal digits")]
+pub struct RequestIdError;
+
+impl FromStr for RequestId {
+    type Err = RequestIdError;
+
+    /// 32 hexadecimal digits, as [`fmt::Display`] writes them.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A sign, which numbers may have, is no digit.
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(RequestIdError);
+        }
+        let number = u128::from_str_radix(text, 16).map_err(|_| RequestIdError)?;
+        Ok(Self(number.to_be_bytes()))
     }
 }
 
@@ -86,6 +105,25 @@ impl HistoryEntry {
             },
             // What is no name names nothing.
             request: record.request_id[..].try_into().ok().map(RequestId),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_request_reads_back_as_it_is_shown() {
+        let id = RequestId::random().unwrap();
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(
+            "00000000000000000000000000000Aff".parse::<RequestId>().unwrap().0[14..],
+            [10, 255]
+        );
+        let signed = format!("+{}", "0".repeat(31));
+        for text in ["", "0", "0x000000000000000000000000000000", signed.as_str()] {
+            assert_eq!(text.parse::<RequestId>(), Err(RequestIdError), "{text:?}");
         }
     }
 }

@@ -62,7 +62,7 @@ pub use cluster::{
 };
 pub use config::{Config, ConfigError};
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
-pub use history::{HISTORY_MAX, HistoryEntry, RequestId};
+pub use history::{HISTORY_MAX, HistoryEntry, RequestId, RequestIdError};
 pub use metrics::METRICS;
 pub use replica::{CaughtUp, Replica};
 pub use status::{ClusterId, Status};

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use openraft::{async_runtime::WatchReceiver, errors::Fatal};
 
 use crate::{
+    cluster::watch::Watch,
     core::Core,
     database::{Database, WRITE_BUFFERS_BYTES},
     metrics::gauge_value,
@@ -24,6 +25,7 @@ pub(crate) struct Maintenance {
     /// Bytes of the log's tables when what was deleted was last dropped from them: no less is
     /// possible.
     pub(crate) table_bytes_least: u64,
+    pub(crate) watch: Watch,
 }
 
 /// Whether there is more to do.
@@ -40,6 +42,7 @@ impl Maintenance {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            self.watch.tell(&self.core);
             if self.tend_log().await == Flow::Stop || self.tend_disk().await == Flow::Stop {
                 return;
             }

@@ -35,6 +35,31 @@ pub const METRICS: &[(&str, &str, &str)] = &[
         "counter",
         "Attempts to write that were sent to the leader on another replica",
     ),
+    ("chancery_raft_has_leader", "gauge", "1 if this replica knows of a leader, else 0"),
+    ("chancery_raft_is_leader", "gauge", "1 if this replica leads, else 0"),
+    ("chancery_raft_term", "gauge", "The Raft term: each election makes it greater"),
+    (
+        "chancery_raft_leader_changes_total",
+        "counter",
+        "Times that this replica has found another leader, or the same in a later term; looked at five times a second",
+    ),
+    ("chancery_raft_voters", "gauge", "Members that vote"),
+    ("chancery_raft_learners", "gauge", "Members that do not vote"),
+    (
+        "chancery_raft_voters_up",
+        "gauge",
+        "Voters that the leader has heard lately, itself included; 0 at replicas that do not lead",
+    ),
+    (
+        "chancery_raft_apply_lag_entries",
+        "gauge",
+        "Log entries that this replica knows to be committed and has not applied",
+    ),
+    (
+        "chancery_raft_replication_lag_entries",
+        "gauge",
+        "Log entries that a member lacks, by its number; 0 at replicas that do not lead",
+    ),
     ("chancery_store_last_log_index", "gauge", "Index of the last entry in the log"),
     ("chancery_store_applied_index", "gauge", "Index of the last entry that has been applied"),
     ("chancery_store_revision", "gauge", "Revision of the state"),
@@ -59,6 +84,7 @@ pub(crate) struct StoreMetrics {
     pub(crate) refused_no_leader: Counter,
     pub(crate) snapshots_installed: Counter,
     pub(crate) forwarded_writes: Counter,
+    pub(crate) cluster: ClusterMetrics,
     pub(crate) last_log_index: Gauge,
     pub(crate) applied_index: Gauge,
     pub(crate) revision: Gauge,
@@ -66,6 +92,39 @@ pub(crate) struct StoreMetrics {
     pub(crate) log_bytes: Gauge,
     pub(crate) free_bytes: Gauge,
     pub(crate) failed: Gauge,
+}
+
+/// What a replica tells of its cluster.
+#[derive(Clone)]
+pub(crate) struct ClusterMetrics {
+    pub(crate) has_leader: Gauge,
+    pub(crate) is_leader: Gauge,
+    pub(crate) term: Gauge,
+    pub(crate) leader_changes: Counter,
+    pub(crate) voters: Gauge,
+    pub(crate) learners: Gauge,
+    pub(crate) voters_up: Gauge,
+    pub(crate) apply_lag: Gauge,
+}
+
+impl ClusterMetrics {
+    fn new() -> Self {
+        Self {
+            has_leader: gauge!("chancery_raft_has_leader"),
+            is_leader: gauge!("chancery_raft_is_leader"),
+            term: gauge!("chancery_raft_term"),
+            leader_changes: counter!("chancery_raft_leader_changes_total"),
+            voters: gauge!("chancery_raft_voters"),
+            learners: gauge!("chancery_raft_learners"),
+            voters_up: gauge!("chancery_raft_voters_up"),
+            apply_lag: gauge!("chancery_raft_apply_lag_entries"),
+        }
+    }
+}
+
+/// How far a member is behind. There are as many as there are members: a handful.
+pub(crate) fn replication_lag(replica: u64) -> Gauge {
+    gauge!("chancery_raft_replication_lag_entries", "replica" => replica.to_string())
 }
 
 /// Gauges are floating point; past 2^53 they would be off by a little, which nobody will live to see.
@@ -97,6 +156,7 @@ impl StoreMetrics {
             refused_no_leader: refused("no_leader"),
             snapshots_installed: counter!("chancery_store_snapshots_installed_total"),
             forwarded_writes: counter!("chancery_store_forwarded_writes_total"),
+            cluster: ClusterMetrics::new(),
             last_log_index: gauge!("chancery_store_last_log_index"),
             applied_index: gauge!("chancery_store_applied_index"),
             revision: gauge!("chancery_store_revision"),

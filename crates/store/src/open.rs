@@ -16,6 +16,7 @@ use crate::{
         forward::AbortOnDrop,
         join::Joiner,
         server::Service,
+        watch::Watch,
     },
     core::Core,
     database::Database,
@@ -222,6 +223,7 @@ async fn start(
         core: Arc::clone(&core),
         database: Arc::clone(&database),
         table_bytes_least: 0,
+        watch: Watch::new(id),
     };
     runtime.spawn(maintenance.run());
     runtime.spawn(tend_cluster(Arc::downgrade(&core)));

@@ -15,7 +15,7 @@
 //! # Map
 //! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
 //! becomes a member, `members` how the membership changes, `forward` how a write gets to the leader,
-//! `barrier` how a replica learns what has been committed.
+//! `barrier` how a replica learns what has been committed, `watch` what it tells of all that.
 
 pub(crate) mod barrier;
 pub(crate) mod client;
@@ -25,3 +25,4 @@ pub(crate) mod handle;
 pub(crate) mod join;
 pub(crate) mod members;
 pub(crate) mod server;
+pub(crate) mod watch;

@@ -1,0 +1,64 @@
+//! What a replica tells of its cluster: from Raft to the metrics, a few times a second.
+
+use std::collections::BTreeMap;
+
+use metrics::Gauge;
+use openraft::async_runtime::WatchReceiver;
+
+use crate::{
+    core::Core,
+    metrics::{gauge_value, replication_lag},
+};
+
+/// What was told last.
+pub(crate) struct Watch {
+    /// Term and number of the last leader.
+    leader: Option<(u64, u64)>,
+    /// By the number of a member. Those of members that are gone stay, at 0.
+    lags: BTreeMap<u64, Gauge>,
+}
+
+impl Watch {
+    /// With the one metric that is there from the start: this replica's own.
+    pub(crate) fn new(id: u64) -> Self {
+        Self { leader: None, lags: BTreeMap::from([(id, replication_lag(id))]) }
+    }
+
+    /// Brings the metrics up to date.
+    pub(crate) fn tell(&mut self, core: &Core) {
+        let raft = core.raft.metrics().borrow_watched().clone();
+        let metrics = &core.metrics.cluster;
+        let is_leader = raft.current_leader == Some(core.id());
+        let flag = |is: bool| if is { 1.0 } else { 0.0 };
+        metrics.has_leader.set(flag(raft.current_leader.is_some()));
+        metrics.is_leader.set(flag(is_leader));
+        metrics.term.set(gauge_value(raft.current_term));
+        if let Some(id) = raft.current_leader {
+            let leader = Some((raft.current_term, id));
+            if self.leader != leader {
+                metrics.leader_changes.increment(1);
+                self.leader = leader;
+            }
+        }
+        let membership = &raft.membership_config;
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let n_up = voters.iter().filter(|id| is_leader && core.is_alive(**id)).count();
+        metrics.voters.set(gauge_value(voters.len() as u64));
+        metrics.learners.set(gauge_value(membership.membership().learner_ids().count() as u64));
+        metrics.voters_up.set(gauge_value(n_up as u64));
+        let applied = core.published.image().applied.map_or(0, |id| id.index);
+        let committed = raft.local_committed.map_or(0, |id| id.index);
+        metrics.apply_lag.set(gauge_value(committed.saturating_sub(applied)));
+        let last = raft.last_log_index.unwrap_or_default();
+        for lag in self.lags.values() {
+            lag.set(0.0);
+        }
+        for (id, _) in membership.nodes() {
+            let lag = self.lags.entry(*id).or_insert_with(|| replication_lag(*id));
+            if is_leader && *id != core.id() {
+                let matched = core.matched(*id).unwrap_or_default();
+                lag.set(gauge_value(last.saturating_sub(matched)));
+            }
+        }
+    }
+}
