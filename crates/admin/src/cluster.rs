@@ -3,7 +3,10 @@
 use chancery_model::{Assignment, Glob};
 use chancery_proto::admin::v1 as pb;
 
-use crate::{AdminError, service::Service};
+use crate::{
+    AdminError, members,
+    service::{Freshness, Service},
+};
 
 /// Entries of the history that are listed if no number is given.
 const HISTORY_DEFAULT: u32 = 20;
@@ -12,16 +15,19 @@ const HISTORY_MAX: u32 = 10_000;
 
 impl Service {
     /// The assignments in the order in which they are tried.
-    pub(crate) fn list_assignments(&self) -> pb::ListAssignmentsResponse {
-        let state = self.replica.state();
-        pb::ListAssignmentsResponse {
+    pub(crate) async fn list_assignments(
+        &self,
+        request: pb::ListAssignmentsRequest,
+    ) -> Result<pb::ListAssignmentsResponse, AdminError> {
+        let state = self.state(Freshness::of(request.stale)).await?;
+        Ok(pb::ListAssignmentsResponse {
             revision: state.revision.0,
             assignments: state.assignments.rules.iter().map(show_assignment).collect(),
-        }
+        })
     }
 
     /// The newest revisions.
-    pub(crate) fn list_history(
+    pub(crate) async fn list_history(
         &self,
         request: pb::ListHistoryRequest,
     ) -> Result<pb::ListHistoryResponse, AdminError> {
@@ -33,6 +39,7 @@ impl Service {
             }
             limit => limit,
         };
+        self.catch_up(Freshness::of(request.stale)).await?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let entries = self.replica.history(limit);
         let entries = entries.iter().map(|entry| pb::HistoryEntry {
@@ -50,8 +57,12 @@ impl Service {
     }
 
     /// The replica, and the cluster as it sees it.
-    pub(crate) fn get_cluster(&self) -> pb::ClusterStatus {
+    pub(crate) async fn get_cluster(&self) -> pb::ClusterStatus {
+        let members = members::show(&self.replica.members().await);
         let status = self.replica.status();
+        let voters_up = members::voters_up(&members);
+        let quorum = status.voters.len() as u64 / 2 + 1;
+        let warnings = members::warnings(&members, status.leader, status.replica_id);
         pb::ClusterStatus {
             replica_id: status.replica_id,
             cluster_id: status.cluster_id.to_string(),
@@ -73,6 +84,10 @@ impl Service {
             ready: self.readiness().is_ok(),
             failure: status.failure.unwrap_or_default(),
             version: self.version.to_owned(),
+            members,
+            voters_up,
+            quorum,
+            warnings,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
     AdminError,
     nodes::{show_stream, streams_of},
     resources::{parse_type, scope_seen},
-    service::Service,
+    service::{Freshness, Service},
 };
 
 impl Service {
@@ -24,9 +24,10 @@ impl Service {
             return Err(AdminError::Parameter("the node's id is empty".to_owned()));
         }
         let about = About::parse(&request)?;
+        let state = self.state(Freshness::of(request.stale)).await?;
         let streams = self.fanout.nodes().await;
         let streams = streams_of(&streams, &request.node);
-        Ok(explain(&self.replica.state(), &request.node, &streams, &about))
+        Ok(explain(&state, &request.node, &streams, &about))
     }
 }
 

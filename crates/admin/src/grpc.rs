@@ -98,9 +98,9 @@ impl Admin for GrpcAdmin {
 
     async fn list_assignments(
         &self,
-        _request: Request<pb::ListAssignmentsRequest>,
+        request: Request<pb::ListAssignmentsRequest>,
     ) -> Result<Response<pb::ListAssignmentsResponse>, Status> {
-        Ok(Response::new(self.0.list_assignments()))
+        Ok(Response::new(self.0.list_assignments(request.into_inner()).await?))
     }
 
     async fn delete_assignment(
@@ -114,14 +114,49 @@ impl Admin for GrpcAdmin {
         &self,
         _request: Request<pb::GetClusterRequest>,
     ) -> Result<Response<pb::ClusterStatus>, Status> {
-        Ok(Response::new(self.0.get_cluster()))
+        Ok(Response::new(self.0.get_cluster().await))
+    }
+
+    async fn add_member(
+        &self,
+        request: Request<pb::AddMemberRequest>,
+    ) -> Result<Response<pb::ChangeResponse>, Status> {
+        Ok(Response::new(self.0.add_member(request.into_inner()).await?))
+    }
+
+    async fn promote_member(
+        &self,
+        request: Request<pb::PromoteMemberRequest>,
+    ) -> Result<Response<pb::ChangeResponse>, Status> {
+        Ok(Response::new(self.0.promote_member(request.into_inner()).await?))
+    }
+
+    async fn remove_member(
+        &self,
+        request: Request<pb::RemoveMemberRequest>,
+    ) -> Result<Response<pb::ChangeResponse>, Status> {
+        Ok(Response::new(self.0.remove_member(request.into_inner()).await?))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<pb::TransferLeaderRequest>,
+    ) -> Result<Response<pb::ChangeResponse>, Status> {
+        Ok(Response::new(self.0.transfer_leader(request.into_inner()).await?))
+    }
+
+    async fn take_snapshot(
+        &self,
+        _request: Request<pb::TakeSnapshotRequest>,
+    ) -> Result<Response<pb::TakeSnapshotResponse>, Status> {
+        Ok(Response::new(self.0.take_snapshot().await?))
     }
 
     async fn list_history(
         &self,
         request: Request<pb::ListHistoryRequest>,
     ) -> Result<Response<pb::ListHistoryResponse>, Status> {
-        Ok(Response::new(self.0.list_history(request.into_inner())?))
+        Ok(Response::new(self.0.list_history(request.into_inner()).await?))
     }
 
     async fn get_version(

@@ -56,6 +56,10 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .route("/v1/explain", only(get(explain)))
         .route("/v1/assignments", only(get(list_assignments).delete(delete_assignment)))
         .route("/v1/cluster", only(get(get_cluster)))
+        .route("/v1/cluster/members", only(post(add_member).delete(remove_member)))
+        .route("/v1/cluster/promote", only(post(promote_member)))
+        .route("/v1/cluster/transfer-leader", only(post(transfer_leader)))
+        .route("/v1/cluster/snapshot", only(post(take_snapshot)))
         .route("/v1/history", only(get(list_history)))
         .route("/v1/version", only(get(get_version)))
         .route("/metrics", only(get(metrics)))
@@ -173,6 +177,7 @@ async fn list_resources(State(http): State<Http>, pairs: Pairs) -> Response {
             scope: params.text("scope")?,
             view_of_node: params.text("view_of_node")?,
             without_body: params.flag("without_body")?,
+            stale: params.flag("stale")?,
         };
         params.finish()?;
         http.service.list_resources(request).await
@@ -248,6 +253,7 @@ async fn describe(State(http): State<Http>, pairs: Pairs) -> Response {
             r#type: params.text("type")?,
             name: params.text("name")?,
             scope: params.text("scope")?,
+            stale: params.flag("stale")?,
         };
         params.finish()?;
         http.service.describe_resource(request).await
@@ -294,6 +300,7 @@ async fn explain(State(http): State<Http>, pairs: Pairs) -> Response {
             node: params.text("node")?,
             r#type: params.text("type")?,
             name: params.text("name")?,
+            stale: params.flag("stale")?,
         };
         params.finish()?;
         http.service.explain(request).await
@@ -302,8 +309,13 @@ async fn explain(State(http): State<Http>, pairs: Pairs) -> Response {
 }
 
 async fn list_assignments(State(http): State<Http>, pairs: Pairs) -> Response {
-    let list = params(pairs).and_then(Params::finish);
-    answer(list.map(|()| http.service.list_assignments()))
+    let list = async {
+        let mut params = params(pairs)?;
+        let stale = params.flag("stale")?;
+        params.finish()?;
+        http.service.list_assignments(pb::ListAssignmentsRequest { stale }).await
+    };
+    answer(list.await)
 }
 
 async fn delete_assignment(State(http): State<Http>, pairs: Pairs) -> Response {
@@ -318,18 +330,80 @@ async fn delete_assignment(State(http): State<Http>, pairs: Pairs) -> Response {
 }
 
 async fn get_cluster(State(http): State<Http>, pairs: Pairs) -> Response {
-    let get = params(pairs).and_then(Params::finish);
-    answer(get.map(|()| http.service.get_cluster()))
+    let get = async {
+        params(pairs)?.finish()?;
+        Ok(http.service.get_cluster().await)
+    };
+    answer(get.await)
+}
+
+/// The number of a replica; 0, which is none's, if it is not given.
+fn replica_id(params: &mut Params) -> Result<u64, AdminError> {
+    Ok(params.number("id")?.unwrap_or_default())
+}
+
+async fn add_member(State(http): State<Http>, pairs: Pairs) -> Response {
+    let add = async {
+        let mut params = params(pairs)?;
+        let request = pb::AddMemberRequest {
+            replica_id: replica_id(&mut params)?,
+            address: params.text("address")?,
+            learner: params.flag("learner")?,
+        };
+        params.finish()?;
+        http.service.add_member(request).await
+    };
+    answer(add.await)
+}
+
+async fn remove_member(State(http): State<Http>, pairs: Pairs) -> Response {
+    let remove = async {
+        let mut params = params(pairs)?;
+        let replica_id = replica_id(&mut params)?;
+        params.finish()?;
+        http.service.remove_member(pb::RemoveMemberRequest { replica_id }).await
+    };
+    answer(remove.await)
+}
+
+async fn promote_member(State(http): State<Http>, pairs: Pairs) -> Response {
+    let promote = async {
+        let mut params = params(pairs)?;
+        let replica_id = replica_id(&mut params)?;
+        params.finish()?;
+        http.service.promote_member(pb::PromoteMemberRequest { replica_id }).await
+    };
+    answer(promote.await)
+}
+
+async fn transfer_leader(State(http): State<Http>, pairs: Pairs) -> Response {
+    let transfer = async {
+        let mut params = params(pairs)?;
+        let replica_id = params.number("id")?;
+        params.finish()?;
+        http.service.transfer_leader(pb::TransferLeaderRequest { replica_id }).await
+    };
+    answer(transfer.await)
+}
+
+async fn take_snapshot(State(http): State<Http>, pairs: Pairs) -> Response {
+    let take = async {
+        params(pairs)?.finish()?;
+        http.service.take_snapshot().await
+    };
+    answer(take.await)
 }
 
 async fn list_history(State(http): State<Http>, pairs: Pairs) -> Response {
-    let list = params(pairs).and_then(|mut params| {
+    let list = async {
+        let mut params = params(pairs)?;
         let limit = params.number("limit")?.unwrap_or_default();
+        let stale = params.flag("stale")?;
         params.finish()?;
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-        http.service.list_history(pb::ListHistoryRequest { limit })
-    });
-    answer(list)
+        http.service.list_history(pb::ListHistoryRequest { limit, stale }).await
+    };
+    answer(list.await)
 }
 
 async fn get_version(State(http): State<Http>, pairs: Pairs) -> Response {

@@ -32,6 +32,7 @@ macro_rules! shapes {
 
 shapes!(
     Assignment,
+    ChangeResponse,
     ClusterStatus,
     ErrorResponse,
     ExplainResponse,
@@ -39,6 +40,7 @@ shapes!(
     ListHistoryResponse,
     ListNodesResponse,
     NodeStatus,
+    TakeSnapshotResponse,
     VersionInfo,
     WriteResponse,
 );

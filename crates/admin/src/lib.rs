@@ -16,6 +16,7 @@ mod grpc;
 mod health;
 mod http;
 pub mod json;
+mod members;
 mod metrics;
 mod nodes;
 mod params;

@@ -89,6 +89,8 @@ impl Params {
             author: self.text("author")?,
             reason: self.text("reason")?,
             problems_in_response: false,
+            request_id: self.text("request_id")?,
+            stale: self.flag("stale")?,
         })
     }
 

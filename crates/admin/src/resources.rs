@@ -10,7 +10,11 @@ use chancery_proto::admin::v1 as pb;
 use chancery_view::View;
 use futures::{Stream, stream};
 
-use crate::{AdminError, nodes, redact, service::Service, work::Size};
+use crate::{
+    AdminError, nodes, redact,
+    service::{Freshness, Service},
+    work::Size,
+};
 
 /// Nodes that are listed of those that see a resource.
 const NODES_MAX: usize = 100;
@@ -174,7 +178,7 @@ impl Service {
             return Err(AdminError::Parameter("a name needs a type".to_owned()));
         }
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
-        let state = self.replica.state();
+        let state = self.state(Freshness::of(request.stale)).await?;
         let wanted = |url: &TypeUrl| type_url.as_ref().is_none_or(|type_url| type_url == url);
         let pieces = match given(&request.view_of_node) {
             None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name.as_ref()),
@@ -204,7 +208,7 @@ impl Service {
         let type_url = parse_type(&request.r#type)?;
         let name = ResourceName::new(&request.name)?;
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
-        let state = self.replica.state();
+        let state = self.state(Freshness::of(request.stale)).await?;
         let key = ResourceKey { type_url, name };
         let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(&state, scope.as_ref())
             .filter_map(|scope| Some((scope.clone(), Arc::clone(state.get(scope, &key)?))))

@@ -1,12 +1,32 @@
 //! The operations, once: gRPC and HTTP are two ways to call them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chancery_fanout::Fanout;
+use chancery_model::State;
 use chancery_store::Replica;
 use tokio_util::sync::CancellationToken;
 
-use crate::{metrics::Metrics, wait::Waits, work::Work};
+use crate::{AdminError, metrics::Metrics, wait::Waits, work::Work};
+
+/// A read waits so long at most for what has been committed.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How new what is read has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// All that had been committed when the request came.
+    Current,
+    /// Whatever this replica has.
+    Stale,
+}
+
+impl Freshness {
+    /// What a request says with `stale`.
+    pub(crate) fn of(stale: bool) -> Self {
+        if stale { Self::Stale } else { Self::Current }
+    }
+}
 
 /// What the admin API works with.
 #[derive(Clone)]
@@ -61,6 +81,24 @@ impl Service {
             waits: Waits::default(),
             metrics: Metrics::new(),
         }
+    }
+
+    /// The state to read from.
+    pub(crate) async fn state(&self, freshness: Freshness) -> Result<Arc<State>, AdminError> {
+        self.catch_up(freshness).await?;
+        Ok(self.replica.state())
+    }
+
+    /// Returns when what this replica has is as new as it has to be.
+    pub(crate) async fn catch_up(&self, freshness: Freshness) -> Result<(), AdminError> {
+        if freshness == Freshness::Stale {
+            return Ok(());
+        }
+        self.replica.read_barrier(READ_TIMEOUT).await.map_err(|error| {
+            AdminError::Unavailable(format!(
+                "{error}; --stale (stale=true) reads what it has all the same"
+            ))
+        })
     }
 
     /// Whether the replica takes streams; if not, why. Who leads, and whether anybody does, makes no

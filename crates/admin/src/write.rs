@@ -13,7 +13,7 @@ use chancery_model::{
     ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
 };
 use chancery_proto::admin::v1 as pb;
-use chancery_store::TransactError;
+use chancery_store::{RequestId, TransactError};
 use tracing::debug;
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     nodes::millis,
     redact,
     resources::parse_type,
-    service::Service,
+    service::{Freshness, Service},
     wait::{self, Waited},
     work::Size,
 };
@@ -52,6 +52,8 @@ struct Checked {
     wait: Option<Duration>,
     if_revision: Option<Revision>,
     meta: TransactionMeta,
+    request_id: RequestId,
+    freshness: Freshness,
 }
 
 fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
@@ -60,6 +62,10 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     if options.dry_run && options.wait_ms.is_some() {
         return refuse("a dry run writes nothing that could be waited for".to_owned());
     }
+    if options.stale && !options.dry_run {
+        return refuse("only a dry run can start from a stale state".to_owned());
+    }
+    let request_id = request_id(&options.request_id)?;
     let label = options.label;
     if label.len() > LABEL_BYTES_MAX {
         let len = label.len();
@@ -87,12 +93,24 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
         effect: if options.dry_run { Effect::DryRun } else { Effect::Committed },
         wait,
         if_revision: options.if_revision.map(Revision),
+        request_id,
+        freshness: Freshness::of(options.stale || !options.dry_run),
         meta: TransactionMeta {
             label: (!label.is_empty()).then(|| label.into()),
             author: options.author,
             reason: options.reason,
             time_ms: millis(SystemTime::now()),
         },
+    })
+}
+
+/// The name of a request; a new one if it has none.
+fn request_id(text: &str) -> Result<RequestId, AdminError> {
+    if text.is_empty() {
+        return RequestId::random().map_err(|error| AdminError::Internal(error.to_string()));
+    }
+    text.parse().map_err(|error: chancery_store::RequestIdError| {
+        AdminError::Parameter(format!("request_id is {text:?}: {error}"))
     })
 }
 
@@ -271,7 +289,8 @@ impl Service {
     ) -> Result<pb::WriteResponse, AdminError> {
         // The transaction is tried on the state as it is, which tells what each resource was
         // before. It counts only if no other write comes in between.
-        let before = self.replica.state();
+        // A dry run is a read; what is written is decided by the leader, whatever is shown of it.
+        let before = self.state(checked.freshness).await?;
         let size = size(&transaction);
         let start = Instant::now();
         let state = Arc::clone(&before);
@@ -285,7 +304,8 @@ impl Service {
             Effect::DryRun => self.dry_run(before, tried, size).await,
             Effect::Committed => {
                 let author = checked.meta.author;
-                let summary = match self.replica.transact(transaction).await {
+                let summary = match self.replica.transact_as(checked.request_id, transaction).await
+                {
                     Ok(Outcome::Committed(summary)) => summary,
                     Ok(Outcome::Refused(refusal)) => return Err(refusal.into()),
                     Err(error) => return Err(not_committed(&error)),
@@ -411,8 +431,16 @@ fn not_committed(error: &TransactError) -> AdminError {
         TransactError::TooLarge { .. } => {
             AdminError::TooLarge(format!("{text} (store.transaction_bytes_max)"))
         }
-        TransactError::DiskFull { .. } => AdminError::Exhausted(text),
-        _ => AdminError::Unavailable(text),
+        TransactError::DiskFull { .. } | TransactError::LeaderDiskFull { .. } => {
+            AdminError::Exhausted(text)
+        }
+        TransactError::Forgotten => AdminError::Precondition(text),
+        TransactError::Timeout(_) => AdminError::Unavailable(format!(
+            "{text} (a retry with the same request_id takes effect once)"
+        )),
+        TransactError::NoLeader | TransactError::Failed(_) | TransactError::ShutDown => {
+            AdminError::Unavailable(text)
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{NonEmptyStringValueParser, RangedU64ValueParser},
+};
 use clap_complete::Shell;
 
 use crate::config::Span;
@@ -16,7 +19,7 @@ use crate::config::Span;
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Admin address of a replica.
+    /// Admin address of a replica; several, with commas, are tried in turn.
     #[arg(
         long,
         global = true,
@@ -60,9 +63,9 @@ pub(crate) enum Command {
     Get(Get),
     /// Show all about one resource: its scopes, who sees it, who rejected it.
     Describe(Describe),
-    /// List connected nodes.
+    /// List the nodes that are connected to the replica that is asked.
     Nodes(Nodes),
-    /// Show one connected node: what it asked for, got, acknowledged and rejected.
+    /// Show one node that is connected to the replica that is asked: what it asked for, got, acknowledged and rejected.
     Node(Node),
     /// Say why a node does or does not get a resource.
     Explain(Explain),
@@ -73,7 +76,7 @@ pub(crate) enum Command {
     Assignments(Assignments),
     /// Show the newest revisions.
     History(History),
-    /// Show the replication.
+    /// Show and change the cluster of replicas.
     #[command(subcommand)]
     Cluster(Cluster),
     /// Check or print the configuration of `serve`.
@@ -139,7 +142,11 @@ pub(crate) struct Write {
     /// Write nothing, show what would change.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Let the dry run start from what the replica has, without asking the leader.
+    #[arg(long, requires = "dry_run")]
+    pub(crate) stale: bool,
     /// Wait until the sessions that should have the result have acknowledged it; says who has not.
+    /// Only those of the replica that is asked.
     #[arg(
         long,
         value_name = "TIME",
@@ -167,6 +174,14 @@ impl Write {
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.wait.map(Span::duration)
     }
+}
+
+/// What all commands that read the state have in common.
+#[derive(Debug, Args, Clone, Copy, Default)]
+pub(crate) struct Read {
+    /// Show what the replica has, without asking the leader: it may be older than what was written.
+    #[arg(long)]
+    pub(crate) stale: bool,
 }
 
 /// `apply`
@@ -234,6 +249,8 @@ pub(crate) struct Get {
     /// Only what this connected node sees.
     #[arg(long, value_name = "ID")]
     pub(crate) node: Option<String>,
+    #[command(flatten)]
+    pub(crate) read: Read,
 }
 
 /// `describe`
@@ -248,6 +265,8 @@ pub(crate) struct Describe {
     /// Only this scope.
     #[arg(long)]
     pub(crate) scope: Option<String>,
+    #[command(flatten)]
+    pub(crate) read: Read,
 }
 
 /// `nodes`
@@ -281,13 +300,18 @@ pub(crate) struct Explain {
     /// Name of a resource.
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) read: Read,
 }
 
 /// `assignments`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Assignments {
     /// Show them in the order in which they are tried.
-    List,
+    List {
+        #[command(flatten)]
+        read: Read,
+    },
     /// Delete one.
     Delete {
         /// Its name.
@@ -303,13 +327,54 @@ pub(crate) struct History {
     /// How many, the newest first.
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) read: Read,
+}
+
+/// A number that a replica can have.
+fn replica_id() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// `cluster`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cluster {
-    /// Show the replica that answers, and the cluster as it sees it.
+    /// Show the members, who leads, what is wrong, and the replica that answers.
     Status,
+    /// Make a replica a member: a learner, which becomes a voter once it has caught up.
+    ///
+    /// A replica that is started with `--join` or `--peers` does this by itself.
+    Add {
+        /// Its number.
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: u64,
+        /// Where its replication port is.
+        #[arg(value_name = "HOST:PORT")]
+        address: String,
+        /// It stays a learner: it serves streams, and never votes.
+        #[arg(long)]
+        learner: bool,
+    },
+    /// Make a learner a voter; waits until it has caught up.
+    Promote {
+        /// Its number.
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: u64,
+    },
+    /// Remove a replica. Refused if the rest could write no more.
+    Remove {
+        /// Its number.
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: u64,
+    },
+    /// Let another voter lead; without ID, the one that has the most.
+    TransferLeader {
+        /// Its number.
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: Option<u64>,
+    },
+    /// Let the replica that is asked take a snapshot, up to which its log can be purged.
+    Snapshot,
 }
 
 /// `config`
@@ -362,7 +427,12 @@ mod tests {
             ("apply -f x --wait=soon", ErrorKind::ValueValidation),
             ("apply -f x --wait --dry-run", ErrorKind::ArgumentConflict),
             ("apply -f x --if-revision new", ErrorKind::ValueValidation),
-            ("cluster add 2", ErrorKind::InvalidSubcommand),
+            ("cluster grow 2", ErrorKind::InvalidSubcommand),
+            ("cluster add 2", ErrorKind::MissingRequiredArgument),
+            ("cluster add 0 a:1", ErrorKind::ValueValidation),
+            ("cluster remove", ErrorKind::MissingRequiredArgument),
+            ("apply -f x --stale", ErrorKind::MissingRequiredArgument),
+            ("serve --join a:1 --peers 1=a:1", ErrorKind::ArgumentConflict),
             ("get -o xml", ErrorKind::InvalidValue),
             ("serve --xds here", ErrorKind::ValueValidation),
             ("nodes --state bad", ErrorKind::InvalidValue),

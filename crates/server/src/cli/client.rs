@@ -19,8 +19,40 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest list of headers taken: statuses carry what was wrong with the input.
 const HEADER_LIST_BYTES_MAX: u32 = 1 << 20;
 
+/// The replicas that a command may talk to, in the order in which they are tried.
+pub(crate) struct Servers(Vec<String>);
+
+impl Servers {
+    /// Reads a list with commas.
+    pub(crate) fn new(list: &str) -> Self {
+        Self(list.split(',').map(|server| server.trim().to_owned()).collect())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Connects to one of them, in turn.
+    pub(crate) async fn connect(&self, turn: u32) -> Result<AdminClient<Channel>, Failure> {
+        let turn = usize::try_from(turn).unwrap_or_default();
+        connect(&self.0[turn % self.0.len()]).await
+    }
+
+    /// Connects to the first of them that is there.
+    pub(crate) async fn connect_any(&self) -> Result<AdminClient<Channel>, Failure> {
+        let mut lines = Vec::new();
+        for server in &self.0 {
+            match connect(server).await {
+                Ok(client) => return Ok(client),
+                Err(failure) => lines.extend(failure.lines),
+            }
+        }
+        Err(Failure { lines })
+    }
+}
+
 /// Connects to the replica at `server`: `host:port`, or a URL.
-pub(crate) async fn connect(server: &str) -> Result<AdminClient<Channel>, Failure> {
+async fn connect(server: &str) -> Result<AdminClient<Channel>, Failure> {
     let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let how = "set --server or CHANCERY_SERVER";
     let endpoint = Endpoint::from_shared(url)

@@ -1,6 +1,4 @@
-//! `cluster status`, `history`, `assignments list` and `version`.
-
-use std::io::{self, Write};
+//! `history`, `assignments list` and `version`.
 
 use chancery_admin::json::Shape;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
@@ -9,7 +7,7 @@ use tonic::transport::Channel;
 
 use super::{
     Answer, Failure,
-    args::{History, Output},
+    args::{History, Output, Read},
     client::refusal,
     plain, priority,
     table::Table,
@@ -19,69 +17,13 @@ use super::{
 /// The version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Shows the replica and its cluster.
-pub(crate) async fn status(
-    mut client: AdminClient<Channel>,
-    answer: &mut Answer<'_>,
-) -> Result<(), Failure> {
-    let response = client.get_cluster(pb::GetClusterRequest {}).await;
-    let status = response.map_err(|status| refusal(&status))?.into_inner();
-    answer.show(&status, |out| write_status(&status, out))
-}
-
-fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
-    let ids = |ids: &[u64]| ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    let role = match status.leader {
-        Some(leader) if leader == status.replica_id => "leader".to_owned(),
-        Some(leader) => format!("follows replica {leader}"),
-        None => "there is no leader".to_owned(),
-    };
-    let ready = match (status.ready, status.failure.is_empty()) {
-        (true, _) => "yes".to_owned(),
-        (false, true) => "no".to_owned(),
-        (false, false) => format!("no: {}", plain(&status.failure)),
-    };
-    let disk = match status.free_bytes {
-        Some(free) => format!("{} bytes used, {free} free", status.disk_bytes),
-        None => format!("{} bytes used", status.disk_bytes),
-    };
-    for (what, value) in [
-        ("replica", format!("{}, {role}", status.replica_id)),
-        ("ready", ready),
-        ("revision", status.revision.to_string()),
-        ("resources", format!("{} in {} scopes", status.resources, status.scopes)),
-        ("cluster", format!("{}, incarnation {}", status.cluster_id, status.incarnation)),
-        ("term", status.term.to_string()),
-        (
-            "log",
-            format!(
-                "last {}, committed {}, applied {}, snapshot {}",
-                status.last_log_index,
-                status.committed_index,
-                status.applied_index,
-                status.snapshot_index
-            ),
-        ),
-        ("voters", ids(&status.voters)),
-        ("learners", ids(&status.learners)),
-        ("streams", status.streams.to_string()),
-        ("disk", disk),
-        ("version", status.version.clone()),
-    ] {
-        if !value.is_empty() {
-            writeln!(out, "{what:<10}{value}")?;
-        }
-    }
-    Ok(())
-}
-
 /// Shows the newest revisions.
 pub(crate) async fn history(
     mut client: AdminClient<Channel>,
     history: History,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let request = pb::ListHistoryRequest { limit: history.limit };
+    let request = pb::ListHistoryRequest { limit: history.limit, stale: history.read.stale };
     let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
     let history = response.into_inner();
     answer.show(&history, |out| {
@@ -110,9 +52,10 @@ pub(crate) async fn history(
 /// Shows the assignments.
 pub(crate) async fn assignments(
     mut client: AdminClient<Channel>,
+    read: Read,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let response = client.list_assignments(pb::ListAssignmentsRequest {}).await;
+    let response = client.list_assignments(pb::ListAssignmentsRequest { stale: read.stale }).await;
     let list = response.map_err(|status| refusal(&status))?.into_inner();
     if answer.output == Output::Yaml {
         // A manifest: it can be applied again.
@@ -189,14 +132,5 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(match_text(&matcher), "id=edge-* zone=a metadata.mesh=m1");
-    }
-
-    #[test]
-    fn a_replica_without_a_leader_says_so() {
-        let status = pb::ClusterStatus { replica_id: 1, failure: "x".into(), ..Default::default() };
-        let mut out = Vec::new();
-        write_status(&status, &mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert!(text.starts_with("replica   1, there is no leader\nready     no: x\n"), "{text}");
     }
 }

@@ -22,6 +22,7 @@ pub(crate) async fn explain(
         node: explain.node,
         r#type: explain.type_name.unwrap_or_default(),
         name: explain.name.unwrap_or_default(),
+        stale: explain.read.stale,
     };
     let response = client.explain(request).await.map_err(|status| refusal(&status))?.into_inner();
     answer.show(&response, |out| write_text(&response, out))

@@ -7,6 +7,7 @@ mod explain;
 mod failure;
 mod input;
 mod manifest;
+mod members;
 mod nodes;
 mod resources;
 mod table;
@@ -55,38 +56,43 @@ impl Answer<'_> {
     }
 }
 
-/// Runs a command that talks to the replica at `server`.
+/// Runs a command that talks to a replica: the first of `server`, a list with commas, that is there.
 pub(crate) async fn run(
     command: Command,
     server: &str,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
+    let servers = client::Servers::new(server);
     if matches!(command, Command::Version) {
-        return cluster::version(client::connect(server).await.ok(), answer).await;
+        return cluster::version(servers.connect_any().await.ok(), answer).await;
     }
     // Input is read first: a missing file is told even if the server can not be reached.
     let write = write::Request::read(&command)?;
-    let client = client::connect(server).await?;
-    match (command, write) {
-        (_, Some(write)) => write.run(client, answer).await,
-        (Command::Get(get), _) => resources::get(client, get, answer).await,
-        (Command::Describe(describe), _) => resources::describe(client, describe, answer).await,
-        (Command::Nodes(nodes), _) => nodes::list(client, nodes, answer).await,
-        (Command::Node(node), _) => nodes::show(client, node, answer).await,
-        (Command::Explain(explain), _) => explain::explain(client, explain, answer).await,
-        (Command::Assignments(_), _) => cluster::assignments(client, answer).await,
-        (Command::History(history), _) => cluster::history(client, history, answer).await,
-        (Command::Cluster(args::Cluster::Status), _) => cluster::status(client, answer).await,
-        (
-            Command::Serve(_)
-            | Command::Config(_)
-            | Command::Completions { .. }
-            | Command::Version
-            | Command::Apply(_)
-            | Command::Import(_)
-            | Command::Delete(_),
-            None,
-        ) => Err(Failure::new("this command does not talk to a server")),
+    if let Some(write) = write {
+        return write.run(&servers, answer).await;
+    }
+    let client = servers.connect_any().await?;
+    match command {
+        Command::Get(get) => resources::get(client, get, answer).await,
+        Command::Describe(describe) => resources::describe(client, describe, answer).await,
+        Command::Nodes(nodes) => nodes::list(client, nodes, answer).await,
+        Command::Node(node) => nodes::show(client, node, answer).await,
+        Command::Explain(explain) => explain::explain(client, explain, answer).await,
+        Command::Assignments(args::Assignments::List { read }) => {
+            cluster::assignments(client, read, answer).await
+        }
+        Command::History(history) => cluster::history(client, history, answer).await,
+        Command::Cluster(command) => members::run(client, command, answer).await,
+        Command::Serve(_)
+        | Command::Config(_)
+        | Command::Completions { .. }
+        | Command::Version
+        | Command::Apply(_)
+        | Command::Import(_)
+        | Command::Delete(_)
+        | Command::Assignments(args::Assignments::Delete { .. }) => {
+            Err(Failure::new("this command does not talk to a server"))
+        }
     }
 }
 

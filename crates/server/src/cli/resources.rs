@@ -32,6 +32,7 @@ pub(crate) async fn get(
         scope: get.scope.unwrap_or_default(),
         view_of_node: get.node.unwrap_or_default(),
         without_body: is_table,
+        stale: get.read.stale,
     };
     let response = client.list_resources(request).await.map_err(|status| refusal(&status))?;
     let mut pieces = response.into_inner();
@@ -108,6 +109,7 @@ pub(crate) async fn describe(
         r#type: describe.type_name,
         name: describe.name,
         scope: describe.scope.unwrap_or_default(),
+        stale: describe.read.stale,
     };
     let response = client.describe_resource(request).await.map_err(|status| refusal(&status))?;
     let described = response.into_inner();

@@ -4,18 +4,23 @@ use std::{io, time::Duration};
 
 use chancery_admin::problem_line;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
-use tonic::transport::Channel;
+use chancery_store::RequestId;
+use tonic::{Code, transport::Channel};
 
 use super::{
     Answer, Failure,
     args::{Assignments, Command, Write},
-    client::refusal,
+    client::{Servers, refusal},
     count, input, plain, short_type,
     table::Table,
 };
 
 /// Changes that people are shown. JSON has more.
 const CHANGES_SHOWN_MAX: usize = 100;
+/// How often a write is sent.
+const ATTEMPTS_MAX: u32 = 3;
+/// Pause after the first attempt; a further one is longer.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// A write with all its input read.
 pub(crate) enum Request {
@@ -28,17 +33,21 @@ pub(crate) enum Request {
 impl Request {
     /// Reads the input of a command that writes; `None` for any other.
     pub(crate) fn read(command: &Command) -> Result<Option<Self>, Failure> {
+        // However often it is sent, and wherever: it takes effect once.
+        let id = RequestId::random()
+            .map_err(|error| Failure::new(format_args!("no random bytes: {error}")))?
+            .to_string();
         Ok(Some(match command {
             Command::Apply(apply) => Self::Apply(pb::ApplyRequest {
                 files: input::read_all(&apply.files)?,
                 scope: apply.scope.clone(),
                 prune: apply.prune,
-                options: Some(options(&apply.write)),
+                options: Some(options(&apply.write, &id)),
             }),
             Command::Import(import) => Self::Import(pb::ImportRequest {
                 file: Some(input::read(&import.file)?),
                 scope: import.scope.clone(),
-                options: Some(options(&import.write)),
+                options: Some(options(&import.write, &id)),
             }),
             Command::Delete(delete) => {
                 let resource = |name: &String| pb::ResourceRef {
@@ -55,32 +64,48 @@ impl Request {
                 Self::Delete(pb::DeleteRequest {
                     resources: delete.names.iter().map(resource).collect(),
                     scope: delete.scope.clone(),
-                    options: Some(options(&delete.write)),
+                    options: Some(options(&delete.write, &id)),
                 })
             }
             Command::Assignments(Assignments::Delete { name, write }) => {
                 Self::DeleteAssignment(pb::DeleteAssignmentRequest {
                     name: name.clone(),
-                    options: Some(options(write)),
+                    options: Some(options(write, &id)),
                 })
             }
             _ => return Ok(None),
         }))
     }
 
-    /// Sends it, and shows what came of it.
+    /// Sends it, and shows what came of it. Where the connection breaks, or the replica has no leader,
+    /// it is sent again, to the next server.
     pub(crate) async fn run(
         self,
-        mut client: AdminClient<Channel>,
+        servers: &Servers,
         answer: &mut Answer<'_>,
     ) -> Result<(), Failure> {
-        let response = match self {
-            Self::Apply(request) => client.apply(request).await,
-            Self::Import(request) => client.import(request).await,
-            Self::Delete(request) => client.delete(request).await,
-            Self::DeleteAssignment(request) => client.delete_assignment(request).await,
+        let mut attempt = 1;
+        let response = loop {
+            let sent = match servers.connect(attempt - 1).await {
+                Ok(client) => self.send(client).await,
+                Err(unreachable) => Err(Refused::Again(unreachable)),
+            };
+            match sent {
+                Ok(response) => break response,
+                Err(Refused::Again(_)) if attempt < ATTEMPTS_MAX => {}
+                // With one server it has waited for a leader already.
+                Err(Refused::Elsewhere(_)) if attempt < ATTEMPTS_MAX && servers.len() > 1 => {}
+                Err(
+                    Refused::ForGood(failure)
+                    | Refused::Again(failure)
+                    | Refused::Elsewhere(failure),
+                ) => {
+                    return Err(failure);
+                }
+            }
+            tokio::time::sleep(ATTEMPT_PAUSE * attempt).await;
+            attempt += 1;
         };
-        let response = response.map_err(|status| refusal(&status))?.into_inner();
         if !response.problems.is_empty() {
             return Err(Failure::lines(response.problems.iter().map(problem_line)));
         }
@@ -92,7 +117,39 @@ impl Request {
     }
 }
 
-fn options(write: &Write) -> pb::WriteOptions {
+impl Request {
+    async fn send(&self, mut client: AdminClient<Channel>) -> Result<pb::WriteResponse, Refused> {
+        let response = match self {
+            Self::Apply(request) => client.apply(request.clone()).await,
+            Self::Import(request) => client.import(request.clone()).await,
+            Self::Delete(request) => client.delete(request.clone()).await,
+            Self::DeleteAssignment(request) => client.delete_assignment(request.clone()).await,
+        };
+        response.map(tonic::Response::into_inner).map_err(|status| {
+            let failure = refusal(&status);
+            // What comes from the connection has a cause, what the server says has none.
+            match (status.code(), std::error::Error::source(&status).is_some()) {
+                (Code::Unavailable | Code::Unknown | Code::Cancelled, true) => {
+                    Refused::Again(failure)
+                }
+                (Code::Unavailable, false) => Refused::Elsewhere(failure),
+                _ => Refused::ForGood(failure),
+            }
+        })
+    }
+}
+
+/// Why a write has not been answered with success.
+enum Refused {
+    /// The server has refused it.
+    ForGood(Failure),
+    /// The connection has broken: it may have been written, and the name of the request says so.
+    Again(Failure),
+    /// The server can not write; another one may.
+    Elsewhere(Failure),
+}
+
+fn options(write: &Write, request_id: &str) -> pb::WriteOptions {
     let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     // The one who is logged in: who it is on the other end, only an authenticated identity can
     // tell.
@@ -105,6 +162,8 @@ fn options(write: &Write) -> pb::WriteOptions {
         author: write.author.clone().unwrap_or_else(user),
         reason: write.reason.clone().unwrap_or_default(),
         problems_in_response: true,
+        request_id: request_id.to_owned(),
+        stale: write.stale,
     }
 }
 

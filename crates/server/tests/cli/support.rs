@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::Path,
     process::{Child, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -158,4 +159,16 @@ pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
         )
     };
     format!("resources:\n{}", names.iter().map(cluster).collect::<String>())
+}
+
+/// Status and body of `GET`.
+pub(crate) fn http_get(admin: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status, body.to_owned())
 }

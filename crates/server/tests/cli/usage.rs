@@ -20,7 +20,7 @@ fn exit_codes_tell_failure_from_wrong_usage() {
         (&["frobnicate"], 2, "unrecognized subcommand"),
         (&["get", "-o", "xml"], 2, "invalid value 'xml'"),
         (&["delete", "cds"], 2, "<NAME>"),
-        (&["cluster", "add", "2"], 2, "unrecognized subcommand"),
+        (&["cluster", "add", "2"], 2, "<HOST:PORT>"),
         (&["serve", "--xds", "nowhere"], 2, "invalid value 'nowhere'"),
         (&[], 2, "Usage: chancery"),
         (&["get"], 1, "error: cannot reach the server at 127.0.0.1:1: connection refused"),

@@ -163,7 +163,7 @@ fn everything_else_answers_in_text_and_in_json() {
         (&["explain", "n", "cds", "web"], "is not connected to this replica", "conclusions"),
         (&["explain", "n"], "lowest", "trials"),
         (&["assignments", "list"], "lowest    every node", "assignments"),
-        (&["cluster", "status"], "replica   1, leader", "voters"),
+        (&["cluster", "status"], "replica 1 leads, 1 of 1 voters answer (1 needed)", "voters"),
         (&["history"], "REVISION", "entries"),
         (&["version"], "server 0.", "server_version"),
     ] {

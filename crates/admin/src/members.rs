@@ -1,0 +1,237 @@
+//! The members of the cluster: how they do, what is wrong with them, and how they are changed.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use chancery_proto::admin::v1 as pb;
+use chancery_store::{ChangeError, Member, MemberChange, Role};
+
+use crate::{AdminError, service::Service};
+
+/// A member that lacks more entries than this is told.
+const LAG_MAX: u64 = 10_000;
+/// How long a snapshot may take.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The members with what each says of itself.
+pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
+    let leader = members.iter().find(|member| member.role == Role::Leader);
+    let last = leader.and_then(|leader| Some(leader.report.as_ref()?.last_log_index));
+    let show = |member: &Member| {
+        let role = match member.role {
+            Role::Leader => "leader",
+            Role::Voter => "voter",
+            Role::Joining => "joining",
+            Role::Learner => "learner",
+        };
+        let silent = pb::MemberStatus {
+            replica_id: member.replica_id,
+            address: member.address.clone(),
+            role: role.to_owned(),
+            ..pb::MemberStatus::default()
+        };
+        let Some(report) = &member.report else { return silent };
+        pb::MemberStatus {
+            up: true,
+            revision: report.revision.0,
+            lag: last.map(|last| last.saturating_sub(report.applied)),
+            term: report.term,
+            leader: report.leader,
+            last_log_index: report.last_log_index,
+            applied_index: report.applied,
+            version: report.version.clone(),
+            failure: report.failure.clone().unwrap_or_default(),
+            ..silent
+        }
+    };
+    members.iter().map(show).collect()
+}
+
+fn voters(members: &[pb::MemberStatus]) -> impl Iterator<Item = &pb::MemberStatus> {
+    members.iter().filter(|member| matches!(member.role.as_str(), "leader" | "voter"))
+}
+
+/// Voters that answer.
+pub(crate) fn voters_up(members: &[pb::MemberStatus]) -> u64 {
+    voters(members).filter(|member| member.up).count() as u64
+}
+
+/// What is wrong with the cluster, or may soon be: the worst first.
+pub(crate) fn warnings(
+    members: &[pb::MemberStatus],
+    leader: Option<u64>,
+    this: u64,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (n_voters, n_up) = (voters(members).count() as u64, voters_up(members));
+    let quorum = n_voters / 2 + 1;
+    if n_up < quorum {
+        warnings.push(format!(
+            "only {n_up} of {n_voters} voters answer, {quorum} are needed: nothing can be written, and reads need \
+             --stale; streams are served on"
+        ));
+    } else if leader.is_none() {
+        warnings.push(
+            "this replica knows of no leader: nothing can be written here, and reads need --stale; streams are \
+             served on"
+                .to_owned(),
+        );
+    }
+    if !members.iter().any(|member| member.replica_id == this) {
+        warnings.push(format!(
+            "replica {this}, which answers, is no member: end it, and delete its data before it joins again"
+        ));
+    }
+    for member in members {
+        let id = member.replica_id;
+        if !member.up {
+            let role = &member.role;
+            warnings.push(format!("replica {id} ({role}) does not answer at {:?}", member.address));
+        } else if !member.failure.is_empty() {
+            warnings.push(format!("replica {id} takes no writes: {}", member.failure));
+        } else if let Some(lag) = member.lag.filter(|lag| *lag > LAG_MAX) {
+            warnings.push(format!("replica {id} is {lag} log entries behind the leader"));
+        }
+    }
+    if n_voters > 1 && n_up == quorum {
+        warnings.push(format!(
+            "{n_up} of {n_voters} voters answer: if one more is lost, nothing can be written"
+        ));
+    }
+    let versions: BTreeSet<&str> =
+        members.iter().filter(|member| member.up).map(|member| member.version.as_str()).collect();
+    if versions.len() > 1 {
+        let versions = versions.into_iter().collect::<Vec<_>>().join(", ");
+        warnings.push(format!("the replicas run different versions: {versions}"));
+    }
+    warnings
+}
+
+fn not_changed(error: ChangeError) -> AdminError {
+    match error {
+        ChangeError::Refused(text) => AdminError::Precondition(text),
+        ChangeError::NoLeader | ChangeError::Timeout(_) => {
+            AdminError::Unavailable(error.to_string())
+        }
+    }
+}
+
+/// The number of a replica, which has to be given.
+fn given(replica_id: u64) -> Result<u64, AdminError> {
+    match replica_id {
+        0 => Err(AdminError::Parameter(
+            "the number of the replica is missing: it is at least 1".to_owned(),
+        )),
+        id => Ok(id),
+    }
+}
+
+impl Service {
+    async fn change(&self, change: MemberChange) -> Result<pb::ChangeResponse, AdminError> {
+        let message = self.replica.change_members(change).await.map_err(not_changed)?;
+        Ok(pb::ChangeResponse { message })
+    }
+
+    /// Makes a replica a member.
+    pub(crate) async fn add_member(
+        &self,
+        request: pb::AddMemberRequest,
+    ) -> Result<pb::ChangeResponse, AdminError> {
+        let replica_id = given(request.replica_id)?;
+        chancery_store::check_address(&request.address).map_err(AdminError::Parameter)?;
+        let (address, learner) = (request.address, request.learner);
+        self.change(MemberChange::Add { replica_id, address, learner }).await
+    }
+
+    /// Makes a learner a voter.
+    pub(crate) async fn promote_member(
+        &self,
+        request: pb::PromoteMemberRequest,
+    ) -> Result<pb::ChangeResponse, AdminError> {
+        self.change(MemberChange::Promote(given(request.replica_id)?)).await
+    }
+
+    /// Removes a member.
+    pub(crate) async fn remove_member(
+        &self,
+        request: pb::RemoveMemberRequest,
+    ) -> Result<pb::ChangeResponse, AdminError> {
+        self.change(MemberChange::Remove(given(request.replica_id)?)).await
+    }
+
+    /// Lets another voter lead.
+    pub(crate) async fn transfer_leader(
+        &self,
+        request: pb::TransferLeaderRequest,
+    ) -> Result<pb::ChangeResponse, AdminError> {
+        let to = request.replica_id.map(given).transpose()?;
+        self.change(MemberChange::TransferLeader(to)).await
+    }
+
+    /// Takes a snapshot here.
+    pub(crate) async fn take_snapshot(&self) -> Result<pb::TakeSnapshotResponse, AdminError> {
+        let snapshot_index = match self.replica.snapshot(SNAPSHOT_TIMEOUT).await {
+            Ok(index) => index,
+            Err(error) => return Err(AdminError::Unavailable(format!("no snapshot: {error}"))),
+        };
+        Ok(pb::TakeSnapshotResponse {
+            replica_id: self.replica.status().replica_id,
+            snapshot_index,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(replica_id: u64, role: &str, up: bool) -> pb::MemberStatus {
+        pb::MemberStatus {
+            replica_id,
+            role: role.to_owned(),
+            address: format!("r{replica_id}:1"),
+            up,
+            version: if up { "1".to_owned() } else { String::new() },
+            ..pb::MemberStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_is_well_has_no_warnings() {
+        let one = [member(1, "leader", true)];
+        assert_eq!(warnings(&one, Some(1), 1), Vec::<String>::new());
+        let three = [member(1, "leader", true), member(2, "voter", true), member(3, "voter", true)];
+        assert_eq!(warnings(&three, Some(1), 3), Vec::<String>::new());
+        assert_eq!(voters_up(&three), 3);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_the_worst_first() {
+        let mut members = vec![
+            member(1, "leader", true),
+            member(2, "voter", true),
+            member(3, "voter", false),
+            member(4, "learner", false),
+        ];
+        assert_eq!(
+            warnings(&members, Some(1), 1),
+            [
+                "replica 3 (voter) does not answer at \"r3:1\"",
+                "replica 4 (learner) does not answer at \"r4:1\"",
+                "2 of 3 voters answer: if one more is lost, nothing can be written",
+            ]
+        );
+        members[1].up = false;
+        let told = warnings(&members, None, 1);
+        assert!(told[0].starts_with("only 1 of 3 voters answer, 2 are needed: "), "{told:?}");
+        members[1] = member(2, "voter", true);
+        let told = warnings(&members, None, 9);
+        assert!(told[0].contains("no leader") && told[1].contains("replica 9"), "{told:?}");
+        members[0].failure = "the disk".to_owned();
+        members[1].lag = Some(20_000);
+        members[1].version = "2".to_owned();
+        let told = warnings(&members, Some(1), 1);
+        assert_eq!(told[0], "replica 1 takes no writes: the disk");
+        assert_eq!(told[1], "replica 2 is 20000 log entries behind the leader");
+        assert_eq!(told.last().unwrap(), "the replicas run different versions: 1, 2");
+    }
+}

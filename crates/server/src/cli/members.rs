@@ -1,0 +1,172 @@
+//! `cluster`: the members, and changes of them.
+
+use std::io::{self, Write};
+
+use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use tonic::transport::Channel;
+
+use super::{Answer, Failure, args::Cluster, client::refusal, plain, table::Table};
+
+/// Runs a command about the cluster.
+pub(crate) async fn run(
+    mut client: AdminClient<Channel>,
+    command: Cluster,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let changed = match command {
+        Cluster::Status => {
+            let response = client.get_cluster(pb::GetClusterRequest {}).await;
+            let status = response.map_err(|status| refusal(&status))?.into_inner();
+            return answer.show(&status, |out| write_status(&status, out));
+        }
+        Cluster::Snapshot => {
+            let response = client.take_snapshot(pb::TakeSnapshotRequest {}).await;
+            let taken = response.map_err(|status| refusal(&status))?.into_inner();
+            return answer.show(&taken, |out| {
+                let pb::TakeSnapshotResponse { replica_id, snapshot_index } = taken;
+                writeln!(
+                    out,
+                    "replica {replica_id} has a snapshot up to log entry {snapshot_index}"
+                )
+            });
+        }
+        Cluster::Add { id: replica_id, address, learner } => {
+            client.add_member(pb::AddMemberRequest { replica_id, address, learner }).await
+        }
+        Cluster::Promote { id: replica_id } => {
+            client.promote_member(pb::PromoteMemberRequest { replica_id }).await
+        }
+        Cluster::Remove { id: replica_id } => {
+            client.remove_member(pb::RemoveMemberRequest { replica_id }).await
+        }
+        Cluster::TransferLeader { id: replica_id } => {
+            client.transfer_leader(pb::TransferLeaderRequest { replica_id }).await
+        }
+    };
+    let changed = changed.map_err(|status| refusal(&status))?.into_inner();
+    answer.show(&changed, |out| writeln!(out, "{}", plain(&changed.message)))
+}
+
+fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
+    let leader = match status.leader {
+        Some(leader) => format!("replica {leader} leads"),
+        None => "no leader".to_owned(),
+    };
+    writeln!(
+        out,
+        "cluster {} ({}): {leader}, {} of {} voters answer ({} needed)",
+        status.cluster_id,
+        status.incarnation,
+        status.voters_up,
+        status.voters.len(),
+        status.quorum
+    )?;
+    for warning in &status.warnings {
+        writeln!(out, "warning: {}", plain(warning))?;
+    }
+    writeln!(out)?;
+    let headings =
+        ["ID", "ADDRESS", "ROLE", "STATE", "REVISION", "LAG", "TERM", "VERSION", "FAILURE"];
+    let mut table = Table::new(headings);
+    for member in &status.members {
+        let said = |text: String| if member.up { text } else { String::new() };
+        let role = member.role.clone();
+        table.row([
+            member.replica_id.to_string(),
+            member.address.clone(),
+            role,
+            if member.up { "up" } else { "DOWN" }.to_owned(),
+            said(member.revision.to_string()),
+            member.lag.map(|lag| lag.to_string()).unwrap_or_default(),
+            said(member.term.to_string()),
+            member.version.clone(),
+            member.failure.clone(),
+        ]);
+    }
+    table.write(out, "")?;
+    writeln!(out)?;
+    write_replica(status, out)
+}
+
+/// What the replica that answers says of itself.
+fn write_replica(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
+    let ready = match (status.ready, status.failure.is_empty()) {
+        (true, _) => "ready".to_owned(),
+        (false, true) => "not ready".to_owned(),
+        (false, false) => format!("not ready: {}", plain(&status.failure)),
+    };
+    let disk = match status.free_bytes {
+        Some(free) => format!("{} bytes used, {free} free", status.disk_bytes),
+        None => format!("{} bytes used", status.disk_bytes),
+    };
+    for (what, value) in [
+        ("answered by", format!("replica {}, {ready}", status.replica_id)),
+        ("revision", status.revision.to_string()),
+        ("resources", format!("{} in {} scopes", status.resources, status.scopes)),
+        ("streams", status.streams.to_string()),
+        (
+            "log",
+            format!(
+                "last {}, committed {}, applied {}, snapshot {}",
+                status.last_log_index,
+                status.committed_index,
+                status.applied_index,
+                status.snapshot_index
+            ),
+        ),
+        ("disk", disk),
+    ] {
+        writeln!(out, "{what:<13}{value}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_is_read_at_a_glance() {
+        let member = |replica_id: u64, role: &str| pb::MemberStatus {
+            replica_id,
+            role: role.to_owned(),
+            address: format!("r{replica_id}:18002"),
+            ..pb::MemberStatus::default()
+        };
+        let up = |member: pb::MemberStatus| pb::MemberStatus {
+            up: true,
+            revision: 12,
+            lag: Some(0),
+            term: 3,
+            version: "0.1.0".to_owned(),
+            ..member
+        };
+        let status = pb::ClusterStatus {
+            replica_id: 1,
+            cluster_id: "abc".to_owned(),
+            incarnation: "x1".to_owned(),
+            leader: Some(1),
+            voters: vec![1, 2],
+            voters_up: 1,
+            quorum: 2,
+            warnings: vec!["two\nlines".to_owned()],
+            members: vec![up(member(1, "leader")), member(2, "voter")],
+            revision: 12,
+            failure: "x".to_owned(),
+            ..pb::ClusterStatus::default()
+        };
+        let mut out = Vec::new();
+        write_status(&status, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let expected = "cluster abc (x1): replica 1 leads, 1 of 2 voters answer (2 needed)\n\
+            warning: two lines\n\
+            \n\
+            ID  ADDRESS   ROLE    STATE  REVISION  LAG  TERM  VERSION  FAILURE\n\
+            1   r1:18002  leader  up     12        0    3     0.1.0    -\n\
+            2   r2:18002  voter   DOWN   -         -    -     -        -\n\
+            \n\
+            answered by  replica 1, not ready: x\n\
+            revision     12\n";
+        assert!(text.starts_with(expected), "{text}");
+    }
+}

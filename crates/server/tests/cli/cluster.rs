@@ -1,0 +1,388 @@
+//! Three replicas as processes: formed, broken, repaired and restarted, as operators do it.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{DEADLINE, Done, chancery, clusters, http_get, run, signal};
+
+/// Ports that were free a moment ago.
+fn ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Polls until something holds; `what` says what, at the end of patience.
+fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "not in time: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One replica of a cluster, running or not.
+struct Replica {
+    id: u64,
+    directory: PathBuf,
+    raft: String,
+    admin: String,
+    child: Option<Child>,
+}
+
+impl Replica {
+    fn new(root: &Path, id: u64) -> Self {
+        let [raft, admin] = ports();
+        Self {
+            id,
+            directory: root.join(id.to_string()),
+            raft: format!("127.0.0.1:{raft}"),
+            admin: format!("127.0.0.1:{admin}"),
+            child: None,
+        }
+    }
+
+    fn output(&self, what: &str) -> String {
+        fs::read_to_string(self.directory.with_extension(what)).unwrap_or_default()
+    }
+
+    /// Starts it, and returns at once.
+    fn start(&mut self, args: &[&str]) {
+        let file = |what: &str| File::create(self.directory.with_extension(what)).unwrap();
+        let mut command = chancery();
+        command
+            .args(["serve", "--xds", "127.0.0.1:0", "--admin", &self.admin, "--raft", &self.raft])
+            .args(["--replica-id", &self.id.to_string(), "--data-dir"])
+            .arg(&self.directory)
+            .args(args)
+            .env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB")
+            .env("CHANCERY_STORE_TRANSACT_TIMEOUT", "5s")
+            .env("CHANCERY_RAFT_CATCH_UP_TIMEOUT", "3s")
+            .stdout(Stdio::from(file("out")))
+            .stderr(file("log"));
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    fn wait_ready(&mut self) {
+        let child = self.child.as_mut().unwrap();
+        let (id, directory) = (self.id, &self.directory);
+        let read =
+            |what: &str| fs::read_to_string(directory.with_extension(what)).unwrap_or_default();
+        eventually(&format!("replica {id} is ready"), || {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "replica {id} has ended: {}", read("log"));
+            read("out").contains("chancery ready").then_some(())
+        });
+    }
+
+    fn start_and_wait(&mut self, args: &[&str]) {
+        self.start(args);
+        self.wait_ready();
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        signal(&child, Signal::KILL);
+        child.wait().unwrap();
+    }
+
+    /// Ends it in order.
+    fn terminate(&mut self) {
+        let mut child = self.child.take().unwrap();
+        signal(&child, Signal::TERM);
+        let status = eventually("it ends", || child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{}", self.output("log"));
+    }
+
+    fn run(&self, args: &[&str], input: &str) -> Done {
+        run_at(&self.admin, args, input)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let args = [args, ["-o", "json"].as_slice()].concat();
+        let done = self.run(&args, "");
+        assert_eq!(done.code, 0, "{args:?}: {done:?}");
+        serde_json::from_str(&done.out).unwrap()
+    }
+
+    fn apply(&self, name: &str) {
+        let done = self.run(&["apply", "-f", "-"], &clusters(&[name], "1s"));
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+
+    /// Waits until it sees so many voters that answer, and a leader.
+    fn wait_voters(&self, n: u64) -> Value {
+        eventually(&format!("{n} voters answer"), || {
+            let done = self.run(&["cluster", "status", "-o", "json"], "");
+            let status: Value = serde_json::from_str(&done.out).ok()?;
+            (status["voters_up"] == n && status["leader"].is_u64()).then_some(status)
+        })
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+fn run_at(servers: &str, args: &[&str], input: &str) -> Done {
+    let mut command = chancery();
+    command.args(args).env("CHANCERY_SERVER", servers);
+    run(command, input)
+}
+
+fn names(list: &Value) -> BTreeSet<String> {
+    let resources = list["resources"].as_array().unwrap();
+    resources.iter().map(|resource| resource["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn index(id: &Value) -> usize {
+    usize::try_from(id.as_u64().unwrap() - 1).unwrap()
+}
+
+/// Three replicas: the first forms the cluster, the others join it.
+fn joined(root: &Path) -> [Replica; 3] {
+    let mut replicas = [1, 2, 3].map(|id| Replica::new(root, id));
+    let first = replicas[0].raft.clone();
+    replicas[0].start_and_wait(&[]);
+    for replica in &mut replicas[1..] {
+        replica.start(&["--join", &first]);
+    }
+    for replica in &mut replicas[1..] {
+        replica.wait_ready();
+    }
+    replicas[2].wait_voters(3);
+    replicas
+}
+
+#[test]
+fn a_cluster_is_formed_broken_and_repaired() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let all = replicas.each_ref().map(|replica| replica.admin.as_str()).join(",");
+
+    // A write is taken anywhere, and read anywhere at once.
+    replicas[2].apply("a");
+    for replica in &replicas {
+        assert_eq!(names(&replica.json(&["get"])), BTreeSet::from(["a".to_owned()]));
+    }
+
+    // The leader dies: the others go on.
+    let status = replicas[1].wait_voters(3);
+    let leader = index(&status["leader"]);
+    let other = (leader + 1) % 3;
+    replicas[leader].kill();
+    let start = Instant::now();
+    let done = run_at(&all, &["apply", "-f", "-"], &clusters(&["b"], "1s"));
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let status = replicas[other].wait_voters(2);
+    let down = &status["members"][leader];
+    assert_eq!((&down["up"], &down["role"]), (&Value::from(false), &Value::from("voter")));
+    let text = replicas[other].run(&["cluster", "status"], "").out;
+    assert!(text.contains("DOWN"), "{text}");
+    assert!(text.contains("2 of 3 voters answer: if one more is lost"), "{text}");
+    replicas[leader].start_and_wait(&[]);
+    replicas[leader].wait_voters(3);
+    assert_eq!(names(&replicas[leader].json(&["get"])).len(), 2);
+
+    // A replica whose data is gone comes back.
+    let join = replicas[leader].raft.clone();
+    replicas[other].terminate();
+    fs::remove_dir_all(&replicas[other].directory).unwrap();
+    replicas[other].start_and_wait(&["--join", &join]);
+    replicas[other].wait_voters(3);
+    assert_eq!(names(&replicas[other].json(&["get"])).len(), 2);
+
+    leadership_moves_and_members_change(&replicas, other);
+    what_is_left_without_a_quorum(&mut replicas);
+}
+
+fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
+    let asked = &replicas[(to + 1) % 3];
+    let id = replicas[to].id.to_string();
+    let done = asked.run(&["cluster", "transfer-leader", &id], "");
+    assert_eq!((done.code, done.out), (0, format!("replica {id} leads now\n")));
+    eventually("the leader is known", || {
+        (asked.json(&["cluster", "status"])["leader"] == replicas[to].id).then_some(())
+    });
+    let taken = asked.json(&["cluster", "snapshot"]);
+    assert_eq!(taken["replica_id"], asked.id);
+    assert!(taken["snapshot_index"].as_u64().unwrap() > 0, "{taken}");
+    let done = asked.run(&["cluster", "add", "4", "127.0.0.1:1", "--learner"], "");
+    assert!(done.code == 0 && done.out.contains("as a learner"), "{done:?}");
+    let done = asked.run(&["cluster", "promote", "9"], "");
+    assert!(done.code == 1 && done.err.contains("add it first"), "{done:?}");
+    let done = asked.run(&["cluster", "remove", "4"], "");
+    assert_eq!((done.code, done.out.as_str()), (0, "replica 4 was removed\n"), "{}", done.err);
+    let done = asked.run(&["cluster", "remove", "4"], "");
+    assert_eq!((done.code, done.err.as_str()), (1, "error: replica 4 is no member\n"));
+    let done = asked.run(&["cluster", "add", "4", "nowhere"], "");
+    assert!(done.code == 1 && done.err.contains("HOST:PORT"), "{done:?}");
+}
+
+/// OPS-04, design 4.10: what a replica has it serves, whoever is gone; what is current it can not know.
+fn what_is_left_without_a_quorum(replicas: &mut [Replica; 3]) {
+    replicas[0].kill();
+    replicas[1].kill();
+    let left = &mut replicas[2];
+    let refused = |left: &Replica, args: &[&str], input: &str, hint: &str| {
+        let done = left.run(args, input);
+        assert!(done.code == 1 && done.err.contains(hint), "{args:?}: {done:?}");
+    };
+    let still_served = |left: &Replica| {
+        refused(left, &["get"], "", "--stale");
+        refused(left, &["apply", "--dry-run", "-f", "-"], &clusters(&["c"], "1s"), "--stale");
+        // If it led until now it has put the write into its log, from where it may still take effect.
+        let done = left.run(&["apply", "-f", "-"], &clusters(&["b"], "1s"));
+        let told = done.err.contains("no leader") || done.err.contains("it may still be");
+        assert!(done.code == 1 && told, "{done:?}");
+        assert_eq!(names(&left.json(&["get", "--stale"])).len(), 2);
+        let (status, _) = http_get(&left.admin, "/v1/resources?stale=true");
+        assert_eq!(status, 200);
+        assert_eq!(http_get(&left.admin, "/v1/resources").0, 503);
+        assert_eq!(http_get(&left.admin, "/readyz"), (200, "ready\n".to_owned()));
+        let text = left.run(&["cluster", "status"], "").out;
+        assert!(text.contains("only 1 of 3 voters answer"), "{text}");
+    };
+    still_served(left);
+    // It starts without the others, too, and says so.
+    left.terminate();
+    left.start_and_wait(&[]);
+    assert!(left.output("log").contains("no leader was found within 3s"), "{}", left.output("log"));
+    still_served(left);
+    replicas[1].start_and_wait(&[]);
+    replicas[2].wait_voters(2);
+    replicas[2].apply("d");
+    let there = names(&replicas[1].json(&["get"]));
+    assert_eq!(there, ["a", "b", "d"].map(str::to_owned).into());
+}
+
+/// As a StatefulSet starts them: all know all, and nobody is first to be started.
+#[test]
+fn writes_go_on_while_all_replicas_are_restarted_one_by_one() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = [1, 2, 3].map(|id| Replica::new(root.path(), id));
+    let peers =
+        replicas.each_ref().map(|replica| format!("{}={}", replica.id, replica.raft)).join(",");
+    let peers = ["--peers", peers.as_str()];
+    for replica in replicas.iter_mut().rev() {
+        replica.start(&peers);
+    }
+    for replica in &mut replicas {
+        replica.wait_ready();
+    }
+    replicas[0].wait_voters(3);
+
+    let servers = replicas.each_ref().map(|replica| replica.admin.as_str()).join(",");
+    let (stop, n_written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let writer = thread::spawn({
+        let (stop, n_written) = (Arc::clone(&stop), Arc::clone(&n_written));
+        move || {
+            let (mut written, mut failed) = (BTreeSet::new(), Vec::new());
+            for n in 0..10_000 {
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+                let name = format!("w{n}");
+                let done = run_at(&servers, &["apply", "-f", "-"], &clusters(&[&name], "1s"));
+                if done.code == 0 {
+                    written.insert(name);
+                    n_written.fetch_add(1, Ordering::SeqCst);
+                } else {
+                    failed.push(done.err);
+                }
+            }
+            (written, failed)
+        }
+    });
+    let more = |what: &str| {
+        let before = n_written.load(Ordering::SeqCst);
+        eventually(what, || (n_written.load(Ordering::SeqCst) > before + 1).then_some(()));
+    };
+    more("writes before the restarts");
+    for replica in &mut replicas {
+        replica.terminate();
+        more("writes while one is gone");
+        replica.start_and_wait(&peers);
+        replica.wait_voters(3);
+    }
+    more("writes after the restarts");
+    stop.store(true, Ordering::SeqCst);
+    let (written, failed) = writer.join().unwrap();
+    assert_eq!(failed, Vec::<String>::new());
+    for replica in &replicas {
+        let there = names(&replica.json(&["get", "cds"]));
+        let lost: Vec<&String> = written.difference(&there).collect();
+        assert!(lost.is_empty(), "replica {} has lost {lost:?}", replica.id);
+    }
+    for replica in &mut replicas {
+        replica.terminate();
+    }
+}
+
+/// A replica that waits to be let in ends at once, and so does one whose state never came.
+#[test]
+fn a_replica_that_waits_for_others_ends_when_told_to() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replica = Replica::new(root.path(), 2);
+    let [nobody] = ports();
+    replica.start(&["--join", &format!("127.0.0.1:{nobody}")]);
+    eventually("it waits", || replica.output("log").contains("waiting to join").then_some(()));
+    let start = Instant::now();
+    replica.terminate();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_eq!(replica.output("out"), "", "it was never ready");
+}
+
+/// Several replicas run on one machine without being told of each other; one that is told where to
+/// listen does so, or says why not.
+#[test]
+fn the_default_address_for_replicas_is_no_obstacle() {
+    let root = tempfile::tempdir().unwrap();
+    // Whoever else has it: it is in use.
+    let _taken = TcpListener::bind("127.0.0.1:18002");
+    let serve = |name: &str, more: &[&str]| {
+        let mut command = chancery();
+        let out = File::create(root.path().join(name).with_extension("out")).unwrap();
+        let log = File::create(root.path().join(name).with_extension("log")).unwrap();
+        command.args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"]);
+        command.arg(root.path().join(name)).args(more);
+        command.env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB").stdout(out).stderr(log);
+        let mut replica = Replica::new(root.path(), 1);
+        replica.directory = root.path().join(name);
+        replica.child = Some(command.spawn().unwrap());
+        replica
+    };
+    let mut alone = serve("alone", &[]);
+    alone.wait_ready();
+    assert!(alone.output("out").trim_end().ends_with(" raft=none"), "{}", alone.output("out"));
+    assert!(alone.output("log").contains("going on as a cluster of one"));
+    alone.terminate();
+
+    let mut told = serve("told", &["--raft", "127.0.0.1:18002"]);
+    let status = eventually("it ends", || told.child.as_mut().unwrap().try_wait().unwrap());
+    assert_eq!(status.code(), Some(1));
+    let log = told.output("log");
+    assert!(log.contains("error: cannot listen on 127.0.0.1:18002 (raft.address): "), "{log}");
+}
