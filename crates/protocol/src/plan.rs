@@ -25,8 +25,8 @@ pub(crate) struct Train {
     pub(crate) revision: Revision,
     /// With it, the client has everything up to this revision.
     pub(crate) covers: Revision,
-    /// Names were given up since: what is left may have some that are no longer asked for.
-    pub(crate) shrunk: bool,
+    /// Names that were given up since: what is left may have some that are no longer asked for.
+    pub(crate) given_up: BTreeSet<ResourceName>,
 }
 
 /// What a plan comes to.
@@ -173,12 +173,16 @@ impl Subscription {
                         plan.resources.push(Arc::clone(resource));
                     }
                     if self.wildcard {
-                        self.ahead.insert(resource.name().clone(), Arc::clone(resource));
+                        let told = Some(Arc::clone(resource));
+                        self.ahead.insert(resource.name().clone(), told);
                     }
                 }
                 None if asked.contains(name) => {
                     self.stale.remove(name);
                     self.say_absent(name, &mut plan, moment);
+                    if self.wildcard && plan.removed.contains(name) {
+                        self.ahead.insert(name.clone(), None);
+                    }
                 }
                 // Its removal is a change like any other.
                 None => drop(self.stale.insert(name.clone())),
@@ -204,9 +208,9 @@ impl Subscription {
                 version = version.holding(self.lingering.values().map(|held| &*held.resource));
             }
             let revision = moment.revision;
-            let shrunk = false;
+            let given_up = BTreeSet::new();
             self.train =
-                Some(Train { resources, removed, absent, version, revision, covers, shrunk });
+                Some(Train { resources, removed, absent, version, revision, covers, given_up });
         } else if self.outstanding.is_empty() {
             self.settled_revision = self.settled_revision.max(covers);
         }
@@ -308,11 +312,12 @@ impl Subscription {
             rest.push(Arc::clone(resource));
         }
         removed.retain(|resource| !ahead.contains_key(resource.name()));
-        for (name, sent) in ahead {
-            match view.get(name.as_str()) {
-                Some(now) if *now == sent => {}
-                Some(now) => rest.push(Arc::clone(now)),
-                None => removed.push(sent),
+        for (name, told) in ahead {
+            match (view.get(name.as_str()), told) {
+                (Some(now), Some(sent)) if *now == sent => {}
+                (Some(now), _) => rest.push(Arc::clone(now)),
+                (None, Some(sent)) => removed.push(sent),
+                (None, None) => {}
             }
         }
         *resources = rest;

@@ -288,13 +288,15 @@ impl Session {
             true => usize::MAX,
             false => self.config.response_bytes_target,
         };
-        if train.shrunk {
+        if !train.given_up.is_empty() {
             // SOTW-46, DELTA-28: names that were given up since.
             let asked = train.resources.iter().filter(|resource| subscription.asks_for(resource));
             let mut rest = Resources::default();
             asked.for_each(|resource| rest.push(Arc::clone(resource)));
             train.resources = rest;
-            train.shrunk = false;
+            let given_up = std::mem::take(&mut train.given_up);
+            train.removed.retain(|name| !given_up.contains(name));
+            train.absent.retain(|name| !given_up.contains(name));
             if train.resources.is_empty() && train.removed.is_empty() && train.absent.is_empty() {
                 return Turn::Settled;
             }
@@ -326,6 +328,7 @@ impl Session {
             // DELTA-53: additions before removals.
             response.removed = std::mem::take(&mut train.removed);
             response.absent = std::mem::take(&mut train.absent);
+            subscription.on_departed_absent(response.removed.iter().chain(&response.absent));
         } else {
             subscription.train = Some(train);
         }

@@ -111,8 +111,9 @@ pub(crate) struct Subscription {
     pub(crate) pending: BTreeSet<ResourceName>,
     /// Names that are sent again because what refers to them was sent (ADS-11).
     pub(crate) again: BTreeSet<ResourceName>,
-    /// Sent ahead of all other changes to a wildcard, which `base` does not know of.
-    pub(crate) ahead: BTreeMap<ResourceName, Arc<Resource>>,
+    /// Told ahead of all other changes to a wildcard, which `base` does not know of; `None`: that there is
+    /// none.
+    pub(crate) ahead: BTreeMap<ResourceName, Option<Arc<Resource>>>,
     /// The pending names were just asked for: they do not wait for an ACK.
     pub(crate) urgent: bool,
     /// Names were added by a request that the client sent before it had the last response.
@@ -215,11 +216,29 @@ impl Subscription {
         }
         for resource in resources.iter() {
             for name in std::iter::once(resource.name()).chain(resource.aliases()) {
-                self.pending.remove(name);
                 self.again.remove(name);
+                if self.pending.remove(name) && self.names.contains_key(name) {
+                    // It may have changed since, and the mark be gone with the name.
+                    self.names.insert(name.clone(), Held::Sent(Arc::clone(resource)));
+                    self.stale.insert(name.clone());
+                }
             }
         }
-        self.urgent &= !self.pending.is_empty();
+        self.urgent &= self.answer_due || !self.pending.is_empty();
+    }
+
+    /// The same for names that it says do not exist.
+    pub(crate) fn on_departed_absent<'a>(&mut self, names: impl Iterator<Item = &'a ResourceName>) {
+        if self.pending.is_empty() {
+            return;
+        }
+        for name in names {
+            if self.pending.remove(name) && self.names.contains_key(name) {
+                self.names.insert(name.clone(), Held::Absent);
+                self.stale.insert(name.clone());
+            }
+        }
+        self.urgent &= self.answer_due || !self.pending.is_empty();
     }
 
     /// Whether its removals have to wait for others although its client does not say what it holds.
@@ -318,11 +337,11 @@ impl Subscription {
         (asks && !self.outstanding.is_empty()).then_some(self.silent_since)
     }
 
-    /// Whether the client was sent the resource of this name.
+    /// Whether the client was sent the resource of this name, or says that it has it.
     pub(crate) fn holds(&self, name: &ResourceName) -> bool {
         let covered = self.wildcard
             && self.base.as_ref().is_some_and(|base| base.get(name.as_str()).is_some());
-        covered || matches!(self.names.get(name), Some(Held::Sent(_)))
+        covered || matches!(self.names.get(name), Some(Held::Sent(_) | Held::Version(_)))
     }
 
     /// Whether the client asks for the resource, by its name or by an alias.

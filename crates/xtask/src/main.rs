@@ -8,11 +8,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 mod conformance;
 mod demo;
 mod metrics_page;
+mod mutants;
 mod paths;
 mod proc;
 mod say;
@@ -37,6 +38,8 @@ usage: cargo xtask <command>
                          docs/metrics.md
   conformance [--check]  writes (or checks) docs/conformance.md from the doc comments of tests
   metrics [--check]      writes (or checks) docs/metrics.md from the METRICS tables in the code
+  mutants [--only N]     plants bugs in a copy of the pure crates, and fails if no test catches one;
+                         writes docs/mutants.md
   setup                  installs what the system lacks, builds RocksDB once, installs real clients
 ";
 
@@ -74,6 +77,11 @@ fn run() -> Result<ExitCode> {
         ["conformance"] => conformance::write(&paths)?,
         ["conformance", "--check"] => conformance::check(&paths)?,
         ["metrics"] => metrics_page::write(&paths)?,
+        ["mutants"] => mutants::run(&paths, None)?,
+        ["mutants", "--only", number] => {
+            let number = number.parse().with_context(|| format!("{number:?} is no number"))?;
+            mutants::run(&paths, Some(number))?;
+        }
         ["metrics", "--check"] => metrics_page::check(&paths)?,
         [] | ["help" | "-h" | "--help", ..] => say!("{USAGE}"),
         other => {
@@ -100,6 +108,9 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     say!("running the tests: {}", proc::shown(&cargo));
     if !proc::status(&mut cargo)?.success() {
         return Ok(ExitCode::FAILURE);
+    }
+    if call.rest.is_empty() && call.is_long {
+        mutants::run(paths, None)?;
     }
     if call.rest.is_empty() {
         say!("trying the demo, with a real Envoy and a real gRPC client");

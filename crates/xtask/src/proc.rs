@@ -1,9 +1,12 @@
 //! Running other programs: named in every error, and never left behind.
 
 use std::{
+    fs::File,
+    io::{Read as _, Seek as _, SeekFrom},
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -47,6 +50,57 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     }
     String::from_utf8(output.stdout)
         .with_context(|| format!("{} printed something else than UTF-8", shown(command)))
+}
+
+/// How a bounded command ended.
+#[derive(Debug)]
+pub(crate) enum Ran {
+    /// Well.
+    Succeeded,
+    /// With a failure, and this output.
+    Failed(String),
+    /// Not in time; it was ended.
+    TooLong,
+}
+
+/// Runs it for at most so long; what it prints is kept, standard output and errors in one.
+pub(crate) fn bounded(command: &mut Command, max: Duration) -> Result<Ran> {
+    let mut kept = tempfile()?;
+    let output = kept.try_clone().context("share a file for output")?;
+    let errors = kept.try_clone().context("share a file for output")?;
+    command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
+    let mut child = command.spawn().with_context(|| format!("start {}", shown(command)))?;
+    let end = Instant::now() + max;
+    let status = loop {
+        if let Some(status) = child.try_wait().with_context(|| shown(command))? {
+            break status;
+        }
+        if Instant::now() > end {
+            // The whole group: a test is a child of cargo.
+            let group = format!("-{}", child.id());
+            succeeds(Command::new("kill").args(["-KILL", "--", &group]));
+            child.wait().with_context(|| shown(command))?;
+            return Ok(Ran::TooLong);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    if status.success() {
+        return Ok(Ran::Succeeded);
+    }
+    let mut text = Vec::new();
+    kept.seek(SeekFrom::Start(0))
+        .and_then(|_| kept.read_to_end(&mut text))
+        .context("read output")?;
+    Ok(Ran::Failed(String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// A file that is gone when it is closed.
+fn tempfile() -> Result<File> {
+    let path = std::env::temp_dir().join(format!("xtask-output-{}", std::process::id()));
+    let file = File::options().create(true).truncate(true).read(true).write(true).open(&path);
+    let file = file.with_context(|| format!("make {}", path.display()))?;
+    std::fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+    Ok(file)
 }
 
 /// A command that the kernel kills when this process dies. `setpriv` becomes the program: the process

@@ -2,18 +2,22 @@
 
 use anyhow::{Result, bail};
 
-use crate::{conformance, metrics_page, paths::Paths, proc, say::say, setup, tidy};
+use crate::{conformance, metrics_page, mutants, paths::Paths, proc, say::say, setup, tidy};
 
 /// Everything that is checked without running a test. Cheap checks come first.
 pub(crate) fn verify(paths: &Paths) -> Result<()> {
     say!("verify: formatting");
     proc::run(paths.cargo("fmt").args(["--all", "--check"]))?;
     say!("verify: our own rules (crate edges, file lengths, docs that are generated)");
-    let broken: Vec<_> =
-        [tidy::check(paths), conformance::check(paths), metrics_page::check(paths)]
-            .into_iter()
-            .filter_map(Result::err)
-            .collect();
+    let broken: Vec<_> = [
+        tidy::check(paths),
+        conformance::check(paths),
+        metrics_page::check(paths),
+        mutants::check(paths),
+    ]
+    .into_iter()
+    .filter_map(Result::err)
+    .collect();
     for error in &broken {
         say!("{error:#}");
     }

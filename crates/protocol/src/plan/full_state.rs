@@ -43,7 +43,14 @@ impl Subscription {
             self.linger(resource.name().clone(), resource, moment);
         }
         let before = self.lingering.len();
-        self.lingering.retain(|_, lingering| !release.allows(lingering));
+        let Self { lingering, names, .. } = self;
+        lingering.retain(|name, held| {
+            let stays = !release.allows(held);
+            if let Some(entry) = names.get_mut(name).filter(|_| !stays) {
+                *entry = Held::Absent;
+            }
+            stays
+        });
         plan.send |= self.lingering.len() < before;
         if !plan.send {
             return plan;

@@ -1,11 +1,12 @@
 //! Answers: acknowledged, rejected, and for how long a rejection stands.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use chancery_model::Resource;
+use chancery_model::{Resource, ResourceName};
+use chancery_view::Resources;
 
 use super::{Answer, CONTENTS_MAX, Held, Outstanding, Subscription};
-use crate::{ErrorDetail, Nack, Protocol};
+use crate::{ErrorDetail, Nack};
 
 impl Subscription {
     /// The delta response that a nonce names. Clients take responses in order: what comes before it
@@ -37,16 +38,18 @@ impl Subscription {
         self.silent_since = now;
         let Some(error) = error else {
             self.acked = Some(sent.version.clone());
+            self.rejects_state = false;
+            // What the client takes now is not what it rejected before.
+            if let Some(taken) = sent.resources.as_ref().filter(|_| !self.rejected.is_empty()) {
+                let taken = by_name(taken);
+                self.rejected.retain(|resource| taken.get(resource.name()) != Some(&resource));
+            }
             if self.is_remembered() {
                 let resources = sent.resources.take();
                 self.accepted = resources.map(|resources| (sent.version.clone(), resources));
             }
-            self.rejects_state = false;
-            // What the client takes now is not what it rejected before.
-            if let Some(taken) = sent.resources.as_ref().filter(|_| !self.rejected.is_empty()) {
-                self.rejected.retain(|resource| !taken.iter().any(|taken| taken == resource));
-            }
-            if self.outstanding.is_empty() {
+            // Of a cut state, only with the last part.
+            if self.outstanding.is_empty() && self.train.is_none() {
                 self.settled_revision = self.settled_revision.max(sent.revision);
             }
             return Answer { outstanding: sent, nack: None };
@@ -58,9 +61,10 @@ impl Subscription {
             at_ms: now,
         };
         self.nack = Some(nack.clone());
-        let full_state = self.protocol == Protocol::Sotw && self.properties.full_state;
         match &sent.resources {
-            Some(resources) if !full_state && !resources.is_empty() => {
+            Some(resources) if !resources.is_empty() => {
+                let again = by_name(resources);
+                self.rejected.retain(|resource| !again.contains_key(resource.name()));
                 self.rejected.extend(resources.iter().cloned());
             }
             _ => self.rejects_state = true,
@@ -98,4 +102,8 @@ impl Subscription {
             Held::Nothing | Held::Absent | Held::Version(_) => None,
         })
     }
+}
+
+fn by_name(resources: &Resources) -> BTreeMap<&ResourceName, &Arc<Resource>> {
+    resources.iter().map(|resource| (resource.name(), resource)).collect()
 }

@@ -50,6 +50,7 @@ impl Subscription {
         }
         // SOTW-37: an empty nonce is a fresh subscription, not a stale one. Names of a stale request are
         // asked for as soon as the client has caught up: its list has them again then (SOTW-34).
+        self.review_urgency();
         let up_to_date = current || first || request.response_nonce.is_empty();
         self.late |= added;
         self.urgent |= up_to_date && std::mem::take(&mut self.late);
@@ -158,6 +159,7 @@ impl Subscription {
             self.ask(name, shared);
             self.urgent = true;
         }
+        self.review_urgency();
         let nonce = parse_nonce(&request.response_nonce).filter(|_| !first);
         let answered = self.take_answered(nonce, request.error_detail.is_some());
         let answer = answered.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
@@ -237,10 +239,15 @@ impl Subscription {
         let Self { names, base, lingering, .. } = self;
         for (name, held) in names {
             let resource = base.as_ref().and_then(|base| base.get(name.as_str()));
-            let resource = ahead.get(name).or(resource);
+            let resource = match ahead.get(name) {
+                Some(told) => told.as_ref(),
+                None => resource,
+            };
             let resource = resource.or_else(|| Some(&lingering.get(name)?.resource));
-            if let Some(resource) = resource {
-                *held = Held::Sent(Arc::clone(resource));
+            match resource {
+                Some(resource) => *held = Held::Sent(Arc::clone(resource)),
+                None if base.is_some() => *held = Held::Absent,
+                None => {}
             }
         }
     }
@@ -253,6 +260,11 @@ impl Subscription {
         self.pending.insert(name);
     }
 
+    /// What was asked for and given up since is not urgent any more, and makes nothing else so.
+    fn review_urgency(&mut self) {
+        self.urgent &= self.answer_due || !self.pending.is_empty();
+    }
+
     /// Drops a name and all that was remembered of it, so that asking again sends it again (SOTW-44,
     /// DELTA-27).
     fn forget(&mut self, name: &ResourceName, shared: &Names<'_>) {
@@ -262,7 +274,7 @@ impl Subscription {
         self.again.remove(name);
         self.stale.remove(name);
         if let Some(train) = &mut self.train {
-            train.shrunk = true;
+            train.given_up.insert(name.clone());
         }
         if !self.wildcard {
             self.known.remove(name);

@@ -73,4 +73,49 @@ struct Floor {
     profiles: &'static [Profile],
 }
 
-const FLOORS: &[Floor] = &[];
+const ALL: &[Profile] =
+    &[Profile::EnvoySotw, Profile::EnvoyDelta, Profile::Grpc, Profile::AnySotw, Profile::AnyDelta];
+const ENVOY: &[Profile] = &[Profile::EnvoySotw, Profile::EnvoyDelta];
+const SOTW: &[Profile] = &[Profile::EnvoySotw, Profile::Grpc, Profile::AnySotw];
+const DELTA: &[Profile] = &[Profile::EnvoyDelta, Profile::AnyDelta];
+const ANY: &[Profile] = &[Profile::AnySotw, Profile::AnyDelta];
+const ANY_DELTA: &[Profile] = &[Profile::AnyDelta];
+
+const fn floor(what: &'static str, profiles: &'static [Profile], per_thousand: u64) -> Floor {
+    Floor { what, per_thousand, profiles }
+}
+
+/// A third of what was counted, or less.
+const FLOORS: &[Floor] = &[
+    floor("acks", ALL, 1_500),
+    floor("nacks", ALL, 12),
+    floor("no assignment", ALL, 30),
+    floor("streams that break", ALL, 250),
+    floor("commits that change nothing", ALL, 300),
+    floor("no room in the transport", ALL, 70),
+    floor("clients that answer nothing to the end", ALL, 150),
+    floor("sent after an ACK timeout", ALL, 25),
+    floor("sent after waiting for other types", ALL, 100),
+    floor("rests with everything sent and answered", ALL, 3_000),
+    floor("answers beside an unanswered response", ALL, 30),
+    floor("children again", ALL, 20),
+    floor("rests with removals held back", ALL, 150),
+    floor("removals of what was sent", ALL, 15),
+    floor("routes to clusters that the client asks for", ALL, 4),
+    floor("routes to clusters that the client asks for", ENVOY, 100),
+    floor("endpoints of clusters that the client asks for", ENVOY, 70),
+    floor("children again", ENVOY, 600),
+    floor("removals of what was sent", ENVOY, 100),
+    floor("rests with removals held back for a rejection", ENVOY, 60),
+    floor("resources held back in a full state", SOTW, 12),
+    floor("full states of less", SOTW, 15),
+    floor("full states that were asked for", SOTW, 700),
+    floor("parts of a cut state", DELTA, 12),
+    floor("opening requests that say what is held", DELTA, 500),
+    floor("names that do not exist", DELTA, 400),
+    floor("unchanged resources because they were asked for", DELTA, 250),
+    floor("requests of before", ANY, 200),
+    floor("removals of what a client says it holds", ANY_DELTA, 200),
+    floor("absent names said by alias", ANY_DELTA, 40),
+    floor("empty answers to a first request", DELTA, 3),
+];

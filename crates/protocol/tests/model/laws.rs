@@ -16,6 +16,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) oracle: &'a Oracle,
     pub(crate) now: u64,
     pub(crate) ack_timeout: u64,
+    /// Somebody polls whenever the session says so, and nothing but time goes on.
+    pub(crate) is_prompt: bool,
     pub(crate) cover: &'a mut Cover,
 }
 
@@ -36,6 +38,7 @@ impl Ledger {
         self.lines[t].check_content(reply, full, seen, bench)?;
         self.lines[t].check_asked(reply, seen)?;
         self.check_pace(reply, bench)?;
+        self.lines[t].check_wait(bench)?;
         if full {
             self.lines[t].check_full_state(reply, seen, bench)?;
         } else {
@@ -138,11 +141,16 @@ impl Ledger {
         for name in &reply.absent {
             // That there is none does not take away what the client says it holds: a removal does.
             line.owed.remove(name);
-            if !line.sent.contains_key(name) {
+            if !line.sent.contains_key(name) && !line.extra.contains(name) {
                 line.enter_removal(name);
             }
         }
-        line.opening = false;
+        // The rest of a state that was cut before may come first.
+        let is_empty = reply.resources.is_empty() && reply.removed.is_empty();
+        line.opening &= self.protocol == Protocol::Delta && !is_empty;
+        if line.unacked.is_empty() {
+            line.passed.clear();
+        }
         line.unacked.push_back((reply.nonce.clone(), bench.now));
         line.last_nonce.clone_from(&reply.nonce);
         line.revision = reply.revision;
@@ -156,6 +164,15 @@ impl Ledger {
 }
 
 impl Line {
+    /// ADS-22: other types delay a change by one ACK timeout at most, after the type's own.
+    fn check_wait(&self, bench: &Bench<'_>) -> Law {
+        let Some(since) = self.due_since.filter(|_| bench.is_prompt) else { return Ok(()) };
+        let own = self.unacked.back().map_or(0, |(_, at)| at + bench.ack_timeout);
+        let end = since.max(own) + bench.ack_timeout;
+        law!(bench.now <= end, "ADS-22", "sent at {}, should have been by {end}", bench.now);
+        Ok(())
+    }
+
     /// SOTW-93, SOTW-14: a response shows the state of one revision. In a full state, what is gone may
     /// be held back until nothing refers to it (ADS-08), as the client has it.
     fn check_content(&self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) -> Law {

@@ -58,7 +58,7 @@ pub(crate) struct Line {
     /// Something was asked for since the server came to rest.
     pub(crate) urgent: bool,
     /// Something was asked for by requests that were not up to date.
-    late: bool,
+    pub(crate) late: bool,
     /// Names that a repeated request may be answered with (ADS-12).
     pub(crate) may: BTreeSet<String>,
     /// Children of a parent that was sent changed (ADS-11).
@@ -69,13 +69,16 @@ pub(crate) struct Line {
     pub(crate) extra: BTreeSet<String>,
     /// The opening request, or a new wildcard, is answered even with nothing.
     pub(crate) opening: bool,
+    /// How many responses had been sent when that was asked for.
+    pub(crate) opening_mark: usize,
     /// The request that it answers was up to date.
     pub(crate) opening_fresh: bool,
     /// All of it is to be sent.
     pub(crate) full_due: bool,
     pub(crate) unacked: VecDeque<(String, u64)>,
-    /// Delta: the nonces of responses after which a later one was acknowledged.
-    passed: BTreeSet<String>,
+    /// Delta: the nonces of responses after which a later one was acknowledged, as long as others of their
+    /// state are unanswered.
+    pub(crate) passed: BTreeSet<String>,
     pub(crate) last_nonce: String,
     /// Revision of the last response.
     pub(crate) revision: u64,
@@ -119,6 +122,7 @@ impl Ledger {
         seen: Option<&Seen>,
         now: u64,
     ) -> Word {
+        let before = self.lines[t].asked.names.clone();
         let (line, protocol) = (&mut self.lines[t], self.protocol);
         let (nonce, error) = match request {
             Request::Sotw(r) => (&r.response_nonce, r.error_detail.is_some()),
@@ -135,6 +139,16 @@ impl Ledger {
             Request::Delta(r) => line.on_delta(t, r, first, now),
         }
         line.rejected |= answered && error;
+        let after = line.asked.names.clone();
+        // A parent that is given up while the rest of a cut state has yet to be sent: its children may have
+        // been planned already.
+        for item in before.difference(&after).filter_map(|name| seen?.of[t].get(name)) {
+            for (child, name) in children(t, &item.body) {
+                if self.lines[child].asked.covers(&name, &[]) {
+                    self.lines[child].may.insert(name);
+                }
+            }
+        }
         match (answered, error) {
             (false, _) => Word::None,
             (true, false) => Word::Ack,
@@ -273,6 +287,7 @@ impl Line {
         self.urgent |= turn.started || !self.owed.is_empty();
         if turn.started {
             (self.opening, self.opening_fresh) = (properties(t).answer_empty, true);
+            self.opening_mark = self.n_sent;
         }
         if first {
             self.resumed = !request.initial_resource_versions.is_empty();
@@ -332,11 +347,11 @@ impl Line {
         })
     }
 
+    /// A wait lasts until the server has looked at the type again.
     pub(crate) fn mark_due(&mut self, t: usize, seen: &Seen, now: u64) {
-        self.due_since = match self.is_behind(t, seen) {
-            true => self.due_since.or(Some(now)),
-            false => None,
-        };
+        if self.is_behind(t, seen) {
+            self.due_since = self.due_since.or(Some(now));
+        }
     }
 }
 

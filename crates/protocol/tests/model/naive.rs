@@ -222,7 +222,6 @@ impl Oracle {
                     self.gone_since.entry((t, name.clone())).or_insert((now, revision));
                 }
             }
-            self.gone_since.retain(|(t, name), _| !seen.of[*t].contains_key(name));
         }
         self.history.push(seen);
     }
@@ -233,6 +232,12 @@ impl Oracle {
         states
             .filter_map(|seen| seen.get(from.0, from.1))
             .any(|item| references(from.0, &item.body).iter().any(|(t, name)| (*t, &**name) == to))
+    }
+
+    /// The server has looked at what is there: what has come back was never gone for it.
+    pub(crate) fn on_rest(&mut self) {
+        let Some(seen) = self.seen().cloned() else { return };
+        self.gone_since.retain(|(t, name), _| !seen.of[*t].contains_key(name));
     }
 
     fn last_seen(&self) -> Option<Arc<Seen>> {

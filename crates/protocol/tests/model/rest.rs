@@ -40,13 +40,19 @@ impl World<'_> {
             };
             let due = line.owed.iter().find(|(name, fresh)| is_due(name, **fresh));
             law!(due.is_none(), "ADS-26", "{due:?} of {} waits for an answer", TYPES[t]);
+            line.opening &= protocol == Protocol::Sotw || line.n_sent == line.opening_mark;
             let waits = line.opening && line.opening_fresh && !resumes;
             law!(!waits, "SOTW-69", "{} waits for a first answer", TYPES[t]);
             let waits_for_parts = parts && !is_full_state(protocol, t);
             if !resumes && !waits_for_parts {
                 line.urgent = false;
-                line.maybe.clear();
+                if !line.late {
+                    line.maybe.clear();
+                }
                 line.owed.retain(|name, fresh| seen.get(t, name).is_some() || !*fresh);
+            }
+            if !line.is_behind(t, &seen) {
+                line.due_since = None;
             }
             law!(
                 !quiet || !line.is_behind(t, &seen),
@@ -57,6 +63,13 @@ impl World<'_> {
                 seen.of[t]
             );
         }
+        let status = self.session.status();
+        let held = status.iter().any(|status| status.n_held_removals > 0);
+        let rejects = status.iter().any(|status| status.nack.is_some());
+        self.cover.hit_if(held, "rests with removals held back");
+        self.cover
+            .hit_if(held && rejects && quiet, "rests with removals held back for a rejection");
+        self.oracle.on_rest();
         self.cover.hit_if(quiet, "rests with everything sent and answered");
         Ok(())
     }
@@ -65,6 +78,10 @@ impl World<'_> {
     /// bounded time, by someone who polls only when the session says so.
     pub(crate) fn starve(&mut self) -> Law {
         self.client.muted = [true; N_TYPES];
+        self.is_prompt = true;
+        for line in &mut self.ledger.lines {
+            line.due_since = line.due_since.map(|_| self.now);
+        }
         for step in 0.. {
             law!(step < STEPS_MAX, "ADS-22", "the session wants to be polled again and again");
             self.poll(usize::MAX)?;
@@ -78,6 +95,7 @@ impl World<'_> {
                 None => break,
             }
         }
+        self.is_prompt = false;
         let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
         let rejects = self.session.status().iter().any(|status| status.nack.is_some());
         for (t, line) in self.ledger.lines.iter().enumerate() {
@@ -196,7 +214,10 @@ impl World<'_> {
         let silent = (protocol == Protocol::Sotw && !is_full_state(protocol, t)) || t == RTDS;
         let held: BTreeMap<&String, (String, &String)> = (self.client.held[t].values())
             // SOTW-85, DELTA-48: nothing says that these are gone.
-            .filter(|got| !silent || seen.of[t].contains_key(&got.name))
+            .filter(|got| {
+                let item = seen.of[t].get(&got.name);
+                !silent || item.is_some_and(|item| asked.covers(&item.name, &item.aliases))
+            })
             .map(|got| {
                 let revision = got.version.split_inclusive('-').next().unwrap_or_default();
                 (&got.name, (revision.to_owned(), &got.body))

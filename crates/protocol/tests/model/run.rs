@@ -70,7 +70,8 @@ pub(crate) fn all(profile: Profile, short: u64, long: u64) {
         let case = Case::new(profile, seeds.next());
         events += case.events.len();
         if let Err(breach) = run(&case, &mut cover, None) {
-            let case = reduced(case, breach.law);
+            let brief = std::env::var_os("CHANCERY_TEST_BRIEF").is_some();
+            let case = if brief { case } else { reduced(case, breach.law) };
             let mut log = Vec::new();
             let again = run(&case, &mut Cover::default(), Some(&mut log));
             let breach = again.err().unwrap_or(breach);

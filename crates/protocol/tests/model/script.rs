@@ -45,6 +45,8 @@ pub(crate) struct Tuning {
     pub(crate) picky: bool,
     /// It asks for endpoints again after their cluster has changed, as Envoy's older multiplexer does.
     pub(crate) classic: bool,
+    /// The session is told of all changes, not only of those that it is interested in.
+    pub(crate) tells_all: bool,
     /// A stream of one type.
     pub(crate) only: Option<usize>,
 }
@@ -120,9 +122,10 @@ impl Case {
             bytes_target: if rng.percent(50) { 60 + rng.below(200) } else { 1 << 20 },
             picky: rng.percent(50),
             classic: rng.percent(50),
+            tells_all: rng.percent(30),
             only,
         };
-        let mut events = vec![Event::Commit(seed_commit())];
+        let mut events = vec![Event::Commit(seed_commit(has_habits))];
         if !has_habits {
             // Most types are asked for soon.
             events.extend((0..rng.below(8)).map(|_| Event::Ask(ask(&mut rng))));
@@ -133,18 +136,27 @@ impl Case {
     }
 }
 
-/// A small fleet: two clusters with endpoints, a listener, a route.
-fn seed_commit() -> Vec<Edit> {
-    let edit =
-        |t, name, refs: &[usize]| Edit { scope: 0, t, name, content: Some((0, refs.to_vec(), 0)) };
-    vec![
+/// A small fleet: two clusters with endpoints, a listener, a route; for clients that ask for anything, two
+/// of everything.
+fn seed_commit(has_habits: bool) -> Vec<Edit> {
+    let edit = |t, name, refs: &[usize]| Edit {
+        scope: 0,
+        t,
+        name,
+        content: Some((0, refs.to_vec(), usize::from(t == VHDS || t == OPAQUE))),
+    };
+    let mut fleet = vec![
         edit(CDS, 0, &[0]),
         edit(CDS, 1, &[1]),
         edit(EDS, 0, &[]),
         edit(EDS, 1, &[]),
         edit(LDS, 0, &[0]),
         edit(RDS, 0, &[0]),
-    ]
+    ];
+    if !has_habits {
+        fleet.extend((LDS..N_TYPES).flat_map(|t| [edit(t, 0, &[0]), edit(t, 1, &[1])]));
+    }
+    fleet
 }
 
 fn event(rng: &mut Rng, profile: Profile) -> Event {
@@ -161,8 +173,11 @@ fn event(rng: &mut Rng, profile: Profile) -> Event {
         73..=78 => Event::Wait([10, 900, 2_000, 5_000, 6_000, 16_000][rng.below(6)]),
         79..=81 => Event::Mute(rng.below(if any { N_TYPES } else { 4 })),
         82..=83 => Event::Speak,
-        84..=87 => Event::Cut(rng.below(1 << N_TYPES)),
-        _ if profile == Profile::Grpc => Event::Want(rng.some(2, NAMES.len())),
+        84..=86 => Event::Cut(rng.below(1 << N_TYPES)),
+        89..=91 if profile == Profile::Grpc => {
+            let first = if rng.percent(75) { Some(0) } else { None };
+            Event::Want(first.into_iter().chain(rng.some(2, NAMES.len())).collect())
+        }
         88..=90 if any => Event::Replay(rng.below(64)),
         _ if any => Event::Ask(ask(rng)),
         _ => Event::Flow,
@@ -221,11 +236,17 @@ fn ask(rng: &mut Rng) -> Ask {
     let n = NAMES.len() + 3;
     Ask {
         t: if rng.percent(60) { rng.below(4) } else { rng.below(N_TYPES) },
-        names: rng.some(4, n),
+        names: (0..rng.below(4)).map(|_| popular(rng, n)).collect(),
         drop: rng.some(2, n),
         star: (rng.percent(25), rng.percent(12)),
         mode: rng.below(40),
     }
+}
+
+/// One of the names that are there from the beginning, most of the time.
+fn popular(rng: &mut Rng, n: usize) -> usize {
+    let n = if rng.percent(60) { 2 } else { n };
+    rng.below(n)
 }
 
 /// Smaller cases that may still fail in the same way.

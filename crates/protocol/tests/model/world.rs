@@ -39,6 +39,8 @@ pub(crate) struct World<'a> {
     pub(crate) now: u64,
     pub(crate) cover: &'a mut Cover,
     differ: Differ,
+    /// Somebody polls whenever the session says so.
+    pub(crate) is_prompt: bool,
     /// What goes in and comes out, if somebody wants to read it.
     pub(crate) log: Option<&'a mut Vec<String>>,
     /// Responses on their way.
@@ -107,6 +109,7 @@ impl<'a> World<'a> {
             client: Client::new(case.profile, tuning.clone()),
             now: 1_000_000,
             cover,
+            is_prompt: false,
             log,
             differ: Differ::new(),
             pipe: VecDeque::new(),
@@ -203,6 +206,10 @@ impl<'a> World<'a> {
             if !scopes.contains(delta.scope()) {
                 continue;
             }
+            if self.client.tuning.tells_all {
+                self.session.on_changes(&delta);
+                continue;
+            }
             let names: BTreeSet<&ResourceName> = delta.names().collect();
             for (type_url, name) in &self.interest {
                 let concerns = name.as_ref().is_none_or(|name| names.contains(name));
@@ -233,6 +240,7 @@ impl<'a> World<'a> {
                 oracle: &self.oracle,
                 now: self.now,
                 ack_timeout: ACK_TIMEOUT,
+                is_prompt: self.is_prompt,
                 cover: self.cover,
             };
             order::check_removals(&self.ledger, &self.client, &reply, &mut bench)?;

@@ -1,8 +1,16 @@
 //! Counterexamples that the model has found, told as conversations. How each hid is in its comment.
 
-use chancery_protocol::Protocol::{Delta, Sotw};
+use std::sync::Arc;
 
-use crate::check;
+use chancery_model::{Incarnation, ScopeName, State, types};
+use chancery_protocol::{
+    Config,
+    Protocol::{Delta, Sotw},
+    Request, Session, SotwRequest, StreamKind,
+};
+use chancery_view::{Differ, View};
+
+use crate::{check, world::check_with};
 
 /// SOTW-40, SOTW-46: a repeated name in a list that is as long as the one before does not hide that another
 /// one was dropped.
@@ -227,4 +235,111 @@ fn naming_what_the_wildcard_brought_does_not_touch_its_children() {
         ack CDS
         ",
     );
+}
+
+/// ADS-08, SOTW-75: the first part of a cut state that is acknowledged is not all of it: the old cluster stays
+/// until the route that leaves it was in an acknowledged part.
+#[test]
+fn a_part_is_not_the_whole() {
+    let config = Config { response_bytes_target: 60, ..Config::DEFAULTS };
+    check_with(
+        Sotw,
+        "",
+        config,
+        "
+        commit CDS/a=1 RDS/r=1 RDS/s=a
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> RDS r,s
+        <- RDS r=1
+        ack RDS
+        <- RDS s=a
+        ack RDS
+        wait 6000
+        commit CDS/b=1 RDS/r=2 RDS/s=b -CDS/a
+        <- CDS b=1 a=1
+        ack CDS
+        <- RDS r=2
+        ack RDS
+        <- RDS s=b
+        ack RDS
+        <- CDS b=1
+        ack CDS
+        ",
+    );
+}
+
+/// DELTA-21, DELTA-44: what is asked for again while it is on its way in a cut state is answered by that.
+#[test]
+fn what_is_on_its_way_is_not_sent_twice() {
+    check(
+        Delta,
+        "",
+        "
+        commit LDS/b=1
+        -> LDS +b,*
+        <- LDS b=1
+        ack LDS
+        -> CDS
+        <- CDS
+        commit -LDS/b
+        -> LDS +b
+        <- LDS -b
+        ack LDS
+        ack CDS
+        wait 20000
+        ",
+    );
+}
+
+/// SOTW-90: a cluster that went away while the client asked for everything is not removed again when it asks
+/// for names.
+#[test]
+fn what_a_full_state_has_removed_is_not_removed_again() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS a
+        <- CDS a=1
+        commit -CDS/a
+        -> CDS *,a
+        <- CDS
+        ack CDS
+        -> CDS a @2
+        wait 20000
+        ",
+    );
+}
+
+/// SOTW-36: what was asked for and given up before it was answered does not make a later change urgent. Both
+/// requests come before the stream can take a response.
+#[test]
+fn what_was_given_up_is_not_urgent() {
+    let request = |names: &[&str], nonce: &str| {
+        Request::Sotw(SotwRequest {
+            type_url: types::LISTENER.to_owned(),
+            resource_names: names.iter().map(ToString::to_string).collect(),
+            response_nonce: nonce.to_owned(),
+            ..SotwRequest::default()
+        })
+    };
+    let state = State::new(Incarnation(1));
+    let view = View::resolve(&state, &[ScopeName::new("default").unwrap()]);
+    let kind = StreamKind { protocol: Sotw, type_url: None };
+    let mut session = Session::new(kind, Arc::new(Config::DEFAULTS));
+    let differ = Differ::new();
+    let mut responses = |requests: &[(&[&str], &str)]| {
+        for (names, nonce) in requests {
+            session.on_request(request(names, nonce), Some(&view), 1_000).unwrap();
+        }
+        std::iter::from_fn(|| session.poll(Some(&view), &differ, 1_000)).count()
+    };
+    assert_eq!(responses(&[(&["a"], "")]), 1);
+    assert_eq!(responses(&[(&["e"], "")]), 1);
+    assert_eq!(responses(&[(&["b", "c"], ""), (&[], "")]), 0);
+    assert_eq!(responses(&[(&["b", "c"], "1")]), 0, "a stale request waits for the ACK");
+    assert_eq!(responses(&[(&["b", "c"], "2")]), 1);
 }
