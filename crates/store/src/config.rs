@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
+use crate::TlsConfig;
+
 /// Settings of a [`crate::Replica`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -18,6 +20,9 @@ pub struct Config {
     /// All replicas of the cluster, this one too, by number: another way to form and join one. Looked at
     /// as long as the directory is empty.
     pub peers: BTreeMap<u64, String>,
+    /// The certificates of replicas; `None`: what they say to each other is neither encrypted nor
+    /// authenticated.
+    pub tls: Option<TlsConfig>,
     /// This replica is to stay a learner: it serves streams, and never votes.
     pub learner: bool,
     /// A snapshot is taken, and the log purged, after so many entries.
@@ -65,6 +70,7 @@ impl Default for Config {
             advertise: String::new(),
             join: Vec::new(),
             peers: BTreeMap::new(),
+            tls: None,
             learner: false,
             snapshot_log_entries: 50_000,
             snapshot_log_bytes: 64 << 20,

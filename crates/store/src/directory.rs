@@ -3,6 +3,7 @@
 //! ```text
 //! IDENTITY       whose it is; there once the replica has been formed
 //! IDENTITY.new   instead of it, while the replica is being formed
+//! IDENTITY.part  instead of it, while a backup is being restored
 //! HIGHWATER      what has been acknowledged at least
 //! LOCK           locked by the process that uses the directory, and its id
 //! db/            RocksDB
@@ -10,7 +11,9 @@
 //!
 //! Invariant: whether the directory can be used is decided before anything in it is changed, apart
 //! from making `LOCK`. A directory without `IDENTITY` is only ever cleared if `IDENTITY.new` says that
-//! forming the replica was interrupted: nothing has been acknowledged by then.
+//! forming the replica was interrupted: nothing has been acknowledged by then. One with `IDENTITY.part`
+//! is cleared only by the next attempt to restore: a replica that took it for empty would serve nothing
+//! to a fleet that waits for what is in the backup.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -26,6 +29,7 @@ use crate::{
 
 const IDENTITY: &str = "IDENTITY";
 const IDENTITY_NEW: &str = "IDENTITY.new";
+const IDENTITY_PART: &str = "IDENTITY.part";
 const HIGH_WATER: &str = "HIGHWATER";
 const LOCK: &str = "LOCK";
 const DATABASE: &str = "db";
@@ -40,11 +44,32 @@ pub(crate) struct Directory {
     _lock: File,
 }
 
+/// What a directory is being made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Making {
+    /// A replica that forms or joins a cluster.
+    Replica,
+    /// What is in a backup.
+    Restore,
+}
+
+impl Making {
+    /// The file that stands for `IDENTITY` until that is done.
+    fn marker(self) -> &'static str {
+        match self {
+            Self::Replica => IDENTITY_NEW,
+            Self::Restore => IDENTITY_PART,
+        }
+    }
+}
+
 /// What is in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Nothing, or what an interrupted forming left.
     Fresh,
+    /// What an interrupted restore left.
+    Unrestored,
     /// A replica.
     Replica(Identity),
 }
@@ -54,8 +79,9 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
 }
 
 impl Directory {
-    /// Takes the directory for this process, and makes it if it is not there.
-    pub(crate) fn open(path: &Path, replica_id: u64) -> Result<(Self, Found), OpenError> {
+    /// Takes the directory for this process, and makes it if it is not there. If there is a replica in it,
+    /// that has to be the one of that number; `None` is any.
+    pub(crate) fn open(path: &Path, replica_id: Option<u64>) -> Result<(Self, Found), OpenError> {
         match fs::metadata(path) {
             Ok(metadata) if !metadata.is_dir() => {
                 return Err(OpenError::NotADirectory { path: path.to_owned() });
@@ -83,6 +109,22 @@ impl Directory {
         Ok((Self { path: path.to_owned(), _lock: lock }, found))
     }
 
+    /// Takes the directory of a stopped replica for this process.
+    pub(crate) fn open_existing(path: &Path) -> Result<(Self, Identity), OpenError> {
+        let replica = |found| match found {
+            Found::Replica(identity) => Ok(identity),
+            Found::Unrestored => Err(OpenError::Unrestored { path: path.to_owned() }),
+            Found::Fresh => Err(OpenError::NoReplica { path: path.to_owned() }),
+        };
+        if !path.is_dir() {
+            return Err(OpenError::NotADirectory { path: path.to_owned() });
+        }
+        replica(inspect(path, None)?)?;
+        let lock = lock(path)?;
+        let identity = replica(inspect(path, None)?)?;
+        Ok((Self { path: path.to_owned(), _lock: lock }, identity))
+    }
+
     /// The data directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -98,24 +140,46 @@ impl Directory {
         self.path.join(HIGH_WATER)
     }
 
-    /// Begins to form a replica: removes what an interrupted attempt left.
-    pub(crate) fn begin(&self, identity: Identity) -> Result<(), OpenError> {
-        let new = self.path.join(IDENTITY_NEW);
-        // In this order: whatever is left if this is interrupted in turn, IDENTITY.new is there.
+    /// Begins to make a replica: removes what an interrupted attempt left.
+    pub(crate) fn begin(&self, identity: Identity, making: Making) -> Result<(), OpenError> {
+        let new = self.path.join(making.marker());
+        // In this order: whatever is left if this is interrupted in turn, the marker is there.
         write_durably(&new, identity.to_text().as_bytes())?;
         sync_directory(&self.path)?;
+        if making == Making::Restore {
+            let other = self.path.join(IDENTITY_NEW);
+            absent_ok(fs::remove_file(&other)).map_err(io_error("remove", &other))?;
+        }
+        self.clear()?;
+        sync_directory(&self.path)
+    }
+
+    fn clear(&self) -> Result<(), OpenError> {
         let database = self.database();
         absent_ok(fs::remove_dir_all(&database))
             .map_err(io_error("remove the database of an interrupted start", &database))?;
         let high_water = self.high_water();
         absent_ok(fs::remove_file(&high_water))
-            .map_err(io_error("remove the high-water mark of an interrupted start", &high_water))?;
+            .map_err(io_error("remove the high-water mark of an interrupted start", &high_water))
+    }
+
+    /// Makes the directory empty again: what was begun has failed.
+    pub(crate) fn abandon(&self, making: Making) -> Result<(), OpenError> {
+        self.clear()?;
+        let new = self.path.join(making.marker());
+        absent_ok(fs::remove_file(&new)).map_err(io_error("remove", &new))?;
         sync_directory(&self.path)
     }
 
-    /// The replica has been formed: from now on nothing in the directory may be lost.
-    pub(crate) fn finish(&self) -> Result<(), OpenError> {
-        let new = self.path.join(IDENTITY_NEW);
+    /// Removes the directory if there is nothing in it but its lock.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        fs::remove_file(self.path.join(LOCK))?;
+        fs::remove_dir(&self.path)
+    }
+
+    /// The replica has been made: from now on nothing in the directory may be lost.
+    pub(crate) fn finish(&self, making: Making) -> Result<(), OpenError> {
+        let new = self.path.join(making.marker());
         fs::rename(&new, self.path.join(IDENTITY)).map_err(io_error("rename", &new))?;
         sync_directory(&self.path)
     }
@@ -157,7 +221,7 @@ fn write_durably(path: &Path, content: &[u8]) -> Result<(), OpenError> {
 }
 
 /// Decides what a directory is, without changing it.
-fn inspect(path: &Path, replica_id: u64) -> Result<Found, OpenError> {
+fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
     let read = |name: &str| match fs::read(path.join(name)) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -170,12 +234,9 @@ fn inspect(path: &Path, replica_id: u64) -> Result<Found, OpenError> {
             }
             IdentityError::Damaged(detail) => damaged(path, "the file IDENTITY", detail),
         })?;
-        if identity.replica_id != replica_id {
-            return Err(OpenError::ReplicaId {
-                path: path.to_owned(),
-                found: identity.replica_id,
-                configured: replica_id,
-            });
+        if let Some(configured) = replica_id.filter(|id| *id != identity.replica_id) {
+            let (path, found) = (path.to_owned(), identity.replica_id);
+            return Err(OpenError::ReplicaId { path, found, configured });
         }
         for part in [HIGH_WATER, DATABASE] {
             if !path.join(part).exists() {
@@ -189,15 +250,19 @@ fn inspect(path: &Path, replica_id: u64) -> Result<Found, OpenError> {
     for entry in entries {
         let entry = entry.map_err(io_error("list the data directory", path))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name != LOCK && name != LOST_AND_FOUND && name != IDENTITY_NEW {
+        if ![LOCK, LOST_AND_FOUND, IDENTITY_NEW, IDENTITY_PART].contains(&&*name) {
             names.push(name);
         }
     }
     names.sort();
-    let interrupted = read(IDENTITY_NEW)?.is_some_and(|content| Identity::parse(&content).is_ok());
+    let is_whole = |content: Option<Vec<u8>>| content.is_some_and(|c| Identity::parse(&c).is_ok());
+    let part = read(IDENTITY_PART)?;
+    let unrestored = part.is_some();
+    let interrupted = is_whole(part) || is_whole(read(IDENTITY_NEW)?);
     let own = |name: &String| interrupted && (name == DATABASE || name == HIGH_WATER);
     match names.into_iter().find(|name| !own(name)) {
         Some(found) => Err(OpenError::Foreign { path: path.to_owned(), found }),
+        None if unrestored => Ok(Found::Unrestored),
         None => Ok(Found::Fresh),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use crate::{ConfigError, failure::way_back};
+use crate::{ConfigError, TlsError, failure::way_back};
 
 /// Why a replica can not be opened. Nothing in the directory has been changed by then, other than a
 /// lock file.
@@ -28,6 +28,22 @@ pub enum OpenError {
         path: PathBuf,
         /// A file that is in it.
         found: String,
+    },
+    /// A restore was interrupted there.
+    #[error(
+        "{} holds a part of what is in a backup: restoring it was interrupted; do that again, or remove the \
+         directory",
+        path.display()
+    )]
+    Unrestored {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// There is nothing to read.
+    #[error("{} holds no replica's data", path.display())]
+    NoReplica {
+        /// The data directory.
+        path: PathBuf,
     },
     /// A later release wrote it.
     #[error(
@@ -68,7 +84,7 @@ pub enum OpenError {
     #[error(
         "{} is damaged: {what}: {detail}. Nothing has been changed. A replica of a larger cluster \
          can be removed from it and rejoin with an empty directory; a cluster of one has to be \
-         restored from a backup of the whole directory",
+         restored from a backup (chancery restore)",
         path.display()
     )]
     Damaged {
@@ -102,6 +118,9 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// The certificates for other replicas can not be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Raft could not start, or stopped at once.
     #[error("the replica can not start: {0}")]
     Failed(String),

@@ -91,7 +91,6 @@ impl HighWater {
     }
 
     /// The same, but writing to it will fail.
-    #[cfg(test)]
     pub(crate) fn open_read_only(path: &Path, cluster_id: [u8; 16]) -> Result<Self, MarkError> {
         Self::read(File::open(path)?, cluster_id)
     }

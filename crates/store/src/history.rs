@@ -25,6 +25,9 @@ pub struct HistoryEntry {
     pub summary: Summary,
     /// Which request made it, if that had a name.
     pub request: Option<RequestId>,
+    /// The revision of the backup, if restoring it made this revision: those between the two are left
+    /// out.
+    pub restored_from: Option<Revision>,
 }
 
 /// Names a transaction, so that an attempt to repeat it is told from another one: 16 random bytes.
@@ -89,6 +92,7 @@ impl HistoryEntry {
             unchanged: self.summary.unchanged,
             assignments: self.summary.assignments,
             request_id: self.request.map(|id| id.0.to_vec().into()).unwrap_or_default(),
+            restored_from: self.restored_from.map(|revision| revision.0),
         }
     }
 
@@ -105,7 +109,13 @@ impl HistoryEntry {
             },
             // What is no name names nothing.
             request: record.request_id[..].try_into().ok().map(RequestId),
+            restored_from: record.restored_from.map(Revision),
         }
+    }
+
+    /// The revision before it: the one that is one less, unless a restore has left some out.
+    pub(crate) fn previous(&self) -> Revision {
+        self.restored_from.unwrap_or(Revision(self.revision.0.saturating_sub(1)))
     }
 }
 

@@ -11,17 +11,22 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_model::{
     Applied, Assignments, ChangeKind, Collection, Incarnation, Outcome, Resource, ResourceKey,
-    ResourceName, Revision, Scope, ScopeName, State, Transaction, TypeUrl,
+    ResourceName, Revision, Scope, ScopeName, State, Summary, Transaction, TransactionMeta,
+    TypeUrl,
 };
 use chancery_proto::raft::v1 as pb;
 use imbl::{OrdMap, ordmap::DiffItem};
+use openraft::EntryPayload;
+use prost::Message;
 
 use crate::{
-    codec::{Ask, Request, assignment_to_proto, content_to_proto, version_to_proto},
+    codec::{
+        Ask, Request, ask_from_proto, assignment_to_proto, content_to_proto, version_to_proto,
+    },
     history::{HISTORY_MAX, History, HistoryEntry, RequestId, history_key},
-    raft::{LogId, Response, StoredMembership},
+    raft::{Entry, LogId, Response, StoredMembership},
     raft_codec::{log_id_to_proto, stored_membership_to_proto},
-    record::{self, Family},
+    record::{self, Family, RecordError},
 };
 
 /// The image of the log up to `applied`.
@@ -52,6 +57,15 @@ enum Seen {
     Before(Arc<HistoryEntry>),
     /// It is too long ago to tell.
     Forgotten,
+}
+
+/// What a restored state gets in place of what the cluster had that it comes from.
+pub(crate) struct Life {
+    pub(crate) cluster_id: [u8; 16],
+    pub(crate) incarnation: Incarnation,
+    pub(crate) revision: Revision,
+    pub(crate) applied: LogId,
+    pub(crate) membership: StoredMembership,
 }
 
 /// Number and sum of the checksums of records.
@@ -112,6 +126,29 @@ impl Image {
         }
     }
 
+    /// Does what an entry of the log asks; adds the records to write to `edits`. Changes nothing if that
+    /// can not be read.
+    pub(crate) fn apply_entry(
+        &mut self,
+        entry: Entry,
+        edits: &mut Vec<Edit>,
+    ) -> Result<Response, RecordError> {
+        let id = entry.log_id;
+        let response = match entry.payload {
+            EntryPayload::Blank => Response::Done,
+            EntryPayload::Membership(membership) => {
+                self.membership = StoredMembership::new(Some(id), membership);
+                Response::Done
+            }
+            EntryPayload::Normal(command) => {
+                let command = pb::Command::decode(command.0)?;
+                self.apply(ask_from_proto(command)?, edits)
+            }
+        };
+        self.applied = Some(id);
+        Ok(response)
+    }
+
     /// Does what a command asks; adds the records to write to `edits`. Total.
     pub(crate) fn apply(&mut self, ask: Ask, edits: &mut Vec<Edit>) -> Response {
         match ask {
@@ -139,15 +176,14 @@ impl Image {
     fn seen(&self, request: Option<&Request>) -> Seen {
         let Some(request) = request else { return Seen::No };
         if let Some(revision) = self.requests.get(&request.id) {
-            let oldest = self.history.front().map_or(0, |entry| entry.revision.0);
-            let at = usize::try_from(revision.0.saturating_sub(oldest)).unwrap_or(usize::MAX);
-            if let Some(entry) = self.history.get(at) {
+            let at = self.history.binary_search_by(|entry| entry.revision.cmp(revision));
+            if let Some(entry) = at.ok().and_then(|at| self.history.get(at)) {
                 return Seen::Before(Arc::clone(entry));
             }
         }
         // All that came after `since` is still there, or nothing has been forgotten yet.
-        let oldest = self.history.front().map_or(0, |entry| entry.revision.0);
-        match request.repeated && oldest > request.since.0 + 1 {
+        let forgotten = self.history.front().map_or(Revision(0), |oldest| oldest.previous());
+        match request.repeated && forgotten > request.since {
             true => Seen::Forgotten,
             false => Seen::No,
         }
@@ -207,14 +243,18 @@ impl Image {
         &mut self,
         transaction: &Transaction,
         request: Option<RequestId>,
-        summary: chancery_model::Summary,
+        summary: Summary,
         edits: &mut Vec<Edit>,
     ) {
         let revision = self.state.revision;
         if let Some(id) = request {
             self.requests.insert(id, revision);
         }
-        let entry = HistoryEntry { revision, meta: transaction.meta.clone(), summary, request };
+        let meta = transaction.meta.clone();
+        self.push(HistoryEntry { revision, meta, summary, request, restored_from: None }, edits);
+    }
+
+    fn push(&mut self, entry: HistoryEntry, edits: &mut Vec<Edit>) {
         self.put(edits, None, history_record(&entry));
         self.history.push_back(Arc::new(entry));
         if self.history.len() > HISTORY_MAX
@@ -225,6 +265,26 @@ impl Image {
             }
             self.replace(edits, Some(history_record(&oldest)), None);
         }
+    }
+
+    /// Makes this the state of another cluster, at a later revision. Nothing of the state changes but
+    /// that; the history says from where it comes. The caller sees to it that `revision` is later.
+    pub(crate) fn restore(&mut self, life: Life, meta: TransactionMeta) {
+        let Life { cluster_id, incarnation, revision, applied, membership } = life;
+        let restored_from = Some(self.state.revision);
+        self.cluster_id = Some(cluster_id);
+        self.state.incarnation = incarnation;
+        self.state.revision = revision;
+        (self.applied, self.membership) = (Some(applied), membership);
+        let summary = Summary {
+            revision,
+            changed: 0,
+            removed: 0,
+            unchanged: self.n_resources,
+            assignments: 0,
+        };
+        let entry = HistoryEntry { revision, meta, summary, request: None, restored_from };
+        self.push(entry, &mut Vec::new());
     }
 
     /// O(aliases that changed).

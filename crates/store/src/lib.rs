@@ -16,11 +16,14 @@
 //! `replica` is the handle, `core` what it shares with the rest; `open` starts it, `parts` is what it
 //! opens; `cluster` is the way to other replicas; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
 //! applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
+//! `backup` keeps a state in a file, `restore` makes a directory of one; both and `snapshot` are made of
+//! `frames`;
 //! `directory`, `identity` and `high_water` are the files beside the database; `record`, `codec` and
 //! `raft_codec` are the formats, whose messages are in `/proto/chancery/raft/v1`.
 //!
 //! Durability, and what was rejected: `docs/adr/0002-durability.md`.
 
+mod backup;
 mod cluster;
 mod codec;
 mod config;
@@ -32,6 +35,7 @@ mod directory;
 mod error;
 mod failure;
 mod flusher;
+mod frames;
 mod high_water;
 mod history;
 mod identity;
@@ -49,6 +53,7 @@ mod raft_codec;
 mod record;
 mod recovery;
 mod replica;
+mod restore;
 mod snapshot;
 mod space;
 mod status;
@@ -56,13 +61,16 @@ mod status;
 mod tests;
 mod wal;
 
+pub use backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource};
 pub use cluster::{
     handle::{Member, MemberChange, Report, Role},
     members::check_address,
+    tls::{TlsConfig, TlsError},
 };
 pub use config::{Config, ConfigError};
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
 pub use history::{HISTORY_MAX, HistoryEntry, RequestId, RequestIdError};
 pub use metrics::METRICS;
 pub use replica::{CaughtUp, Replica};
+pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use status::{ClusterId, Status};

@@ -201,24 +201,33 @@ impl Loader {
         })
     }
 
-    /// The history has no holes and ends at the revision of the state.
+    /// The history ends at the revision of the state, and each of its entries follows the one before it:
+    /// the only holes are those that a restore has left.
     fn take_history(&mut self, revision: Revision) -> Result<History, LoadError> {
-        let n_expected = revision.0.min(HISTORY_MAX as u64);
-        let ends = (self.history.keys().next(), self.history.keys().next_back());
-        let whole = match ends {
-            (Some(first), Some(last)) => {
-                *last == revision && last.0 - first.0 + 1 == self.history.len() as u64
+        let history: History = std::mem::take(&mut self.history).into_values().collect();
+        let mut before: Option<Revision> = None;
+        for entry in &history {
+            let (previous, at) = (entry.previous(), entry.revision);
+            if previous >= at || before.is_some_and(|before| before != previous) {
+                let before = before.map_or("nothing".to_owned(), |before| before.to_string());
+                return Err(LoadError::Whole(format!(
+                    "in the history revision {at} follows {before}, not revision {previous}"
+                )));
             }
-            _ => true,
-        };
-        if !whole || self.history.len() as u64 != n_expected {
+            before = Some(at);
+        }
+        // What is older than the oldest has been forgotten, which begins when the history is full.
+        let begins = history.front().map_or(Revision(0), |entry| entry.previous());
+        let ends = history.back().map_or(Revision(0), |entry| entry.revision);
+        let whole = begins == Revision(0) || history.len() == HISTORY_MAX;
+        if ends != revision || !whole || history.len() > HISTORY_MAX {
             return Err(LoadError::Whole(format!(
-                "the history has {} revisions up to {:?}, but the state is at revision {revision}",
-                self.history.len(),
-                ends.1
+                "the history has {} revisions after {begins} up to {ends}, but the state is at revision \
+                 {revision}",
+                history.len()
             )));
         }
-        Ok(std::mem::take(&mut self.history).into_values().collect())
+        Ok(history)
     }
 }
 

@@ -17,30 +17,27 @@ use std::{
 };
 
 use chancery_model::{Outcome, State};
-use chancery_proto::raft::v1 as pb;
 use futures::{Stream, TryStreamExt};
 use openraft::{
-    EntryPayload, OptionalSend, RaftSnapshotBuilder,
+    OptionalSend, RaftSnapshotBuilder,
     storage::{ApplyResponder, EntryResponder, RaftStateMachine},
 };
 use parking_lot::Mutex;
-use prost::Message;
 use tokio::sync::watch;
 
 use crate::{
-    codec::ask_from_proto,
     database::{Batch, Database},
     failure::Failure,
     image::{Edit, Image, Record},
     metrics::{StoreMetrics, gauge_value},
     raft::{Entry, LogId, Response, Snapshot, SnapshotMeta, StoredMembership, Types},
-    record::{self, Family, RecordError},
+    record::{self, Family},
     snapshot::SnapshotData,
 };
 
 pub(crate) const APPLIED_KEY: &[u8] = b"applied";
 /// Records of applied entries that are written at once; one entry may have more.
-const BATCH_BYTES: usize = 4 << 20;
+pub(crate) const BATCH_BYTES: usize = 4 << 20;
 
 /// The key under which a record of the state is stored.
 pub(crate) fn state_key(generation: u32, key: &[u8]) -> Vec<u8> {
@@ -169,32 +166,17 @@ impl Machine {
 
     /// Applies an entry to what is pending.
     fn apply_entry(&self, pending: &mut Pending, entry: Entry) -> io::Result<Response> {
-        let id = entry.log_id;
-        let response = match entry.payload {
-            EntryPayload::Blank => Response::Done,
-            EntryPayload::Membership(membership) => {
-                pending.image.membership = StoredMembership::new(Some(id), membership);
-                Response::Done
-            }
-            EntryPayload::Normal(command) => {
-                let ask = pb::Command::decode(command.0)
-                    .map_err(RecordError::from)
-                    .and_then(ask_from_proto)
-                    .map_err(|error| {
-                        let reason = format!("log entry {} can not be applied: {error}", id.index);
-                        self.0.failure.set(&reason);
-                        io::Error::new(io::ErrorKind::InvalidData, reason)
-                    })?;
-                let mut edits = Vec::new();
-                let response = pending.image.apply(ask, &mut edits);
-                pending.bytes += self.stage(&mut pending.batch, edits);
-                response
-            }
-        };
+        let index = entry.log_id.index;
+        let mut edits = Vec::new();
+        let response = pending.image.apply_entry(entry, &mut edits).map_err(|error| {
+            let reason = format!("log entry {index} can not be applied: {error}");
+            self.0.failure.set(&reason);
+            io::Error::new(io::ErrorKind::InvalidData, reason)
+        })?;
+        pending.bytes += self.stage(&mut pending.batch, edits);
         if matches!(response, Response::Outcome(Outcome::Committed(_))) {
             pending.n_commits += 1;
         }
-        pending.image.applied = Some(id);
         Ok(response)
     }
 
@@ -326,12 +308,18 @@ impl RaftStateMachine<Types> for Machine {
         let mut image = Image::clone(&snapshot.0);
         image.applied = meta.last_log_id;
         image.membership = meta.last_membership.clone();
-        self.install(&image).inspect_err(|error| {
-            self.0.failure.set_io("a snapshot can not be written", error);
-        })?;
-        self.0.has_snapshot.store(true, Ordering::Release);
-        self.publish(image);
-        Ok(())
+        // It takes seconds if there is much, and the threads of the runtime have heartbeats to answer.
+        let machine = self.clone();
+        let installed = tokio::task::spawn_blocking(move || {
+            machine.install(&image).inspect_err(|error| {
+                machine.0.failure.set_io("a snapshot can not be written", error);
+            })?;
+            machine.0.has_snapshot.store(true, Ordering::Release);
+            // What was there before is dropped here, too.
+            machine.publish(image);
+            Ok(())
+        });
+        installed.await.map_err(io::Error::other)?
     }
 
     /// The newest state, whatever the last snapshot was: it is never older, and keeping an old one

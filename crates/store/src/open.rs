@@ -16,6 +16,7 @@ use crate::{
         forward::AbortOnDrop,
         join::Joiner,
         server::Service,
+        tls::Tls,
         watch::Watch,
     },
     core::Core,
@@ -130,6 +131,7 @@ async fn open_on(
 ) -> Result<(Arc<Core>, Arc<Database>, Flusher, Directory, Start), OpenError> {
     let blocking = config.clone();
     let opened = blocking_open(move || Parts::open(&blocking)).await?;
+    let tls = config.tls.clone().map(Tls::new).transpose()?;
     let message_bytes_max = config.transaction_bytes_max + MESSAGE_BYTES_MORE;
     let service = Service::new(config.replica_id);
     let mut address = config.advertise.clone();
@@ -140,9 +142,9 @@ async fn open_on(
         if address.is_empty() {
             address = listener.local_addr().map_err(failed)?.to_string();
         }
-        runtime.spawn(service.clone().serve(listener, message_bytes_max));
+        runtime.spawn(service.clone().serve(listener, message_bytes_max, tls.clone()));
     }
-    let peers = Peers::new(message_bytes_max);
+    let peers = Peers::new(message_bytes_max, tls);
     let parts = match opened {
         Opened::Replica(parts) => *parts,
         Opened::Fresh(directory) => {

@@ -1,12 +1,14 @@
 //! Everything that has to be ready before Raft runs: the directory, its files, and what is in them.
 
+use std::path::Path;
+
 use chancery_model::Incarnation;
 
 use crate::{
     Config, OpenError,
     cluster::join::Beginning,
     database::{Access, Batch, Database},
-    directory::{Directory, Found, damaged},
+    directory::{Directory, Found, Making, damaged},
     high_water::{HighWater, MarkError},
     identity::{Identity, fill_random},
     image::Image,
@@ -49,26 +51,26 @@ pub(crate) enum Opened {
 impl Parts {
     /// Takes the directory. Changes nothing before it has decided that it can be used.
     pub(crate) fn open(config: &Config) -> Result<Opened, OpenError> {
-        let (directory, found) = Directory::open(&config.data_dir, config.replica_id)?;
+        let (directory, found) = Directory::open(&config.data_dir, Some(config.replica_id))?;
         match found {
             Found::Replica(identity) => {
                 Self::load(directory, identity).map(|parts| Opened::Replica(Box::new(parts)))
             }
             Found::Fresh => Ok(Opened::Fresh(directory)),
+            Found::Unrestored => Err(OpenError::Unrestored { path: config.data_dir.clone() }),
         }
     }
 
     fn load(directory: Directory, identity: Identity) -> Result<Self, OpenError> {
-        let path = directory.high_water();
-        let mut high_water =
-            HighWater::open(&path, identity.cluster_id).map_err(|error| match error {
-                MarkError::Io(source) => OpenError::Io { what: "read", path: path.clone(), source },
-                error => damaged(directory.path(), "the file HIGHWATER", error),
-            })?;
+        let mut high_water = read_mark(&directory, identity, HighWater::open)?;
         let (database, recovered) = recovery::recover(&directory, identity, high_water.mark())?;
         // A process that was killed has left a mark that may not be synced; the new slot is only
         // written when the other is.
-        high_water.resync().map_err(|source| OpenError::Io { what: "sync", path, source })?;
+        high_water.resync().map_err(|source| OpenError::Io {
+            what: "sync",
+            path: directory.high_water(),
+            source,
+        })?;
         Ok(Self { directory, identity, high_water, database, recovered, start: Start::Again })
     }
 
@@ -79,10 +81,10 @@ impl Parts {
         replica_id: u64,
     ) -> Result<Self, OpenError> {
         let (identity, vote, start) = match beginning {
-            Beginning::Form => (new_identity(&directory, replica_id)?, None, Start::Form),
+            Beginning::Form => (new_identity(directory.path(), replica_id)?, None, Start::Form),
             Beginning::Joined { identity, vote } => (identity, Some(vote), Start::Joined),
         };
-        directory.begin(identity)?;
+        directory.begin(identity, Making::Replica)?;
         let path = directory.high_water();
         let high_water = HighWater::create(&path, identity.cluster_id)
             .map_err(|source| OpenError::Io { what: "create", path, source })?;
@@ -102,7 +104,7 @@ impl Parts {
             database.sync().map_err(failed("sync the database in"))?;
             ends.vote = Some(vote);
             // Nothing has been acknowledged, and the cluster knows: what is lost from here on counts.
-            directory.finish()?;
+            directory.finish(Making::Replica)?;
         }
         let recovered =
             Recovered { ends, size: LogSize::default(), image: Image::new(), generation: 0 };
@@ -110,13 +112,27 @@ impl Parts {
     }
 }
 
-fn new_identity(directory: &Directory, replica_id: u64) -> Result<Identity, OpenError> {
+/// Reads the high-water mark of a directory.
+pub(crate) fn read_mark(
+    directory: &Directory,
+    identity: Identity,
+    open: impl FnOnce(&Path, [u8; 16]) -> Result<HighWater, MarkError>,
+) -> Result<HighWater, OpenError> {
+    let path = directory.high_water();
+    open(&path, identity.cluster_id).map_err(|error| match error {
+        MarkError::Io(source) => OpenError::Io { what: "read", path: path.clone(), source },
+        error => damaged(directory.path(), "the file HIGHWATER", error),
+    })
+}
+
+/// The identity of a new cluster.
+pub(crate) fn new_identity(path: &Path, replica_id: u64) -> Result<Identity, OpenError> {
     let mut cluster_id = [0; 16];
     let mut incarnation = [0; 4];
     for bytes in [&mut cluster_id[..], &mut incarnation[..]] {
         fill_random(bytes).map_err(|source| OpenError::Io {
             what: "get random bytes for",
-            path: directory.path().to_owned(),
+            path: path.to_owned(),
             source,
         })?;
     }

@@ -49,6 +49,24 @@ pub(crate) fn recover(
     identity: Identity,
     mark: Mark,
 ) -> Result<(Database, Recovered), OpenError> {
+    let (database, recovered) = read(directory, identity, mark)?;
+    let root = directory.path();
+    let seen = Reader { root, database: &database }.fingerprint()?;
+    drop(database);
+    let database = open(root, &directory.database(), Access::ReadWrite)?;
+    if (Reader { root, database: &database }).fingerprint()? != seen {
+        let detail = "opening it for writing found another log or state than reading it did";
+        return Err(damaged(root, "the database", detail));
+    }
+    Ok((database, recovered))
+}
+
+/// Reads and checks a database without changing it.
+pub(crate) fn read(
+    directory: &Directory,
+    identity: Identity,
+    mark: Mark,
+) -> Result<(Database, Recovered), OpenError> {
     let path = directory.database();
     let root = directory.path();
     let wrong = wal::check(&path).map_err(|source| OpenError::Io {
@@ -64,16 +82,27 @@ pub(crate) fn recover(
         return Err(damaged(root, &what, detail));
     }
     let database = open(root, &path, Access::ReadOnly)?;
-    let reader = Reader { root, database: &database };
-    let recovered = reader.read_all(identity, mark)?;
-    let seen = reader.fingerprint()?;
-    drop(database);
-    let database = open(root, &path, Access::ReadWrite)?;
-    if (Reader { root, database: &database }).fingerprint()? != seen {
-        let detail = "opening it for writing found another log or state than reading it did";
-        return Err(damaged(root, "the database", detail));
-    }
+    let recovered = Reader { root, database: &database }.read_all(identity, mark)?;
     Ok((database, recovered))
+}
+
+/// Applies the entries that a log has beyond what was applied to an image, in memory alone.
+pub(crate) fn apply_rest(
+    root: &Path,
+    database: &Database,
+    image: &mut Image,
+) -> Result<(), OpenError> {
+    let wrong = |index: u64, error: &dyn std::fmt::Display| {
+        damaged(root, "the log", format!("entry {index}: {error}"))
+    };
+    let mut next = image.applied.map_or(0, |id| id.index + 1);
+    for item in database.scan(Family::Log, &log_key(next), None, Deleted::Skip) {
+        let (_, record) = item.map_err(|error| wrong(next, &error))?;
+        let entry = entry_from_record(next, record).map_err(|error| wrong(next, &error))?;
+        image.apply_entry(entry, &mut Vec::new()).map_err(|error| wrong(next, &error))?;
+        next += 1;
+    }
+    Ok(())
 }
 
 fn open(root: &Path, path: &Path, access: Access) -> Result<Database, OpenError> {

@@ -18,7 +18,7 @@ use crate::{
     cluster::barrier::Barrier,
     codec::{Ask, Request, ask_to_proto},
     core::Core,
-    directory::Directory,
+    directory::{Directory, Making},
     identity::Identity,
     open::{self, Running, Threads, permits},
     parts::Start,
@@ -157,7 +157,7 @@ impl Replica {
             path: directory.path().to_owned(),
             source,
         })?;
-        directory.finish()
+        directory.finish(Making::Replica)
     }
 
     /// Commits a transaction, wherever the leader is. When it returns, the transaction is durable and in

@@ -5,18 +5,17 @@
 //!
 //! ```text
 //! "CHYSNAP1" │ frame: SnapshotHeader │ frame: SnapshotRecord … │ frame: SnapshotTrailer
-//! frame = kind (1) │ length, little endian (4) │ XXH3-64 of kind and message (8) │ message
 //! ```
 
 use std::sync::Arc;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use chancery_proto::raft::v1 as pb;
 use prost::Message;
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
-    image::{Image, Record},
+    frames::{FrameError, Frames, frame},
+    image::{Image, Record, Tally},
     loader::{LoadError, Loader},
     raft::SnapshotMeta,
     raft_codec::{log_id_to_proto, stored_membership_to_proto},
@@ -28,15 +27,15 @@ use crate::{
 pub(crate) struct SnapshotData(pub(crate) Arc<Image>);
 
 const MAGIC: &[u8; 8] = b"CHYSNAP1";
-const FRAME_HEADER_LEN: usize = 13;
-/// Larger than any record: a transaction is limited to 1 GiB.
-const FRAME_LEN_MAX: usize = (1 << 30) + (1 << 20);
 
+/// What a frame holds. The numbers never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Header = 1,
     Record = 2,
     Trailer = 3,
+    /// Only before a snapshot: what a backup says of itself.
+    Backup = 4,
 }
 
 /// Why bytes are not a snapshot.
@@ -46,18 +45,34 @@ pub(crate) enum SnapshotError {
     #[error("it does not begin with {:?}", str::from_utf8(MAGIC).unwrap_or_default())]
     Magic,
     /// A frame is not what was sent.
-    #[error("frame {frame} is damaged: {detail}")]
-    Frame {
-        /// Its number, from 0.
-        frame: u64,
-        /// What is wrong.
-        detail: String,
-    },
-    /// It ends too early, or goes on after its end.
-    #[error("it has {frames} whole frames, of which the last is not a trailer")]
-    Length {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// It ends too early.
+    #[error(
+        "it ends too early, after {frames} whole frames that end at byte {offset}: its trailer is missing"
+    )]
+    Short {
         /// Frames so far.
         frames: u64,
+        /// Where they end.
+        offset: u64,
+    },
+    /// It goes on after its end.
+    #[error("it goes on after its trailer, at byte {offset}")]
+    Long {
+        /// Where it should end.
+        offset: u64,
+    },
+    /// It has not the records that were written.
+    #[error(
+        "it has {} records with the sum {:016x}, but {} with the sum {:016x} were written",
+        .found.records, .found.sum, .written.records, .written.sum
+    )]
+    Tally {
+        /// What it has.
+        found: Tally,
+        /// What its trailer says.
+        written: Tally,
     },
     /// Its records do not make an image.
     #[error(transparent)]
@@ -85,121 +100,126 @@ impl SnapshotData {
             pb::SnapshotTrailer { records: image.tally.records, records_sum: image.tally.sum };
         let records = image.records().map(|Record { family, key, record }| {
             let (key, value) = (Bytes::from(key), Bytes::from(record));
-            frame(Kind::Record, &pb::SnapshotRecord { family: family as u32, key, value })
+            frame(Kind::Record as u8, &pb::SnapshotRecord { family: family as u32, key, value })
         });
-        [Bytes::from_static(MAGIC), frame(Kind::Header, &header)]
+        [Bytes::from_static(MAGIC), frame(Kind::Header as u8, &header)]
             .into_iter()
             .chain(records)
-            .chain(std::iter::once_with(move || frame(Kind::Trailer, &trailer)))
+            .chain(std::iter::once_with(move || frame(Kind::Trailer as u8, &trailer)))
     }
 }
 
-fn checksum(kind: u8, message: &[u8]) -> u64 {
-    let mut hash = Xxh3::new();
-    hash.update(&[kind]);
-    hash.update(message);
-    hash.digest()
+/// Puts frames together to pieces of about the same size.
+pub(crate) fn pieces(
+    mut frames: impl Iterator<Item = Bytes>,
+    piece_bytes: usize,
+) -> impl Iterator<Item = Bytes> {
+    let mut piece = BytesMut::new();
+    std::iter::from_fn(move || {
+        while piece.len() < piece_bytes {
+            match frames.next() {
+                Some(frame) => piece.extend_from_slice(&frame),
+                None if piece.is_empty() => return None,
+                None => return Some(piece.split().freeze()),
+            }
+        }
+        Some(piece.split_to(piece_bytes).freeze())
+    })
 }
 
-fn frame(kind: Kind, message: &impl Message) -> Bytes {
-    let len = message.encoded_len();
-    let mut frame = BytesMut::with_capacity(FRAME_HEADER_LEN + len);
-    frame.put_u8(kind as u8);
-    frame.put_u32_le(u32::try_from(len).expect("a record is smaller than 4 GiB"));
-    frame.put_u64_le(0);
-    message.encode(&mut frame).expect("a buffer grows as needed");
-    let checksum = checksum(kind as u8, &frame[FRAME_HEADER_LEN..]);
-    frame[5..FRAME_HEADER_LEN].copy_from_slice(&checksum.to_le_bytes());
-    frame.freeze()
-}
-
-/// Puts a snapshot together from bytes in pieces of any size. Holds one frame at most.
+/// Reads a snapshot from bytes in pieces of any size.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
-    buffer: BytesMut,
+    frames: Frames,
     begun: bool,
-    frames: u64,
     header: Option<pb::SnapshotHeader>,
-    loader: Loader,
+    content: Content,
     trailer: Option<pb::SnapshotTrailer>,
 }
 
+/// What is done with the records.
+#[derive(Debug)]
+enum Content {
+    /// They become an image.
+    Load(Box<Loader>),
+    /// They are counted.
+    Check(Tally),
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Load(Box::default())
+    }
+}
+
 impl Decoder {
+    /// One that goes on where something else has stopped reading.
+    pub(crate) fn after(frames: Frames) -> Self {
+        Self { frames, ..Self::default() }
+    }
+
+    /// The same, for [`Decoder::check`] alone: it keeps nothing.
+    pub(crate) fn checking_after(frames: Frames) -> Self {
+        Self { frames, content: Content::Check(Tally::default()), ..Self::default() }
+    }
+
     /// Takes the next bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
-        self.buffer.extend_from_slice(bytes);
+        self.frames.push(bytes);
         if !self.begun {
-            if self.buffer.len() < MAGIC.len() {
-                return Ok(());
-            }
-            if self.buffer.split_to(MAGIC.len()) != MAGIC[..] {
+            let Some(magic) = self.frames.take(MAGIC.len()) else { return Ok(()) };
+            if magic != MAGIC[..] {
                 return Err(SnapshotError::Magic);
             }
             self.begun = true;
         }
-        while let Some((kind, message)) = self.next_frame()? {
+        while self.trailer.is_none()
+            && let Some((kind, message)) = self.frames.next()?
+        {
             self.on_frame(kind, message)?;
-            self.frames += 1;
+        }
+        if self.trailer.is_some() && !self.frames.is_empty() {
+            return Err(SnapshotError::Long { offset: self.frames.offset() });
         }
         Ok(())
-    }
-
-    fn damaged(&self, detail: impl ToString) -> SnapshotError {
-        SnapshotError::Frame { frame: self.frames, detail: detail.to_string() }
-    }
-
-    fn next_frame(&mut self) -> Result<Option<(u8, Bytes)>, SnapshotError> {
-        if self.buffer.len() < FRAME_HEADER_LEN {
-            return Ok(None);
-        }
-        let mut header = &self.buffer[..FRAME_HEADER_LEN];
-        let (kind, len, stored) = (header.get_u8(), header.get_u32_le(), header.get_u64_le());
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if len > FRAME_LEN_MAX {
-            return Err(self.damaged(format!("its length is {len}, at most {FRAME_LEN_MAX}")));
-        }
-        if self.buffer.len() < FRAME_HEADER_LEN + len {
-            return Ok(None);
-        }
-        self.buffer.advance(FRAME_HEADER_LEN);
-        let message = self.buffer.split_to(len).freeze();
-        if checksum(kind, &message) != stored {
-            return Err(self.damaged("its checksum does not fit its content"));
-        }
-        Ok(Some((kind, message)))
     }
 
     fn on_frame(&mut self, kind: u8, message: Bytes) -> Result<(), SnapshotError> {
-        if self.trailer.is_some() {
-            return Err(SnapshotError::Length { frames: self.frames });
-        }
+        let (frames, len) = (&self.frames, message.len());
+        let damaged = |detail: &dyn std::fmt::Display| frames.damaged_last(len, detail);
         if self.header.is_none() {
             if kind != Kind::Header as u8 {
-                return Err(self.damaged("it is not a header"));
+                return Err(damaged(&"it is not a header").into());
             }
-            let header = pb::SnapshotHeader::decode(message).map_err(|e| self.damaged(e))?;
-            self.header = Some(header);
+            self.header = Some(pb::SnapshotHeader::decode(message).map_err(|e| damaged(&e))?);
         } else if kind == Kind::Record as u8 {
-            let record = pb::SnapshotRecord::decode(message).map_err(|e| self.damaged(e))?;
+            let record = pb::SnapshotRecord::decode(message).map_err(|e| damaged(&e))?;
             let family = Family::from_number(record.family)
-                .ok_or_else(|| self.damaged(format!("it has family {}", record.family)))?;
-            self.loader.add(family, &record.key, record.value)?;
+                .ok_or_else(|| damaged(&format_args!("it has family {}", record.family)))?;
+            match &mut self.content {
+                Content::Load(loader) => loader.add(family, &record.key, record.value)?,
+                Content::Check(tally) => tally.add(&record.value),
+            }
         } else if kind == Kind::Trailer as u8 {
-            let trailer = pb::SnapshotTrailer::decode(message).map_err(|e| self.damaged(e))?;
-            self.trailer = Some(trailer);
+            self.trailer = Some(pb::SnapshotTrailer::decode(message).map_err(|e| damaged(&e))?);
         } else {
-            return Err(self.damaged(format!("it is of the unknown kind {kind}")));
+            return Err(damaged(&format_args!("it is of the unknown kind {kind}")).into());
         }
         Ok(())
+    }
+
+    /// Header, trailer and content, if all of it has come.
+    fn whole(self) -> Result<(pb::SnapshotHeader, pb::SnapshotTrailer, Content), SnapshotError> {
+        let (frames, offset) = (self.frames.n_frames(), self.frames.offset());
+        match (self.header, self.trailer) {
+            (Some(header), Some(trailer)) => Ok((header, trailer, self.content)),
+            _ => Err(SnapshotError::Short { frames, offset }),
+        }
     }
 
     /// The snapshot, if all of it has come.
     pub(crate) fn finish(self) -> Result<SnapshotData, SnapshotError> {
-        let (Some(header), Some(trailer), true) =
-            (self.header, self.trailer, self.buffer.is_empty())
-        else {
-            return Err(SnapshotError::Length { frames: self.frames });
-        };
+        let (header, trailer, content) = self.whole()?;
         let applied = pb::AppliedRecord {
             id: header.last_log_id,
             membership: header.membership,
@@ -210,6 +230,23 @@ impl Decoder {
             records_sum: trailer.records_sum,
             generation: 0,
         };
-        Ok(SnapshotData(Arc::new(self.loader.finish(applied)?)))
+        let loader = match content {
+            Content::Load(loader) => *loader,
+            // Nothing was kept: it is found to lack all that was written.
+            Content::Check(_) => Loader::default(),
+        };
+        Ok(SnapshotData(Arc::new(loader.finish(applied)?)))
+    }
+
+    /// Whether all of it has come, and nothing else.
+    pub(crate) fn check(self) -> Result<(), SnapshotError> {
+        let (_, trailer, content) = self.whole()?;
+        let written = Tally { records: trailer.records, sum: trailer.records_sum };
+        match content {
+            Content::Check(found) if found != written => {
+                Err(SnapshotError::Tally { found, written })
+            }
+            Content::Check(_) | Content::Load(_) => Ok(()),
+        }
     }
 }

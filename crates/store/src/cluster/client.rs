@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, future::Future, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use futures::StreamExt;
 use openraft::{
@@ -22,13 +22,17 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::codec;
+use super::{
+    codec,
+    tls::{HANDSHAKE_TIMEOUT, Tls},
+    wire,
+};
 use crate::{
     identity::Identity,
     raft::{Peer, Snapshot, Types, Vote},
     raft_codec::{vote_from_proto, vote_to_proto},
     record::RecordError,
-    snapshot::SnapshotData,
+    snapshot::{self, SnapshotData},
 };
 
 /// A connection is made within this time or not at all.
@@ -61,6 +65,8 @@ pub(crate) struct Peers(Arc<Shared>);
 
 struct Shared {
     message_bytes_max: usize,
+    /// `None`: connections are not encrypted.
+    tls: Option<Tls>,
     channels: Mutex<HashMap<(String, Lane), Channel>>,
     /// Where the members are by now: openraft keeps a connection when a member's address changes.
     addresses: Mutex<HashMap<u64, String>>,
@@ -71,9 +77,9 @@ pub(crate) type Client = ReplicationClient<Channel>;
 
 impl Peers {
     /// No connections yet. A message may have `message_bytes_max` bytes.
-    pub(crate) fn new(message_bytes_max: usize) -> Self {
+    pub(crate) fn new(message_bytes_max: usize, tls: Option<Tls>) -> Self {
         let (channels, addresses) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { message_bytes_max, channels, addresses }))
+        Self(Arc::new(Shared { message_bytes_max, tls, channels, addresses }))
     }
 
     /// Takes over where the members are. Connections to other addresses are forgotten.
@@ -111,15 +117,22 @@ impl Peers {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
             Status::invalid_argument(format!("{address:?} is no address of a replica: {error}"))
         })?;
-        Ok(endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
+        let connect_timeout = match self.0.tls {
+            Some(_) => CONNECT_TIMEOUT + HANDSHAKE_TIMEOUT,
+            None => CONNECT_TIMEOUT,
+        };
+        let endpoint = endpoint
+            .connect_timeout(connect_timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(8 << 20)
-            .connect_lazy())
+            .initial_connection_window_size(8 << 20);
+        Ok(match &self.0.tls {
+            Some(tls) => wire::connect_lazily(&endpoint, address, tls),
+            None => endpoint.connect_lazy(),
+        })
     }
 }
 
@@ -246,7 +259,7 @@ impl RaftNetworkV2<Types> for Connection {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let pieces = pieces(snapshot.snapshot);
+        let pieces = pieces_of(snapshot.snapshot);
         let (header, vote) = (self.header(), vote_to_proto(&vote));
         let mut first = Some((header, vote));
         let requests = pieces.map(move |data| {
@@ -286,20 +299,15 @@ impl RaftNetworkV2<Types> for Connection {
 }
 
 /// The bytes of a snapshot, made as they are sent. It is never there as a whole.
-fn pieces(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
+fn pieces_of(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
     let (sender, receiver) = mpsc::channel(SNAPSHOT_PIECES_WAITING);
     tokio::task::spawn_blocking(move || {
-        let mut piece = BytesMut::new();
-        for frame in snapshot.encode() {
-            piece.extend_from_slice(&frame);
-            while piece.len() >= SNAPSHOT_PIECE_BYTES {
-                if sender.blocking_send(piece.split_to(SNAPSHOT_PIECE_BYTES).freeze()).is_err() {
-                    // Whoever reads has given up.
-                    return;
-                }
+        for piece in snapshot::pieces(snapshot.encode(), SNAPSHOT_PIECE_BYTES) {
+            if sender.blocking_send(piece).is_err() {
+                // Whoever reads has given up.
+                return;
             }
         }
-        drop(sender.blocking_send(piece.freeze()));
     });
     ReceiverStream::new(receiver)
 }

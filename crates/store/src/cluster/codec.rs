@@ -6,6 +6,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse,
 };
 
+use super::protocol;
 use crate::{
     codec::{refusal_from_proto, refusal_to_proto},
     identity::Identity,
@@ -36,6 +37,7 @@ pub(crate) fn header(identity: Identity, to: u64) -> pb::Header {
         incarnation: identity.incarnation.0,
         from: identity.replica_id,
         to,
+        protocol: Some(protocol::own()),
     }
 }
 

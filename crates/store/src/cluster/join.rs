@@ -22,6 +22,7 @@ use openraft::{ChangeMembers, async_runtime::WatchReceiver};
 use super::{
     client::{Lane, Peers},
     members::SILENCE,
+    protocol,
 };
 use crate::{
     Config, OpenError,
@@ -191,7 +192,8 @@ impl Joiner<'_> {
         };
         let client = self.peers.client(address, Lane::Control);
         let mut client = client.map_err(|status| status.message().to_owned())?;
-        let call = client.join(pb::JoinRequest { peer: Some(peer) });
+        let call =
+            client.join(pb::JoinRequest { peer: Some(peer), protocol: Some(protocol::own()) });
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(status.message().to_owned()),

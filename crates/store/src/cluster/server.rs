@@ -15,7 +15,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming};
 
-use super::codec;
+use super::{codec, protocol, tls::Tls, wire};
 use crate::{
     core::{Core, Leader},
     identity::Identity,
@@ -50,18 +50,28 @@ impl Service {
     }
 
     /// Serves a port for ever.
-    pub(crate) async fn serve(self, listener: TcpListener, message_bytes_max: usize) {
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        message_bytes_max: usize,
+        tls: Option<Tls>,
+    ) {
         let service = ReplicationServer::new(self)
             .max_decoding_message_size(message_bytes_max)
             .max_encoding_message_size(message_bytes_max);
-        let served = tonic::transport::Server::builder()
+        let server = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(std::time::Duration::from_secs(10)))
             .max_concurrent_streams(STREAMS_MAX)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20)
-            .add_service(service)
-            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
-            .await;
+            .add_service(service);
+        let served = match tls {
+            Some(tls) => server.serve_with_incoming(wire::accept(listener, tls)).await,
+            None => {
+                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                server.serve_with_incoming(incoming).await
+            }
+        };
         if let Err(error) = served {
             tracing::error!(%error, "the replication port is not served any more");
         }
@@ -85,6 +95,8 @@ impl Service {
 /// Whether a header is of a member's call to this replica.
 fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     let from = header.from;
+    protocol::check(header.protocol.as_ref())
+        .map_err(|error| format!("replica {from} is refused: {error}"))?;
     if header.cluster_id[..] != own.cluster_id {
         let show = |id: &[u8]| crate::high_water::hex(id);
         return Err(format!(
@@ -165,7 +177,9 @@ impl Replication for Service {
                 None => break,
             }
         }
-        let snapshot = decoder.finish().map_err(damaged)?;
+        // It takes a while if there is much, and the threads of the runtime have heartbeats to answer.
+        let snapshot = tokio::task::spawn_blocking(|| decoder.finish()).await.map_err(stopped)?;
+        let snapshot = snapshot.map_err(damaged)?;
         let expected = core.identity.cluster_id;
         if snapshot.0.cluster_id.is_some_and(|found| found != expected) {
             return Err(Status::failed_precondition("the snapshot is of another cluster"));
@@ -216,6 +230,7 @@ impl Replication for Service {
         let nobody = || pb::HelloResponse {
             replica_id: self.replica_id,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: Some(protocol::own()),
             ..pb::HelloResponse::default()
         };
         let hello = self.core.get().map(|core| core.hello(request.get_ref().from));
@@ -223,8 +238,13 @@ impl Replication for Service {
     }
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Answer<pb::JoinResponse> {
-        let peer = request.into_inner().peer.unwrap_or_default();
-        Ok(Response::new(self.core()?.take_join(peer).await))
+        let pb::JoinRequest { peer, protocol } = request.into_inner();
+        let core = self.core()?;
+        if let Err(error) = protocol::check(protocol.as_ref()) {
+            let result = Some(pb::join_response::Result::Refused(error));
+            return Ok(Response::new(pb::JoinResponse { result, ..pb::JoinResponse::default() }));
+        }
+        Ok(Response::new(core.take_join(peer.unwrap_or_default()).await))
     }
 }
 
@@ -253,6 +273,7 @@ impl Core {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             knows_caller: membership.get_node(&caller).is_some(),
             membership_id: membership.log_id().as_ref().map(log_id_to_proto),
+            protocol: Some(protocol::own()),
             failure: self.failure.get().unwrap_or_default().to_owned(),
         }
     }
@@ -272,6 +293,10 @@ mod tests {
         let error = |caller, to| check_header(own, &codec::header(caller, to)).unwrap_err();
         assert_eq!(check_header(own, &codec::header(caller, 2)), Ok(()));
         assert!(error(caller, 3).contains("is for replica 3, this is replica 2"));
+        let mut newer = codec::header(caller, 2);
+        newer.protocol = Some(pb::Protocol { oldest: 7, newest: 8 });
+        let refused = check_header(own, &newer).unwrap_err();
+        assert!(refused.contains("replica 1 is refused: it speaks version 7 to 8"), "{refused}");
         let other = Identity { cluster_id: [8; 16], ..caller };
         assert!(error(other, 2).starts_with("replica 1 is of cluster 0808"));
         let other = Identity { incarnation: Incarnation(6), ..caller };

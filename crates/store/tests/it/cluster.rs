@@ -12,9 +12,9 @@ use tempfile::TempDir;
 
 use crate::support::{commit, config, memory_dir, put, render};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-fn member_config(dir: &Path, id: u64, join: &[&str]) -> Config {
+pub(crate) fn member_config(dir: &Path, id: u64, join: &[&str]) -> Config {
     Config {
         replica_id: id,
         listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -23,14 +23,14 @@ fn member_config(dir: &Path, id: u64, join: &[&str]) -> Config {
     }
 }
 
-async fn open_member(dir: &Path, id: u64, join: &[&str]) -> Replica {
+pub(crate) async fn open_member(dir: &Path, id: u64, join: &[&str]) -> Replica {
     let replica = Replica::open(member_config(dir, id, join)).await.unwrap();
     assert_eq!(replica.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
     replica
 }
 
 /// Waits until something holds.
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !holds().await {
         assert!(Instant::now() < deadline, "not in time: {what}");
@@ -38,12 +38,12 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-async fn voters(replica: &Replica) -> Vec<u64> {
+pub(crate) async fn voters(replica: &Replica) -> Vec<u64> {
     replica.status().voters
 }
 
 /// Three replicas, all voters.
-async fn three() -> (TempDir, Vec<Replica>) {
+pub(crate) async fn three() -> (TempDir, Vec<Replica>) {
     let dir = memory_dir();
     let first = open_member(dir.path(), 1, &[]).await;
     let address = first.raft_address().to_owned();
@@ -53,7 +53,7 @@ async fn three() -> (TempDir, Vec<Replica>) {
     (dir, vec![first, second, third])
 }
 
-async fn equal(replicas: &[&Replica]) {
+pub(crate) async fn equal(replicas: &[&Replica]) {
     let newest = replicas.iter().map(|r| r.state().revision).max().unwrap();
     eventually("equal states", async || {
         replicas.iter().all(|replica| replica.state().revision >= newest)

@@ -2,12 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod backup;
 mod child;
 mod cluster;
 mod damage;
 mod directory;
 mod full_disk;
+mod golden;
 mod kill;
 mod log;
 mod replica;
 mod support;
+mod tls;

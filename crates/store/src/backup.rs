@@ -1,0 +1,360 @@
+//! A backup: a snapshot in a file, with a header that says what it is.
+//!
+//! ```text
+//! "CHYBACK1" │ frame: BackupHeader │ the bytes of a snapshot
+//! ```
+//!
+//! Every byte of it is under a checksum, so that a file that was cut short or changed is found out before
+//! anything is made of it.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use chancery_model::{Incarnation, Revision};
+use chancery_proto::raft::v1 as pb;
+use prost::Message;
+
+use crate::{
+    ClusterId, OpenError, ReadError, Replica,
+    codec::cluster_id_from_proto,
+    directory::{Directory, damaged},
+    frames::{Frames, frame},
+    high_water::HighWater,
+    image::Image,
+    parts::read_mark,
+    raft_codec::log_id_to_proto,
+    recovery,
+    snapshot::{Decoder, Kind, SnapshotData, SnapshotError, pieces},
+};
+
+/// The only format version so far.
+const FORMAT_VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"CHYBACK1";
+/// Pieces in which a backup is given and read.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// What a backup says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupInfo {
+    /// The version of the program that made it.
+    pub program: String,
+    /// The cluster.
+    pub cluster_id: ClusterId,
+    /// The life of the cluster.
+    pub incarnation: Incarnation,
+    /// The replica that made it.
+    pub replica_id: u64,
+    /// The revision of the state.
+    pub revision: Revision,
+    /// Number of resources in it.
+    pub n_resources: u64,
+    /// When it was made: milliseconds since 1970.
+    pub time_ms: u64,
+    /// How the state was got.
+    pub source: BackupSource,
+    /// Term and index of the last entry of the log that is in it: of two replicas of a cluster the one with
+    /// the greater pair knows more.
+    pub position: (u64, u64),
+}
+
+/// How the state of a backup was got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackupSource {
+    /// It has all that was committed when the backup was asked for.
+    Current,
+    /// It is what the replica had applied.
+    Stale,
+    /// It is all that a stopped replica had, with entries of its log that may not have been committed.
+    Directory,
+}
+
+/// Why there is no backup, or why something is none.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// It can not be known whether the state is current.
+    #[error(transparent)]
+    NotCurrent(#[from] ReadError),
+    /// The replica has not got any state yet.
+    #[error("the replica has no state yet")]
+    NoState,
+    /// It is something else.
+    #[error("it is not a backup: it does not begin with {:?}", str::from_utf8(MAGIC).unwrap_or_default())]
+    Foreign,
+    /// A release with another format made it.
+    #[error(
+        "it has format version {found}, made by chancery {program}; this program knows only \
+         {FORMAT_VERSION}: use the release that made it, or a newer one"
+    )]
+    Format {
+        /// Its format version.
+        found: u32,
+        /// The version of the program that made it.
+        program: String,
+    },
+    /// It is not what was written.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// It can not be read.
+    #[error("it can not be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<SnapshotError> for BackupError {
+    fn from(error: SnapshotError) -> Self {
+        Self::Damaged(error.to_string())
+    }
+}
+
+/// A state of a cluster, to be kept in a file. Cheap to make: the state is shared, not copied.
+#[derive(Debug, Clone)]
+pub struct Backup {
+    info: BackupInfo,
+    data: SnapshotData,
+}
+
+impl Backup {
+    fn of(image: Image, replica_id: u64, source: BackupSource) -> Result<Self, BackupError> {
+        let cluster_id = image.cluster_id.ok_or(BackupError::NoState)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let position = image.applied.as_ref().map(log_id_to_proto).unwrap_or_default();
+        let info = BackupInfo {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            cluster_id: ClusterId(cluster_id),
+            incarnation: image.state.incarnation,
+            replica_id,
+            revision: image.state.revision,
+            n_resources: image.n_resources,
+            time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            source,
+            position: (position.term, position.index),
+        };
+        Ok(Self { info, data: SnapshotData(Arc::new(image)) })
+    }
+
+    /// Reads the directory of a stopped replica, and changes nothing in it but its lock. Everything in it
+    /// is checked as it is when the replica starts. Entries of the log that were not applied yet are: in a
+    /// cluster that has lost its majority nobody knows whether they were committed, and one that was
+    /// acknowledged must not be left out.
+    ///
+    /// # Errors
+    /// If the directory is in use, holds no replica, or is damaged.
+    pub fn of_directory(path: &Path) -> Result<Self, OpenError> {
+        let (directory, identity) = Directory::open_existing(path)?;
+        let mark = read_mark(&directory, identity, HighWater::open_read_only)?.mark();
+        let (database, recovered) = recovery::read(&directory, identity, mark)?;
+        let mut image = recovered.image;
+        recovery::apply_rest(path, &database, &mut image)?;
+        let source = BackupSource::Directory;
+        Self::of(image, identity.replica_id, source)
+            .map_err(|error| damaged(path, "the state", error))
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn info(&self) -> &BackupInfo {
+        &self.info
+    }
+
+    /// Its bytes, in pieces, made as they are asked for.
+    pub fn pieces(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let header = frame(Kind::Backup as u8, &self.info.to_proto());
+        let first = [Bytes::from_static(MAGIC), header];
+        pieces(first.into_iter().chain(self.data.encode()), PIECE_BYTES)
+    }
+}
+
+impl BackupInfo {
+    fn to_proto(&self) -> pb::BackupHeader {
+        let source = match self.source {
+            BackupSource::Current => pb::BackupSource::Current,
+            BackupSource::Stale => pb::BackupSource::Stale,
+            BackupSource::Directory => pb::BackupSource::Directory,
+        };
+        let (term, index) = self.position;
+        pb::BackupHeader {
+            format: FORMAT_VERSION,
+            program: self.program.clone(),
+            cluster_id: self.cluster_id.0.to_vec().into(),
+            incarnation: self.incarnation.0,
+            replica_id: self.replica_id,
+            revision: self.revision.0,
+            resources: self.n_resources,
+            time_ms: self.time_ms,
+            source: source.into(),
+            last_log_id: Some(pb::LogId { term, index }),
+        }
+    }
+
+    fn from_proto(header: pb::BackupHeader) -> Result<Self, BackupError> {
+        if header.format != FORMAT_VERSION {
+            let (found, program) = (header.format, header.program);
+            return Err(BackupError::Format { found, program });
+        }
+        let cluster_id = cluster_id_from_proto(&header.cluster_id);
+        let cluster_id = cluster_id.map_err(|error| BackupError::Damaged(error.to_string()))?;
+        let source = match header.source() {
+            pb::BackupSource::Current => BackupSource::Current,
+            pb::BackupSource::Directory => BackupSource::Directory,
+            pb::BackupSource::Unspecified | pb::BackupSource::Stale => BackupSource::Stale,
+        };
+        let position = header.last_log_id.unwrap_or_default();
+        Ok(Self {
+            program: header.program,
+            cluster_id: ClusterId(cluster_id),
+            incarnation: Incarnation(header.incarnation),
+            replica_id: header.replica_id,
+            revision: Revision(header.revision),
+            n_resources: header.resources,
+            time_ms: header.time_ms,
+            source,
+            position: (position.term, position.index),
+        })
+    }
+}
+
+// === reading ===
+
+/// Looks at the bytes of a backup as they come, and says whether they are one. Keeps nothing of it.
+#[derive(Debug)]
+pub struct BackupCheck(Reader);
+
+impl Default for BackupCheck {
+    fn default() -> Self {
+        Self(Reader::new(Decoder::checking_after))
+    }
+}
+
+impl BackupCheck {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// If they are not those of a backup.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
+        self.0.push(bytes)
+    }
+
+    /// What the backup says of itself, if all of it has come.
+    ///
+    /// # Errors
+    /// If some of it is missing.
+    pub fn finish(self) -> Result<BackupInfo, BackupError> {
+        let (info, decoder) = self.0.whole()?;
+        decoder.check()?;
+        Ok(info)
+    }
+}
+
+/// Reads a whole backup.
+pub(crate) fn read(file: &mut File) -> Result<(BackupInfo, SnapshotData), BackupError> {
+    let mut reader = Reader::new(Decoder::after);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => reader.push(&piece[..n])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let (info, decoder) = reader.whole()?;
+    let data = decoder.finish()?;
+    let image = &data.0;
+    let found = (image.cluster_id.map(ClusterId), image.state.revision, image.n_resources);
+    let said = (Some(info.cluster_id), info.revision, info.n_resources);
+    if found != said {
+        let detail = format!("its header says {said:?}, but in it is {found:?}");
+        return Err(BackupError::Damaged(detail));
+    }
+    Ok((info, data))
+}
+
+#[derive(Debug)]
+struct Reader {
+    stage: Stage,
+    decoder: fn(Frames) -> Decoder,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Magic(Frames),
+    Header(Frames),
+    Snapshot(Box<(BackupInfo, Decoder)>),
+}
+
+impl Reader {
+    fn new(decoder: fn(Frames) -> Decoder) -> Self {
+        Self { stage: Stage::Magic(Frames::default()), decoder }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
+        let damaged = |error: &dyn std::fmt::Display| BackupError::Damaged(error.to_string());
+        match &mut self.stage {
+            Stage::Magic(frames) => {
+                frames.push(bytes);
+                let Some(magic) = frames.take(MAGIC.len()) else { return Ok(()) };
+                if magic != MAGIC[..] {
+                    return Err(BackupError::Foreign);
+                }
+                self.stage = Stage::Header(std::mem::take(frames));
+                self.push(&[])
+            }
+            Stage::Header(frames) => {
+                frames.push(bytes);
+                let Some((kind, message)) = frames.next().map_err(|error| damaged(&error))? else {
+                    return Ok(());
+                };
+                if kind != Kind::Backup as u8 {
+                    let error = frames.damaged_last(message.len(), "it is not a backup's header");
+                    return Err(damaged(&error));
+                }
+                let header = pb::BackupHeader::decode(message).map_err(|error| damaged(&error))?;
+                let info = BackupInfo::from_proto(header)?;
+                let decoder = (self.decoder)(std::mem::take(frames));
+                self.stage = Stage::Snapshot(Box::new((info, decoder)));
+                self.push(&[])
+            }
+            Stage::Snapshot(snapshot) => Ok(snapshot.1.push(bytes)?),
+        }
+    }
+
+    fn whole(self) -> Result<(BackupInfo, Decoder), BackupError> {
+        let short = |frames: &Frames| {
+            let (frames, offset) = (frames.n_frames(), frames.offset());
+            BackupError::from(SnapshotError::Short { frames, offset })
+        };
+        match self.stage {
+            Stage::Magic(_) => Err(BackupError::Foreign),
+            Stage::Header(frames) => Err(short(&frames)),
+            Stage::Snapshot(snapshot) => Ok(*snapshot),
+        }
+    }
+}
+
+impl Replica {
+    /// A backup of all that has been committed by now; waits for `timeout` until that is here.
+    ///
+    /// # Errors
+    /// If this replica can not know what has been committed, or has no state yet.
+    pub async fn backup(&self, timeout: Duration) -> Result<Backup, BackupError> {
+        self.read_barrier(timeout).await?;
+        self.backup_of(BackupSource::Current)
+    }
+
+    /// A backup of what this replica has applied.
+    ///
+    /// # Errors
+    /// If it has no state yet.
+    pub fn backup_stale(&self) -> Result<Backup, BackupError> {
+        self.backup_of(BackupSource::Stale)
+    }
+
+    fn backup_of(&self, source: BackupSource) -> Result<Backup, BackupError> {
+        Backup::of(self.core().published.image(), self.core().id(), source)
+    }
+}

@@ -1,0 +1,242 @@
+//! Makes the directory of a cluster of one from a backup (`docs/adr/0005-restore.md`).
+//!
+//! Invariants:
+//! - The backup is read to its end and checked before anything is made.
+//! - The directory is read back and checked before it says whose it is. If anything fails, it is left
+//!   empty; if the process is killed, `IDENTITY.part` says so.
+//! - What is restored is another cluster in another incarnation, at a revision that the cluster of the
+//!   backup has not used: no version that a client holds from what was lost is ever given to something
+//!   else.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+use chancery_model::{Incarnation, Revision, TransactionMeta};
+use chancery_proto::raft::v1 as pb;
+
+use crate::{
+    BackupError, BackupInfo, ClusterId, OpenError, backup,
+    database::{Access, Batch, Database},
+    directory::{Directory, Found, Making, damaged},
+    high_water::{HighWater, Mark},
+    identity::Identity,
+    image::{Image, Life, Record},
+    log::{PURGED_KEY, VOTE_KEY},
+    machine::{APPLIED_KEY, BATCH_BYTES, state_key},
+    parts::new_identity,
+    raft::{LogId, Membership, Peer, StoredMembership, Vote, log_id},
+    raft_codec::{log_id_to_proto, vote_to_proto},
+    record::{self, Family},
+    recovery,
+};
+
+/// Revisions between a backup and what is restored from it: more than were lost.
+const REVISIONS_LEFT_OUT: u64 = (1 << 32) - 1;
+/// The term in which the restored state was written: that of a cluster that has just been formed.
+const TERM: u64 = 1;
+
+/// How to restore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreOptions {
+    /// The directory: empty, or not there.
+    pub data_dir: PathBuf,
+    /// The number of the replica that it is for.
+    pub replica_id: u64,
+    /// The restored revision is also later than this one: for a backup that was restored before, the last
+    /// revision of what came of that.
+    pub after: Revision,
+    /// Who does it and when, for the history. The reason is added.
+    pub meta: TransactionMeta,
+}
+
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The backup.
+    pub backup: BackupInfo,
+    /// The new cluster.
+    pub cluster_id: ClusterId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// The revision that it is at.
+    pub revision: Revision,
+}
+
+/// Why nothing was restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The backup can not be used.
+    #[error("cannot restore {}: {source}", path.display())]
+    Backup {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: BackupError,
+    },
+    /// There is a replica in the directory.
+    #[error(
+        "{} is the data directory of replica {replica_id} of cluster {cluster_id}; give an empty one",
+        path.display()
+    )]
+    NotEmpty {
+        /// The data directory.
+        path: PathBuf,
+        /// Whose it is.
+        replica_id: u64,
+        /// Its cluster.
+        cluster_id: ClusterId,
+    },
+    /// A replica has no such number.
+    #[error("a replica's number is at least 1, not 0")]
+    ReplicaId,
+    /// There are no revisions left.
+    #[error("no revision is left after {0}")]
+    Revision(Revision),
+    /// The directory can not be made.
+    #[error(transparent)]
+    Directory(#[from] OpenError),
+}
+
+/// Makes a directory from the backup in the file `from`. Blocks.
+///
+/// # Errors
+/// See [`RestoreError`]. Nothing has been made then.
+pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, RestoreError> {
+    let unusable = |source| RestoreError::Backup { path: from.to_owned(), source };
+    if options.replica_id == 0 {
+        return Err(RestoreError::ReplicaId);
+    }
+    let mut file = File::open(from).map_err(|error| unusable(error.into()))?;
+    let (info, data) = backup::read(&mut file).map_err(unusable)?;
+    let revision = next_revision(info.revision.max(options.after))
+        .ok_or(RestoreError::Revision(info.revision.max(options.after)))?;
+    let path = &options.data_dir;
+    let existed = path.exists();
+    let (directory, found) = Directory::open(path, None)?;
+    if let Found::Replica(identity) = found {
+        return Err(RestoreError::NotEmpty {
+            path: path.clone(),
+            replica_id: identity.replica_id,
+            cluster_id: ClusterId(identity.cluster_id),
+        });
+    }
+    let identity = new_identity(path, options.replica_id)?;
+    let mut image = Image::clone(&data.0);
+    image.restore(life(identity, revision), meta(options, &info));
+    let made = make(&directory, identity, &image);
+    if let Err(error) = made {
+        // The first error says more than any of tidying up.
+        if directory.abandon(Making::Restore).is_ok() && !existed {
+            drop(directory.remove());
+        }
+        return Err(error.into());
+    }
+    Ok(Restored {
+        backup: info,
+        cluster_id: ClusterId(identity.cluster_id),
+        incarnation: identity.incarnation,
+        revision,
+    })
+}
+
+/// The first revision that a cluster that was at `revision`, and whatever it has done since, has not
+/// used.
+fn next_revision(revision: Revision) -> Option<Revision> {
+    (revision.0 | REVISIONS_LEFT_OUT).checked_add(1).map(Revision)
+}
+
+fn meta(options: &RestoreOptions, info: &BackupInfo) -> TransactionMeta {
+    let mut reason = format!("restored from a backup of cluster {}", info.cluster_id);
+    if !options.meta.reason.is_empty() {
+        reason = format!("{}; {reason}", options.meta.reason);
+    }
+    TransactionMeta { reason, ..options.meta.clone() }
+}
+
+/// A cluster of one.
+fn life(identity: Identity, revision: Revision) -> Life {
+    let Identity { cluster_id, replica_id, incarnation } = identity;
+    let members = Membership::from(BTreeMap::from([(replica_id, Peer::default())]));
+    Life {
+        cluster_id,
+        incarnation,
+        revision,
+        applied: last_entry(),
+        membership: StoredMembership::new(Some(log_id(0, 0)), members),
+    }
+}
+
+/// The last entry of the log: purged, as if the restored state had been a snapshot.
+fn last_entry() -> LogId {
+    log_id(TERM, 1)
+}
+
+fn make(directory: &Directory, identity: Identity, image: &Image) -> Result<(), OpenError> {
+    directory.begin(identity, Making::Restore)?;
+    let vote = Vote::new_committed(TERM, identity.replica_id);
+    let mark = Mark { last: Some(last_entry()), vote: Some(vote) };
+    let path = directory.high_water();
+    let made = HighWater::create(&path, identity.cluster_id)
+        .and_then(|mut high_water| high_water.write(mark).and_then(|()| high_water.sync()));
+    made.map_err(|source| OpenError::Io { what: "write", path, source })?;
+    let path = directory.database();
+    write(&path, vote, image).map_err(|source| OpenError::Io {
+        what: "write the database in",
+        path,
+        source,
+    })?;
+    let (database, found) = recovery::read(directory, identity, mark)?;
+    drop(database);
+    if found.image.tally != image.tally || found.image.state.revision != image.state.revision {
+        return Err(damaged(directory.path(), "the database", "it is not what was written to it"));
+    }
+    directory.finish(Making::Restore)
+}
+
+fn write(path: &Path, vote: Vote, image: &Image) -> io::Result<()> {
+    const GENERATION: u32 = 0;
+    let database = Database::open(path, Access::Create)?;
+    let mut batch = Batch::default();
+    let mut bytes = 0;
+    for Record { family, key, record } in image.records() {
+        bytes += key.len() + record.len();
+        database.put(&mut batch, family, &state_key(GENERATION, &key), &record);
+        if bytes > BATCH_BYTES {
+            database.write(std::mem::take(&mut batch))?;
+            bytes = 0;
+        }
+    }
+    let purged = pb::PurgedRecord { id: Some(log_id_to_proto(&last_entry())) };
+    let meta = [
+        (VOTE_KEY, record::seal(Family::Meta, VOTE_KEY, &vote_to_proto(&vote))),
+        (PURGED_KEY, record::seal(Family::Meta, PURGED_KEY, &purged)),
+        (APPLIED_KEY, record::seal(Family::Meta, APPLIED_KEY, &image.applied_to_proto(GENERATION))),
+    ];
+    for (key, record) in meta {
+        database.put(&mut batch, Family::Meta, key, &record);
+    }
+    database.write(batch)?;
+    database.flush()?;
+    database.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SOTW-15, design 4.2: between a backup and what is restored from it is room for all that was lost.
+    #[test]
+    fn the_restored_revision_is_one_that_was_never_used() {
+        let next = |revision| next_revision(Revision(revision)).map(|revision| revision.0);
+        assert_eq!(next(0), Some(1 << 32));
+        assert_eq!(next(4711), Some(1 << 32));
+        assert_eq!(next((1 << 32) - 1), Some(1 << 32));
+        assert_eq!(next(1 << 32), Some(2 << 32), "of a cluster that was restored before");
+        assert_eq!(next(u64::MAX - 5), None);
+    }
+}

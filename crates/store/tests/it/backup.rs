@@ -1,0 +1,385 @@
+//! Backups and what is restored from them: the same state, another cluster, and nothing by halves.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use chancery_model::{Outcome, Revision, TransactionMeta, Version};
+use chancery_store::{
+    Backup, BackupCheck, BackupSource, CaughtUp, Config, OpenError, Replica, RequestId,
+    RestoreError, RestoreOptions, TransactError, restore,
+};
+use prost::Message;
+use tempfile::TempDir;
+
+use crate::{
+    cluster::{DEADLINE, equal, eventually, open_member, three, voters},
+    full_disk::SmallDisk,
+    support::{commit, config, key, memory_dir, open, put, render, scope, state_files},
+};
+
+fn bytes(backup: &Backup) -> Vec<u8> {
+    backup.pieces().flatten().collect()
+}
+
+fn save(backup: &Backup, path: &Path) {
+    fs::write(path, bytes(backup)).unwrap();
+}
+
+fn options(data_dir: &Path) -> RestoreOptions {
+    let meta = TransactionMeta { author: "tester".into(), ..TransactionMeta::default() };
+    RestoreOptions { data_dir: data_dir.to_owned(), replica_id: 1, after: Revision(0), meta }
+}
+
+/// A state as a client sees it, without what a restore changes.
+fn content(replica: &Replica) -> Vec<String> {
+    render(&replica.state()).split_off(1)
+}
+
+/// A backup in a file, of a replica with a few resources, and its directory.
+async fn small() -> (TempDir, PathBuf) {
+    let dir = memory_dir();
+    let replica = open(&dir.path().join("old")).await;
+    for n in 0..3 {
+        commit(&replica, put(&format!("r{n}"), b"body")).await;
+    }
+    let file = dir.path().join("backup");
+    save(&replica.backup(DEADLINE).await.unwrap(), &file);
+    replica.shutdown().await.unwrap();
+    (dir, file)
+}
+
+/// SOTW-15, design 4.2: what is restored has the state of the backup and the versions of its resources,
+/// in another cluster and another incarnation, at a revision that was never used; it goes on from there,
+/// and survives a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_state_is_the_same_in_another_life() {
+    let dir = memory_dir();
+    let old = open(&dir.path().join("old")).await;
+    let id = RequestId::random().unwrap();
+    let first = old.transact_as(id, put("a", b"1")).await.unwrap();
+    commit(&old, put("b", b"2")).await;
+    let backup = old.backup(DEADLINE).await.unwrap();
+    let (info, file) = (backup.info().clone(), dir.path().join("backup"));
+    save(&backup, &file);
+    assert_eq!((info.revision, info.n_resources), (Revision(2), 2));
+    assert_eq!(info.source, BackupSource::Current);
+    let before = content(&old);
+    // The future that will be lost.
+    let lost = commit(&old, put("a", b"3")).await.revision;
+
+    let to = dir.path().join("new");
+    let restored = restore(&file, &options(&to)).unwrap();
+    assert_eq!(restored.backup, info);
+    assert_eq!(restored.revision, Revision(1 << 32));
+    let new = open(&to).await;
+    let status = new.status();
+    assert_eq!((status.revision, status.cluster_id), (restored.revision, restored.cluster_id));
+    assert_ne!(status.cluster_id, old.status().cluster_id);
+    assert_ne!(status.incarnation, old.status().incarnation);
+    assert_eq!(content(&new), before);
+    let version = |replica: &Replica| -> Version {
+        replica.state().get(&scope("default"), &key("a")).unwrap().version()
+    };
+    assert!(version(&old).revision == lost && lost < restored.revision);
+    assert!(version(&new).revision <= info.revision);
+
+    // A request of before is known; a new write is later than all that ever was.
+    assert_eq!(new.transact_as(id, put("a", b"9")).await.unwrap(), first);
+    let next = commit(&new, put("a", b"3")).await.revision;
+    assert_eq!(next, Revision((1 << 32) + 1));
+    assert_ne!(version(&new), version(&old), "the same content, and still another version");
+    let history = new.history(10);
+    let revisions: Vec<u64> = history.iter().map(|entry| entry.revision.0).collect();
+    assert_eq!(revisions, [next.0, 1 << 32, 2, 1]);
+    assert_eq!(history[1].restored_from, Some(Revision(2)));
+    assert_eq!(history[1].meta.author, "tester");
+    let expected = format!("restored from a backup of cluster {}", info.cluster_id);
+    assert_eq!(history[1].meta.reason, expected);
+
+    let before = render(&new.state());
+    new.shutdown().await.unwrap();
+    drop(new);
+    let new = open(&to).await;
+    assert_eq!(render(&new.state()), before);
+    assert_eq!(new.history(10), history);
+    // A backup of what was restored can be restored in turn.
+    let again = dir.path().join("again");
+    save(&new.backup(DEADLINE).await.unwrap(), &again);
+    let third = dir.path().join("third");
+    let restored = restore(&again, &options(&third)).unwrap();
+    assert_eq!(restored.revision, Revision(2 << 32));
+    let third = open(&third).await;
+    assert_eq!(third.history(10).len(), 5);
+    for replica in [&old, &new, &third] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// Others join what was restored with empty directories; one of the old cluster is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_replica_is_the_first_of_a_new_cluster() {
+    let (dir, file) = small().await;
+    let options = RestoreOptions { replica_id: 7, ..options(&dir.path().join("7")) };
+    restore(&file, &options).unwrap();
+    let first = open_member(dir.path(), 7, &[]).await;
+    let address = first.raft_address().to_owned();
+    let second = open_member(dir.path(), 2, &[&address]).await;
+    let third = open_member(dir.path(), 3, &[&address]).await;
+    eventually("three voters", async || voters(&first).await == [2, 3, 7]).await;
+    commit(&third, put("new", b"1")).await;
+    equal(&[&first, &second, &third]).await;
+    let incarnation = first.status().incarnation;
+    assert!([&second, &third].iter().all(|r| r.status().incarnation == incarnation));
+    for replica in [&first, &second, &third] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// Any replica gives a backup with all that was acknowledged anywhere; without a majority only one that
+/// says that it may be old.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_replica_gives_a_current_backup() {
+    let (_dir, mut replicas) = three().await;
+    for n in 0..12 {
+        let summary = commit(&replicas[n % 3], put(&format!("r{n}"), b"1")).await;
+        let backup = replicas[(n + 1) % 3].backup(DEADLINE).await.unwrap();
+        assert!(backup.info().revision >= summary.revision);
+    }
+    let left = replicas.remove(1);
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+    let error = left.backup(Duration::from_secs(10)).await.unwrap_err();
+    assert!(error.to_string().contains("no leader"), "{error}");
+    let backup = left.backup_stale().unwrap();
+    assert_eq!(backup.info().source, BackupSource::Stale);
+    assert_eq!(backup.info().n_resources, 12);
+    left.shutdown().await.unwrap();
+}
+
+/// A backup is of one moment, whatever is written while it is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_go_on_while_a_backup_is_read() {
+    let dir = memory_dir();
+    let replica = open(&dir.path().join("old")).await;
+    for n in 0..200 {
+        commit(&replica, put(&format!("r{n}"), &[1; 4000])).await;
+    }
+    let backup = replica.backup(DEADLINE).await.unwrap();
+    let before = content(&replica);
+    let mut read = Vec::new();
+    for (n, piece) in backup.pieces().enumerate() {
+        read.extend_from_slice(&piece);
+        commit(&replica, put(&format!("r{n}"), b"later")).await;
+    }
+    let file = dir.path().join("backup");
+    fs::write(&file, read).unwrap();
+    let to = dir.path().join("new");
+    restore(&file, &options(&to)).unwrap();
+    let new = open(&to).await;
+    assert_eq!(content(&new), before);
+    for replica in [&replica, &new] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// L1: what a stopped replica has in its log and has not applied is in its backup: it may have been
+/// acknowledged by a leader that is gone. The directory stays as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_a_directory_has_all_that_its_log_has() {
+    let (dir, mut replicas) = three().await;
+    commit(&replicas[0], put("before", b"1")).await;
+    equal(&replicas.iter().collect::<Vec<_>>()).await;
+    let leader = replicas[0].leader().unwrap();
+    let left = replicas.remove(usize::try_from(leader - 1).unwrap());
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+    let error = left.transact(put("after", b"2")).await.unwrap_err();
+    assert!(matches!(error, TransactError::Timeout(_) | TransactError::NoLeader), "{error}");
+    assert_eq!(left.state().len(), 1, "it was not applied");
+    let path = dir.path().join(leader.to_string());
+    let error = Backup::of_directory(&path).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    let last = left.status().last_log_index.unwrap();
+    left.shutdown().await.unwrap();
+    drop(left);
+
+    let before = state_files(&path);
+    let backup = Backup::of_directory(&path).unwrap();
+    assert!(before == state_files(&path), "the directory was changed");
+    let info = backup.info();
+    assert_eq!((info.n_resources, info.position.1), (2, last));
+    assert_eq!((info.source, info.replica_id), (BackupSource::Directory, leader));
+    let file = dir.path().join("backup");
+    save(&backup, &file);
+    let to = dir.path().join("new");
+    restore(&file, &options(&to)).unwrap();
+    let new = open(&to).await;
+    assert!(new.state().get(&scope("default"), &key("after")).is_some());
+    new.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_without_a_whole_replica_gives_no_backup() {
+    let (dir, _) = small().await;
+    let error = |path: &Path| Backup::of_directory(path).unwrap_err();
+    assert!(matches!(error(&dir.path().join("none")), OpenError::NotADirectory { .. }));
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    assert!(matches!(error(&empty), OpenError::NoReplica { .. }));
+    assert_eq!(fs::read_dir(&empty).unwrap().count(), 0, "not even a lock file was made");
+    let old = dir.path().join("old");
+    fs::remove_file(old.join("HIGHWATER")).unwrap();
+    assert!(matches!(error(&old), OpenError::Damaged { .. }));
+}
+
+/// T16: whatever happens to a file, it is refused as a whole, and nothing is made of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_or_shortened_backup_is_refused() {
+    let (dir, file) = small().await;
+    let whole = fs::read(&file).unwrap();
+    let check = |bytes: &[u8]| {
+        let mut check = BackupCheck::default();
+        check.push(bytes)?;
+        check.finish()
+    };
+    assert!(check(&whole).is_ok());
+    let to = dir.path().join("new");
+    let refused = |bytes: &[u8]| {
+        fs::write(&file, bytes).unwrap();
+        let error = restore(&file, &options(&to)).unwrap_err();
+        assert!(matches!(error, RestoreError::Backup { .. }), "{error}");
+        assert!(error.to_string().contains(&file.display().to_string()), "{error}");
+        assert!(!to.exists(), "something was made");
+        error.to_string()
+    };
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << bit;
+            assert!(check(&damaged).is_err(), "byte {at}, bit {bit}");
+            if bit == at % 8 {
+                refused(&damaged);
+            }
+        }
+        assert!(check(&whole[..at]).is_err(), "length {at}");
+        refused(&whole[..at]);
+    }
+    let longer = [&whole[..], &[0]].concat();
+    assert!(check(&longer).is_err());
+    let expected = format!("it goes on after its trailer, at byte {}", whole.len());
+    assert!(refused(&longer).contains(&expected));
+    assert!(refused(&whole[..whole.len() - 1]).contains("its trailer is missing"));
+    assert!(refused(b"apiVersion: v1").contains("it is not a backup"));
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let text = refused(&damaged);
+    assert!(text.contains("at byte ") && text.contains("its checksum does not fit"), "{text}");
+    fs::remove_file(&file).unwrap();
+    let error = restore(&file, &options(&to)).unwrap_err();
+    assert!(error.to_string().contains("No such file"), "{error}");
+}
+
+/// A backup of a later release says which one made it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_another_format_is_told_from_a_damaged_one() {
+    let (dir, file) = small().await;
+    // Made by hand, as the format promises: magic, frame, and the first two fields stay as they are.
+    let header = chancery_proto::raft::v1::BackupHeader {
+        format: 2,
+        program: "9.1.0".into(),
+        ..Default::default()
+    };
+    let message = header.encode_to_vec();
+    let len = u32::try_from(message.len()).unwrap();
+    let sum = xxhash_rust::xxh3::xxh3_64(&[&[4], &message[..]].concat());
+    let parts = [b"CHYBACK1".as_slice(), &[4], &len.to_le_bytes(), &sum.to_le_bytes(), &message];
+    fs::write(&file, [&parts.concat()[..], b"whatever follows"].concat()).unwrap();
+    let error = restore(&file, &options(&dir.path().join("new"))).unwrap_err().to_string();
+    assert!(error.contains("format version 2, made by chancery 9.1.0; this program knows only 1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_empty_directory_is_restored_into() {
+    let (dir, file) = small().await;
+    let old = dir.path().join("old");
+    let before = state_files(&old);
+    let error = restore(&file, &options(&old)).unwrap_err();
+    assert!(matches!(error, RestoreError::NotEmpty { replica_id: 1, .. }), "{error}");
+    assert!(before == state_files(&old));
+    let foreign = dir.path().join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("letter.txt"), "mine").unwrap();
+    let error = restore(&file, &options(&foreign)).unwrap_err();
+    assert!(error.to_string().contains("letter.txt"), "{error}");
+    assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
+    let nobody = RestoreOptions { replica_id: 0, ..options(&dir.path().join("new")) };
+    assert!(matches!(restore(&file, &nobody).unwrap_err(), RestoreError::ReplicaId));
+    let last = RestoreOptions { after: Revision(u64::MAX), ..options(&dir.path().join("new")) };
+    assert!(matches!(restore(&file, &last).unwrap_err(), RestoreError::Revision(_)));
+    assert!(!dir.path().join("new").exists());
+    // An empty one that is there already will do, and revisions can be kept clear of another life.
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let after = RestoreOptions { after: Revision(1 << 32), ..options(&empty) };
+    assert_eq!(restore(&file, &after).unwrap().revision, Revision(2 << 32));
+}
+
+/// A restore that was interrupted is never taken for an empty directory, from which a replica would
+/// serve nothing to a fleet; it can be done again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_restore_is_not_started_from() {
+    let (dir, file) = small().await;
+    let to = dir.path().join("new");
+    restore(&file, &options(&to)).unwrap();
+    for torn in [false, true] {
+        fs::rename(to.join("IDENTITY"), to.join("IDENTITY.part")).unwrap();
+        if torn {
+            fs::write(to.join("IDENTITY.part"), "chancery da").unwrap();
+            fs::remove_dir_all(to.join("db")).unwrap();
+            fs::remove_file(to.join("HIGHWATER")).unwrap();
+        }
+        let error = Replica::open(config(&to)).await.unwrap_err();
+        assert!(matches!(error, OpenError::Unrestored { .. }), "{error}");
+        let error = Backup::of_directory(&to).unwrap_err();
+        assert!(matches!(error, OpenError::Unrestored { .. }), "{error}");
+        restore(&file, &options(&to)).unwrap();
+    }
+    let new = open(&to).await;
+    assert_eq!(new.state().len(), 3);
+    new.shutdown().await.unwrap();
+}
+
+/// A disk that is too small leaves an empty directory, or none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_fails_leaves_nothing() {
+    let (_dir, file) = small().await;
+    let Some(disk) = SmallDisk::mount("16k") else { return };
+    let to = disk.path().join("new");
+    for to in [&to, disk.path()] {
+        let error = restore(&file, &options(to)).unwrap_err();
+        let RestoreError::Directory(OpenError::Io { .. }) = &error else { panic!("{error}") };
+    }
+    let left: Vec<_> = fs::read_dir(disk.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.is_empty() || left == ["LOCK"], "{left:?}");
+}
+
+/// The bytes of the first release are readable for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_the_first_release_is_restored() {
+    let dir = memory_dir();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format1/backup.chancery");
+    let to = dir.path().join("new");
+    let restored = restore(&file, &options(&to)).unwrap();
+    assert_eq!(restored.backup.program, "0.1.0");
+    let replica = Replica::open(Config { data_dir: to, ..config(dir.path()) }).await.unwrap();
+    assert_eq!(replica.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    assert_eq!(crate::golden::describe(&replica.state()), crate::golden::content());
+    let outcome = replica.transact(put("new", b"1")).await.unwrap();
+    assert!(matches!(outcome, Outcome::Committed(_)));
+    replica.shutdown().await.unwrap();
+}
