@@ -8,6 +8,7 @@
 //! - Secrets never leave: `redact` is on the way of every body that is shown.
 //! - Nothing here holds state, and reads never wait for writes.
 
+mod backup;
 mod changes;
 mod cluster;
 mod error;
@@ -29,7 +30,10 @@ mod write;
 
 use axum::Router;
 use chancery_model::{ResourceDraft, ScopeName, types};
-use chancery_proto::{FILE_DESCRIPTOR_SET, admin::v1::admin_server::AdminServer};
+use chancery_proto::{
+    FILE_DESCRIPTOR_SET,
+    admin::v1::{admin_server::AdminServer, backup_service_server::BackupServiceServer},
+};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
@@ -69,6 +73,7 @@ pub fn router(deps: &AdminDeps) -> Router {
     };
     const READABLE: &str = "the build wrote the descriptors, and a test reads them";
     let routes = Routes::new(admin)
+        .add_service(BackupServiceServer::new(backup::GrpcBackup(service.clone())))
         .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

@@ -79,6 +79,10 @@ pub(crate) enum Command {
     /// Show and change the cluster of replicas.
     #[command(subcommand)]
     Cluster(Cluster),
+    /// Save the state of the cluster in a file.
+    Backup(Backup),
+    /// Make a data directory from a backup: the first replica of a new cluster.
+    Restore(Restore),
     /// Check or print the configuration of `serve`.
     #[command(subcommand)]
     Config(Config),
@@ -375,6 +379,47 @@ pub(crate) enum Cluster {
     },
     /// Let the replica that is asked take a snapshot, up to which its log can be purged.
     Snapshot,
+}
+
+/// `backup`
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// The file. It has its name only when all of it is there and on the disk.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Read the data directory of a stopped replica instead of asking a server: the way to save what a
+    /// cluster has left that has lost its majority.
+    #[arg(long, value_name = "DIR", conflicts_with = "stale")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Take what the replica has, without asking the cluster whether that is current.
+    #[arg(long)]
+    pub(crate) stale: bool,
+    /// Take the place of a file that is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// `restore`
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// The backup.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The directory to make: empty, or not there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Number of the replica that it is for.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) replica_id: u64,
+    /// If this backup was restored before: the last revision of the cluster that came of that.
+    #[arg(long, value_name = "REVISION", default_value_t = 0)]
+    pub(crate) after_revision: u64,
+    /// Who does it, for the history [default: the user's name].
+    #[arg(long)]
+    pub(crate) author: Option<String>,
+    /// Why, for the history.
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
 }
 
 /// `config`

@@ -40,10 +40,15 @@ impl Servers {
 
     /// Connects to the first of them that is there.
     pub(crate) async fn connect_any(&self) -> Result<AdminClient<Channel>, Failure> {
+        self.any_channel().await.map(admin)
+    }
+
+    /// The same connection, for another service.
+    pub(crate) async fn any_channel(&self) -> Result<Channel, Failure> {
         let mut lines = Vec::new();
         for server in &self.0 {
-            match connect(server).await {
-                Ok(client) => return Ok(client),
+            match channel(server).await {
+                Ok(channel) => return Ok(channel),
                 Err(failure) => lines.extend(failure.lines),
             }
         }
@@ -51,8 +56,18 @@ impl Servers {
     }
 }
 
-/// Connects to the replica at `server`: `host:port`, or a URL.
 async fn connect(server: &str) -> Result<AdminClient<Channel>, Failure> {
+    channel(server).await.map(admin)
+}
+
+fn admin(channel: Channel) -> AdminClient<Channel> {
+    AdminClient::new(channel)
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX)
+}
+
+/// Connects to the replica at `server`: `host:port`, or a URL.
+async fn channel(server: &str) -> Result<Channel, Failure> {
     let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let how = "set --server or CHANCERY_SERVER";
     let endpoint = Endpoint::from_shared(url)
@@ -64,7 +79,7 @@ async fn connect(server: &str) -> Result<AdminClient<Channel>, Failure> {
             "{server:?} is not the address of a server: {how} to host:port"
         )));
     };
-    let channel = endpoint
+    endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
@@ -78,10 +93,7 @@ async fn connect(server: &str) -> Result<AdminClient<Channel>, Failure> {
             Failure::new(format_args!(
                 "cannot reach the server at {server}: {reason} (is it running? {how})"
             ))
-        })?;
-    Ok(AdminClient::new(channel)
-        .max_decoding_message_size(usize::MAX)
-        .max_encoding_message_size(usize::MAX))
+        })
 }
 
 /// The innermost error: it is the one that says what happened.

@@ -1,6 +1,7 @@
 //! The commands that talk to a replica: what is typed, what is asked, what is shown.
 
 pub(crate) mod args;
+mod backup;
 mod client;
 mod cluster;
 mod explain;
@@ -66,6 +67,11 @@ pub(crate) async fn run(
     if matches!(command, Command::Version) {
         return cluster::version(servers.connect_any().await.ok(), answer).await;
     }
+    match command {
+        Command::Backup(backup) => return backup::backup(&servers, &backup, answer).await,
+        Command::Restore(restore) => return backup::restore(restore, answer),
+        _ => {}
+    }
     // Input is read first: a missing file is told even if the server can not be reached.
     let write = write::Request::read(&command)?;
     if let Some(write) = write {
@@ -84,6 +90,8 @@ pub(crate) async fn run(
         Command::History(history) => cluster::history(client, history, answer).await,
         Command::Cluster(command) => members::run(client, command, answer).await,
         Command::Serve(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
         | Command::Config(_)
         | Command::Completions { .. }
         | Command::Version

@@ -16,6 +16,7 @@ impl Config {
             join: self.raft.join.clone(),
             peers: self.raft.peers(),
             learner: self.raft.learner,
+            tls: self.raft.tls(),
             snapshot_log_entries: self.store.snapshot_log_entries,
             snapshot_log_bytes: self.store.snapshot_log_bytes.bytes(),
             log_bytes_keep: defaults.log_bytes_keep.min(self.store.snapshot_log_bytes.bytes()),

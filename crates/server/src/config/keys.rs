@@ -40,6 +40,19 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "Whether the address may be other than loopback although the port is not encrypted.",
             ),
             (
+                "tls_cert",
+                "This replica's certificate (PEM), for both sides of a connection; with tls_key and tls_ca, or empty: no TLS. The files are read again when they change.",
+            ),
+            ("tls_key", "The key of tls_cert (PEM)."),
+            (
+                "tls_ca",
+                "The CA of the replicas alone (PEM): whoever has a certificate of it is taken for one, everybody else is refused.",
+            ),
+            (
+                "tls_server_name",
+                "The name that all replicas' certificates have; empty: each has the host of its address.",
+            ),
+            (
                 "advertise",
                 "Where other replicas reach this one, as HOST:PORT; empty is its entry in peers, or else the address.",
             ),

@@ -3,8 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    path::PathBuf,
 };
 
+use chancery_store::TlsConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{Span, loopback};
@@ -21,6 +23,10 @@ pub(crate) struct Raft {
     pub(crate) peers: Vec<String>,
     pub(crate) learner: bool,
     pub(crate) catch_up_timeout: Span,
+    pub(crate) tls_cert: String,
+    pub(crate) tls_key: String,
+    pub(crate) tls_ca: String,
+    pub(crate) tls_server_name: String,
 }
 
 impl Default for Raft {
@@ -34,6 +40,10 @@ impl Default for Raft {
             peers: Vec::new(),
             learner: false,
             catch_up_timeout: Span::seconds(10),
+            tls_cert: String::new(),
+            tls_key: String::new(),
+            tls_ca: String::new(),
+            tls_server_name: String::new(),
         }
     }
 }
@@ -68,14 +78,45 @@ impl Raft {
         !self.join.is_empty() || !self.peers.is_empty() || !self.advertise.is_empty()
     }
 
+    /// The files for TLS between replicas; `None` if there is none.
+    pub(crate) fn tls(&self) -> Option<TlsConfig> {
+        let files = [&self.tls_cert, &self.tls_key, &self.tls_ca];
+        let [cert, key, ca] = files.map(PathBuf::from);
+        let server_name = Some(self.tls_server_name.clone()).filter(|name| !name.is_empty());
+        files.iter().all(|path| !path.is_empty()).then_some(TlsConfig {
+            cert,
+            key,
+            ca,
+            server_name,
+        })
+    }
+
+    fn tls_rules(&self, broken: &mut Vec<(&'static str, String)>) {
+        let files =
+            [("tls_cert", &self.tls_cert), ("tls_key", &self.tls_key), ("tls_ca", &self.tls_ca)];
+        let given = files.iter().filter(|(_, path)| !path.is_empty()).count();
+        if (1..files.len()).contains(&given) {
+            let missing = files.iter().filter(|(_, path)| path.is_empty());
+            broken.extend(missing.map(|(key, _)| {
+                let rule = "has to be given too: raft.tls_cert, raft.tls_key and raft.tls_ca, or none of them";
+                (*key, rule.to_owned())
+            }));
+        }
+        if given == 0 && !self.tls_server_name.is_empty() {
+            let rule = "does nothing without raft.tls_cert, raft.tls_key and raft.tls_ca";
+            broken.push(("tls_server_name", rule.to_owned()));
+        }
+    }
+
     /// Key and rule of each value that breaks one.
     pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
         let mut broken = Vec::new();
-        if !self.address.ip().is_loopback() && !self.allow_plaintext {
+        self.tls_rules(&mut broken);
+        if !self.address.ip().is_loopback() && !self.allow_plaintext && self.tls().is_none() {
             broken.push((
                 "address",
-                "is not a loopback address, and the port is not encrypted: set raft.allow_plaintext = true \
-                 (--allow-plaintext) if the network is trusted"
+                "is not a loopback address, and the port is not encrypted: set raft.tls_cert, raft.tls_key and \
+                 raft.tls_ca, or raft.allow_plaintext = true (--allow-plaintext) if the network is trusted"
                     .to_owned(),
             ));
         }
@@ -186,6 +227,28 @@ mod tests {
         assert_eq!(broken(|raft| raft.learner = true).0, "learner");
         assert_eq!(broken(|raft| raft.catch_up_timeout = Span::seconds(0)).0, "catch_up_timeout");
         assert_eq!(broken(|raft| raft.address = "10.0.0.1:1".parse().unwrap()).0, "address");
+    }
+
+    /// T15: with certificates a port needs no permission to be reached from elsewhere; with some of the
+    /// files but not all it would be open to everybody.
+    #[test]
+    fn certificates_are_given_as_a_whole_or_not_at_all() {
+        let tls = |cert: &str, key: &str, ca: &str, name: &str| {
+            raft(|raft| {
+                raft.address = "10.0.0.1:18002".parse().unwrap();
+                (raft.tls_cert, raft.tls_key) = (cert.to_owned(), key.to_owned());
+                (raft.tls_ca, raft.tls_server_name) = (ca.to_owned(), name.to_owned());
+            })
+        };
+        let keys =
+            |raft: &Raft| raft.rules().into_iter().map(|(key, _)| key).collect::<Vec<&str>>();
+        let whole = tls("c", "k", "a", "");
+        assert_eq!((keys(&whole), whole.tls().unwrap().server_name), (vec![], None));
+        let named = tls("c", "k", "a", "all").tls().unwrap();
+        assert_eq!((named.cert, named.server_name), (PathBuf::from("c"), Some("all".to_owned())));
+        assert_eq!(keys(&tls("c", "", "", "")), ["tls_key", "tls_ca", "address"]);
+        assert_eq!(keys(&tls("c", "k", "", "")), ["tls_ca", "address"]);
+        assert_eq!(keys(&tls("", "", "", "all")), ["tls_server_name", "address"]);
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
+mod backup;
 mod cluster;
 mod connections;
 mod lifecycle;
 mod metrics;
+mod recovery;
 mod support;
 mod usage;
 mod writes;

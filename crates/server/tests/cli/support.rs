@@ -62,8 +62,13 @@ impl Server {
             .arg(data_dir)
             .env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB")
             .envs(environment.iter().copied())
-            .stdout(Stdio::piped())
             .stderr(log);
+        Self::spawn(command)
+    }
+
+    /// One that is started by a command of any kind. Returns when it is ready.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        command.stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

@@ -1,0 +1,107 @@
+//! `backup` and `restore` as they are typed.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use serde_json::Value;
+
+use crate::support::{Done, Server, chancery, clusters, run};
+
+fn offline(args: &[&str]) -> Done {
+    let mut command = chancery();
+    command.args(args);
+    run(command, "")
+}
+
+fn json(args: &[&str]) -> Value {
+    let done = offline(&[args, &["-o", "json"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    serde_json::from_str(&done.out).unwrap()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Design 4.2: a state is saved while it is in use, restored into an empty directory, and served from
+/// there with the same versions at a later revision.
+#[test]
+fn a_state_is_saved_and_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let text = |name: &str| path(name).display().to_string();
+    let server = Server::start(&path("data"));
+    server.json(&["apply", "-f", "-"], &clusters(&["a", "b"], "1s"));
+    let saved = server.json(&["backup", &text("file")], "");
+    assert_eq!((&saved["revision"], &saved["resources"]), (&1.into(), &2.into()));
+    assert_eq!(saved["source"], "current");
+    assert_eq!(saved["bytes"], fs::metadata(path("file")).unwrap().len());
+    let mode = fs::metadata(path("file")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it has secrets in it");
+
+    let again = server.run(&["backup", &text("file")]);
+    assert_eq!(again.code, 1);
+    assert!(again.err.contains("is there already; --force takes its place"), "{again:?}");
+    let before = server.json(&["get"], "");
+    let again = server.run(&["backup", &text("file"), "--force"]);
+    assert_eq!(again.code, 0, "{again:?}");
+    assert!(again.out.contains("file: revision 1, 2 resources, "), "{again:?}");
+    let stale = server.json(&["backup", &text("stale"), "--stale"], "");
+    assert_eq!(stale["source"], "stale");
+    let busy = offline(&["backup", &text("busy"), "--data-dir", &text("data")]);
+    assert!(busy.code == 1 && busy.err.contains("is in use by process"), "{busy:?}");
+    let missing = server.run(&["backup", &text("none/file")]);
+    assert!(missing.code == 1 && missing.err.contains("cannot create"), "{missing:?}");
+    assert_eq!(names(directory.path()), ["data", "data.log", "file", "stale"], "nothing by halves");
+
+    assert_eq!(server.terminate().0, Some(0));
+    let offline_saved = json(&["backup", &text("offline"), "--data-dir", &text("data")]);
+    assert_eq!(
+        (&offline_saved["source"], &offline_saved["revision"]),
+        (&"directory".into(), &1.into())
+    );
+    let restored = json(&["restore", &text("offline"), "--data-dir", &text("new")]);
+    assert_eq!(restored["revision"], 1_u64 << 32);
+    assert_eq!(restored["backup"]["cluster_id"], saved["cluster_id"]);
+    assert_ne!(restored["cluster_id"], saved["cluster_id"]);
+    let full = offline(&["restore", &text("file"), "--data-dir", &text("new")]);
+    assert!(full.code == 1 && full.err.contains("give an empty one"), "{full:?}");
+
+    let server = Server::start(&path("new"));
+    let after = server.json(&["get"], "");
+    assert_eq!(after["resources"], before["resources"]);
+    assert_eq!(after["revision"], 1_u64 << 32);
+    let applied = server.json(&["apply", "-f", "-"], &clusters(&["a"], "2s"));
+    assert_eq!(applied["revision"], (1_u64 << 32) + 1);
+    let history = server.json(&["history"], "");
+    let reason = history["entries"][1]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("restored from a backup of cluster "), "{history}");
+    assert_eq!(history["entries"][1]["author"], "tester");
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn a_file_that_is_no_backup_is_refused_and_nothing_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, data) = (directory.path().join("file"), directory.path().join("data"));
+    let restore = || {
+        offline(&[
+            "restore",
+            &file.display().to_string(),
+            "--data-dir",
+            &data.display().to_string(),
+        ])
+    };
+    let missing = restore();
+    assert!(missing.code == 1 && missing.err.contains("No such file"), "{missing:?}");
+    fs::write(&file, "resources: []").unwrap();
+    let foreign = restore();
+    let expected =
+        format!("error: cannot restore {}: it is not a backup: it does not begin", file.display());
+    assert!(foreign.code == 1 && foreign.err.starts_with(&expected), "{foreign:?}");
+    assert!(!data.exists());
+    assert_eq!(offline(&["restore", "file"]).code, 2, "where to is not guessed");
+}

@@ -1,0 +1,206 @@
+//! What `docs/operations.md` says about a lost majority, done with real processes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use chancery_model::types::CLUSTER;
+use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use prost::Message;
+use rustix::process::Signal;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Streaming, transport::Channel};
+
+use crate::support::{DEADLINE, Server, chancery, clusters, signal};
+
+const DELTA: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// Three machines, each a directory and a port for replication.
+struct Machines {
+    dir: tempfile::TempDir,
+    ports: [u16; 3],
+}
+
+impl Machines {
+    fn new() -> Self {
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let ports = listeners.map(|listener| listener.local_addr().unwrap().port());
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["1", "2", "3", "backup"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Self { dir, ports }
+    }
+
+    fn path(&self, replica: usize, name: &str) -> PathBuf {
+        self.dir.path().join(replica.to_string()).join(name)
+    }
+
+    /// A command as it is typed on the machine of a replica.
+    fn command(&self, replica: usize, line: &str) -> Command {
+        let mut line = line
+            .replace("/var/lib/chancery", &self.path(replica, "chancery").display().to_string())
+            .replace("/backup/", &format!("{}/", self.dir.path().join("backup").display()));
+        for (other, port) in (1..).zip(self.ports) {
+            line = line.replace(&format!("10.0.0.{other}:18002"), &format!("127.0.0.1:{port}"));
+        }
+        let mut words = line.split_whitespace();
+        let mut command = match words.next() {
+            Some("chancery") => chancery(),
+            Some(program) => Command::new(program),
+            None => panic!("{line:?} is no command"),
+        };
+        command.args(words);
+        // They share one machine here.
+        command.env("CHANCERY_XDS_ADDRESS", "127.0.0.1:0");
+        command.env("CHANCERY_ADMIN_ADDRESS", "127.0.0.1:0");
+        command.env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB");
+        command.stderr(fs::File::create(self.path(replica, "log")).unwrap());
+        command
+    }
+
+    fn serve(&self, replica: usize, line: &str) -> Server {
+        Server::spawn(self.command(replica, line))
+    }
+
+    fn do_it(&self, replica: usize, line: &str) {
+        let status = self.command(replica, line).status().unwrap();
+        let log = fs::read_to_string(self.path(replica, "log")).unwrap();
+        assert!(status.success(), "{line}: {log}");
+    }
+}
+
+/// The commands below a heading of the page, with the replica on whose machine each is typed.
+fn commands(heading: &str) -> Vec<(usize, String)> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+    let (_, block) = section.split_once("```sh\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let mut replica = 0;
+    let mut commands = Vec::new();
+    for line in block.lines() {
+        match line.strip_prefix("# On the machine of replica ") {
+            Some(rest) => replica = rest[..1].parse().unwrap(),
+            None => commands.push((replica, line.to_owned())),
+        }
+    }
+    commands
+}
+
+fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn kill(child: &mut Child) {
+    signal(child, Signal::KILL);
+    child.wait().unwrap();
+}
+
+/// A client that holds clusters in these versions asks for all of them; what it is sent first, if it is
+/// sent anything soon.
+async fn resume(server: &Server, held: &BTreeMap<String, String>) -> DeltaDiscoveryResponse {
+    let channel = Channel::from_shared(format!("http://{}", server.xds)).unwrap();
+    let mut client = tonic::client::Grpc::new(channel.connect().await.unwrap());
+    client.ready().await.unwrap();
+    let (requests, stream) = tokio::sync::mpsc::channel(4);
+    let node = chancery_proto::node::Node { id: "n".into(), ..Default::default() };
+    let request = DeltaDiscoveryRequest {
+        node: Some(node.encode_to_vec().into()),
+        type_url: CLUSTER.to_owned(),
+        initial_resource_versions: held.clone(),
+        ..Default::default()
+    };
+    requests.send(request).await.unwrap();
+    let codec = tonic_prost::ProstCodec::default();
+    let path = http::uri::PathAndQuery::from_static(DELTA);
+    let response =
+        client.streaming(Request::new(ReceiverStream::new(stream)), path, codec).await.unwrap();
+    let mut responses: Streaming<DeltaDiscoveryResponse> = response.into_inner();
+    let next = tokio::time::timeout(DEADLINE, responses.message()).await;
+    next.expect("an answer in time").unwrap().unwrap()
+}
+
+fn versions(response: &DeltaDiscoveryResponse) -> BTreeMap<String, String> {
+    let resources = response.resources.iter();
+    resources.map(|resource| (resource.name.clone(), resource.version.clone())).collect()
+}
+
+/// L1, L5: two of three replicas are gone for good; the commands of the page bring back all that the third
+/// one had, in a cluster that takes writes, and clients are sent only what differs.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_for_a_lost_majority_bring_the_cluster_back() {
+    let machines = Machines::new();
+    let serve = |replica: usize, join: &str| {
+        let line = format!(
+            "chancery serve --data-dir /var/lib/chancery --replica-id {replica} --raft \
+             10.0.0.{replica}:18002 {join}"
+        );
+        machines.serve(replica, &line)
+    };
+    let mut first = serve(1, "");
+    let mut second = serve(2, "--join 10.0.0.1:18002");
+    let third = serve(3, "--join 10.0.0.1:18002");
+    let status = |server: &Server| server.json(&["cluster", "status"], "");
+    let is_whole = |server: &Server| {
+        let voters = &status(server)["voters"];
+        (voters.as_array().is_some_and(|voters| voters.len() == 3)).then_some(())
+    };
+    eventually("three voters", || is_whole(&first));
+    second.json(&["apply", "-f", "-"], &clusters(&["a", "b", "c"], "1s"));
+    let old_cluster = status(&first)["cluster_id"].clone();
+    // The third one has it, and so does a client of it.
+    let held = versions(&resume(&third, &BTreeMap::new()).await);
+    assert_eq!(held.len(), 3);
+
+    kill(&mut first.child);
+    kill(&mut second.child);
+    for replica in [1, 2] {
+        fs::remove_dir_all(machines.path(replica, "chancery")).unwrap();
+    }
+    let served = versions(&resume(&third, &BTreeMap::new()).await);
+    assert_eq!(served, held, "it goes on serving what it has");
+    let refused = third.run_with_input(&["apply", "-f", "-"], &clusters(&["d"], "1s"));
+    assert_eq!(refused.code, 1, "nothing can be written: {refused:?}");
+    assert_eq!(third.terminate().0, Some(0));
+
+    let mut servers = BTreeMap::new();
+    for (replica, line) in commands("When the majority is lost") {
+        match line.starts_with("chancery serve") {
+            true => drop(servers.insert(replica, machines.serve(replica, &line))),
+            false => machines.do_it(replica, &line),
+        }
+    }
+    assert_eq!(servers.keys().copied().collect::<Vec<_>>(), [1, 2, 3], "the page names all three");
+    eventually("three voters", || is_whole(&servers[&3]));
+    assert_ne!(status(&servers[&1])["cluster_id"], old_cluster);
+    let applied = servers[&2].json(&["apply", "-f", "-"], &clusters(&["new"], "1s"));
+    assert!(applied["revision"].as_u64().unwrap() > 1 << 32, "{applied}");
+    for server in servers.values() {
+        eventually("the write", || {
+            let got = server.json(&["get"], "");
+            (got["resources"].as_array().unwrap().len() == 4).then_some(())
+        });
+        let all = versions(&resume(server, &BTreeMap::new()).await);
+        assert_eq!(all.len(), 4);
+        assert!(held.iter().all(|(name, version)| all[name] == *version), "{held:?} {all:?}");
+        let differs = versions(&resume(server, &held).await);
+        assert_eq!(differs.into_keys().collect::<Vec<_>>(), ["new"], "and nothing else is sent");
+    }
+    for (_, server) in servers {
+        assert_eq!(server.terminate().0, Some(0));
+    }
+}
