@@ -95,12 +95,14 @@ pub(crate) fn apply_rest(
     let wrong = |index: u64, error: &dyn std::fmt::Display| {
         damaged(root, "the log", format!("entry {index}: {error}"))
     };
-    let mut next = image.applied.map_or(0, |id| id.index + 1);
-    for item in database.scan(Family::Log, &log_key(next), None, Deleted::Skip) {
-        let (_, record) = item.map_err(|error| wrong(next, &error))?;
-        let entry = entry_from_record(next, record).map_err(|error| wrong(next, &error))?;
-        image.apply_entry(entry, &mut Vec::new()).map_err(|error| wrong(next, &error))?;
-        next += 1;
+    let first = image.applied.map_or(0, |id| id.index + 1);
+    // Without holes: it was read before.
+    let from = log_key(first);
+    let entries = database.scan(Family::Log, &from, None, Deleted::Skip);
+    for (index, item) in (first..).zip(entries) {
+        let (_, record) = item.map_err(|error| wrong(index, &error))?;
+        let entry = entry_from_record(index, record).map_err(|error| wrong(index, &error))?;
+        image.apply_entry(entry, &mut Vec::new()).map_err(|error| wrong(index, &error))?;
     }
     Ok(())
 }
