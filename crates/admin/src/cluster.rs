@@ -58,11 +58,13 @@ impl Service {
 
     /// The replica, and the cluster as it sees it.
     pub(crate) async fn get_cluster(&self) -> pb::ClusterStatus {
-        let members = members::show(&self.replica.members().await);
+        let found = self.replica.members().await;
+        let removed = members::says_removed(&found);
+        let members = members::show(&found);
         let status = self.replica.status();
         let voters_up = members::voters_up(&members);
         let quorum = status.voters.len() as u64 / 2 + 1;
-        let warnings = members::warnings(&members, status.leader, status.replica_id);
+        let warnings = members::warnings(&members, status.leader, status.replica_id, removed);
         pb::ClusterStatus {
             replica_id: status.replica_id,
             cluster_id: status.cluster_id.to_string(),

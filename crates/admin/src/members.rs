@@ -55,11 +55,18 @@ pub(crate) fn voters_up(members: &[pb::MemberStatus]) -> u64 {
     voters(members).filter(|member| member.up).count() as u64
 }
 
+/// The member that says that the replica that answers was removed; `None` if nobody does.
+pub(crate) fn says_removed(members: &[Member]) -> Option<u64> {
+    let disowns = |member: &&Member| member.report.as_ref().is_some_and(|report| report.disowns);
+    members.iter().find(disowns).map(|member| member.replica_id)
+}
+
 /// What is wrong with the cluster, or may soon be: the worst first.
 pub(crate) fn warnings(
     members: &[pb::MemberStatus],
     leader: Option<u64>,
     this: u64,
+    removed: Option<u64>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let (n_voters, n_up) = (voters(members).count() as u64, voters_up(members));
@@ -76,10 +83,15 @@ pub(crate) fn warnings(
                 .to_owned(),
         );
     }
-    if !members.iter().any(|member| member.replica_id == this) {
-        warnings.push(format!(
-            "replica {this}, which answers, is no member: end it, and delete its data before it joins again"
-        ));
+    let told = removed.map(|by| format!(" (says replica {by})")).unwrap_or_default();
+    if removed.is_some() || !members.iter().any(|member| member.replica_id == this) {
+        warnings.insert(
+            0,
+            format!(
+                "replica {this}, which answers, is no member any more{told}, and is told nothing new: end it, and \
+                 delete its data before it joins again; ask another replica about the cluster"
+            ),
+        );
     }
     for member in members {
         let id = member.replica_id;
@@ -198,9 +210,9 @@ mod tests {
     #[test]
     fn a_cluster_that_is_well_has_no_warnings() {
         let one = [member(1, "leader", true)];
-        assert_eq!(warnings(&one, Some(1), 1), Vec::<String>::new());
+        assert_eq!(warnings(&one, Some(1), 1, None), Vec::<String>::new());
         let three = [member(1, "leader", true), member(2, "voter", true), member(3, "voter", true)];
-        assert_eq!(warnings(&three, Some(1), 3), Vec::<String>::new());
+        assert_eq!(warnings(&three, Some(1), 3, None), Vec::<String>::new());
         assert_eq!(voters_up(&three), 3);
     }
 
@@ -213,7 +225,7 @@ mod tests {
             member(4, "learner", false),
         ];
         assert_eq!(
-            warnings(&members, Some(1), 1),
+            warnings(&members, Some(1), 1, None),
             [
                 "replica 3 (voter) does not answer at \"r3:1\"",
                 "replica 4 (learner) does not answer at \"r4:1\"",
@@ -221,15 +233,19 @@ mod tests {
             ]
         );
         members[1].up = false;
-        let told = warnings(&members, None, 1);
+        let told = warnings(&members, None, 1, None);
         assert!(told[0].starts_with("only 1 of 3 voters answer, 2 are needed: "), "{told:?}");
         members[1] = member(2, "voter", true);
-        let told = warnings(&members, None, 9);
-        assert!(told[0].contains("no leader") && told[1].contains("replica 9"), "{told:?}");
+        let told = warnings(&members, None, 9, None);
+        assert!(told[0].contains("replica 9, which") && told[1].contains("no leader"), "{told:?}");
+        let told = warnings(&members, Some(1), 2, Some(1));
+        assert!(
+            told[0].starts_with("replica 2, which answers, is no member any more (says replica 1)")
+        );
         members[0].failure = "the disk".to_owned();
         members[1].lag = Some(20_000);
         members[1].version = "2".to_owned();
-        let told = warnings(&members, Some(1), 1);
+        let told = warnings(&members, Some(1), 1, None);
         assert_eq!(told[0], "replica 1 takes no writes: the disk");
         assert_eq!(told[1], "replica 2 is 20000 log entries behind the leader");
         assert_eq!(told.last().unwrap(), "the replicas run different versions: 1, 2");

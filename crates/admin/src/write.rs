@@ -360,6 +360,7 @@ impl Service {
             waited_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             unsettled_omitted: (unsettled.len() - listed.len()) as u64,
             unsettled: listed,
+            other_replicas: self.replica.n_members().saturating_sub(1) as u64,
         }
     }
 }

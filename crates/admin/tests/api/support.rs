@@ -34,6 +34,17 @@ const TRANSACTION_BYTES_MAX: usize = 200 << 10;
 
 impl Server {
     pub(crate) async fn start() -> Self {
+        let started = CancellationToken::new();
+        started.cancel();
+        Self::start_as(started).await
+    }
+
+    /// One that has not caught up with its cluster.
+    pub(crate) async fn start_unready() -> Self {
+        Self::start_as(CancellationToken::new()).await
+    }
+
+    async fn start_as(started: CancellationToken) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = directory.path().join("data");
         let config = Config {
@@ -48,8 +59,6 @@ impl Server {
         let tracker = TaskTracker::new();
         let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
         let drain = CancellationToken::new();
-        let started = CancellationToken::new();
-        started.cancel();
         let router = chancery_admin::router(&AdminDeps {
             started,
             replica: replica.clone(),

@@ -211,7 +211,11 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     )?;
     match &response.wait {
         Some(wait) if wait.settled => {
-            writeln!(out, "acknowledged by all sessions after {} ms", wait.waited_ms)
+            let others = match wait.other_replicas {
+                0 => String::new(),
+                n => format!("; those of {} were not asked", count(n, "other replica")),
+            };
+            writeln!(out, "acknowledged by all sessions after {} ms{others}", wait.waited_ms)
         }
         _ => Ok(()),
     }
@@ -334,6 +338,7 @@ mod tests {
             waited_ms: 50,
             unsettled: vec![unsettled("nacked", "bad\nport"), unsettled("pending", "")],
             unsettled_omitted: 3,
+            other_replicas: 0,
         };
         assert_eq!(
             unsettled_lines(&wait),

@@ -218,6 +218,29 @@ fn a_cluster_is_formed_broken_and_repaired() {
     what_is_left_without_a_quorum(&mut replicas);
 }
 
+/// A replica that was removed while it runs is told nothing any more: it has to find out by itself.
+#[test]
+fn a_replica_that_was_removed_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let leader = index(&replicas[0].wait_voters(3)["leader"]);
+    let (removed, asked) = ((leader + 1) % 3, (leader + 2) % 3);
+    let id = replicas[removed].id.to_string();
+    let done = replicas[asked].run(&["cluster", "remove", &id], "");
+    assert_eq!((done.code, done.out), (0, format!("replica {id} was removed\n")), "{}", done.err);
+    let expected = format!("warning: replica {id}, which answers, is no member any more");
+    eventually("it knows that it was removed", || {
+        replicas[removed].run(&["cluster", "status"], "").out.contains(&expected).then_some(())
+    });
+    // It has not disturbed the others, and can join again without its data.
+    replicas[asked].wait_voters(2);
+    let join = replicas[asked].raft.clone();
+    replicas[removed].terminate();
+    fs::remove_dir_all(&replicas[removed].directory).unwrap();
+    replicas[removed].start_and_wait(&["--join", &join]);
+    replicas[removed].wait_voters(3);
+}
+
 fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
     let asked = &replicas[(to + 1) % 3];
     let id = replicas[to].id.to_string();

@@ -78,6 +78,8 @@ pub struct Report {
     pub version: String,
     /// Why it takes no writes; `None` if it does.
     pub failure: Option<String>,
+    /// It has a newer membership than the one that asks, who is not in it: that one was removed.
+    pub disowns: bool,
 }
 
 impl From<pb::HelloResponse> for Report {
@@ -90,6 +92,7 @@ impl From<pb::HelloResponse> for Report {
             revision: Revision(hello.revision),
             version: hello.version,
             failure: Some(hello.failure).filter(|failure| !failure.is_empty()),
+            disowns: false,
         }
     }
 }
@@ -99,6 +102,12 @@ impl Replica {
     #[must_use]
     pub fn raft_address(&self) -> &str {
         &self.core().address
+    }
+
+    /// How many members the cluster has, this replica included.
+    #[must_use]
+    pub fn n_members(&self) -> usize {
+        self.core().membership().nodes().count()
     }
 
     /// The number of the replica that leads, as far as this one knows.
@@ -155,8 +164,13 @@ impl Replica {
         let call = async move { client.hello(pb::HelloRequest { from }).await };
         let call = tokio::time::timeout(HELLO_TIMEOUT, core.runtime.spawn(call));
         let hello = call.await.ok()?.ok()?.ok()?.into_inner();
-        (hello.replica_id == id && hello.cluster_id[..] == core.identity.cluster_id)
-            .then(|| hello.into())
+        if hello.replica_id != id || hello.cluster_id[..] != core.identity.cluster_id {
+            return None;
+        }
+        let known = core.membership().log_id().as_ref().map(|id| id.index);
+        let newer = hello.membership_id.as_ref().map(|id| id.index) > known;
+        let disowns = newer && !hello.knows_caller;
+        Some(Report { disowns, ..hello.into() })
     }
 
     /// If this replica leads, lets another one lead: before it ends, so that writes do not have to wait for
