@@ -111,6 +111,25 @@ impl Author {
         Ok(versions)
     }
 
+    /// Generations of the clusters of one scope, by name.
+    pub(crate) async fn generations(&mut self, scope: &str) -> Result<BTreeMap<String, u64>> {
+        let scope = scope.to_owned();
+        let request = ListResourcesRequest { scope, ..ListResourcesRequest::default() };
+        let mut pieces = self.client.list_resources(request).await?.into_inner();
+        let mut generations = BTreeMap::new();
+        while let Some(piece) = pieces.message().await? {
+            for resource in piece.resources {
+                let body = resource.body.unwrap_or_default().value;
+                let generation = resource::generation_of(&body);
+                let generation = generation.with_context(|| {
+                    format!("{} has a body that was never written", resource.name)
+                })?;
+                generations.insert(resource.name, generation);
+            }
+        }
+        Ok(generations)
+    }
+
     /// The state of the replica.
     pub(crate) async fn cluster(&mut self) -> Result<ClusterStatus, Status> {
         Ok(self.client.get_cluster(GetClusterRequest {}).await?.into_inner())

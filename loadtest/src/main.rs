@@ -21,6 +21,8 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 mod author;
+mod cluster;
+mod coldstart;
 mod crash;
 mod fanout;
 mod host;
@@ -32,6 +34,7 @@ mod process;
 mod random;
 mod report;
 mod resource;
+mod rolling;
 mod scan;
 mod server;
 mod stats;
@@ -75,6 +78,10 @@ enum Command {
     Hostile(hostile::Args),
     /// Memory of the server per client that does nothing.
     Idle(idle::Args),
+    /// Replicas are restarted one after the other under load: what clients and writers notice of it.
+    Rolling(rolling::Args),
+    /// Time from the start of a process to a replica that serves.
+    Coldstart(coldstart::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),
 }
@@ -114,7 +121,9 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Memory(args) => args.pinning()?,
         Command::Hostile(args) => args.pinning()?,
         Command::Idle(args) => args.pinning()?,
-        Command::Crash(_) | Command::Writes(_) => Pinning::NONE,
+        Command::Crash(_) | Command::Writes(_) | Command::Rolling(_) | Command::Coldstart(_) => {
+            Pinning::NONE
+        }
     };
     let common = Common { binary, pinning };
     // One thread: the clients have one CPU, and the main thread is the one that starts servers.
@@ -138,6 +147,8 @@ impl Command {
             Self::Crash(args) => args.run(common, dir).await,
             Self::Hostile(args) => args.run(common, dir).await,
             Self::Idle(args) => args.run(common, dir).await,
+            Self::Rolling(args) => args.run(common, dir).await,
+            Self::Coldstart(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
         }
     }

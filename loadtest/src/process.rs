@@ -3,6 +3,7 @@
 use std::{fs, ops::Sub, time::Duration};
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stats::float;
 
@@ -46,6 +47,13 @@ impl Process {
     pub(crate) fn memory(self) -> Result<Memory> {
         let status = self.read("status")?;
         memory(&status).with_context(|| format!("no memory in /proc/{}/status", self.0))
+    }
+
+    /// Asks it to end: SIGTERM.
+    pub(crate) fn terminate(self) -> Result<()> {
+        let pid = i32::try_from(self.0).ok().and_then(Pid::from_raw);
+        let pid = pid.with_context(|| format!("{} is no process id", self.0))?;
+        kill_process(pid, Signal::TERM).with_context(|| format!("end process {}", self.0))
     }
 
     fn read(self, file: &str) -> Result<String> {

@@ -46,6 +46,12 @@ impl Gate {
         Self { what, found, limit: format!("at most {limit:.3}"), holds }
     }
 
+    /// At least so much.
+    pub(crate) fn at_least(what: &'static str, found: f64, limit: f64) -> Self {
+        let (holds, found) = (found >= limit, format!("{found:.3}"));
+        Self { what, found, limit: format!("at least {limit:.3}"), holds }
+    }
+
     /// More than so much.
     pub(crate) fn above(what: &'static str, found: f64, limit: f64) -> Self {
         let (holds, found) = (found > limit, format!("{found:.3}"));
@@ -105,6 +111,8 @@ mod tests {
     fn a_gate_holds_up_to_its_limit() {
         assert!(Gate::at_most("x", 1.25, 1.25).holds && !Gate::at_most("x", 1.26, 1.25).holds);
         assert!(Gate::above("x", 1.1, 1.0).holds && !Gate::above("x", 1.0, 1.0).holds);
+        assert!(Gate::at_least("x", 3.0, 3.0).holds && !Gate::at_least("x", 2.9, 3.0).holds);
+        assert!(!Gate::at_least("x", f64::NAN, 1.0).holds);
         assert!(!Gate::at_most("x", f64::NAN, 1.0).holds);
         assert!(Gate::none("x", 0).holds && !Gate::none("x", 1).holds);
         assert_eq!(Gate::none("lost", 2).to_string(), "BROKEN  lost: 2 (0)");

@@ -1,6 +1,7 @@
 //! The resources of a load: clusters of about 1 KB.
 
-use chancery_model::types::CLUSTER;
+use chancery_model::types::{CLUSTER, ENDPOINT};
+use prost::{DecodeError, Message as _};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -10,6 +11,15 @@ pub(crate) const SCOPE: &str = "default";
 const ENDPOINTS: usize = 24;
 /// Bytes of `alt_stat_name`, which also tells one generation from the next.
 const STAT_NAME_BYTES: usize = 330;
+
+/// Of `envoy.config.cluster.v3.Cluster`; the first field also of `ClusterLoadAssignment`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Named {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "28")]
+    alt_stat_name: String,
+}
 
 /// The name of cluster `n`.
 pub(crate) fn name(n: usize) -> String {
@@ -39,6 +49,38 @@ pub(crate) fn cluster(n: usize, generation: u64) -> Value {
 /// A manifest of one document.
 pub(crate) fn manifest(scope: &str, resources: Vec<Value>) -> Value {
     json!({"scope": scope, "resources": resources})
+}
+
+/// Endpoints by themselves, number `n`, about 100 bytes. No cluster of the load asks for them.
+pub(crate) fn endpoints(n: usize, generation: u64) -> Value {
+    let address =
+        format!("10.{}.{}.{}", generation / 65_536 % 256, generation / 256 % 256, generation % 256);
+    let endpoint = json!({"address": {"socket_address": {"address": address, "port_value": 8080}}});
+    json!({
+        "@type": ENDPOINT,
+        "cluster_name": endpoints_name(n),
+        "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
+    })
+}
+
+/// The name of endpoints `n`.
+pub(crate) fn endpoints_name(n: usize) -> String {
+    format!("endpoints-{n:07}")
+}
+
+/// The number in a name of ours.
+pub(crate) fn number(name: &str) -> Option<u32> {
+    name.rsplit_once('-')?.1.parse().ok()
+}
+
+/// The name of an encoded cluster, or of encoded endpoints: it is the first field of both.
+pub(crate) fn name_of(body: &[u8]) -> Result<String, DecodeError> {
+    Ok(Named::decode(body)?.name)
+}
+
+/// The generation of an encoded cluster of ours.
+pub(crate) fn generation_of(body: &[u8]) -> Option<u64> {
+    Named::decode(body).ok()?.alt_stat_name.split('.').nth(1)?.parse().ok()
 }
 
 /// What is known of a name without keeping it.

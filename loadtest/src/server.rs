@@ -4,13 +4,13 @@
 //! that started it ends (`setpriv --pdeathsig`), which has to be the main thread therefore.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     net::TcpStream,
@@ -22,6 +22,9 @@ use crate::{host::Cpu, metrics::Metrics, process::Process};
 
 /// How long a start may take: loading 100k resources, in a debug build, on a busy machine.
 const START: Duration = Duration::from_secs(120);
+/// How long the end of a server may take that is asked to end: its streams drain first.
+const END: Duration = Duration::from_secs(60);
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const HTTP: Duration = Duration::from_secs(30);
 
 /// How to start a server. Its data stay between starts.
@@ -30,6 +33,15 @@ pub(crate) struct Launch {
     binary: PathBuf,
     dir: PathBuf,
     cpu: Option<Cpu>,
+    ports: Ports,
+}
+
+/// Where a server listens; port 0 is any that is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ports {
+    pub(crate) xds: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) raft: SocketAddr,
 }
 
 /// A server that may not be ready yet.
@@ -54,14 +66,29 @@ pub(crate) struct Server {
     pub(crate) started_in: Duration,
 }
 
+impl Ports {
+    const ANY: Self = Self { xds: ANY_PORT, admin: ANY_PORT, raft: ANY_PORT };
+}
+
 impl Launch {
     /// With its data, its configuration and its log in `dir`.
     pub(crate) fn new(binary: &Path, dir: &Path, cpu: Option<Cpu>, config: &str) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        let launch = Self { binary: binary.to_owned(), dir: dir.to_owned(), cpu };
+        let (binary, dir, ports) = (binary.to_owned(), dir.to_owned(), Ports::ANY);
+        let launch = Self { binary, dir, cpu, ports };
         let path = launch.config();
         std::fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
         Ok(launch)
+    }
+
+    /// The same, on these ports whenever it is started.
+    pub(crate) fn at(self, ports: Ports) -> Self {
+        Self { ports, ..self }
+    }
+
+    /// Where its data are.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.dir.join("data")
     }
 
     fn config(&self) -> PathBuf {
@@ -83,9 +110,10 @@ impl Launch {
             command.args(["taskset", "--cpu-list", &cpu.to_string()]);
         }
         command.arg(&self.binary).args(["serve", "--config"]).arg(self.config());
-        command.arg("--data-dir").arg(self.dir.join("data"));
-        for port in ["--xds", "--admin", "--raft"] {
-            command.args([port, "127.0.0.1:0"]);
+        command.arg("--data-dir").arg(self.data());
+        let Ports { xds, admin, raft } = self.ports;
+        for (flag, address) in [("--xds", xds), ("--admin", admin), ("--raft", raft)] {
+            command.args([flag, &address.to_string()]);
         }
         let since = Instant::now();
         let mut child = command
@@ -146,6 +174,17 @@ impl Server {
     /// What the kernel counts of it.
     pub(crate) fn process(&self) -> Process {
         self.process
+    }
+
+    /// SIGTERM, and waits until it has ended; it has to end well.
+    pub(crate) async fn terminate(mut self) -> Result<()> {
+        self.process.terminate()?;
+        let Ok(status) = timeout(END, self.child.wait()).await else {
+            bail!("the server has not ended within {END:?} after SIGTERM");
+        };
+        let status = status.context("wait for the end of the server")?;
+        ensure!(status.success(), "after SIGTERM the server ended with {status}");
+        Ok(())
     }
 
     /// What it counts of itself.

@@ -1,4 +1,4 @@
-//! Delta aggregated streams of a client that has little in it: one connection, its streams, their
+//! Aggregated streams of a client that has little in it: one connection, its streams, their
 //! requests.
 
 use std::net::SocketAddr;
@@ -15,8 +15,15 @@ use http::HeaderValue;
 use prost::Message as _;
 use tokio::net::{TcpSocket, TcpStream};
 
-const METHOD: &str =
+/// The method of delta streams.
+pub(crate) const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// The method of SotW streams.
+pub(crate) const SOTW: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+/// The status of a stream whose server is going away (gRPC code 14).
+const UNAVAILABLE: &str = "14";
 
 /// How much a client takes before it has to say that it takes more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +41,15 @@ pub(crate) struct Requests(SendStream<Bytes>);
 /// The responses of a stream.
 #[derive(Debug)]
 pub(crate) struct Responses(ResponseFuture);
+
+/// The server has ended a stream.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Ended {
+    /// Because the client is to go to another replica.
+    pub(crate) is_unavailable: bool,
+    what: String,
+}
 
 impl Windows {
     /// As Envoy has them.
@@ -59,35 +75,53 @@ pub(crate) async fn connect(
         .context("HTTP/2 handshake")
 }
 
-/// Opens a stream and asks for all clusters. Gives back what opens the next one.
+/// Opens a delta stream and asks for all clusters. Gives back what opens the next one.
 pub(crate) async fn open(
     sender: SendRequest<Bytes>,
     xds: SocketAddr,
     node: String,
 ) -> Result<(SendRequest<Bytes>, Requests, Responses)> {
+    let first = DeltaDiscoveryRequest {
+        node: Some(self::node(node)),
+        type_url: CLUSTER.to_owned(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    open_with(sender, xds, DELTA, &[first]).await
+}
+
+/// Opens a stream of a method with its first requests. Gives back what opens the next one.
+pub(crate) async fn open_with(
+    sender: SendRequest<Bytes>,
+    xds: SocketAddr,
+    method: &str,
+    first: &[impl prost::Message],
+) -> Result<(SendRequest<Bytes>, Requests, Responses)> {
     let mut sender = sender.ready().await.context("wait for a stream to be allowed")?;
-    let request = http::Request::post(format!("http://{xds}{METHOD}"))
+    let request = http::Request::post(format!("http://{xds}{method}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())?;
     let (response, requests) = sender.send_request(request, false)?;
+    let mut requests = Requests(requests);
+    for first in first {
+        requests.send(first)?;
+    }
+    Ok((sender, requests, Responses(response)))
+}
+
+/// What a client says of itself, encoded.
+pub(crate) fn node(id: String) -> Bytes {
     let node = Node {
-        id: node,
+        id,
         cluster: "loadtest".to_owned(),
         user_agent_name: "loadtest".to_owned(),
         ..Node::default()
     };
-    let mut requests = Requests(requests);
-    requests.send(&DeltaDiscoveryRequest {
-        node: Some(node.encode_to_vec().into()),
-        type_url: CLUSTER.to_owned(),
-        ..DeltaDiscoveryRequest::default()
-    })?;
-    Ok((sender, requests, Responses(response)))
+    node.encode_to_vec().into()
 }
 
 impl Requests {
-    pub(crate) fn send(&mut self, request: &DeltaDiscoveryRequest) -> Result<()> {
+    pub(crate) fn send(&mut self, request: &impl prost::Message) -> Result<()> {
         let len = request.encoded_len();
         let mut frame = BytesMut::with_capacity(len + 5);
         frame.put_u8(0);
@@ -129,6 +163,8 @@ impl Responses {
         let trailers = body.trailers().await?.unwrap_or_default();
         let message = trailers.get("grpc-message").cloned();
         let status = trailers.get("grpc-status").cloned().or(status);
-        bail!("the server ended it, status {status:?}, {message:?}")
+        let is_unavailable = status.as_ref().is_some_and(|status| status == UNAVAILABLE);
+        let what = format!("the server ended it, status {status:?}, {message:?}");
+        bail!(Ended { is_unavailable, what })
     }
 }

@@ -4,7 +4,7 @@
 
 mod server;
 
-use std::process::Command;
+use std::{collections::BTreeMap, process::Command};
 
 use serde_json::Value;
 
@@ -114,4 +114,46 @@ fn what_idle_clients_cost_is_measured_by_kind() {
     let kinds = report["findings"]["kinds"].as_array().unwrap();
     let names: Vec<_> = kinds.iter().map(|row| row["kind"].as_str().unwrap()).collect();
     assert_eq!(names, ["connected", "subscribed", "subscribed_together"]);
+}
+
+/// The long form is `loadtest rolling`. Every stream goes on elsewhere and none gets again what it has, and
+/// no write is lost; a gate that can not hold is reported.
+#[test]
+fn streams_go_on_at_another_replica_when_theirs_is_restarted() {
+    let (code, report) = loadtest(&[
+        "rolling",
+        "--delta=50",
+        "--sotw=5",
+        "--resources=100",
+        "--endpoints=10",
+        "--writers=4",
+        "--change-seconds=0.5",
+        "--leader-changes=1",
+        "--kills=1",
+        "--gap-max=0",
+        "--gap-killed-max=60",
+    ]);
+    let gap = "seconds without a write when the leader changes, p99";
+    assert_eq!((code, broken(&report)), (Some(1), vec![gap]), "{report:#}");
+    let findings = &report["findings"];
+    let streams: BTreeMap<String, Value> =
+        serde_json::from_value(findings["streams"].clone()).unwrap();
+    let of = |protocol: &str, key: &str| streams[protocol][key].as_u64().unwrap();
+    // All of each replica in its turn, and those that have gone to one that comes later once more.
+    assert!(of("delta", "moved") >= 50 && of("sotw", "moved") >= 5, "{report:#}");
+    assert!(of("delta", "resumed") >= of("delta", "moved"), "{report:#}");
+    assert!(findings["leader_changes"].as_u64().unwrap() >= 2, "{report:#}");
+    assert!(findings["writes"]["acknowledged"].as_u64().unwrap() > 20, "{report:#}");
+}
+
+/// The long form is `loadtest coldstart`.
+#[test]
+fn a_cold_start_is_measured_with_all_that_was_there() {
+    let (code, report) =
+        loadtest(&["coldstart", "--resources=1500", "--rounds=2", "--seconds-max=1e-9"]);
+    let seconds = "seconds from the start of the process to ready, median, data not in memory";
+    assert_eq!((code, broken(&report)), (Some(1), vec![seconds]), "{report:#}");
+    let findings = &report["findings"];
+    assert!(findings["disk_bytes"].as_u64().unwrap() > 1_500_000, "{report:#}");
+    assert!(findings["cold"]["seconds"]["n"] == 2 && findings["warm"]["seconds"]["n"] == 2);
 }

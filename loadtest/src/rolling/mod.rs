@@ -1,0 +1,336 @@
+//! Rolling restarts: replicas are ended and started again one after the other, under load.
+//!
+//! Clients with wildcard streams are spread over the replicas and go to another one when theirs ends,
+//! with what they hold. A change that they see comes now and then, and after each restart one that all
+//! of them have to have before the next. Writers write what no client sees, at all replicas, and tell
+//! how long no write was acknowledged. After the rounds of SIGTERM the leader is killed a few times: that
+//! is what an election takes when nobody has handed over.
+
+mod board;
+mod client;
+mod report;
+mod writers;
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use chancery_model::{
+    Version,
+    types::{CLUSTER, ENDPOINT},
+};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    Common,
+    author::Author,
+    cluster::Cluster,
+    report::{Findings, say},
+    resource,
+    stats::count,
+};
+use board::{Board, End, Protocol};
+use client::{Client, Held};
+use report::Outcome;
+use writers::{Writers, Written, longest_pause};
+
+const SYNC: Duration = Duration::from_secs(300);
+/// How long a change may take to all clients after a restart, in a debug build on a busy machine.
+const CURRENT: Duration = Duration::from_secs(60);
+/// Rounds beyond which no leader change is waited for.
+const ROUNDS_MAX: usize = 10;
+
+/// What clients and writers notice of restarts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Replicas.
+    #[arg(long, default_value_t = 3)]
+    replicas: usize,
+    /// Wildcard delta streams, each with a connection of its own.
+    #[arg(long, default_value_t = 1000)]
+    delta: usize,
+    /// SotW streams, each with a connection of its own.
+    #[arg(long, default_value_t = 100)]
+    sotw: usize,
+    /// Clusters of about 1 KB that each stream has.
+    #[arg(long, default_value_t = 1000)]
+    resources: usize,
+    /// Endpoints that each SotW stream asks for by name.
+    #[arg(long, default_value_t = 100)]
+    endpoints: usize,
+    /// Writers of what no client sees.
+    #[arg(long, default_value_t = 8)]
+    writers: usize,
+    /// Milliseconds between two writes of a writer.
+    #[arg(long, default_value_t = 10)]
+    pause_ms: u64,
+    /// Seconds between two changes that all clients see.
+    #[arg(long, default_value_t = 2.0)]
+    change_seconds: f64,
+    /// Rounds in which every replica is restarted once go on until the leader has changed so often.
+    #[arg(long, default_value_t = 5)]
+    leader_changes: usize,
+    /// After that the leader is killed so often.
+    #[arg(long, default_value_t = 5)]
+    kills: usize,
+    /// Seconds without an acknowledged write that are allowed when the leader changes.
+    #[arg(long, default_value_t = 1.5)]
+    gap_max: f64,
+    /// The same when the leader was killed.
+    #[arg(long, default_value_t = 2.0)]
+    gap_killed_max: f64,
+}
+
+/// One restart.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    end: End,
+    was_leader: bool,
+    from: Instant,
+    to: Instant,
+    /// From the start of the change that follows to the last client that has it.
+    current_in: Duration,
+}
+
+/// What a client has at the end, by type.
+type Has = Vec<(&'static str, HashMap<u32, Held>)>;
+
+/// All that takes part.
+struct Run {
+    cluster: Cluster,
+    admin: Vec<SocketAddr>,
+    board: Arc<Board>,
+    seen: Vec<Arc<AtomicU64>>,
+    clients: JoinSet<Has>,
+    generation: u64,
+    steps: Vec<Step>,
+}
+
+impl Args {
+    pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
+        ensure!(self.replicas >= 3, "--replicas: with fewer than 3 nobody takes over");
+        ensure!(self.resources > 0 && self.writers > 0 && self.delta > 0, "there is nothing to do");
+        let cluster = Cluster::start(common, dir, self.replicas, "").await?;
+        say!("{} replicas vote", self.replicas);
+        let mut run = self.connect(cluster).await?;
+        let writers =
+            Writers::start(&run.admin, self.writers, Duration::from_millis(self.pause_ms));
+        for round in 0..ROUNDS_MAX {
+            if round > 0 && run.leader_changes() >= self.leader_changes {
+                break;
+            }
+            for at in 0..self.replicas {
+                self.step(&mut run, at, End::Asked).await?;
+            }
+            say!("round {}: {} changes of the leader so far", round + 1, run.leader_changes());
+        }
+        for kill in 0..self.kills {
+            let leader = run.cluster.whole().await?;
+            self.step(&mut run, leader, End::Killed).await?;
+            say!("kill {} of {}", kill + 1, self.kills);
+        }
+        let written = writers.finish().await?;
+        let outcome = self.finish(run, written).await?;
+        self.findings(&outcome)
+    }
+
+    async fn connect(&self, cluster: Cluster) -> Result<Run> {
+        let ports = cluster.ports();
+        let admin = ports.first().context("there is no replica")?.admin;
+        let mut author = Author::connect(admin).await?;
+        author.load(0, self.resources).await?;
+        let endpoints: Vec<_> = (0..self.endpoints).map(|n| resource::endpoints(n, 0)).collect();
+        if !endpoints.is_empty() {
+            author.apply(&[resource::manifest(resource::SCOPE, endpoints)]).await?;
+        }
+        cluster.whole().await?;
+        let board = Arc::new(Board::new(ports.iter().map(|ports| ports.xds).collect()));
+        let mut run = Run {
+            cluster,
+            admin: ports.iter().map(|ports| ports.admin).collect(),
+            board,
+            seen: Vec::new(),
+            clients: JoinSet::new(),
+            generation: 0,
+            steps: Vec::new(),
+        };
+        let start = Instant::now();
+        for n in 0..self.delta + self.sotw {
+            let protocol = if n < self.delta { Protocol::Delta } else { Protocol::Sotw };
+            let seen = Arc::new(AtomicU64::new(0));
+            let client = Client::new(n, protocol, self.endpoints, &run.board, &seen);
+            run.seen.push(seen);
+            run.clients.spawn(client.run());
+        }
+        let (delta, sotw) = (self.delta, self.sotw);
+        self.change(&mut run, SYNC).await?;
+        say!("{delta} delta and {sotw} SotW streams are current after {:.1?}", start.elapsed());
+        Ok(run)
+    }
+
+    /// Restarts a replica, and waits until all is as before.
+    async fn step(&self, run: &mut Run, at: usize, end: End) -> Result<()> {
+        let was_leader = run.cluster.whole().await? == at;
+        run.board.goes_down(at, end);
+        let from = Instant::now();
+        self.restart(run, at, end).await?;
+        let to = Instant::now();
+        let current_in = self.change(run, CURRENT).await?;
+        run.board.all_up();
+        run.steps.push(Step { end, was_leader, from, to, current_in });
+        Ok(())
+    }
+
+    /// Ends a replica and starts it again, until all of them vote. Changes come meanwhile, which clients
+    /// get when they are back.
+    async fn restart(&self, run: &mut Run, at: usize, end: End) -> Result<()> {
+        let Run { cluster, admin, generation, .. } = run;
+        let restart = async {
+            match end {
+                End::Asked => cluster.terminate(at).await?,
+                End::Killed => cluster.kill(at).await?,
+            }
+            cluster.start_again(at).await
+        };
+        tokio::pin!(restart);
+        let every = Duration::from_secs_f64(self.change_seconds.max(0.01));
+        let other = (at + 1) % self.replicas;
+        loop {
+            tokio::select! {
+                restarted = &mut restart => return restarted,
+                () = sleep(every) => {
+                    *generation += 1;
+                    // While there is no leader it may fail; nobody waits for it.
+                    let published = self.publish(admin, other, *generation);
+                    tokio::select! {
+                        restarted = &mut restart => return restarted,
+                        _ = published => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Changes one cluster, and the endpoints of one name. Gives the revision.
+    async fn publish(&self, admin: &[SocketAddr], at: usize, generation: u64) -> Result<u64> {
+        let mut author = Author::connect(*admin.get(at).context("no such replica")?).await?;
+        // 7919 is prime, and so every one has its turn.
+        let nth = usize::try_from(generation)?.wrapping_mul(7919);
+        let mut changed = vec![resource::cluster(nth % self.resources, generation)];
+        if self.endpoints > 0 {
+            changed.push(resource::endpoints(nth % self.endpoints, generation));
+        }
+        let manifest = resource::manifest(resource::SCOPE, changed);
+        Ok(author.apply(&[manifest]).await?.revision)
+    }
+
+    /// Makes a change, and waits until all clients have it.
+    async fn change(&self, run: &mut Run, patience: Duration) -> Result<Duration> {
+        run.generation += 1;
+        let start = Instant::now();
+        let at = run.cluster.whole().await?;
+        let revision = self.publish(&run.admin, at, run.generation).await?;
+        loop {
+            let behind = run.seen.iter().filter(|seen| seen.load(Ordering::Relaxed) < revision);
+            let behind = behind.count();
+            if behind == 0 {
+                return Ok(start.elapsed());
+            }
+            let left = patience.saturating_sub(start.elapsed());
+            if timeout(left, run.board.progressed()).await.is_err() {
+                bail!(
+                    "{behind} of {} clients are not at revision {revision} after {patience:?}; {}",
+                    run.seen.len(),
+                    run.board.words().join("; ")
+                );
+            }
+        }
+    }
+
+    /// Ends the clients, and compares what they have with each other and with the replicas.
+    async fn finish(&self, mut run: Run, written: Vec<Written>) -> Result<Outcome> {
+        run.board.end();
+        let mut clients = Vec::new();
+        while let Some(client) = run.clients.join_next().await {
+            clients.push(client?);
+        }
+        let mut lost = 0;
+        let mut versions = Vec::new();
+        for server in run.cluster.servers() {
+            let mut author = Author::connect(server.admin).await?;
+            let generations = author.generations(writers::SCOPE).await?;
+            lost += count(written.iter().filter(|written| !written.is_kept(&generations)).count());
+            versions.push(author.versions().await?);
+        }
+        let replicas_differ = versions.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        let first = versions.first().context("no replica is up")?;
+        let expected: HashMap<u32, Version> = (0..self.resources)
+            .filter_map(|n| {
+                Some((u32::try_from(n).ok()?, Version::parse(first.get(&resource::name(n))?)?))
+            })
+            .collect();
+        let clients_differ = differing(&clients, &expected, self.resources, self.endpoints);
+        let mut acked: Vec<Instant> =
+            written.iter().flat_map(|written| written.acked.iter().copied()).collect();
+        acked.sort_unstable();
+        ensure!(!acked.is_empty(), "no write was acknowledged");
+        Ok(Outcome {
+            counts: run.board.counts(),
+            words: run.board.words(),
+            clients_differ,
+            replicas_differ: count(replicas_differ),
+            lost,
+            pauses: run
+                .steps
+                .iter()
+                .map(|step| (*step, longest_pause(&acked, step.from, step.to)))
+                .collect(),
+            written,
+        })
+    }
+}
+
+impl Run {
+    fn leader_changes(&self) -> usize {
+        self.steps.iter().filter(|step| step.was_leader).count()
+    }
+}
+
+/// How many clients do not have what they should: the versions that the replicas have, and the bytes
+/// that the first client has.
+fn differing(
+    clients: &[Has],
+    expected: &HashMap<u32, Version>,
+    resources: usize,
+    endpoints: usize,
+) -> u64 {
+    let of = |has: &Has, type_url: &str| {
+        let all = has.iter().find(|(known, _)| *known == type_url);
+        all.map(|(_, held)| held.iter().map(|(n, held)| (*n, held.body)).collect::<HashMap<_, _>>())
+    };
+    let clusters = clients.first().and_then(|has| of(has, CLUSTER));
+    let named = clients.iter().find_map(|has| of(has, ENDPOINT));
+    let is_right = |has: &Has| {
+        let right_versions = has
+            .iter()
+            .flat_map(|(_, held)| held)
+            .all(|(n, held)| held.version.is_none_or(|version| expected.get(n) == Some(&version)));
+        let right_clusters = of(has, CLUSTER);
+        let right_endpoints = of(has, ENDPOINT)
+            .is_none_or(|found| found.len() == endpoints && Some(&found) == named.as_ref());
+        let complete = right_clusters.as_ref().is_some_and(|found| found.len() == resources);
+        right_versions && right_endpoints && complete && right_clusters == clusters
+    };
+    count(clients.iter().filter(|has| !is_right(has)).count())
+}

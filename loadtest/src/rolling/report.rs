@@ -1,0 +1,202 @@
+//! What came of the restarts.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use super::{
+    Args, Step,
+    board::{Counts, End, Protocol},
+    writers::Written,
+};
+use crate::{
+    report::{Findings, Gate},
+    stats::{Latencies, count, float},
+};
+
+/// All that was seen.
+pub(super) struct Outcome {
+    pub(super) counts: BTreeMap<Protocol, Counts>,
+    /// Why the first streams ended that ended otherwise.
+    pub(super) words: Vec<String>,
+    /// Clients that did not have at the end what they should.
+    pub(super) clients_differ: u64,
+    /// Pairs of replicas that had other versions.
+    pub(super) replicas_differ: u64,
+    /// Acknowledged writes that a replica did not have at the end.
+    pub(super) lost: u64,
+    /// Restarts, with the longest time without an acknowledged write.
+    pub(super) pauses: Vec<(Step, Duration)>,
+    pub(super) written: Vec<Written>,
+}
+
+impl Outcome {
+    fn sum(&self, of: impl Fn(&Counts) -> u64) -> u64 {
+        self.counts.values().map(of).sum()
+    }
+
+    fn gaps(&self, end: End, was_leader: bool) -> Option<Latencies> {
+        let wanted = |step: &Step| step.end == end && step.was_leader == was_leader;
+        let pauses = self.pauses.iter().filter(|(step, _)| wanted(step));
+        Latencies::of(pauses.map(|(_, pause)| *pause).collect())
+    }
+
+    fn current(&self) -> Option<Latencies> {
+        Latencies::of(self.pauses.iter().map(|(step, _)| step.current_in).collect())
+    }
+
+    fn restarts(&self, end: End) -> Option<Latencies> {
+        let steps = self.pauses.iter().map(|(step, _)| step).filter(|step| step.end == end);
+        Latencies::of(steps.map(|step: &Step| step.to - step.from).collect())
+    }
+
+    fn failed(&self) -> BTreeMap<&str, u64> {
+        let mut all = BTreeMap::new();
+        for (what, n) in self.written.iter().flat_map(|written| &written.failed) {
+            *all.entry(what.as_str()).or_default() += n;
+        }
+        all
+    }
+}
+
+impl Args {
+    pub(super) fn findings(&self, outcome: &Outcome) -> Result<Findings> {
+        let latencies =
+            outcome.written.iter().flat_map(|written| written.latencies.iter().copied());
+        let latency = Latencies::of(latencies.collect()).context("no write was acknowledged")?;
+        let times: Vec<Instant> =
+            outcome.written.iter().flat_map(|written| written.acked.iter().copied()).collect();
+        let elapsed =
+            times.iter().max().zip(times.iter().min()).map(|(last, first)| *last - *first);
+        let per_second =
+            float(count(latency.n)) / elapsed.unwrap_or_default().as_secs_f64().max(1e-9);
+        let gaps = [
+            ("the leader, asked", outcome.gaps(End::Asked, true)),
+            ("another replica, asked", outcome.gaps(End::Asked, false)),
+            ("the leader, killed", outcome.gaps(End::Killed, true)),
+        ];
+        let failed = outcome.failed();
+        let mut text = String::new();
+        writeln!(
+            text,
+            "{} replicas, {} delta and {} SotW streams of {} clusters; {} writers",
+            self.replicas, self.delta, self.sotw, self.resources, self.writers
+        )?;
+        for (protocol, counts) in &outcome.counts {
+            write_counts(&mut text, *protocol, counts)?;
+        }
+        for words in &outcome.words {
+            writeln!(text, "  ended otherwise: {words}")?;
+        }
+        writeln!(text, "\nwrites")?;
+        writeln!(
+            text,
+            "  acknowledged                  {} ({per_second:.0} per second)",
+            latency.n
+        )?;
+        writeln!(text, "  latency                       {latency}")?;
+        for (what, n) in &failed {
+            writeln!(text, "  failed or unknown             {n}: {what}")?;
+        }
+        writeln!(text, "\nlongest time without an acknowledged write, by restart of")?;
+        for (what, gap) in gaps.iter().filter_map(|(what, gap)| Some((what, gap.as_ref()?))) {
+            writeln!(text, "  {what:<28}  {gap}")?;
+        }
+        for (what, time) in [
+            ("restart, SIGTERM to whole", outcome.restarts(End::Asked)),
+            ("restart, SIGKILL to whole", outcome.restarts(End::Killed)),
+            ("then a change to all clients", outcome.current()),
+        ] {
+            if let Some(time) = time {
+                writeln!(text, "{what:<30}  {time}")?;
+            }
+        }
+        let streams: BTreeMap<String, &Counts> = outcome
+            .counts
+            .iter()
+            .map(|(protocol, counts)| (format!("{protocol:?}").to_lowercase(), counts))
+            .collect();
+        let data = json!({
+            "streams": streams,
+            "writes": {"acknowledged": latency.n, "latency": latency, "failed": failed, "lost": outcome.lost},
+            "gaps": {
+                "leader_asked": gaps[0].1,
+                "other_asked": gaps[1].1,
+                "leader_killed": gaps[2].1,
+            },
+            "leader_changes": outcome.pauses.iter().filter(|(step, _)| step.was_leader).count(),
+            "current": outcome.current(),
+        });
+        Ok(Findings { text, data, gates: self.gates(outcome) })
+    }
+
+    fn gates(&self, outcome: &Outcome) -> Vec<Gate> {
+        let delta = outcome.counts.get(&Protocol::Delta);
+        let needlessly =
+            delta.map_or(0, |counts| counts.types.values().map(|it| it.needlessly).sum());
+        let resumed = delta.map_or(0, |counts| counts.resumed);
+        let ended = outcome.sum(|counts| counts.moved + counts.cut + counts.ended_otherwise);
+        let changes =
+            outcome.pauses.iter().filter(|(step, _)| step.was_leader && step.end == End::Asked);
+        let mut gates = vec![
+            Gate::none("resources sent again to delta wildcard streams", needlessly),
+            Gate::none(
+                "versions that went backwards, or had other bytes",
+                outcome.sum(|counts| counts.backwards + counts.other_bytes),
+            ),
+            Gate::none(
+                "streams that ended otherwise",
+                outcome.sum(|counts| counts.ended_otherwise),
+            ),
+            Gate::none(
+                "streams that ended and did not resume",
+                ended.saturating_sub(outcome.sum(|counts| counts.resumed)),
+            ),
+            Gate::none("clients that do not have what they should", outcome.clients_differ),
+            Gate::none("replicas with other versions", outcome.replicas_differ),
+            Gate::none("acknowledged writes lost", outcome.lost),
+            Gate::at_least("delta streams that resumed", float(resumed), float(count(self.delta))),
+            Gate::at_least(
+                "changes of the leader",
+                float(count(changes.count())),
+                float(count(self.leader_changes)),
+            ),
+        ];
+        for (what, end, limit) in [
+            ("seconds without a write when the leader changes, p99", End::Asked, self.gap_max),
+            (
+                "seconds without a write when the leader was killed, p99",
+                End::Killed,
+                self.gap_killed_max,
+            ),
+        ] {
+            if let Some(gap) = outcome.gaps(end, true) {
+                gates.push(Gate::at_most(what, gap.p99_ms / 1e3, limit));
+            }
+        }
+        gates
+    }
+}
+
+fn write_counts(text: &mut String, protocol: Protocol, counts: &Counts) -> Result<()> {
+    let Counts { resumed, moved, cut, ended_otherwise, backwards, other_bytes, types } = counts;
+    writeln!(text, "\n{protocol:?}")?;
+    writeln!(text, "  streams ended, and resumed    {}, {resumed}", moved + cut + ended_otherwise)?;
+    writeln!(text, "    ended: asked, killed, else  {moved}, {cut}, {ended_otherwise}")?;
+    writeln!(text, "  versions backwards            {backwards}")?;
+    writeln!(text, "  same version, other bytes     {other_bytes}")?;
+    for (type_url, sent) in types {
+        let name = type_url.rsplit('.').next().unwrap_or(type_url);
+        writeln!(
+            text,
+            "  {name:<28}  {} sent, of them {} again as they were when a stream resumed",
+            sent.resources, sent.needlessly
+        )?;
+    }
+    Ok(())
+}
