@@ -67,6 +67,19 @@ async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
     assert!(failure.contains("can not be synced"), "{failure}");
 }
 
+/// Design 4.9: a snapshot takes seconds to install if it is large, which must not be those of a thread
+/// that has heartbeats to answer: whoever waits for it lets go of its thread.
+#[tokio::test]
+async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
+    let (_guard, _log, mut machine) = build();
+    let data = SnapshotData(Arc::new(Image { applied: Some(log_id(1, 1)), ..Image::new() }));
+    let meta = data.meta();
+    let mut install = Box::pin(machine.install_snapshot(&meta, data));
+    assert!(futures::poll!(&mut install).is_pending(), "it was done on the thread that asked");
+    install.await.unwrap();
+    assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 1)));
+}
+
 /// Keeps what a store needs until the store is gone.
 struct Guard {
     _dir: TempDir,
