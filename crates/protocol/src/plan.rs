@@ -214,12 +214,16 @@ impl Subscription {
         } else if self.outstanding.is_empty() {
             self.settled_revision = self.settled_revision.max(covers);
         }
+        if !self.rejected.is_empty() {
+            touched.iter().for_each(|resource| self.rejected.touch(resource.name()));
+        }
         self.review_rejections();
         Touched { resources: touched, before: before.map_or(Before::AllBut(fresh), Before::View) }
     }
 
     /// Keeps a resource that is gone until its removal may be announced.
     fn linger(&mut self, name: ResourceName, resource: Arc<Resource>, moment: Moment<'_>) {
+        self.rejected.touch(resource.name());
         let Moment { revision, now, .. } = moment;
         let lingering = || Lingering { resource, revision, since: now };
         self.lingering.entry(name).or_insert_with(lingering);
@@ -370,8 +374,9 @@ impl Subscription {
     }
 
     fn hold(&mut self, name: &ResourceName, held: Held) {
-        if let Some(entry) = self.names.get_mut(name) {
-            *entry = held;
+        let Some(entry) = self.names.get_mut(name) else { return };
+        if let Held::Sent(before) = std::mem::replace(entry, held) {
+            self.rejected.touch(before.name());
         }
     }
 
@@ -379,6 +384,7 @@ impl Subscription {
     /// (SOTW-78).
     fn say_absent(&mut self, name: &ResourceName, plan: &mut Plan, moment: Moment<'_>) {
         let held = self.lingering.remove(name);
+        self.rejected.touch(name);
         match self.protocol {
             Protocol::Sotw => {}
             Protocol::Delta if self.properties.absent_as_alias => {

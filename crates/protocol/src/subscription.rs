@@ -16,8 +16,10 @@ use crate::{
 };
 
 mod answers;
+mod rejections;
 mod requests;
 
+use rejections::Rejections;
 pub(crate) use requests::Names;
 
 /// Most unanswered responses that are remembered; an answer to an older one is taken for a stale one.
@@ -156,7 +158,7 @@ pub(crate) struct Subscription {
     /// The last rejection, as long as it stands.
     nack: Option<Nack>,
     /// Resources that were in rejected responses, and are still what the client was last sent.
-    rejected: Vec<Arc<Resource>>,
+    pub(crate) rejected: Rejections,
     /// A response was rejected of which it does not matter, or is not known, what was in it.
     rejects_state: bool,
     /// The client has acknowledged everything up to here.
@@ -202,7 +204,7 @@ impl Subscription {
             sent: None,
             acked: None,
             nack: None,
-            rejected: Vec::new(),
+            rejected: Rejections::default(),
             rejects_state: false,
             settled_revision: Revision(0),
             planned_revision: Revision(0),

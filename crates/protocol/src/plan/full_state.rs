@@ -87,6 +87,9 @@ impl Subscription {
                         fresh.insert(new.name().clone());
                     }
                     changed.push(Arc::clone(new));
+                    if let Held::Sent(before) = &*held {
+                        self.rejected.touch(before.name());
+                    }
                     *held = Held::Sent(Arc::clone(new));
                 }
                 (None, Held::Sent(old)) => {

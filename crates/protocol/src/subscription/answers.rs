@@ -1,11 +1,10 @@
 //! Answers: acknowledged, rejected, and for how long a rejection stands.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use chancery_model::{Resource, ResourceName};
-use chancery_view::Resources;
+use chancery_model::Resource;
 
-use super::{Answer, CONTENTS_MAX, Held, Outstanding, Subscription};
+use super::{Answer, CONTENTS_MAX, Held, Outstanding, Subscription, rejections::Fate};
 use crate::{ErrorDetail, Nack};
 
 impl Subscription {
@@ -39,10 +38,8 @@ impl Subscription {
         let Some(error) = error else {
             self.acked = Some(sent.version.clone());
             self.rejects_state = false;
-            // What the client takes now is not what it rejected before.
-            if let Some(taken) = sent.resources.as_ref().filter(|_| !self.rejected.is_empty()) {
-                let taken = by_name(taken);
-                self.rejected.retain(|resource| taken.get(resource.name()) != Some(&resource));
+            if let Some(taken) = &sent.resources {
+                self.rejected.take(taken);
             }
             if self.is_remembered() {
                 let resources = sent.resources.take();
@@ -62,27 +59,23 @@ impl Subscription {
         };
         self.nack = Some(nack.clone());
         match &sent.resources {
-            Some(resources) if !resources.is_empty() => {
-                let again = by_name(resources);
-                self.rejected.retain(|resource| !again.contains_key(resource.name()));
-                self.rejected.extend(resources.iter().cloned());
-            }
+            Some(resources) if !resources.is_empty() => self.rejected.reject(resources),
             _ => self.rejects_state = true,
         }
         Answer { outstanding: sent, nack: Some(nack) }
     }
 
-    /// Drops rejections that stand no longer. One stands until the client has acknowledged what replaces
-    /// it, or it has been deleted or given up.
+    /// Drops rejections that stand no longer.
     pub(crate) fn review_rejections(&mut self) {
         if self.nack.is_none() {
             return;
         }
         let mut rejected = std::mem::take(&mut self.rejected);
-        rejected.retain(|resource| {
-            let sent = self.sent_of(resource);
-            let unanswered = self.train.is_some() || !self.outstanding.is_empty();
-            sent.is_some_and(|sent| sent == resource || unanswered)
+        let unanswered = self.train.is_some() || !self.outstanding.is_empty();
+        rejected.review(|resource| match self.sent_of(resource) {
+            Some(sent) if sent == resource => Fate::Same,
+            Some(_) if unanswered => Fate::Unanswered,
+            Some(_) | None => Fate::Over,
         });
         self.rejected = rejected;
         let asks = self.wildcard || !self.names.is_empty();
@@ -102,8 +95,4 @@ impl Subscription {
             Held::Nothing | Held::Absent | Held::Version(_) => None,
         })
     }
-}
-
-fn by_name(resources: &Resources) -> BTreeMap<&ResourceName, &Arc<Resource>> {
-    resources.iter().map(|resource| (resource.name(), resource)).collect()
 }

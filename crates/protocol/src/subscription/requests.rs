@@ -78,6 +78,7 @@ impl Subscription {
         }
         if started {
             (self.base, self.answer_due, self.dirty) = (None, true, true);
+            self.rejected.touch_all();
         }
         let named = list.iter().map(String::as_str);
         let mut wanted: Vec<&str> =
@@ -212,6 +213,7 @@ impl Subscription {
         });
         self.known.extend(held);
         (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
+        self.rejected.touch_all();
         self.urgent = true;
     }
 
@@ -236,6 +238,7 @@ impl Subscription {
     /// What the wildcard brought of the names that stay.
     fn remember_names(&mut self) {
         let ahead = std::mem::take(&mut self.ahead);
+        self.rejected.touch_all();
         let Self { names, base, lingering, .. } = self;
         for (name, held) in names {
             let resource = base.as_ref().and_then(|base| base.get(name.as_str()));
@@ -269,7 +272,9 @@ impl Subscription {
     /// DELTA-27).
     fn forget(&mut self, name: &ResourceName, shared: &Names<'_>) {
         shared.note(Interest::NoName(self.type_url.clone(), name.clone()));
-        self.names.remove(name);
+        if let Some(Held::Sent(sent)) = self.names.remove(name) {
+            self.rejected.touch(sent.name());
+        }
         self.pending.remove(name);
         self.again.remove(name);
         self.stale.remove(name);
