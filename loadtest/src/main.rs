@@ -30,6 +30,7 @@ mod hostile;
 mod idle;
 mod memory;
 mod metrics;
+mod nemesis;
 mod process;
 mod random;
 mod report;
@@ -82,6 +83,8 @@ enum Command {
     Rolling(rolling::Args),
     /// Time from the start of a process to a replica that serves.
     Coldstart(coldstart::Args),
+    /// Faults of all kinds under load: no promise of the cluster is broken.
+    Nemesis(nemesis::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),
 }
@@ -121,9 +124,11 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Memory(args) => args.pinning()?,
         Command::Hostile(args) => args.pinning()?,
         Command::Idle(args) => args.pinning()?,
-        Command::Crash(_) | Command::Writes(_) | Command::Rolling(_) | Command::Coldstart(_) => {
-            Pinning::NONE
-        }
+        Command::Crash(_)
+        | Command::Nemesis(_)
+        | Command::Writes(_)
+        | Command::Rolling(_)
+        | Command::Coldstart(_) => Pinning::NONE,
     };
     let common = Common { binary, pinning };
     // One thread: the clients have one CPU, and the main thread is the one that starts servers.
@@ -149,6 +154,7 @@ impl Command {
             Self::Idle(args) => args.run(common, dir).await,
             Self::Rolling(args) => args.run(common, dir).await,
             Self::Coldstart(args) => args.run(common, dir).await,
+            Self::Nemesis(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
         }
     }

@@ -200,14 +200,14 @@ impl Server {
 }
 
 /// The address that follows a word in the line that the server prints when it is ready.
-fn address(line: &str, word: &str) -> Option<SocketAddr> {
+pub(crate) fn address(line: &str, word: &str) -> Option<SocketAddr> {
     let mut words = line.split([' ', '=', ',', ';', '\t']).filter(|it| !it.is_empty());
     words.find(|it| it.trim_end_matches(':') == word)?;
     words.find_map(|it| it.trim_start_matches("http://").parse().ok())
 }
 
 /// The body of a page. HTTP/1.0, so that it comes in one piece and the connection is closed.
-async fn get(at: SocketAddr, path: &str) -> Result<String> {
+pub(crate) async fn get(at: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(at).await.with_context(|| format!("connect to {at}"))?;
     let request = format!("GET {path} HTTP/1.0\r\nhost: {at}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

@@ -29,6 +29,7 @@ mod plant;
 mod writer;
 
 use history::{Fault, History, Kind, Report, Verdict, names};
+pub(crate) use observe::Cluster;
 use observe::observe;
 use plant::plant;
 use writer::{SCOPES, Writer};

@@ -28,11 +28,11 @@ const REQUESTS: usize = 4;
 
 /// Of `envoy.config.cluster.v3.Cluster`.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Cluster {
+pub(crate) struct Cluster {
     #[prost(string, tag = "1")]
-    name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "28")]
-    alt_stat_name: String,
+    pub(crate) alt_stat_name: String,
 }
 
 /// A client that goes on to listen, until the server is gone.

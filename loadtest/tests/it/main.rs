@@ -39,6 +39,18 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     assert!(findings["planted_faults"].as_u64().unwrap() >= 40, "{report:#}");
 }
 
+/// One round of each of the main faults, on three replicas. The long form is `loadtest nemesis`.
+#[test]
+fn no_promise_is_broken_whatever_happens_to_the_replicas() {
+    // Longer to make progress, and less load: other tests run at the same time.
+    let (code, report) = loadtest(&["nemesis", "--short", "--progress=30", "--rate-min=3"]);
+    assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
+    let findings = &report["findings"];
+    assert_eq!(findings["violations"], serde_json::json!([]));
+    assert!(findings["faults"]["kills"].as_u64().unwrap() >= 6, "{report:#}");
+    assert!(findings["checked"]["reads"].as_u64().unwrap() >= 120, "{report:#}");
+}
+
 /// One resource on the wire per stream and change, whatever the size of the view; and a gate that can
 /// not hold is reported, and makes the exit code 1.
 #[test]

@@ -1,0 +1,51 @@
+//! Where the replicas are by now.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use parking_lot::Mutex;
+
+use super::proxy::Id;
+use crate::random::Random;
+
+/// The ports of a replica that is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ports {
+    pub(crate) xds: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+/// Replicas that have said that they are ready and whose process has not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Board(Mutex<BTreeMap<Id, (u32, Ports)>>);
+
+impl Board {
+    /// A process is ready.
+    pub(crate) fn ready(&self, id: Id, pid: u32, ports: Ports) {
+        self.0.lock().insert(id, (pid, ports));
+    }
+
+    /// A process has ended.
+    pub(crate) fn ended(&self, id: Id, pid: u32) {
+        let mut board = self.0.lock();
+        if board.get(&id).is_some_and(|(known, _)| *known == pid) {
+            board.remove(&id);
+        }
+    }
+
+    /// The ports of a replica, if it is ready.
+    pub(crate) fn ports(&self, id: Id) -> Option<Ports> {
+        self.0.lock().get(&id).map(|(_, ports)| *ports)
+    }
+
+    /// Any replica; another one than `not`, if there is one.
+    pub(crate) fn any(&self, random: &mut Random, not: Option<Id>) -> Option<(Id, Ports)> {
+        let board = self.0.lock();
+        let mut all: Vec<(Id, Ports)> =
+            board.iter().map(|(id, (_, ports))| (*id, *ports)).collect();
+        if all.iter().any(|(id, _)| Some(*id) != not) {
+            all.retain(|(id, _)| Some(*id) != not);
+        }
+        let at = usize::try_from(random.below(crate::stats::count(all.len()))).ok()?;
+        all.get(at).copied()
+    }
+}

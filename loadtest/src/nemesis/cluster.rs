@@ -1,0 +1,348 @@
+//! The replicas together: who leads, who is a member, and whether all is well again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use chancery_proto::admin::v1::ClusterStatus;
+use futures::future::join_all;
+use rustix::process::Signal;
+use tokio::time::{sleep, timeout};
+
+use super::{
+    board::Board,
+    ledger::{Ledger, Promise},
+    load::{self, Admin, Change},
+    proxy::{Id, Network, Rules},
+    replica::{Replica, Start},
+};
+use crate::{metrics::Metrics, random::Random, report::say, server::get};
+
+const POLL: Duration = Duration::from_millis(50);
+/// A replica that does not tell how it is by then is taken for one that does not answer.
+const STATUS: Duration = Duration::from_secs(3);
+const CHANGE: Duration = Duration::from_secs(12);
+/// All replicas have to be ready again after so long. A debug build on a busy machine takes its time.
+const READY: Duration = Duration::from_secs(120);
+/// The fault that a disk had may show itself so much later.
+const BY_ITSELF: Duration = Duration::from_secs(2);
+/// Registers for probes and bursts, behind those of the writers.
+const MORE_KEYS: usize = 32;
+const INSTALLED: &str = "chancery_store_snapshots_installed_total";
+
+/// All replicas.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) replicas: BTreeMap<Id, Replica>,
+    pub(crate) network: Network,
+    pub(crate) board: Arc<Board>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) binary: PathBuf,
+    pub(crate) dir: PathBuf,
+    /// The registers that writers use; those behind them are for probes and bursts.
+    pub(crate) keys: usize,
+    /// How long a healed cluster may take until it takes a write at any replica.
+    pub(crate) progress: Duration,
+    /// Those that are to vote.
+    voters: BTreeSet<Id>,
+    /// Those whose disk had a fault since all was well.
+    pub(crate) had_disk_fault: BTreeSet<Id>,
+    /// By replica and process.
+    installed: HashMap<(Id, u32), f64>,
+    /// Longest time that a healed cluster took to take a write.
+    pub(crate) slowest_progress: Duration,
+    /// Processes that were started again because the store had stopped after a fault of its disk.
+    pub(crate) restarted_after_failure: u64,
+    starts: u64,
+}
+
+impl Cluster {
+    /// Starts replicas `1..=n`, of which the first forms the cluster.
+    pub(crate) async fn start(
+        (binary, dir): (&Path, &Path),
+        n: Id,
+        keys: usize,
+        progress: Duration,
+        ledger: Arc<Ledger>,
+    ) -> Result<Self> {
+        // One more for a learner.
+        let network = Network::new(1..=n + 1).await?;
+        let mut cluster = Self {
+            replicas: BTreeMap::new(),
+            network,
+            board: Arc::default(),
+            ledger,
+            binary: binary.to_owned(),
+            dir: dir.to_owned(),
+            keys,
+            progress,
+            voters: (1..=n).collect(),
+            had_disk_fault: BTreeSet::new(),
+            installed: HashMap::new(),
+            slowest_progress: Duration::ZERO,
+            restarted_after_failure: 0,
+            starts: 0,
+        };
+        for id in 1..=n {
+            cluster.add(id)?;
+            cluster.spawn(id, id > 1, false)?;
+        }
+        cluster.recover().await?;
+        let ports = cluster.board.ports(1).context("replica 1 is not there")?;
+        Admin::new(ports)?.assign(keys + MORE_KEYS).await?;
+        Ok(cluster)
+    }
+
+    /// Makes a replica without a process.
+    pub(crate) fn add(&mut self, id: Id) -> Result<()> {
+        let replica = Replica::new(id, &self.binary, &self.dir, &self.board)?;
+        self.replicas.insert(id, replica);
+        Ok(())
+    }
+
+    pub(crate) fn replica(&mut self, id: Id) -> Result<&mut Replica> {
+        self.replicas.get_mut(&id).with_context(|| format!("there is no replica {id}"))
+    }
+
+    pub(crate) fn ids(&self) -> Vec<Id> {
+        self.replicas.keys().copied().collect()
+    }
+
+    /// Starts a process for a replica.
+    pub(crate) fn spawn(&mut self, id: Id, joins: bool, learner: bool) -> Result<()> {
+        let mut join = Vec::new();
+        if joins {
+            for other in self.voters.iter().filter(|other| **other != id) {
+                join.push(self.network.address(*other)?);
+            }
+        }
+        self.starts += 1;
+        let config = config(self.starts);
+        let replica = self.replicas.get_mut(&id).context("no such replica")?;
+        replica.spawn(&self.network, &Start { join, learner, config })
+    }
+
+    /// How a replica is; `None` if it does not say.
+    pub(crate) async fn status(&self, id: Id) -> Option<ClusterStatus> {
+        let mut admin = Admin::new(self.board.ports(id)?).ok()?;
+        timeout(STATUS, admin.status()).await.ok()?.ok()
+    }
+
+    /// Who leads, as far as anybody knows.
+    pub(crate) async fn leader(&self) -> Option<Id> {
+        let known = self.statuses().await.into_iter().flatten();
+        let leaders = known.filter_map(|status| Some((status.term, status.leader?)));
+        leaders.max().map(|(_, leader)| leader)
+    }
+
+    async fn statuses(&self) -> Vec<Option<ClusterStatus>> {
+        join_all(self.ids().into_iter().map(|id| self.status(id))).await
+    }
+
+    /// The term.
+    pub(crate) async fn term(&self) -> u64 {
+        let known = self.statuses().await.into_iter().flatten();
+        known.map(|status| status.term).max().unwrap_or(0)
+    }
+
+    /// A replica that leads, or one that does not, as wished; any, if nobody leads.
+    pub(crate) async fn pick(&self, random: &mut Random, leads: bool) -> Result<Id> {
+        let leader = self.leader().await;
+        let all: Vec<Id> = self.voters.iter().copied().collect();
+        let fit: Vec<Id> =
+            all.iter().copied().filter(|id| (Some(*id) == leader) == leads).collect();
+        let from = if fit.is_empty() { all } else { fit };
+        let at = usize::try_from(random.below(crate::stats::count(from.len())))?;
+        from.get(at).copied().context("there are no replicas")
+    }
+
+    /// Asks replicas to change the membership until one has done it.
+    pub(crate) async fn change(&self, change: Change) -> Result<String> {
+        let deadline = Instant::now() + 3 * CHANGE;
+        let mut reason = String::new();
+        while Instant::now() < deadline {
+            for id in self.ids() {
+                let Some(ports) = self.board.ports(id) else { continue };
+                let mut admin = Admin::new(ports)?;
+                let asked = timeout(CHANGE, admin.change(change)).await;
+                match asked.context("no answer in time").and_then(|asked| asked) {
+                    Ok(text) => return Ok(text),
+                    Err(error) => reason = format!("replica {id}: {error:#}"),
+                }
+            }
+            sleep(POLL).await;
+        }
+        bail!("{change:?} was not done: {reason}")
+    }
+
+    /// Heals all there is to heal, starts all that should be there, and waits until every replica takes
+    /// writes again. What takes too long is a violation.
+    pub(crate) async fn recover(&mut self) -> Result<()> {
+        self.network.set(Rules::default());
+        for replica in self.replicas.values_mut() {
+            replica.disk.heal().await?;
+            replica.signal(Signal::CONT)?;
+        }
+        let deadline = Instant::now() + READY;
+        loop {
+            self.restart_ended().await?;
+            if self.is_whole().await {
+                break;
+            }
+            if Instant::now() > deadline {
+                return self.give_up().await;
+            }
+            sleep(POLL).await;
+        }
+        for id in self.ids() {
+            self.make_progress(id).await?;
+        }
+        self.had_disk_fault.clear();
+        self.count_snapshots().await;
+        Ok(())
+    }
+
+    /// Starts processes that are not there, and those whose store has stopped.
+    async fn restart_ended(&mut self) -> Result<()> {
+        for id in self.ids() {
+            let is_excused = self.had_disk_fault.contains(&id);
+            let replica = self.replica(id)?;
+            let ended = replica.ended()?;
+            if let Some(end) = ended {
+                let words = replica.last_words();
+                replica.kill().await?;
+                if end.is_unasked() && !is_excused && !words.contains("cannot listen") {
+                    let what = format!("replica {id} ended by itself ({end:?}):\n{words}");
+                    self.ledger.report(Promise::Alive, what);
+                }
+            }
+            let failure = match self.board.ports(id) {
+                Some(_) => self.status(id).await.map(|status| status.failure),
+                None => None,
+            };
+            if let Some(failure) = failure.filter(|failure| !failure.is_empty()) {
+                if !is_excused {
+                    let what = format!("the store of replica {id} stopped by itself: {failure}");
+                    self.ledger.report(Promise::Alive, what);
+                }
+                self.restarted_after_failure += 1;
+                self.replica(id)?.kill().await?;
+            }
+            if self.replica(id)?.pid().is_none() {
+                self.spawn(id, true, !self.voters.contains(&id))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all are ready and agree on who leads and who votes.
+    async fn is_whole(&self) -> bool {
+        let mut leaders = BTreeSet::new();
+        for status in self.statuses().await {
+            let Some(status) = status else { return false };
+            let voters: BTreeSet<Id> = status.voters.iter().copied().collect();
+            if !status.ready || !status.failure.is_empty() || voters != self.voters {
+                return false;
+            }
+            leaders.insert(status.leader);
+        }
+        leaders.len() == 1 && !leaders.contains(&None)
+    }
+
+    async fn give_up(&mut self) -> Result<()> {
+        let mut all = Vec::new();
+        for id in self.ids() {
+            let status = self.status(id).await;
+            all.push(format!("replica {id}: {status:?}\n{}", self.replica(id)?.last_words()));
+        }
+        let what = format!("the cluster is not whole after {READY:?}:\n{}", all.join("\n"));
+        self.ledger.report(Promise::Progress, what);
+        bail!("the cluster is not whole after {READY:?}")
+    }
+
+    /// A write through that replica is acknowledged in time.
+    async fn make_progress(&mut self, id: Id) -> Result<()> {
+        let start = Instant::now();
+        let key = self.keys + usize::try_from(id)?;
+        loop {
+            if let Some(ports) = self.board.ports(id)
+                && load::write(&self.ledger, id, &mut Admin::new(ports)?, key).await
+            {
+                self.slowest_progress = self.slowest_progress.max(start.elapsed());
+                return Ok(());
+            }
+            self.restart_ended().await?;
+            let excuse = match self.had_disk_fault.is_empty() {
+                true => Duration::ZERO,
+                false => BY_ITSELF + READY,
+            };
+            if start.elapsed() > self.progress + excuse {
+                let what = format!("no write through replica {id} for {:?}", start.elapsed());
+                self.ledger.report(Promise::Progress, what);
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Takes down how many snapshots were installed; before processes end.
+    pub(crate) async fn count_snapshots(&mut self) {
+        for (id, replica) in &self.replicas {
+            let (Some(pid), Some(ports)) = (replica.pid(), self.board.ports(*id)) else { continue };
+            let Ok(Ok(page)) = timeout(STATUS, get(ports.admin, "/metrics")).await else {
+                continue;
+            };
+            if let Ok(n) = Metrics::new(page).sum(INSTALLED) {
+                self.installed.insert((*id, pid), n);
+            }
+        }
+    }
+
+    /// Snapshots installed so far.
+    pub(crate) fn snapshots_installed(&self) -> f64 {
+        self.installed.values().sum::<f64>()
+    }
+
+    /// Waits until a replica is ready. An error if that takes too long.
+    pub(crate) async fn wait_ready(&self, id: Id) -> Result<()> {
+        let deadline = Instant::now() + READY;
+        while Instant::now() < deadline {
+            if self.status(id).await.is_some_and(|status| status.ready) {
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+        bail!("replica {id} is not ready after {READY:?}")
+    }
+
+    /// Ends all processes, in order.
+    pub(crate) async fn end(&mut self) -> Result<()> {
+        self.count_snapshots().await;
+        for replica in self.replicas.values_mut() {
+            if let Err(error) = replica.end().await {
+                self.ledger.report(Promise::Alive, format!("{error:#}"));
+            }
+            let panics = replica.panics()?;
+            if panics > 0 {
+                let what = format!("replica {} has panicked {panics} times", replica.id);
+                self.ledger.report(Promise::Alive, what);
+            }
+        }
+        say!("all replicas have ended");
+        Ok(())
+    }
+}
+
+/// Snapshots come often, so that replicas that lag need one. Every other start keeps nothing free on the
+/// disk, so that it really fills up.
+fn config(start: u64) -> String {
+    let free = if start.is_multiple_of(2) { "0" } else { "\"64MiB\"" };
+    format!(
+        "[store]\nsnapshot_log_entries = 120\nsnapshot_log_bytes = \"64KiB\"\nfree_bytes_min = {free}\n\
+         [raft]\ncatch_up_timeout = \"3s\"\n"
+    )
+}

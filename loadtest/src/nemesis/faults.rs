@@ -1,0 +1,450 @@
+//! What happens to the replicas: the schedule, and each fault.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::future::join_all;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use super::{
+    cluster::Cluster,
+    disk::{Means, Sabotage},
+    linear::Time,
+    load::{self, Admin, Change},
+    proxy::{Id, Rules},
+};
+use crate::{random::Random, report::say};
+
+/// Writes until the log of the leader does not reach back to a replica that lags.
+const BURST: usize = 600;
+/// Of them at a time.
+const BURST_WIDTH: usize = 12;
+/// Longest time that the network takes in addition.
+const DELAY_MAX: Duration = Duration::from_millis(250);
+/// Longest time that a slow disk takes in addition.
+const SLOW_MAX: Duration = Duration::from_millis(100);
+/// Longest time between two changes of a network that flaps.
+const FLAP_MAX: Duration = Duration::from_millis(400);
+
+/// A fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    KillLeader,
+    KillFollower,
+    KillSeveral,
+    KillAll,
+    StopLeader,
+    StopFollower,
+    PartLeader,
+    PartFollower,
+    OneWay,
+    Flapping,
+    Bridge,
+    Delay,
+    DiskFull,
+    DiskSlow,
+    DiskError,
+    Lag,
+    Wipe,
+    RemoveAndWipe,
+    Learner,
+    Transfer,
+    Terminate,
+}
+
+/// How often what happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Tally {
+    pub(crate) rounds: u64,
+    pub(crate) kills: u64,
+    pub(crate) stops: u64,
+    pub(crate) partitions: u64,
+    pub(crate) delays: u64,
+    pub(crate) disk_faults: u64,
+    pub(crate) membership_changes: u64,
+    pub(crate) restarts_of_all: u64,
+    pub(crate) orderly_restarts: u64,
+    pub(crate) transfers: u64,
+}
+
+/// Who does it.
+#[derive(Debug)]
+pub(crate) struct Nemesis {
+    pub(crate) cluster: Cluster,
+    pub(crate) random: Random,
+    pub(crate) tally: Tally,
+    /// A fault lasts so long at most.
+    pub(crate) hold: Duration,
+    pub(crate) means: Means,
+    /// When the leader was lost.
+    pub(crate) losses: Vec<Time>,
+    bag: Vec<Fault>,
+}
+
+impl Fault {
+    /// One of each kind that is possible here, the frequent ones more than once.
+    fn all(means: Means) -> Vec<Self> {
+        use Fault::*;
+        let mut all = vec![
+            KillLeader,
+            KillLeader,
+            KillLeader,
+            KillFollower,
+            KillFollower,
+            KillSeveral,
+            KillSeveral,
+            KillAll,
+            StopLeader,
+            StopLeader,
+            StopFollower,
+            PartLeader,
+            PartLeader,
+            PartFollower,
+            OneWay,
+            OneWay,
+            Flapping,
+            Bridge,
+            Delay,
+            Lag,
+            Lag,
+            Wipe,
+            RemoveAndWipe,
+            Learner,
+            Transfer,
+            Terminate,
+        ];
+        if means.mount {
+            all.extend([DiskFull, DiskFull, DiskFull]);
+        }
+        if means.strace {
+            all.extend([DiskSlow, DiskSlow, DiskError, DiskError, DiskError]);
+        }
+        all
+    }
+
+    /// What a short run has.
+    pub(crate) fn few(means: Means) -> Vec<Self> {
+        use Fault::*;
+        let mut few = vec![
+            PartLeader,
+            KillLeader,
+            Lag,
+            StopLeader,
+            KillAll,
+            OneWay,
+            KillSeveral,
+            Wipe,
+            Flapping,
+        ];
+        if means.mount {
+            few.push(DiskFull);
+        }
+        if means.strace {
+            few.push(DiskError);
+        }
+        few
+    }
+}
+
+impl Nemesis {
+    pub(crate) fn new(cluster: Cluster, random: Random, hold: Duration, means: Means) -> Self {
+        let (tally, losses, bag) = (Tally::default(), Vec::new(), Vec::new());
+        Self { cluster, random, tally, hold, means, losses, bag }
+    }
+
+    /// The next fault: all kinds come before one comes again.
+    pub(crate) fn next(&mut self) -> Fault {
+        if self.bag.is_empty() {
+            self.bag = Fault::all(self.means);
+        }
+        let at = self.random.below(crate::stats::count(self.bag.len()));
+        self.bag.swap_remove(usize::try_from(at).unwrap_or(0))
+    }
+
+    /// Lets a fault happen, heals it, and waits until all is well again.
+    pub(crate) async fn round(&mut self, fault: Fault) -> Result<()> {
+        self.tally.rounds += 1;
+        say!("{:>4}  {fault:?}", self.tally.rounds);
+        self.inflict(fault).await?;
+        self.cluster.recover().await?;
+        ensure!(self.cluster.network.is_whole(), "a proxy has ended");
+        Ok(())
+    }
+
+    async fn inflict(&mut self, fault: Fault) -> Result<()> {
+        use Fault::*;
+        match fault {
+            KillLeader => {
+                let id = self.leader().await?;
+                self.kill(id).await?;
+                self.wait().await;
+            }
+            KillFollower => {
+                let id = self.follower().await?;
+                self.kill(id).await?;
+                self.wait().await;
+            }
+            KillSeveral => self.kill_several().await?,
+            KillAll => self.kill_all().await?,
+            StopLeader => {
+                let id = self.leader().await?;
+                self.stop(id).await?;
+            }
+            StopFollower => {
+                let id = self.follower().await?;
+                self.stop(id).await?;
+            }
+            PartLeader | PartFollower | OneWay | Bridge | Flapping | Delay => {
+                self.disturb(fault).await?;
+            }
+            DiskFull | DiskSlow | DiskError => self.spoil_disk(fault).await?,
+            Lag => self.lag().await?,
+            Wipe | RemoveAndWipe => self.wipe(fault).await?,
+            Learner => self.learner().await?,
+            Transfer => {
+                self.note_loss();
+                let to = self.follower().await?;
+                // It may be refused, if the other one lags.
+                if self.cluster.change(Change::Transfer(to)).await.is_ok() {
+                    self.tally.transfers += 1;
+                }
+            }
+            Terminate => {
+                let leads = self.random.one_in(2);
+                let id = self.cluster.pick(&mut self.random, leads).await?;
+                self.cluster.count_snapshots().await;
+                self.cluster.replica(id)?.end().await?;
+                self.tally.orderly_restarts += 1;
+                self.wait().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn leader(&mut self) -> Result<Id> {
+        let id = self.cluster.pick(&mut self.random, true).await?;
+        self.note_loss();
+        Ok(id)
+    }
+
+    async fn follower(&mut self) -> Result<Id> {
+        self.cluster.pick(&mut self.random, false).await
+    }
+
+    fn note_loss(&mut self) {
+        self.losses.push(self.cluster.ledger.now());
+    }
+
+    async fn wait(&mut self) {
+        let time = self.hold / 4 + self.random.time(self.hold);
+        sleep(time).await;
+    }
+
+    async fn kill(&mut self, id: Id) -> Result<()> {
+        let replica = self.cluster.replica(id)?;
+        if replica.kill().await?.is_some() {
+            self.tally.kills += 1;
+        }
+        Ok(())
+    }
+
+    async fn start(&mut self, id: Id) -> Result<()> {
+        self.cluster.spawn(id, true, false)
+    }
+
+    /// One after the other, while the one before is still starting.
+    async fn kill_several(&mut self) -> Result<()> {
+        self.note_loss();
+        for _ in 0..3 {
+            let leads = self.random.one_in(2);
+            let id = self.cluster.pick(&mut self.random, leads).await?;
+            self.kill(id).await?;
+            sleep(self.random.time(self.hold / 3)).await;
+            self.start(id).await?;
+            sleep(self.random.time(self.hold / 3)).await;
+        }
+        Ok(())
+    }
+
+    async fn kill_all(&mut self) -> Result<()> {
+        self.cluster.count_snapshots().await;
+        for id in self.cluster.ids() {
+            self.kill(id).await?;
+        }
+        self.tally.restarts_of_all += 1;
+        Ok(())
+    }
+
+    async fn stop(&mut self, id: Id) -> Result<()> {
+        self.cluster.replica(id)?.signal(Signal::STOP)?;
+        self.tally.stops += 1;
+        self.wait().await;
+        self.cluster.replica(id)?.signal(Signal::CONT)
+    }
+
+    /// Faults of the network. Under one in three of them somebody is killed, too.
+    async fn disturb(&mut self, fault: Fault) -> Result<()> {
+        let leader = self.leader().await?;
+        let others: Vec<Id> = self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+        let follower = self.follower().await?;
+        let rest: Vec<Id> = self.cluster.ids().into_iter().filter(|id| *id != follower).collect();
+        let part_leader = || Rules::default().part(&[leader], &others);
+        match fault {
+            Fault::PartLeader => self.cluster.network.set(part_leader()),
+            Fault::PartFollower => {
+                self.cluster.network.set(Rules::default().part(&[follower], &rest));
+            }
+            // Out of the leader, into it, or between it and one other.
+            Fault::OneWay => {
+                let mut rules = Rules::default();
+                rules = match self.random.below(3) {
+                    0 => others.iter().fold(rules, |rules, to| rules.cut(leader, *to)),
+                    1 => others.iter().fold(rules, |rules, from| rules.cut(*from, leader)),
+                    _ => rules.cut(leader, follower),
+                };
+                self.cluster.network.set(rules);
+            }
+            // The third one sees both.
+            Fault::Bridge => {
+                self.cluster.network.set(Rules::default().part(&[leader], &[follower]));
+            }
+            Fault::Flapping => {
+                let rules = match self.random.one_in(2) {
+                    true => part_leader(),
+                    false => Rules::default().part(&[follower], &rest),
+                };
+                for _ in 0..6 {
+                    self.cluster.network.set(rules.clone());
+                    sleep(self.random.time(FLAP_MAX)).await;
+                    self.cluster.network.set(Rules::default());
+                    sleep(self.random.time(FLAP_MAX)).await;
+                }
+                self.cluster.network.set(rules);
+            }
+            _ => {
+                let mut rules = Rules::default();
+                for from in self.cluster.ids() {
+                    for to in self.cluster.ids() {
+                        rules = rules.delay(from, to, self.random.time(DELAY_MAX));
+                    }
+                }
+                self.cluster.network.set(rules);
+            }
+        }
+        match fault {
+            Fault::Delay => self.tally.delays += 1,
+            _ => self.tally.partitions += 1,
+        }
+        self.wait().await;
+        if self.random.one_in(3) {
+            let victim = if self.random.one_in(2) { leader } else { follower };
+            self.kill(victim).await?;
+            self.start(victim).await?;
+            self.wait().await;
+        }
+        Ok(())
+    }
+
+    async fn spoil_disk(&mut self, fault: Fault) -> Result<()> {
+        let leads = self.random.one_in(2);
+        let id = self.cluster.pick(&mut self.random, leads).await?;
+        if leads {
+            self.note_loss();
+        }
+        let how = match fault {
+            Fault::DiskSlow => Some(Sabotage::Slow(SLOW_MAX / 10 + self.random.time(SLOW_MAX))),
+            Fault::DiskError => Some(Sabotage::Fail),
+            _ => None,
+        };
+        self.cluster.had_disk_fault.insert(id);
+        let replica = self.cluster.replica(id)?;
+        match (how, replica.pid()) {
+            (Some(how), Some(pid)) => replica.disk.sabotage(pid, how)?,
+            _ => replica.disk.fill()?,
+        }
+        self.tally.disk_faults += 1;
+        self.wait().await;
+        // What it has acknowledged is on the disk, even if it ends now.
+        if self.random.one_in(3) {
+            self.kill(id).await?;
+        }
+        Ok(())
+    }
+
+    /// A replica is away until the log of the others does not reach back to it.
+    async fn lag(&mut self) -> Result<()> {
+        let id = self.follower().await?;
+        let last = self.cluster.status(id).await.map_or(0, |status| status.last_log_index);
+        self.cluster.count_snapshots().await;
+        self.kill(id).await?;
+        let through = self.cluster.pick(&mut self.random, true).await?;
+        let first_key = self.cluster.keys + 16;
+        for _ in 0..BURST / BURST_WIDTH {
+            let Some(ports) = self.cluster.board.ports(through) else { break };
+            let admin = Admin::new(ports)?;
+            let ledger = &self.cluster.ledger;
+            let writes = (0..BURST_WIDTH).map(|n| {
+                let mut admin = admin.clone();
+                async move { load::write(ledger, through, &mut admin, first_key + n).await }
+            });
+            join_all(writes).await;
+        }
+        let snapshot = self.cluster.status(through).await.map(|status| status.snapshot_index);
+        say!("      replica {id} has entry {last}, the snapshot of replica {through} {snapshot:?}");
+        self.start(id).await?;
+        // Sometimes while it is being given the snapshot.
+        if self.random.one_in(3) {
+            sleep(self.random.time(Duration::from_secs(2))).await;
+            self.kill(id).await?;
+        }
+        Ok(())
+    }
+
+    /// A replica loses its data, and comes back under its number.
+    async fn wipe(&mut self, fault: Fault) -> Result<()> {
+        let leads = self.random.one_in(4);
+        let id = self.cluster.pick(&mut self.random, leads).await?;
+        self.cluster.count_snapshots().await;
+        if fault == Fault::RemoveAndWipe {
+            self.cluster.change(Change::Remove(id)).await?;
+            self.tally.membership_changes += 1;
+            // It does no harm while it does not know.
+            self.wait().await;
+        }
+        self.kill(id).await?;
+        let replica = self.cluster.replica(id)?;
+        replica.wipe()?;
+        self.start(id).await?;
+        // Removed (if it was not yet), let in, promoted.
+        self.tally.membership_changes += 2;
+        Ok(())
+    }
+
+    /// A learner comes, becomes a voter, and goes.
+    async fn learner(&mut self) -> Result<()> {
+        let id = self.cluster.ids().into_iter().max().unwrap_or(0) + 1;
+        self.cluster.add(id)?;
+        self.cluster.spawn(id, true, true)?;
+        self.cluster.wait_ready(id).await?;
+        self.wait().await;
+        self.cluster.change(Change::Promote(id)).await?;
+        self.wait().await;
+        let leader = self.cluster.pick(&mut self.random, true).await?;
+        if self.random.one_in(2) {
+            self.note_loss();
+            self.kill(leader).await?;
+            self.start(leader).await?;
+            self.cluster.wait_ready(leader).await?;
+        }
+        self.cluster.change(Change::Remove(id)).await?;
+        self.tally.membership_changes += 3;
+        self.cluster.count_snapshots().await;
+        self.kill(id).await?;
+        self.cluster.replica(id)?.wipe()?;
+        self.cluster.replicas.remove(&id);
+        Ok(())
+    }
+}

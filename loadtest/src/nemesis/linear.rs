@@ -1,0 +1,451 @@
+//! Whether the operations on one register could have happened one after the other, each at some moment
+//! between its invocation and its return (linearizability).
+//!
+//! Operations are taken in the order of their invocations and returns. All states are kept in which the
+//! register may be, together with the open operations that have taken effect in them (the search of Wing
+//! and Gong, in the order of time as Lowe does it); when an operation returns, only states remain in which
+//! it has taken effect. If none remain, there is no such order.
+//!
+//! Invariants:
+//! - Every written value is another one. So whoever reads a value names its write.
+//! - An operation whose outcome is unknown may take effect at any time after its invocation, or never. If
+//!   somebody has read its value, it took effect before that one returned. If nobody ever mentions its
+//!   value, all such writes are alike; so are all deletions: they are counted, not told apart. That keeps
+//!   the search small however many outcomes are unknown.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Time in microseconds of one clock.
+pub(crate) type Time = u64;
+
+/// The return of an operation whose outcome nobody was told.
+pub(crate) const NEVER: Time = Time::MAX;
+
+/// A value that nobody mentions.
+const ANONYMOUS: u64 = u64::MAX;
+/// States at a time; with more of them the search is given up.
+const STATES_MAX: usize = 100_000;
+
+/// What an operation did, or may have done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// The value is this one afterwards, whatever it was.
+    Write(u64),
+    /// The value was the first one, and is the second one afterwards.
+    Swap(Option<u64>, u64),
+    /// The value was not this one.
+    SwapRefused(Option<u64>),
+    /// There was a value, and there is none afterwards.
+    Delete,
+    /// There was no value.
+    DeleteRefused,
+    /// The value was this one.
+    Read(Option<u64>),
+    /// Whatever it was, it tells nothing.
+    Nothing,
+}
+
+/// An operation on a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub(crate) invoked: Time,
+    /// [`NEVER`] if its outcome is unknown.
+    pub(crate) returned: Time,
+    pub(crate) action: Action,
+}
+
+/// What came of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Linearizable,
+    /// There is no order in which the operation of this index fits.
+    Broken(usize),
+    /// There were too many states to look at.
+    Undecided,
+}
+
+/// How the register may be.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    value: Option<u64>,
+    /// Open operations that have taken effect.
+    done: BTreeSet<usize>,
+    /// Anonymous writes and unknown deletions that have taken effect.
+    anonymous: u32,
+    deleted: u32,
+}
+
+/// What happened last. One that is only counted right after another such one brings nothing: the second
+/// alone would have done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Last {
+    Told,
+    Counted,
+}
+
+/// The search.
+struct Search<'a> {
+    operations: &'a [Operation],
+    states: HashSet<State>,
+    open: BTreeSet<usize>,
+    /// Anonymous writes and unknown deletions that have been invoked.
+    anonymous: u32,
+    deletions: u32,
+}
+
+impl Action {
+    /// The value afterwards; the outer `None` if it can not happen with this value.
+    fn apply(self, value: Option<u64>) -> Option<Option<u64>> {
+        let holds = match self {
+            Self::Write(_) | Self::Nothing => true,
+            Self::Swap(expected, _) | Self::Read(expected) => value == expected,
+            Self::SwapRefused(expected) => value != expected,
+            Self::Delete => value.is_some(),
+            Self::DeleteRefused => value.is_none(),
+        };
+        let after = match self {
+            Self::Write(new) | Self::Swap(_, new) => Some(new),
+            Self::Delete => None,
+            Self::SwapRefused(_) | Self::DeleteRefused | Self::Read(_) | Self::Nothing => value,
+        };
+        holds.then_some(after)
+    }
+
+    /// The value that it found to be there.
+    fn observes(self) -> Option<u64> {
+        match self {
+            Self::Read(found) | Self::Swap(found, _) => found,
+            _ => None,
+        }
+    }
+
+    fn mentions(self) -> Option<u64> {
+        match self {
+            Self::SwapRefused(expected) => expected,
+            other => other.observes(),
+        }
+    }
+
+    fn writes(self) -> Option<u64> {
+        match self {
+            Self::Write(new) | Self::Swap(_, new) => Some(new),
+            _ => None,
+        }
+    }
+}
+
+/// Checks the operations on a register that nobody has written before.
+pub(crate) fn check(operations: &[Operation]) -> Verdict {
+    let operations = &bounded(operations);
+    let mentioned: HashSet<u64> =
+        operations.iter().filter_map(|operation| operation.action.mentions()).collect();
+    let mut events: BTreeSet<(Time, bool, usize)> = BTreeSet::new();
+    for (at, operation) in operations.iter().enumerate() {
+        events.insert((operation.invoked, false, at));
+        if operation.returned != NEVER {
+            events.insert((operation.returned, true, at));
+        }
+    }
+    let start = State { value: None, done: BTreeSet::new(), anonymous: 0, deleted: 0 };
+    let mut search = Search {
+        operations,
+        states: HashSet::from([start]),
+        open: BTreeSet::new(),
+        anonymous: 0,
+        deletions: 0,
+    };
+    for (_, returns, at) in events {
+        let Some(operation) = operations.get(at) else { continue };
+        let is_unknown = operation.returned == NEVER;
+        match (returns, operation.action) {
+            (true, _) => match search.take_return(at) {
+                Some(true) => {}
+                Some(false) => return Verdict::Broken(at),
+                None => return Verdict::Undecided,
+            },
+            (false, Action::Delete) if is_unknown => search.deletions += 1,
+            (false, Action::Write(new)) if is_unknown && !mentioned.contains(&new) => {
+                search.anonymous += 1;
+            }
+            // What is not told did not happen to anybody.
+            (false, Action::Read(_) | Action::SwapRefused(_) | Action::DeleteRefused)
+                if is_unknown => {}
+            (false, _) => drop(search.open.insert(at)),
+        }
+    }
+    Verdict::Linearizable
+}
+
+/// The operations, with those of unknown outcome whose value was seen returned when it was first seen.
+fn bounded(operations: &[Operation]) -> Vec<Operation> {
+    let mut seen: HashMap<u64, Time> = HashMap::new();
+    for operation in operations.iter().filter(|operation| operation.returned != NEVER) {
+        if let Some(value) = operation.action.observes() {
+            let first = seen.entry(value).or_insert(NEVER);
+            *first = (*first).min(operation.returned);
+        }
+    }
+    let bounded = |operation: &Operation| {
+        let first = operation.action.writes().and_then(|value| seen.get(&value)).copied();
+        match first {
+            // One that was seen before it was invoked is left as it is: whoever saw it has no order.
+            Some(first) if operation.returned == NEVER && first > operation.invoked => {
+                Operation { returned: first, ..*operation }
+            }
+            _ => *operation,
+        }
+    };
+    operations.iter().map(bounded).collect()
+}
+
+impl Search<'_> {
+    /// Keeps the states in which the operation has taken effect. Says whether there are any; `None` if
+    /// there are too many.
+    fn take_return(&mut self, returned: usize) -> Option<bool> {
+        let mut kept: HashSet<State> = HashSet::new();
+        let mut seen: HashSet<(State, Last)> = HashSet::new();
+        let mut stack: Vec<_> = self.states.drain().map(|state| (state, Last::Told)).collect();
+        while let Some((mut state, last)) = stack.pop() {
+            if state.done.remove(&returned) {
+                kept.insert(state);
+                continue;
+            }
+            if !seen.insert((state.clone(), last)) {
+                continue;
+            }
+            if seen.len() > STATES_MAX {
+                return None;
+            }
+            self.successors(&state, last, &mut stack);
+        }
+        self.open.remove(&returned);
+        self.states = leanest(kept);
+        Some(!self.states.is_empty())
+    }
+
+    /// What may happen next.
+    fn successors(&self, state: &State, last: Last, stack: &mut Vec<(State, Last)>) {
+        for at in self.open.difference(&state.done) {
+            let Some(operation) = self.operations.get(*at) else { continue };
+            if let Some(value) = operation.action.apply(state.value) {
+                let mut next = State { value, ..state.clone() };
+                next.done.insert(*at);
+                stack.push((next, Last::Told));
+            }
+        }
+        if last == Last::Counted {
+            return;
+        }
+        if state.anonymous < self.anonymous && state.value != Some(ANONYMOUS) {
+            let anonymous = state.anonymous + 1;
+            let next = State { value: Some(ANONYMOUS), anonymous, ..state.clone() };
+            stack.push((next, Last::Counted));
+        }
+        if state.deleted < self.deletions && state.value.is_some() {
+            let next = State { value: None, deleted: state.deleted + 1, ..state.clone() };
+            stack.push((next, Last::Counted));
+        }
+    }
+}
+
+/// Without the states that have used up more than another one and are like it otherwise.
+fn leanest(states: HashSet<State>) -> HashSet<State> {
+    let mut alike: HashMap<State, Vec<State>> = HashMap::new();
+    for state in states {
+        let kind = State { anonymous: 0, deleted: 0, ..state.clone() };
+        alike.entry(kind).or_default().push(state);
+    }
+    let mut lean = HashSet::new();
+    for states in alike.into_values() {
+        for state in &states {
+            let is_leaner = |other: &State| {
+                other != state
+                    && other.anonymous <= state.anonymous
+                    && other.deleted <= state.deleted
+            };
+            if !states.iter().any(is_leaner) {
+                lean.insert(state.clone());
+            }
+        }
+    }
+    lean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Action::*, *};
+    use crate::random::Random;
+
+    fn operation((invoked, returned, action): (Time, Time, Action)) -> Operation {
+        Operation { invoked, returned, action }
+    }
+
+    fn verdict(operations: &[(Time, Time, Action)]) -> Verdict {
+        check(&operations.iter().copied().map(operation).collect::<Vec<_>>())
+    }
+
+    fn holds(operations: &[(Time, Time, Action)]) {
+        assert_eq!(verdict(operations), Verdict::Linearizable, "{operations:?}");
+    }
+
+    fn breaks(operations: &[(Time, Time, Action)]) {
+        assert!(matches!(verdict(operations), Verdict::Broken(_)), "{operations:?}");
+    }
+
+    #[test]
+    fn what_happens_in_order_is_linearizable() {
+        holds(&[]);
+        holds(&[
+            (0, 1, Read(None)),
+            (2, 3, Write(1)),
+            (4, 5, Read(Some(1))),
+            (6, 7, Swap(Some(1), 2)),
+            (8, 9, SwapRefused(Some(1))),
+            (10, 11, Delete),
+            (12, 13, DeleteRefused),
+            (14, 15, Swap(None, 3)),
+            (16, 17, Read(Some(3))),
+        ]);
+        // At the same time: either order.
+        holds(&[(0, 9, Write(1)), (0, 9, Write(2)), (1, 3, Read(Some(2))), (4, 9, Read(Some(1)))]);
+    }
+
+    #[test]
+    fn a_stale_read_is_found() {
+        breaks(&[(0, 1, Write(1)), (2, 3, Write(2)), (4, 5, Read(Some(1)))]);
+        breaks(&[(0, 1, Write(1)), (2, 3, Read(None))]);
+        // Two readers, of which the later one goes back.
+        breaks(&[(0, 9, Write(1)), (1, 2, Read(Some(1))), (3, 4, Read(None))]);
+    }
+
+    #[test]
+    fn a_lost_write_is_found() {
+        breaks(&[(0, 1, Write(1)), (2, 3, Write(2)), (9, 10, Read(Some(1)))]);
+        breaks(&[(0, 1, Write(1)), (2, 3, DeleteRefused)]);
+        breaks(&[(0, 1, Write(1)), (2, 3, Swap(None, 2))]);
+        breaks(&[(0, 1, Write(1)), (2, 3, SwapRefused(Some(1)))]);
+    }
+
+    #[test]
+    fn a_write_that_is_applied_twice_is_found() {
+        breaks(&[
+            (0, 1, Write(1)),
+            (2, 3, Write(2)),
+            (4, 5, Read(Some(2))),
+            (6, 7, Read(Some(1))),
+            (8, 9, Swap(Some(1), 3)),
+        ]);
+        // Of unknown outcome, and with others in between.
+        breaks(&[
+            (0, NEVER, Write(1)),
+            (2, 3, Read(Some(1))),
+            (4, 5, Write(2)),
+            (6, 7, Read(Some(1))),
+        ]);
+    }
+
+    #[test]
+    fn writes_in_the_wrong_order_are_found() {
+        breaks(&[
+            (0, 1, Write(1)),
+            (2, 3, Write(2)),
+            (4, 9, Read(Some(2))),
+            (10, 11, Read(Some(1))),
+        ]);
+        breaks(&[(0, 5, Write(1)), (0, 5, Write(2)), (6, 7, Read(Some(1))), (8, 9, Read(Some(2)))]);
+    }
+
+    #[test]
+    fn two_that_swap_the_same_value_are_found() {
+        breaks(&[(0, 1, Write(1)), (2, 5, Swap(Some(1), 2)), (2, 5, Swap(Some(1), 3))]);
+        breaks(&[(0, 1, Write(1)), (2, 3, Delete), (4, 5, Delete)]);
+    }
+
+    #[test]
+    fn a_value_out_of_nowhere_and_one_from_the_future_are_found() {
+        breaks(&[(0, 1, Read(Some(7)))]);
+        breaks(&[(0, 1, Read(Some(7))), (2, 3, Write(7))]);
+        breaks(&[(0, 1, Read(Some(7))), (2, NEVER, Write(7))]);
+    }
+
+    #[test]
+    fn an_unknown_outcome_may_come_late_or_never_but_only_once() {
+        holds(&[(0, NEVER, Write(1)), (1, 2, Write(2)), (3, 4, Read(Some(2)))]);
+        holds(&[(0, NEVER, Write(1)), (1, 2, Write(2)), (3, 4, Read(Some(1)))]);
+        holds(&[(0, NEVER, Delete), (1, 2, Write(2)), (3, 4, Read(None))]);
+        breaks(&[
+            (0, NEVER, Delete),
+            (1, 2, Write(2)),
+            (3, 4, Read(None)),
+            (5, 6, Write(3)),
+            (7, 8, Read(None)),
+        ]);
+        // Nobody has seen the write that kept the swap from happening.
+        holds(&[(0, NEVER, Write(1)), (1, 2, Write(2)), (3, 4, SwapRefused(Some(2)))]);
+        holds(&[(0, 1, Write(2)), (2, NEVER, Swap(Some(2), 3)), (4, 5, SwapRefused(Some(2)))]);
+        breaks(&[(0, NEVER, Swap(Some(9), 3)), (1, 2, Write(2)), (3, 4, SwapRefused(Some(2)))]);
+    }
+
+    #[test]
+    fn many_unknown_outcomes_are_still_decided() {
+        let mut operations = vec![];
+        for n in 0..400 {
+            operations.push((n * 10, NEVER, if n % 2 == 0 { Write(1000 + n) } else { Delete }));
+            operations.push((n * 10 + 1, n * 10 + 5, Write(n)));
+            operations.push((n * 10 + 6, n * 10 + 8, Read(Some(n))));
+        }
+        holds(&operations);
+        operations.push((5000, 5001, Read(Some(3))));
+        breaks(&operations);
+    }
+
+    /// Whether one of all orders fits; a write of unknown outcome may be left out of it.
+    fn by_force(operations: &[Operation], left: &[usize], value: Option<u64>) -> bool {
+        let is_known = |at: &&usize| operations[**at].returned != NEVER;
+        if !left.iter().any(|at| is_known(&at)) {
+            return true;
+        }
+        left.iter().any(|at| {
+            let operation = operations[*at];
+            let may_be_next =
+                left.iter().all(|other| operation.invoked <= operations[*other].returned);
+            let rest: Vec<usize> = left.iter().copied().filter(|other| other != at).collect();
+            let after = operation.action.apply(value);
+            may_be_next && after.is_some_and(|after| by_force(operations, &rest, after))
+        })
+    }
+
+    #[test]
+    fn random_histories_are_judged_as_by_trying_all_orders() {
+        let mut random = Random::new(7);
+        let mut found = [0_u32; 2];
+        for _ in 0..20_000 {
+            let n = 3 + random.below(5);
+            let operations: Vec<Operation> = (0..n)
+                .map(|at| {
+                    let invoked = random.below(12);
+                    let some = Some(random.below(n)).filter(|value| *value > 0);
+                    let action = match random.below(7) {
+                        0 | 1 => Write(at),
+                        2 => Swap(some, at),
+                        3 => SwapRefused(some),
+                        4 => [Delete, DeleteRefused][usize::try_from(at % 2).unwrap()],
+                        _ => Read(some),
+                    };
+                    let changes = action.writes().is_some() || action == Delete;
+                    let returned = match changes && random.one_in(4) {
+                        true => NEVER,
+                        false => invoked + 1 + random.below(6),
+                    };
+                    Operation { invoked, returned, action }
+                })
+                .collect();
+            let all: Vec<usize> = (0..operations.len()).collect();
+            let expected = by_force(&operations, &all, None);
+            let judged = check(&operations) == Verdict::Linearizable;
+            assert_eq!(judged, expected, "{operations:?}");
+            found[usize::from(judged)] += 1;
+        }
+        assert!(found.iter().all(|n| *n > 1000), "{found:?}");
+    }
+}

@@ -1,0 +1,454 @@
+//! Real replicas on one machine, to which bad things happen while they are written to and listened to;
+//! and a check that they have kept their promises (`reliability.md`, L1 to L6 and L8).
+//!
+//! In each round one fault of a seeded schedule happens ([`Nemesis`]), is healed, and every replica has to
+//! take writes again soon. Writers and clients go on all the time ([`load`], [`streams`]); what they ask
+//! for and are given goes into one [`Ledger`]. In the end all is quiet, every client has to hold what was
+//! committed, and the history of every register has to be linearizable ([`linear`]). The schedule is the
+//! same again with the same seed; what the processes are doing meanwhile is not.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::{
+    Common,
+    random::Random,
+    report::{Findings, Gate, say},
+    stats::{Latencies, count, float},
+};
+
+mod board;
+mod cluster;
+mod disk;
+mod faults;
+mod ledger;
+mod linear;
+mod load;
+mod proxy;
+mod replica;
+mod streams;
+
+use cluster::Cluster;
+use faults::{Fault, Nemesis};
+use ledger::{Ledger, Promise};
+use linear::Time;
+use load::{Admin, Writer, read_at_last};
+use streams::{Client, Holding, Protocol, State};
+
+/// All clients have to hold what was committed after so long without faults and writes.
+const QUIET: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+
+/// Faults of all kinds under load: no promise is broken.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What the schedule of faults and the load are made from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Most rounds; each has one fault.
+    #[arg(long, default_value_t = 100_000)]
+    rounds: u64,
+    /// No round begins after so many minutes.
+    #[arg(long, default_value_t = 120.0)]
+    minutes: f64,
+    /// So many SIGKILLs at least; the run goes on until all three numbers are reached.
+    #[arg(long, default_value_t = 300)]
+    kills: u64,
+    /// So many partitions at least.
+    #[arg(long, default_value_t = 100)]
+    partitions: u64,
+    /// So many faults of disks at least.
+    #[arg(long, default_value_t = 100)]
+    disk_faults: u64,
+    /// One round of each of a few kinds, whatever the numbers above are.
+    #[arg(long)]
+    short: bool,
+    /// Replicas that vote: 3 or 5.
+    #[arg(long, default_value_t = 3)]
+    replicas: u64,
+    /// Writers at a time.
+    #[arg(long, default_value_t = 12)]
+    writers: u64,
+    /// Milliseconds between two operations of a writer, on average.
+    #[arg(long, default_value_t = 60)]
+    pause_ms: u64,
+    /// Delta streams.
+    #[arg(long, default_value_t = 32)]
+    delta: u64,
+    /// SotW streams.
+    #[arg(long, default_value_t = 8)]
+    sotw: u64,
+    /// Registers that are written.
+    #[arg(long, default_value_t = 40)]
+    keys: usize,
+    /// How long a fault lasts at most, in seconds, about [default: 5; with --short 1.2].
+    #[arg(long)]
+    hold: Option<f64>,
+    /// A healed cluster takes writes at every replica after so many seconds.
+    #[arg(long, default_value_t = 10.0)]
+    progress: f64,
+    /// Writes per second that have to be acknowledged, on average.
+    #[arg(long, default_value_t = 10.0)]
+    rate_min: f64,
+    /// Only this fault, again and again (`kill_leader`, …).
+    #[arg(long, value_name = "FAULT", value_parser = parse_fault)]
+    only: Option<Fault>,
+}
+
+/// What goes on beside the faults.
+struct Load {
+    stop_writing: Arc<AtomicBool>,
+    stop_listening: Arc<AtomicBool>,
+    writers: JoinSet<Result<()>>,
+    clients: JoinSet<Result<()>>,
+    holdings: Vec<(String, Holding)>,
+}
+
+fn parse_fault(text: &str) -> Result<Fault, String> {
+    serde_json::from_value(json!(text)).map_err(|error| error.to_string())
+}
+
+impl Args {
+    pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
+        ensure!(matches!(self.replicas, 3 | 5), "--replicas: 3 or 5");
+        ensure!(self.writers > 0 && self.keys > 0, "there is nothing to do");
+        let hold = self.hold.unwrap_or(if self.short { 1.2 } else { 5.0 });
+        let hold = Duration::try_from_secs_f64(hold).context("--hold")?;
+        let start = Instant::now();
+        let ledger = Arc::new(Ledger::new());
+        let progress = Duration::from_secs_f64(self.progress);
+        let cluster = Cluster::start(
+            (&common.binary, dir),
+            self.replicas,
+            self.keys,
+            progress,
+            Arc::clone(&ledger),
+        )
+        .await?;
+        let means = cluster.replicas.values().next().context("no replicas")?.disk.means();
+        say!("disks can be: {means:?}");
+        let mut load = self.start_load(&ledger, &cluster);
+        let first_term = cluster.term().await;
+        let mut nemesis = Nemesis::new(cluster, Random::new(self.seed), hold, means);
+        let ended = self.torment(&mut nemesis, start).await;
+        let load_time = start.elapsed();
+        let mut checked = Checked { load_time, ..Checked::default() };
+        match ended {
+            Ok(()) => checked.streams = self.settle(&mut nemesis, &mut load, &ledger).await?,
+            // It is in the ledger, or it is an error of ours.
+            Err(error) => ledger.report(Promise::Progress, format!("the run broke off: {error:#}")),
+        }
+        load.stop_writing.store(true, Ordering::Relaxed);
+        load.stop_listening.store(true, Ordering::Relaxed);
+        checked.elections = nemesis.cluster.term().await.saturating_sub(first_term);
+        nemesis.cluster.end().await?;
+        drop(load);
+        checked.undecided = ledger.check();
+        if !ledger.violations().1.is_empty() {
+            keep(&nemesis, dir, self.seed)?;
+        }
+        self.findings(&nemesis, &ledger, &checked)
+    }
+
+    fn start_load(&self, ledger: &Arc<Ledger>, cluster: &Cluster) -> Load {
+        let mut load = Load {
+            stop_writing: Arc::default(),
+            stop_listening: Arc::default(),
+            writers: JoinSet::new(),
+            clients: JoinSet::new(),
+            holdings: Vec::new(),
+        };
+        let random = |n: u64| Random::new(self.seed.wrapping_mul(1_000_003).wrapping_add(n));
+        for n in 0..self.writers {
+            let writer = Writer {
+                keys: self.keys,
+                random: random(n),
+                ledger: Arc::clone(ledger),
+                board: Arc::clone(&cluster.board),
+                pause: Duration::from_millis(self.pause_ms),
+                stop: Arc::clone(&load.stop_writing),
+                known: HashMap::new(),
+            };
+            load.writers.spawn(writer.run());
+        }
+        let clients = (0..self.delta)
+            .map(|n| (Protocol::Delta, n))
+            .chain((0..self.sotw).map(|n| (Protocol::Sotw, n)));
+        for (protocol, n) in clients {
+            let id = format!("{protocol:?}-{n}").to_lowercase();
+            let holding = Holding::default();
+            load.holdings.push((id.clone(), Arc::clone(&holding)));
+            let client = Client {
+                id,
+                protocol,
+                random: random(1000 + n),
+                ledger: Arc::clone(ledger),
+                board: Arc::clone(&cluster.board),
+                holding,
+                stay: Duration::from_secs(10),
+                stop: Arc::clone(&load.stop_listening),
+                state: State::default(),
+            };
+            load.clients.spawn(client.run());
+        }
+        load
+    }
+
+    async fn torment(&self, nemesis: &mut Nemesis, start: Instant) -> Result<()> {
+        sleep(POLL * 10).await;
+        if self.short {
+            for fault in Fault::few(nemesis.means) {
+                nemesis.round(fault).await?;
+            }
+            return Ok(());
+        }
+        let end = start + Duration::from_secs_f64(self.minutes * 60.0);
+        while Instant::now() < end && nemesis.tally.rounds < self.rounds {
+            let tally = nemesis.tally;
+            let is_enough = tally.kills >= self.kills
+                && tally.partitions >= self.partitions
+                && tally.disk_faults >= self.disk_faults;
+            if is_enough {
+                break;
+            }
+            let next = nemesis.next();
+            nemesis.round(self.only.unwrap_or(next)).await?;
+        }
+        Ok(())
+    }
+
+    /// No faults, no writes: every client comes to hold what was committed. Then every register is read.
+    /// Gives the number of clients that do.
+    async fn settle(&self, nemesis: &mut Nemesis, load: &mut Load, ledger: &Ledger) -> Result<u64> {
+        load.stop_writing.store(true, Ordering::Relaxed);
+        while let Some(ended) = load.writers.join_next().await {
+            ended??;
+        }
+        let deadline = Instant::now() + QUIET;
+        let wrong = loop {
+            let wrong = match self.differences(nemesis, load).await {
+                Ok(differences) => differences,
+                Err(error) => vec![format!("{error:#}")],
+            };
+            if wrong.is_empty() {
+                break wrong;
+            }
+            if Instant::now() > deadline {
+                let what = format!("after {QUIET:?} of quiet: {}", wrong.join("; "));
+                ledger.report(Promise::Complete, what);
+                break wrong;
+            }
+            sleep(POLL).await;
+        };
+        for id in nemesis.cluster.ids() {
+            let ports = nemesis.cluster.board.ports(id).context("a replica is not there")?;
+            let mut admin = Admin::new(ports)?;
+            for key in 0..self.keys {
+                read_at_last(ledger, id, &mut admin, key).await?;
+            }
+        }
+        Ok(count(load.holdings.len()).saturating_sub(count(wrong_clients(&wrong))))
+    }
+
+    /// What replicas and clients do not agree on.
+    async fn differences(&self, nemesis: &Nemesis, load: &Load) -> Result<Vec<String>> {
+        let mut states: Vec<(u64, BTreeMap<String, String>)> = Vec::new();
+        let mut committed: HashMap<String, u64> = HashMap::new();
+        for id in nemesis.cluster.ids() {
+            let ports = nemesis.cluster.board.ports(id).context("a replica is not there")?;
+            let (revision, all) = Admin::new(ports)?.read_all().await?;
+            let show = |(name, (value, version)): (&String, &(u64, _))| {
+                (name.clone(), format!("v{value} {version}"))
+            };
+            states.push((revision, all.iter().map(show).collect()));
+            committed = all.into_iter().map(|(name, (value, _))| (name, value)).collect();
+        }
+        let mut differences = Vec::new();
+        if !states.iter().zip(states.iter().skip(1)).all(|(one, next)| one == next) {
+            let revisions: Vec<u64> = states.iter().map(|state| state.0).collect();
+            differences.push(format!("replicas differ, at revisions {revisions:?}"));
+        }
+        for (id, holding) in &load.holdings {
+            let holding = holding.lock();
+            let differs = |name: &&String| holding.get(*name) != committed.get(*name);
+            let names = holding.keys().chain(committed.keys()).find(differs);
+            if let Some(name) = names {
+                differences.push(format!(
+                    "client {id} has {:?} of {name}, committed is {:?}",
+                    holding.get(name),
+                    committed.get(name)
+                ));
+            }
+        }
+        Ok(differences)
+    }
+
+    fn findings(&self, nemesis: &Nemesis, ledger: &Ledger, checked: &Checked) -> Result<Findings> {
+        let (tally, counts) = (nemesis.tally, ledger.counts());
+        let (violations, by_promise) = ledger.violations();
+        let installed = nemesis.cluster.snapshots_installed();
+        let rate = float(counts.acked_writes) / checked.load_time.as_secs_f64().max(1e-9);
+        let gaps = Latencies::of(gaps(&nemesis.losses, &ledger.acks()));
+        let mut text = String::new();
+        writeln!(text, "seed {}, {:.0} s under load", self.seed, checked.load_time.as_secs_f64())?;
+        writeln!(text, "faults     {tally:?}")?;
+        writeln!(
+            text,
+            "disks      {:?}; stores restarted after a fault {}",
+            nemesis.means, nemesis.cluster.restarted_after_failure
+        )?;
+        writeln!(text, "snapshots  {installed} installed; {} elections", checked.elections)?;
+        writeln!(text, "checked    {counts:?}, {rate:.1} acknowledged writes per second")?;
+        writeln!(text, "quiet      {} clients hold what was committed", checked.streams)?;
+        writeln!(
+            text,
+            "progress   {:.2?} after healing, at most",
+            nemesis.cluster.slowest_progress
+        )?;
+        if let Some(gaps) = &gaps {
+            writeln!(text, "write gap  when the leader is lost: {gaps}")?;
+        }
+        for violation in &violations {
+            writeln!(text, "\n{violation}")?;
+        }
+        let of = |promises: &[Promise]| {
+            promises.iter().filter_map(|promise| by_promise.get(promise)).sum::<u64>()
+        };
+        use Promise::*;
+        let mut gates = vec![
+            Gate::none("acknowledged writes lost, or not linearizable", of(&[Linearizable, Order])),
+            Gate::none("resources that went back", of(&[Backwards])),
+            Gate::none("resources that nobody wrote", of(&[Phantom])),
+            Gate::none("versions with two contents, values with two versions", of(&[SameBytes])),
+            Gate::none("clients without what was committed", of(&[Complete])),
+            Gate::none("resources sent again to delta clients that had them", of(&[Resent])),
+            Gate::none("healed clusters that took no writes", of(&[Progress])),
+            Gate::none("processes that ended or panicked", of(&[Alive])),
+            Gate::none("registers that could not be decided", checked.undecided),
+            Gate::above("acknowledged writes per second", rate, self.rate_min),
+            Gate::above(
+                "deliveries per acknowledged write",
+                float(counts.deliveries) / float(counts.acked_writes.max(1)),
+                1.0,
+            ),
+        ];
+        gates.extend(self.coverage(nemesis));
+        let data = json!({
+            "seed": self.seed,
+            "seconds": checked.load_time.as_secs_f64(),
+            "faults": tally,
+            "restarted_after_failure": nemesis.cluster.restarted_after_failure,
+            "snapshots_installed": installed,
+            "elections": checked.elections,
+            "checked": counts,
+            "clients_complete": checked.streams,
+            "slowest_progress_ms": nemesis.cluster.slowest_progress.as_millis(),
+            "write_gap": gaps,
+            "violations": violations,
+        });
+        Ok(Findings { text, data, gates })
+    }
+
+    /// A run with too few faults counts as failed.
+    fn coverage(&self, nemesis: &Nemesis) -> Vec<Gate> {
+        let (tally, means) = (nemesis.tally, nemesis.means);
+        let least =
+            |what, found: u64, least: u64| Gate::above(what, float(found), float(least) - 0.5);
+        let (kills, partitions, disks) = match (self.short, self.only) {
+            (true, _) => (6, 3, u64::from(means.mount) + u64::from(means.strace)),
+            (false, Some(_)) => (0, 0, 0),
+            (false, None) => (self.kills, self.partitions, self.disk_faults),
+        };
+        let mut gates = vec![
+            least("SIGKILLs", tally.kills, kills),
+            least("partitions", tally.partitions, partitions),
+            least("faults of disks", tally.disk_faults, disks),
+        ];
+        if self.only.is_none() {
+            gates.push(least("restarts of all", tally.restarts_of_all, 1));
+            gates.push(least("stops", tally.stops, 1));
+            gates.push(least("changes of the membership", tally.membership_changes, 1));
+            gates.push(Gate::above(
+                "snapshots installed",
+                nemesis.cluster.snapshots_installed(),
+                0.5,
+            ));
+        }
+        gates
+    }
+}
+
+/// What came of the end of a run.
+#[derive(Debug, Default)]
+struct Checked {
+    load_time: Duration,
+    /// Clients that held what was committed.
+    streams: u64,
+    elections: u64,
+    undecided: u64,
+}
+
+fn wrong_clients(differences: &[String]) -> usize {
+    differences.iter().filter(|text| text.starts_with("client ")).count()
+}
+
+/// How long nobody was acknowledged a write, around each of those times.
+fn gaps(losses: &[Time], acks: &[Time]) -> Vec<Duration> {
+    const BEFORE: Time = 200_000;
+    const AFTER: Time = 1_000_000;
+    let gap = |loss: &Time| {
+        let from = acks.partition_point(|ack| *ack < loss.saturating_sub(BEFORE));
+        let near = acks.get(from..)?;
+        let starts = near.iter().take_while(|ack| **ack < loss + AFTER);
+        starts.zip(near.iter().skip(1)).map(|(one, next)| next - one).max()
+    };
+    losses.iter().filter_map(gap).map(Duration::from_micros).collect()
+}
+
+/// Keeps the data and the logs of all replicas.
+fn keep(nemesis: &Nemesis, dir: &Path, seed: u64) -> Result<()> {
+    let beside = dir.parent().unwrap_or(dir);
+    let kept = tempfile::Builder::new()
+        .prefix(&format!("chancery-nemesis-{seed}-"))
+        .tempdir_in(beside)
+        .context("create a directory for what is kept")?
+        .keep();
+    for (id, replica) in &nemesis.cluster.replicas {
+        let to = kept.join(format!("replica-{id}"));
+        std::fs::create_dir_all(&to)?;
+        replica.disk.keep(&to)?;
+        std::fs::copy(replica.log(), to.join("chancery.log"))?;
+    }
+    say!("seed {seed}: data and logs are kept in {}", kept.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_the_longest_silence_around_a_loss() {
+        let acks: Vec<Time> = vec![0, 100, 1_000_000, 1_100_000, 3_000_000, 3_100_000, 9_000_000];
+        let found = gaps(&[1_050_000, 20_000_000], &acks);
+        assert_eq!(found, [Duration::from_micros(1_900_000)]);
+    }
+
+    #[test]
+    fn faults_are_known_by_name() {
+        assert_eq!(parse_fault("kill_leader"), Ok(Fault::KillLeader));
+        assert!(parse_fault("rain").is_err());
+    }
+}

@@ -1,0 +1,312 @@
+//! The network between replicas: proxies that can cut and slow each direction between any two.
+//!
+//! Every replica is advertised at a proxy of its own, so all that others send to it goes through there.
+//! Whose connection it is, the proxy finds out from the kernel: it looks which of the processes has the
+//! other end. So replicas need to know nothing of this, and no privileges are needed.
+//!
+//! Invariants:
+//! - While a direction is cut, none of its bytes arrive, on old connections and on new ones; what was on
+//!   the way arrives when it is healed, as TCP would have it. Nothing is reordered, changed or made up.
+//! - What one side sends is not read on while it can not be delivered (beyond [`CHUNKS`] pieces), so the
+//!   sender feels it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::Instant,
+};
+
+/// Pieces of one direction of a connection that wait to be delivered; when there are so many, no more is
+/// read.
+const CHUNKS: usize = 64;
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A replica, by its number.
+pub(crate) type Id = u64;
+
+/// What is wrong with the network. A direction is from one replica to another.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Rules {
+    cut: HashSet<(Id, Id)>,
+    delay: HashMap<(Id, Id), Duration>,
+}
+
+/// All proxies.
+#[derive(Debug)]
+pub(crate) struct Network {
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+    addresses: HashMap<Id, SocketAddr>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rules: watch::Sender<Rules>,
+    replicas: Mutex<HashMap<Id, Place>>,
+}
+
+/// Where a replica is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    pid: u32,
+    raft: SocketAddr,
+}
+
+impl Rules {
+    /// Nothing gets from the first to the second any more.
+    pub(crate) fn cut(mut self, from: Id, to: Id) -> Self {
+        self.cut.insert((from, to));
+        self
+    }
+
+    /// Nothing gets from one side to the other any more.
+    pub(crate) fn part(mut self, left: &[Id], right: &[Id]) -> Self {
+        for a in left {
+            for b in right {
+                self.cut.extend([(*a, *b), (*b, *a)]);
+            }
+        }
+        self
+    }
+
+    /// All that gets from the first to the second takes that much longer.
+    pub(crate) fn delay(mut self, from: Id, to: Id, by: Duration) -> Self {
+        self.delay.insert((from, to), by);
+        self
+    }
+
+    fn is_cut(&self, direction: (Id, Id)) -> bool {
+        self.cut.contains(&direction)
+    }
+}
+
+impl Network {
+    /// A proxy for each replica; nothing is wrong yet.
+    pub(crate) async fn new(replicas: impl Iterator<Item = Id>) -> Result<Self> {
+        let rules = watch::Sender::new(Rules::default());
+        let shared = Arc::new(Shared { rules, replicas: Mutex::default() });
+        let (mut tasks, mut addresses) = (JoinSet::new(), HashMap::new());
+        for id in replicas {
+            let listener = TcpListener::bind("127.0.0.1:0").await.context("listen as a proxy")?;
+            addresses.insert(id, listener.local_addr()?);
+            tasks.spawn(serve(Arc::clone(&shared), id, listener));
+        }
+        Ok(Self { shared, tasks, addresses })
+    }
+
+    /// Where others reach a replica.
+    pub(crate) fn address(&self, id: Id) -> Result<SocketAddr> {
+        self.addresses.get(&id).copied().with_context(|| format!("replica {id} has no proxy"))
+    }
+
+    /// A process serves a replica from now on.
+    pub(crate) fn place(&self, id: Id, pid: u32, raft: SocketAddr) {
+        self.shared.replicas.lock().insert(id, Place { pid, raft });
+    }
+
+    /// What is wrong from now on.
+    pub(crate) fn set(&self, rules: Rules) {
+        self.shared.rules.send_replace(rules);
+    }
+
+    /// Whether the proxies are at work.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.tasks.len() == self.addresses.len()
+    }
+}
+
+impl Shared {
+    /// Which replica has a connection whose own end is at this address.
+    fn owner(&self, of: SocketAddr) -> Option<Id> {
+        let inode = inode_of(of)?;
+        let replicas = self.replicas.lock().clone();
+        let owns = |place: &Place| has_socket(place.pid, inode);
+        replicas.into_iter().find(|(_, place)| owns(place)).map(|(id, _)| id)
+    }
+}
+
+async fn serve(shared: Arc<Shared>, to: Id, listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                // One that could not be accepted is tried again by whoever wanted it.
+                let Ok((stream, peer)) = accepted else { continue };
+                connections.spawn(connect(Arc::clone(&shared), to, stream, peer));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn connect(shared: Arc<Shared>, to: Id, stream: TcpStream, peer: SocketAddr) {
+    // A process that has ended already wants nothing any more.
+    let Some(from) = shared.owner(peer) else { return };
+    let raft = shared.replicas.lock().get(&to).map(|place| place.raft);
+    let Some(raft) = raft else { return };
+    reach(&shared, (from, to)).await;
+    let Ok(target) = TcpStream::connect(raft).await else { return };
+    if stream.set_nodelay(true).is_err() || target.set_nodelay(true).is_err() {
+        return;
+    }
+    let (from_caller, to_caller) = stream.into_split();
+    let (from_target, to_target) = target.into_split();
+    // When one direction has ended, so does the connection.
+    tokio::select! {
+        () = carry(&shared, (from, to), from_caller, to_target) => {}
+        () = carry(&shared, (to, from), from_target, to_caller) => {}
+    }
+}
+
+/// Returns when that direction is not cut.
+async fn reach(shared: &Shared, direction: (Id, Id)) {
+    let mut rules = shared.rules.subscribe();
+    // The sender is in what we hold.
+    drop(rules.wait_for(|rules| !rules.is_cut(direction)).await);
+}
+
+/// Carries bytes one way until one side ends.
+async fn carry(
+    shared: &Shared,
+    direction: (Id, Id),
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+) {
+    let (sender, mut receiver) = mpsc::channel::<(Instant, Bytes)>(CHUNKS);
+    let read = async {
+        let mut buffer = vec![0; CHUNK_BYTES];
+        while let Ok(n @ 1..) = from.read(&mut buffer).await {
+            let delay = shared.rules.borrow().delay.get(&direction).copied().unwrap_or_default();
+            let piece = Bytes::copy_from_slice(buffer.get(..n).unwrap_or_default());
+            if sender.send((Instant::now() + delay, piece)).await.is_err() {
+                return;
+            }
+        }
+        drop(sender);
+        // What has been sent is delivered first.
+        std::future::pending::<()>().await;
+    };
+    let write = async {
+        while let Some((at, piece)) = receiver.recv().await {
+            tokio::time::sleep_until(at).await;
+            reach(shared, direction).await;
+            if to.write_all(&piece).await.is_err() {
+                return;
+            }
+        }
+        // Nor does the other side learn of the end of the connection.
+        reach(shared, direction).await;
+    };
+    tokio::select! {
+        () = read => {}
+        () = write => {}
+    }
+}
+
+/// The inode of the socket whose own end is at that address.
+fn inode_of(address: SocketAddr) -> Option<u64> {
+    let table = BufReader::new(fs::File::open("/proc/net/tcp").ok()?);
+    let port = format!(":{:04X}", address.port());
+    table.lines().map_while(Result::ok).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // Established or on the way: not one that has ended with the same port.
+        let is_alive = matches!(*fields.get(3)?, "01" | "02" | "03");
+        let is_it = is_alive && fields.get(1)?.ends_with(&port);
+        is_it.then(|| fields.get(9)?.parse().ok()).flatten().filter(|inode| *inode > 0)
+    })
+}
+
+fn has_socket(pid: u32, inode: u64) -> bool {
+    let wanted = format!("socket:[{inode}]");
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    links.any(|link| link.to_str() == Some(wanted.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(100);
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// This process is replica 1 as a caller, and 2 as the one that answers what it is sent.
+    async fn network() -> (Network, TcpStream) {
+        let network = Network::new([1, 2].into_iter()).await.unwrap();
+        let echo = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        network.place(1, std::process::id(), "127.0.0.1:1".parse().unwrap());
+        network.place(2, 0, echo.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = echo.accept().await {
+                tokio::spawn(async move {
+                    let (mut read, mut write) = stream.split();
+                    drop(tokio::io::copy(&mut read, &mut write).await);
+                });
+            }
+        });
+        let stream = TcpStream::connect(network.address(2).unwrap()).await.unwrap();
+        (network, stream)
+    }
+
+    async fn answer(stream: &mut TcpStream, within: Duration) -> Option<u8> {
+        timeout(within, stream.read_u8()).await.ok().map(|byte| byte.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_cut_holds_one_direction_up_and_loses_nothing() {
+        let (network, mut stream) = network().await;
+        stream.write_u8(1).await.unwrap();
+        assert_eq!(answer(&mut stream, LONG).await, Some(1));
+        for cut in [(1, 2), (2, 1)] {
+            network.set(Rules::default().cut(cut.0, cut.1));
+            stream.write_u8(2).await.unwrap();
+            assert_eq!(answer(&mut stream, SHORT).await, None);
+            network.set(Rules::default());
+            assert_eq!(answer(&mut stream, LONG).await, Some(2));
+        }
+        // Another pair does not notice.
+        network.set(Rules::default().part(&[1, 2], &[3]));
+        stream.write_u8(3).await.unwrap();
+        assert_eq!(answer(&mut stream, LONG).await, Some(3));
+        // A new connection is not made either.
+        network.set(Rules::default().part(&[1], &[2]));
+        let mut second = TcpStream::connect(network.address(2).unwrap()).await.unwrap();
+        second.write_u8(4).await.unwrap();
+        assert_eq!(answer(&mut second, SHORT).await, None);
+        network.set(Rules::default());
+        assert_eq!(answer(&mut second, LONG).await, Some(4));
+        assert!(network.is_whole());
+    }
+
+    #[tokio::test]
+    async fn a_delay_is_as_long_as_it_should_be() {
+        let (network, mut stream) = network().await;
+        network.set(Rules::default().delay(1, 2, SHORT).delay(2, 1, SHORT));
+        let start = Instant::now();
+        stream.write_u8(1).await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+        stream.write_u8(2).await.unwrap();
+        assert_eq!(answer(&mut stream, LONG).await, Some(1));
+        assert_eq!(answer(&mut stream, LONG).await, Some(2));
+        assert!(start.elapsed() >= 2 * SHORT);
+    }
+}

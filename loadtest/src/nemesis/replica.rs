@@ -1,0 +1,224 @@
+//! One replica: a directory, and the process that serves it, if there is one.
+//!
+//! It never outlives the load test: dropping it kills it, and so does the kernel when the main thread ends
+//! (`setpriv --pdeathsig`).
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, ChildStdout, Command},
+    time::timeout,
+};
+
+use super::{
+    board::{Board, Ports},
+    disk::Disk,
+    proxy::{Id, Network},
+};
+use crate::{server::address, stats::count};
+
+/// Below those that the kernel gives to connections.
+const RAFT_PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// How long a process may take to end after SIGTERM.
+const END: Duration = Duration::from_secs(40);
+
+/// How a replica's process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By our SIGKILL.
+    Killed,
+    /// By itself.
+    Alone(ExitStatus),
+}
+
+/// One replica.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) id: Id,
+    pub(crate) disk: Disk,
+    binary: PathBuf,
+    dir: PathBuf,
+    child: Option<Child>,
+    board: Arc<Board>,
+    next_port: u16,
+}
+
+/// How a process is started.
+#[derive(Debug, Clone)]
+pub(crate) struct Start {
+    /// Where to ask to join; nowhere for the one that forms the cluster.
+    pub(crate) join: Vec<SocketAddr>,
+    pub(crate) learner: bool,
+    pub(crate) config: String,
+}
+
+impl Replica {
+    /// Without a process.
+    pub(crate) fn new(id: Id, binary: &Path, dir: &Path, board: &Arc<Board>) -> Result<Self> {
+        let dir = dir.join(format!("replica-{id}"));
+        std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let disk = Disk::new(dir.join("disk"))?;
+        let (binary, board) = (binary.to_owned(), Arc::clone(board));
+        // Others on this machine may look for ports, too.
+        let spread = u16::try_from(std::process::id() % 1000).unwrap_or(0) * 10;
+        let next_port = RAFT_PORTS.start + spread + u16::try_from(id)?;
+        Ok(Self { id, disk, binary, dir, child: None, board, next_port })
+    }
+
+    /// The process, if there is one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref()?.id()
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.join("chancery.log")
+    }
+
+    /// Starts the process, and does not wait for it.
+    pub(crate) fn spawn(&mut self, network: &Network, start: &Start) -> Result<()> {
+        let raft = self.free_port()?;
+        let config = self.dir.join("chancery.toml");
+        std::fs::write(&config, &start.config).context("write the configuration")?;
+        let stderr = std::fs::File::options().create(true).append(true).open(self.log())?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.binary);
+        command.arg("serve").arg("--config").arg(&config);
+        command.arg("--data-dir").arg(self.disk.data());
+        command.args(["--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--raft", &raft.to_string(), "--replica-id", &self.id.to_string()]);
+        command.args(["--advertise", &network.address(self.id)?.to_string()]);
+        if !start.join.is_empty() {
+            let join: Vec<String> = start.join.iter().map(ToString::to_string).collect();
+            command.args(["--join", &join.join(",")]);
+        }
+        if start.learner {
+            command.arg("--learner");
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", self.binary.display()))?;
+        let stdout = child.stdout.take().context("the server has no output pipe")?;
+        let pid = child.id().context("the server has ended already")?;
+        network.place(self.id, pid, raft);
+        tokio::spawn(listen(Arc::clone(&self.board), self.id, pid, stdout));
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn free_port(&mut self) -> Result<SocketAddr> {
+        for _ in 0..1000 {
+            self.next_port = match self.next_port + 7 {
+                port if RAFT_PORTS.contains(&port) => port,
+                _ => RAFT_PORTS.start + u16::try_from(self.id)?,
+            };
+            let address = SocketAddr::from(([127, 0, 0, 1], self.next_port));
+            if TcpListener::bind(address).is_ok() {
+                return Ok(address);
+            }
+        }
+        bail!("no port is free in {RAFT_PORTS:?}")
+    }
+
+    /// SIGSTOP or SIGCONT, or another signal that it may survive.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let Some(pid) = self.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw)
+        else {
+            return Ok(());
+        };
+        kill_process(pid, signal).with_context(|| format!("signal replica {}", self.id))
+    }
+
+    /// SIGKILL, and waits until it is gone. Says how it ended; `None` if there was none.
+    pub(crate) async fn kill(&mut self) -> Result<Option<End>> {
+        let Some(mut child) = self.child.take() else { return Ok(None) };
+        if let Some(pid) = child.id() {
+            self.board.ended(self.id, pid);
+        }
+        let early = child.try_wait()?;
+        if let Some(status) = early {
+            return Ok(Some(End::Alone(status)));
+        }
+        child.kill().await.context("kill the server")?;
+        Ok(Some(End::Killed))
+    }
+
+    /// SIGTERM, and waits until it has ended in order. An error if it does not.
+    pub(crate) async fn end(&mut self) -> Result<()> {
+        self.signal(Signal::TERM)?;
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        let pid = child.id();
+        let ended = timeout(END, child.wait()).await;
+        if let Some(pid) = pid {
+            self.board.ended(self.id, pid);
+        }
+        match ended {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => bail!("replica {} ended with {status} after SIGTERM", self.id),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => bail!("replica {} had not ended {END:?} after SIGTERM", self.id),
+        }
+    }
+
+    /// How the process ended, if it has.
+    pub(crate) fn ended(&mut self) -> Result<Option<End>> {
+        let Some(child) = &mut self.child else { return Ok(None) };
+        Ok(child.try_wait()?.map(End::Alone))
+    }
+
+    /// Removes all data. There is no process.
+    pub(crate) fn wipe(&self) -> Result<()> {
+        let data = self.disk.data();
+        match std::fs::remove_dir_all(&data) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("remove {}", data.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How often its log says that a thread has panicked.
+    pub(crate) fn panics(&self) -> Result<u64> {
+        let log = std::fs::read(self.log())?;
+        let log = String::from_utf8_lossy(&log);
+        Ok(count(log.lines().filter(|line| line.contains("panicked at")).count()))
+    }
+
+    /// The end of its log.
+    pub(crate) fn last_words(&self) -> String {
+        let log = std::fs::read(self.log()).unwrap_or_default();
+        let tail = log.get(log.len().saturating_sub(1500)..).unwrap_or_default();
+        String::from_utf8_lossy(tail).trim_end().to_owned()
+    }
+}
+
+impl End {
+    /// Whether nobody has asked it to.
+    pub(crate) fn is_unasked(self) -> bool {
+        matches!(self, Self::Alone(status) if status.signal() != Some(9))
+    }
+}
+
+/// Tells the board when the process is ready and when it has ended.
+async fn listen(board: Arc<Board>, id: Id, pid: u32, stdout: ChildStdout) {
+    let mut lines = BufReader::new(stdout).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if let (Some(xds), Some(admin)) = (address(&line, "xds"), address(&line, "admin")) {
+            board.ready(id, pid, Ports { xds, admin });
+        }
+    }
+    board.ended(id, pid);
+}
