@@ -144,10 +144,10 @@ impl Session {
             cut(&mut error.message, self.config.nack_message_bytes_max);
         }
         let at = self.subscription_of(&type_url, now)?;
-        let others: usize = self.subscriptions.iter().map(|s| s.names.len()).sum();
+        let others: usize = self.subscriptions.iter().map(Subscription::n_remembered).sum();
         let names = Names {
             view: view.map(|view| view.of_type(&type_url)),
-            others: others - self.subscriptions[at].names.len(),
+            others: others - self.subscriptions[at].n_remembered(),
             max: self.config.names_max,
             interest: &self.interest,
         };

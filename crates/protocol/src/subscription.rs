@@ -346,6 +346,13 @@ impl Subscription {
         covered || matches!(self.names.get(name), Some(Held::Sent(_) | Held::Version(_)))
     }
 
+    /// Names that are remembered for the client: those it asks for, or, if they are more, those it gave
+    /// up or says it holds and has yet to be answered on. A client that does not read is not answered.
+    pub(crate) fn n_remembered(&self) -> usize {
+        let given_up = self.train.as_ref().map_or(0, |train| train.given_up.len());
+        self.names.len().max(self.pending.len()).max(self.known.len()).max(given_up)
+    }
+
     /// Whether the client asks for the resource, by its name or by an alias.
     pub(crate) fn asks_for(&self, resource: &Resource) -> bool {
         let mut all = std::iter::once(resource.name()).chain(resource.aliases());

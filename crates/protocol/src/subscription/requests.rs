@@ -111,7 +111,7 @@ impl Subscription {
             self.lingering.retain(|name, _| names.contains_key(name));
             self.answer_due &= !names.is_empty();
         }
-        shared.check_count(self.names.len())?;
+        shared.check_count(self.n_remembered())?;
         Ok((added, removed))
     }
 
@@ -165,7 +165,7 @@ impl Subscription {
         let answered = self.take_answered(nonce, request.error_detail.is_some());
         let answer = answered.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
         self.review_rejections();
-        shared.check_count(self.names.len())?;
+        shared.check_count(self.n_remembered())?;
         Ok(answer)
     }
 

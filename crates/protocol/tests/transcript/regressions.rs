@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use chancery_model::{Incarnation, ScopeName, State, types};
+use chancery_model::{
+    Incarnation, ResourceDraft, ResourceKey, ResourceName, ScopeName, State, Transaction, TypeUrl,
+    Upsert, types,
+};
 use chancery_protocol::{
-    Config,
+    Config, DeltaRequest,
     Protocol::{Delta, Sotw},
-    Request, Session, SotwRequest, StreamKind,
+    ProtocolError, Request, Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View};
 
@@ -342,4 +345,69 @@ fn what_was_given_up_is_not_urgent() {
     assert_eq!(responses(&[(&["b", "c"], ""), (&[], "")]), 0);
     assert_eq!(responses(&[(&["b", "c"], "1")]), 0, "a stale request waits for the ACK");
     assert_eq!(responses(&[(&["b", "c"], "2")]), 1);
+}
+
+/// SOTW-52: what is kept of a client that does not read is bounded, of whatever kind it is: names that it
+/// gave up beside a wildcard, or while a state is on its way, or says that it holds. Found by an attack on a
+/// running server: names that had been given up did not count.
+#[test]
+fn names_that_are_given_up_and_not_answered_count() {
+    let config = Config { names_max: 100, response_bytes_target: 1, ..Config::DEFAULTS };
+    let scope = ScopeName::new("default").unwrap();
+    let put = |state: &State, name: &str| {
+        let key = ResourceKey {
+            type_url: TypeUrl::new(types::CLUSTER).unwrap(),
+            name: ResourceName::new(name).unwrap(),
+        };
+        let draft = ResourceDraft::new(key, bytes::Bytes::from_static(b"body"));
+        let upserts = vec![Upsert { scope: scope.clone(), draft }];
+        state.apply(&Transaction { upserts, ..Transaction::default() }).state
+    };
+    let state = put(&put(&State::new(Incarnation(1)), "a"), "b");
+    let view = View::resolve(&state, &[scope]);
+    let request = |type_url: &str, subscribe: &[&str], unsubscribe: &[&str], held: usize| {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Request::Delta(DeltaRequest {
+            type_url: type_url.to_owned(),
+            subscribe: owned(subscribe),
+            unsubscribe: owned(unsubscribe),
+            initial_resource_versions: (0..held)
+                .map(|n| (format!("{type_url}{n}"), "1-00000001".to_owned()))
+                .collect(),
+            ..DeltaRequest::default()
+        })
+    };
+    let open = || {
+        let kind = StreamKind { protocol: Delta, type_url: None };
+        Session::new(kind, Arc::new(config.clone()))
+    };
+    let too_many = |error: &ProtocolError| matches!(error, ProtocolError::NamesTooMany { .. });
+    for (opening, polls) in [(["*"].as_slice(), 0), (&["*"], 1), (&["a", "b"], 1), (&["*"], 1_000)]
+    {
+        let mut session = open();
+        session.on_request(request(types::CLUSTER, opening, &[], 0), Some(&view), 0).unwrap();
+        let mut error = None;
+        for n in 0..1_000_usize {
+            if n < polls {
+                session.poll(Some(&view), &Differ::new(), 0);
+            }
+            let name = format!("name{n}");
+            let mut send = |subscribe: &[&str], unsubscribe: &[&str]| {
+                let churn = request(types::CLUSTER, subscribe, unsubscribe, 0);
+                session.on_request(churn, Some(&view), 0)
+            };
+            error = send(&[&name], &[]).and_then(|_| send(&[], &[&name])).err();
+            if let Some(error) = &error {
+                assert!(too_many(error) && (99..=101).contains(&n), "{n}: {error}");
+                break;
+            }
+        }
+        assert_eq!(error.is_some(), polls < 1_000, "{opening:?}, {polls} times read");
+    }
+    // What it says it holds, of all types together.
+    let mut session = open();
+    let held = |type_url| request(type_url, &["*"], &[], 60);
+    session.on_request(held(types::CLUSTER), None, 0).unwrap();
+    let error = session.on_request(held(types::LISTENER), None, 0).unwrap_err();
+    assert!(too_many(&error), "{error}");
 }
