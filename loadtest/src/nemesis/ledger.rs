@@ -451,3 +451,6 @@ fn history(inner: &Inner, entries: &[usize], broken: usize) -> String {
     let near = lines.into_iter().filter(|(invoked, _)| invoked.abs_diff(center) < AROUND);
     near.map(|(_, line)| line).collect::<Vec<_>>().join("\n")
 }
+
+#[cfg(test)]
+mod tests;

@@ -263,3 +263,6 @@ where
     let responses = grpc.streaming(Request::new(messages), path, ProstCodec::default()).await?;
     Ok((requests, responses.into_inner()))
 }
+
+#[cfg(test)]
+mod tests;

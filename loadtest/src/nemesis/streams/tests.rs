@@ -1,0 +1,121 @@
+//! What a client makes of responses that are right, and of wrong ones.
+
+use chancery_model::Revision;
+use chancery_proto::discovery::{Any, Resource};
+
+use super::{
+    super::{
+        ledger::{name, value_text},
+        linear::Action,
+    },
+    *,
+};
+
+fn client(protocol: Protocol) -> Client {
+    let ledger = Arc::new(Ledger::new());
+    for revision in 1..=3 {
+        let (ticket, _) = ledger.begin(0, 1, Action::Write);
+        ledger.acked(ticket, revision, Some(version(revision)));
+    }
+    Client {
+        id: "client".to_owned(),
+        protocol,
+        random: Random::new(1),
+        ledger,
+        board: Arc::default(),
+        holding: Holding::default(),
+        stay: Duration::ZERO,
+        stop: Arc::default(),
+        state: State::default(),
+    }
+}
+
+fn version(revision: u64) -> Version {
+    Version { revision: Revision(revision), tag: 1 }
+}
+
+/// The register, as the write of a revision left it.
+fn body(revision: u64) -> Any {
+    let cluster = Cluster { name: name(0), alt_stat_name: value_text(revision - 1) };
+    Any { type_url: CLUSTER.to_owned(), value: cluster.encode_to_vec().into() }
+}
+
+fn delta(revision: u64) -> DeltaDiscoveryResponse {
+    let resource = Resource {
+        name: name(0),
+        version: version(revision).to_string(),
+        resource: Some(body(revision)),
+        ..Resource::default()
+    };
+    DeltaDiscoveryResponse { resources: vec![resource], ..DeltaDiscoveryResponse::default() }
+}
+
+fn removal() -> DeltaDiscoveryResponse {
+    DeltaDiscoveryResponse { removed_resources: vec![name(0)], ..Default::default() }
+}
+
+fn sotw(revision: Option<u64>) -> DiscoveryResponse {
+    DiscoveryResponse {
+        resources: revision.map(body).into_iter().collect(),
+        ..DiscoveryResponse::default()
+    }
+}
+
+fn broken(client: &Client) -> Vec<Promise> {
+    client.ledger.violations().1.into_keys().collect()
+}
+
+fn held(client: &Client) -> Vec<u64> {
+    client.holding.lock().values().copied().collect()
+}
+
+#[test]
+fn a_delta_client_holds_what_it_was_given_and_not_what_was_removed() {
+    let mut client = client(Protocol::Delta);
+    client.take_delta(delta(1)).unwrap();
+    client.take_delta(delta(2)).unwrap();
+    assert_eq!(held(&client), [1]);
+    client.take_delta(removal()).unwrap();
+    assert_eq!((held(&client), client.state.versions.len()), (vec![], 0));
+    client.take_delta(delta(3)).unwrap();
+    assert_eq!((held(&client), broken(&client)), (vec![2], vec![]));
+}
+
+#[test]
+fn going_back_is_found_with_a_removal_in_between_too() {
+    let mut client = client(Protocol::Delta);
+    client.take_delta(delta(3)).unwrap();
+    client.take_delta(delta(2)).unwrap();
+    assert_eq!(broken(&client), [Promise::Backwards]);
+
+    let mut client = self::client(Protocol::Delta);
+    client.take_delta(delta(3)).unwrap();
+    client.take_delta(removal()).unwrap();
+    client.take_delta(delta(1)).unwrap();
+    assert_eq!(broken(&client), [Promise::Backwards]);
+
+    let mut client = self::client(Protocol::Sotw);
+    client.take_sotw(sotw(Some(3))).unwrap();
+    client.take_sotw(sotw(None)).unwrap();
+    client.take_sotw(sotw(Some(1))).unwrap();
+    assert_eq!(broken(&client), [Promise::Backwards]);
+}
+
+#[test]
+fn what_a_delta_client_has_already_is_found_to_be_sent_again() {
+    let mut client = client(Protocol::Delta);
+    client.take_delta(delta(1)).unwrap();
+    client.take_delta(delta(1)).unwrap();
+    assert_eq!(broken(&client), [Promise::Resent]);
+    assert_eq!(client.ledger.counts().resent_delta, 1);
+}
+
+#[test]
+fn a_sotw_client_holds_what_the_last_response_has() {
+    let mut client = client(Protocol::Sotw);
+    client.take_sotw(sotw(Some(1))).unwrap();
+    client.take_sotw(sotw(Some(2))).unwrap();
+    assert_eq!(held(&client), [1]);
+    client.take_sotw(sotw(None)).unwrap();
+    assert_eq!((held(&client), broken(&client)), (vec![], vec![]));
+}
