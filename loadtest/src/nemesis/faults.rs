@@ -1,6 +1,6 @@
 //! What happens to the replicas: the schedule, and each fault.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
@@ -21,6 +21,8 @@ use crate::{random::Random, report::say};
 const BURST: usize = 600;
 /// Of them at a time.
 const BURST_WIDTH: usize = 12;
+/// A slow machine writes fewer.
+const BURST_TIME: Duration = Duration::from_secs(15);
 /// Longest time that the network takes in addition.
 const DELAY_MAX: Duration = Duration::from_millis(250);
 /// Longest time that a slow disk takes in addition.
@@ -88,41 +90,31 @@ impl Fault {
     /// One of each kind that is possible here, the frequent ones more than once.
     fn all(means: Means) -> Vec<Self> {
         use Fault::*;
-        let mut all = vec![
-            KillLeader,
-            KillLeader,
-            KillLeader,
-            KillFollower,
-            KillFollower,
-            KillSeveral,
-            KillSeveral,
-            KillAll,
-            StopLeader,
-            StopLeader,
-            StopFollower,
-            PartLeader,
-            PartLeader,
-            PartFollower,
-            OneWay,
-            OneWay,
-            Flapping,
-            Bridge,
-            Delay,
-            Lag,
-            Lag,
-            Wipe,
-            RemoveAndWipe,
-            Learner,
-            Transfer,
-            Terminate,
+        let (disk, syscalls) = (usize::from(means.mount), usize::from(means.strace));
+        let shares = [
+            (3, KillLeader),
+            (2, KillFollower),
+            (2, KillSeveral),
+            (1, KillAll),
+            (2, StopLeader),
+            (1, StopFollower),
+            (3, PartLeader),
+            (2, PartFollower),
+            (2, OneWay),
+            (2, Flapping),
+            (1, Bridge),
+            (1, Delay),
+            (4 * disk, DiskFull),
+            (2 * syscalls, DiskSlow),
+            (4 * syscalls, DiskError),
+            (2, Lag),
+            (1, Wipe),
+            (1, RemoveAndWipe),
+            (1, Learner),
+            (1, Transfer),
+            (1, Terminate),
         ];
-        if means.mount {
-            all.extend([DiskFull, DiskFull, DiskFull]);
-        }
-        if means.strace {
-            all.extend([DiskSlow, DiskSlow, DiskError, DiskError, DiskError]);
-        }
-        all
+        shares.into_iter().flat_map(|(n, fault)| std::iter::repeat_n(fault, n)).collect()
     }
 
     /// What a short run has.
@@ -382,7 +374,11 @@ impl Nemesis {
         self.kill(id).await?;
         let through = self.cluster.pick(&mut self.random, true).await?;
         let first_key = self.cluster.keys + 16;
+        let deadline = Instant::now() + BURST_TIME;
         for _ in 0..BURST / BURST_WIDTH {
+            if Instant::now() > deadline {
+                break;
+            }
             let Some(ports) = self.cluster.board.ports(through) else { break };
             let admin = Admin::new(ports)?;
             let ledger = &self.cluster.ledger;

@@ -21,8 +21,8 @@ use serde::Serialize;
 use super::linear::{self, Action, NEVER, Operation, Time, Verdict};
 use crate::stats::count;
 
-/// Violations that are kept; the others are counted.
-const KEPT_MAX: usize = 50;
+/// Violations of each promise that are kept; the others are counted.
+const KEPT_MAX: u64 = 10;
 
 /// A promise (`reliability.md`, section 4b).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -151,8 +151,9 @@ impl fmt::Display for Violation {
 
 impl Inner {
     fn report(&mut self, promise: Promise, what: String) {
-        *self.by_promise.entry(promise).or_default() += 1;
-        if self.violations.len() < KEPT_MAX {
+        let n = self.by_promise.entry(promise).or_default();
+        *n += 1;
+        if *n <= KEPT_MAX {
             crate::report::say!("VIOLATION {promise:?}: {what}");
             self.violations.push(Violation { promise, what });
         }

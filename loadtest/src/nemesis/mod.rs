@@ -376,6 +376,11 @@ impl Args {
             least("partitions", tally.partitions, partitions),
             least("faults of disks", tally.disk_faults, disks),
         ];
+        // That disks failed shows in stores that stopped.
+        if !self.short && self.only.is_none() && means.strace {
+            let stopped = nemesis.cluster.restarted_after_failure;
+            gates.push(least("stores that stopped because of their disk", stopped, 1));
+        }
         if self.only.is_none() {
             gates.push(least("restarts of all", tally.restarts_of_all, 1));
             gates.push(least("stops", tally.stops, 1));
