@@ -51,6 +51,16 @@ impl Author {
         Ok(self.client.apply(request).await?.into_inner())
     }
 
+    /// Publishes one manifest, as text.
+    pub(crate) async fn apply_text(&mut self, content: String) -> Result<WriteResponse, Status> {
+        let request = ApplyRequest {
+            files: vec![File { name: "manifest".to_owned(), content }],
+            options: Some(options()),
+            ..ApplyRequest::default()
+        };
+        Ok(self.client.apply(request).await?.into_inner())
+    }
+
     /// Deletes clusters of one scope, one transaction.
     pub(crate) async fn delete(
         &mut self,

@@ -88,7 +88,7 @@ impl Host {
             memory_gib: memory.unwrap_or(0) >> 20,
             kernel: kernel.trim().to_owned(),
             load_average: load.context("/proc/loadavg has no number")?,
-            fdatasync: Latencies::of(fdatasync(dir)?),
+            fdatasync: Latencies::of(fdatasync(dir, Place::Over)?),
         })
     }
 }
@@ -130,15 +130,26 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     [0, 1, 2, 5, 6, 7].into_iter().map(|at| times.get(at)).sum()
 }
 
-fn fdatasync(dir: &Path) -> Result<Vec<Duration>> {
+/// Where a block is written that is then synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Over others: the length of the file stays.
+    Over,
+    /// Behind all others, as in a log.
+    Append,
+}
+
+/// How long `fdatasync` takes after each of 200 blocks of 4 KiB.
+pub(crate) fn fdatasync(dir: &Path, place: Place) -> Result<Vec<Duration>> {
     const WRITES: usize = 200;
     const PLACES: u64 = 64;
     let mut file = tempfile::tempfile_in(dir).context("create a file to sync")?;
     let block = [7_u8; 4096];
     (0..WRITES)
         .map(|n| {
-            let place = crate::stats::count(n) % PLACES * 4096;
-            file.seek(SeekFrom::Start(place))?;
+            if place == Place::Over {
+                file.seek(SeekFrom::Start(crate::stats::count(n) % PLACES * 4096))?;
+            }
             file.write_all(&block)?;
             let start = Instant::now();
             file.sync_data()?;

@@ -24,6 +24,7 @@ mod author;
 mod cluster;
 mod coldstart;
 mod crash;
+mod etcd;
 mod fanout;
 mod host;
 mod hostile;
@@ -79,6 +80,8 @@ enum Command {
     Hostile(hostile::Args),
     /// Memory of the server per client that does nothing.
     Idle(idle::Args),
+    /// Durable writes of 1 KiB, in turns with etcd: three replicas of each on the same disk.
+    Etcd(etcd::Args),
     /// Replicas are restarted one after the other under load: what clients and writers notice of it.
     Rolling(rolling::Args),
     /// Time from the start of a process to a replica that serves.
@@ -126,6 +129,7 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Idle(args) => args.pinning()?,
         Command::Crash(_)
         | Command::Nemesis(_)
+        | Command::Etcd(_)
         | Command::Writes(_)
         | Command::Rolling(_)
         | Command::Coldstart(_) => Pinning::NONE,
@@ -152,6 +156,7 @@ impl Command {
             Self::Crash(args) => args.run(common, dir).await,
             Self::Hostile(args) => args.run(common, dir).await,
             Self::Idle(args) => args.run(common, dir).await,
+            Self::Etcd(args) => args.run(common, dir).await,
             Self::Rolling(args) => args.run(common, dir).await,
             Self::Coldstart(args) => args.run(common, dir).await,
             Self::Nemesis(args) => args.run(common, dir).await,

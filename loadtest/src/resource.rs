@@ -51,6 +51,18 @@ pub(crate) fn manifest(scope: &str, resources: Vec<Value>) -> Value {
     json!({"scope": scope, "resources": resources})
 }
 
+/// Cluster `n` with few fields, which has so many bytes when it is encoded, if they suffice; as text.
+pub(crate) fn flat_cluster(n: usize, generation: u64, bytes: usize) -> String {
+    // Tags and lengths, the type and the timeout.
+    const OTHERS: usize = 12;
+    let name = name(n);
+    let stat = format!("{name}.{generation:012}.");
+    let stat_bytes = bytes.saturating_sub(name.len() + OTHERS);
+    format!(
+        r#"{{"@type":"{CLUSTER}","name":"{name}","type":"STATIC","connect_timeout":"5s","alt_stat_name":"{stat:x<stat_bytes$}"}}"#
+    )
+}
+
 /// Endpoints by themselves, number `n`, about 100 bytes. No cluster of the load asks for them.
 pub(crate) fn endpoints(n: usize, generation: u64) -> Value {
     let address =

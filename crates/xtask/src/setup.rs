@@ -43,9 +43,10 @@ pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
     install(&missing(&[CPP, LIBCLANG]))
 }
 
-/// Envoy, and gRPC in three languages.
+/// Envoy, and gRPC in three languages; and etcd, with which a load test compares.
 pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
+    install(&missing(&[ETCD]))?;
     clients::install_all(paths)
 }
 
@@ -66,6 +67,12 @@ const CPP: Need = Need {
     },
 };
 const LIBCLANG: Need = Need { what: "libclang", package: "libclang-dev", is_there: has_libclang };
+
+const ETCD: Need = Need {
+    what: "etcd",
+    package: "etcd-server",
+    is_there: || proc::succeeds(Command::new("etcd").arg("--version")),
+};
 
 fn missing(needs: &[Need]) -> Vec<Need> {
     needs.iter().filter(|need| !(need.is_there)()).copied().collect()

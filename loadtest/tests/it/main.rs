@@ -169,3 +169,31 @@ fn a_cold_start_is_measured_with_all_that_was_there() {
     assert!(findings["disk_bytes"].as_u64().unwrap() > 1_500_000, "{report:#}");
     assert!(findings["cold"]["seconds"]["n"] == 2 && findings["warm"]["seconds"]["n"] == 2);
 }
+
+/// The long form is `loadtest etcd`.
+#[test]
+fn both_are_written_to_in_turns_and_compared_by_round() {
+    let (code, report) = loadtest(&[
+        "etcd",
+        "--rounds=2",
+        "--seconds=0.5",
+        "--writers=20",
+        "--connections=6",
+        "--ratio-min=1e9",
+        "--slowest-max=60",
+        "--fsync-ratio-max=1e9",
+    ]);
+    let ratio = "writes per second, to etcd's, median of the rounds";
+    assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
+    let findings = &report["findings"];
+    for of in ["chancery", "etcd"] {
+        for writers in ["one", "many"] {
+            let row = &findings[of][writers];
+            assert!(row["writes_per_second"]["n"] == 2, "{report:#}");
+            assert!(row["cpu_us"]["median"].as_f64().unwrap() > 0.0, "{report:#}");
+        }
+    }
+    // Each of the replicas syncs what it is sent, and a single writer waits for at least two.
+    let fsyncs = findings["chancery"]["one"]["fsyncs_per_write"]["min"].as_f64().unwrap();
+    assert!(fsyncs >= 2.0, "{report:#}");
+}
