@@ -57,6 +57,7 @@ mod marking;
 mod metrics;
 mod queue;
 mod report;
+mod said;
 mod serve;
 mod shard;
 mod silence;

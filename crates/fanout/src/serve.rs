@@ -16,6 +16,7 @@ use crate::{
     line::{Line, Then},
     metrics::{Suppressed, limit_hit, type_place},
     queue::Lane,
+    said::Said,
     shard::{Now, Shard, key, place},
     status::{End, EndCode, NackRecord},
 };
@@ -63,7 +64,9 @@ impl Shard {
                 self.enqueue(at, now);
             }
             Err(error) => {
-                debug!(node = %entry.node.id, peer = %entry.line.info.peer, %error, "stream refused");
+                let (node, text) = (Said::name(&entry.node.id), error.to_string());
+                let peer = entry.line.info.peer;
+                debug!(%node, %peer, error = %Said::text(&text), "stream refused");
                 let code = match error.code() {
                     ErrorCode::InvalidArgument => EndCode::InvalidArgument,
                     ErrorCode::ResourceExhausted => EndCode::ResourceExhausted,
@@ -71,7 +74,7 @@ impl Shard {
                 if let Some(limit) = limit_of(&error) {
                     limit_hit(limit);
                 }
-                line.end(End::new(code, error.to_string()));
+                line.end(End::new(code, text));
                 self.forget(key(at), now);
             }
         }
@@ -157,8 +160,11 @@ impl Shard {
         let Some(Overdue { type_url, silent_ms }) = entry.session.overdue(now.ms) else {
             return self.watch_silence(at);
         };
-        let (node, peer) = (&entry.node.id, entry.line.info.peer);
-        warn!(%node, %peer, %type_url, silent_ms, "closing a stream whose client does not answer");
+        if let Some(left_out) = self.silence_said.take(now) {
+            let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
+            let type_url = Said::name(type_url.as_str());
+            warn!(%node, %peer, %type_url, silent_ms, left_out, "closing a stream whose client does not answer");
+        }
         limit_hit("ack_close_after");
         let seconds = silent_ms / 1000;
         let text = format!(
@@ -279,7 +285,7 @@ impl Shard {
             wake_at: None,
             close_at: None,
         };
-        debug!(node = %entry.node.id, peer = %line.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
+        debug!(node = %Said::name(&entry.node.id), peer = %line.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
         let at = self.sessions.insert(entry);
         line.set_key(Some(key(at)));
         self.metrics.streams(&line.info.kind).increment(1.0);
@@ -344,8 +350,11 @@ impl Shard {
             Verdict::Nack { version, code, message } => {
                 self.metrics.of(type_place).nacks.increment(1);
                 entry.since_sent = SinceSent::Rejected;
-                let (node, peer) = (&entry.node.id, entry.line.info.peer);
-                warn!(%node, %peer, %type_url, %version, code, message, "client rejected a response");
+                if let Some(left_out) = self.rejections_said.take(now) {
+                    let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
+                    let (type_url, text) = (Said::name(type_url.as_str()), Said::text(&message));
+                    warn!(%node, %peer, %type_url, %version, code, %text, left_out, "client rejected a response");
+                }
                 let time = SystemTime::now();
                 entry.record(NackRecord {
                     type_url: type_url.clone(),

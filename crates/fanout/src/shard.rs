@@ -39,6 +39,7 @@ use crate::{
     marking::{MARKS_PER_STEP, Marking, Told},
     metrics::{ShardMetrics, Suppressed, gauge_value},
     queue::Queue,
+    said::Sparing,
     silence::Silence,
     status::{End, EndCode},
     timers::Timers,
@@ -87,6 +88,9 @@ pub(crate) struct Shard {
     /// What clients were left with whose streams have ended, on any shard.
     pub(crate) departed: Arc<Departed>,
     pub(crate) metrics: ShardMetrics,
+    /// Lines about rejections, and about clients that do not answer.
+    pub(crate) rejections_said: Sparing,
+    pub(crate) silence_said: Sparing,
     /// The place from which sessions are still to be given their scopes anew, after the assignments
     /// have changed.
     reassign_from: Option<usize>,
@@ -134,6 +138,8 @@ impl Shard {
             arrivals,
             departed,
             metrics: ShardMetrics::new(n),
+            rejections_said: Sparing::default(),
+            silence_said: Sparing::default(),
             reassign_from: None,
             called: VecDeque::new(),
         }
