@@ -213,8 +213,8 @@ impl Subscription {
         });
         self.known.extend(held);
         (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
-        self.rejected.touch_all();
         self.urgent = true;
+        self.rejected.touch_all();
     }
 
     /// DELTA-36: named resources stay, and what the wildcard brought of them is remembered.
