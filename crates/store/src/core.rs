@@ -7,7 +7,10 @@ use std::{
 
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
-use tokio::{runtime::Handle, sync::Semaphore};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, watch},
+};
 
 use crate::{
     Config, OpenError,
@@ -35,6 +38,10 @@ pub(crate) struct Core {
     pub(crate) size: Arc<Mutex<LogSize>>,
     pub(crate) space: Arc<Space>,
     pub(crate) in_flight: Semaphore,
+    /// When a leader was last heard. Whom Raft takes for the leader may have been gone for long.
+    pub(crate) heard_at: Mutex<Instant>,
+    /// Set when it is known that this replica is no member any more.
+    pub(crate) removed: watch::Sender<bool>,
     /// The term in which this replica was last seen to lead, and since when.
     pub(crate) leads_since: Mutex<Option<(u64, Instant)>>,
     pub(crate) failure: Failure,

@@ -2,12 +2,16 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use openraft::SnapshotPolicy;
 use parking_lot::Mutex;
-use tokio::{net::TcpListener, runtime::Runtime, sync::Semaphore};
+use tokio::{
+    net::TcpListener,
+    runtime::Runtime,
+    sync::{Semaphore, watch},
+};
 
 use crate::{
     Config, OpenError, ShutdownError,
@@ -209,6 +213,8 @@ async fn start(
     let core = Arc::new(Core {
         in_flight: Semaphore::new(permits(config.in_flight_bytes_max) as usize),
         space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
+        heard_at: Mutex::new(Instant::now()),
+        removed: watch::Sender::new(false),
         leads_since: Mutex::default(),
         runtime: runtime.handle().clone(),
         config,

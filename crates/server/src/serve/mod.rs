@@ -167,12 +167,17 @@ async fn run_parts(
     let began = tokio::select! {
         began = running.begin(config, replica) => began.map(|()| None),
         ended = signals.next() => Ok(Some(Ended::Signal(ended))),
+        () = replica.removed() => Ok(Some(Ended::removed())),
     };
     let ended = match began {
         Ok(Some(ended)) => ended,
         Ok(None) => {
             announce(&running, replica, out);
-            running.until_ended(signals).await
+            tokio::select! {
+                ended = running.until_ended(signals) => ended,
+                // What it has gets old, and nobody would know (L5): its clients go elsewhere.
+                () = replica.removed() => Ended::removed(),
+            }
         }
         Err(failure) => Ended::Part(failure.lines.join("; ")),
     };
@@ -213,6 +218,16 @@ enum Ended {
     Signal(&'static str),
     /// A part that runs for ever has ended.
     Part(String),
+}
+
+impl Ended {
+    fn removed() -> Self {
+        Self::Part(
+            "this replica was removed from its cluster; to use it again, start it with an empty data \
+             directory"
+                .to_owned(),
+        )
+    }
 }
 
 /// The parts of a replica at work.

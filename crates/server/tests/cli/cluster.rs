@@ -218,9 +218,10 @@ fn a_cluster_is_formed_broken_and_repaired() {
     what_is_left_without_a_quorum(&mut replicas);
 }
 
-/// A replica that was removed while it runs is told nothing any more: it has to find out by itself.
+/// A replica that was removed while it runs is told nothing any more: it finds out by itself, and ends, so
+/// that its clients go elsewhere.
 #[test]
-fn a_replica_that_was_removed_says_so() {
+fn a_replica_that_was_removed_ends() {
     let root = tempfile::tempdir().unwrap();
     let mut replicas = joined(root.path());
     let leader = index(&replicas[0].wait_voters(3)["leader"]);
@@ -228,14 +229,20 @@ fn a_replica_that_was_removed_says_so() {
     let id = replicas[removed].id.to_string();
     let done = replicas[asked].run(&["cluster", "remove", &id], "");
     assert_eq!((done.code, done.out), (0, format!("replica {id} was removed\n")), "{}", done.err);
-    let expected = format!("warning: replica {id}, which answers, is no member any more");
-    eventually("it knows that it was removed", || {
-        replicas[removed].run(&["cluster", "status"], "").out.contains(&expected).then_some(())
-    });
+    for again in [false, true] {
+        if again {
+            // Its directory is that of somebody who is no member.
+            replicas[removed].start(&[]);
+        }
+        let mut child = replicas[removed].child.take().unwrap();
+        let status = eventually("it ends", || child.try_wait().unwrap());
+        let log = replicas[removed].output("log");
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(log.contains("this replica was removed from its cluster"), "{log}");
+    }
     // It has not disturbed the others, and can join again without its data.
     replicas[asked].wait_voters(2);
     let join = replicas[asked].raft.clone();
-    replicas[removed].terminate();
     fs::remove_dir_all(&replicas[removed].directory).unwrap();
     replicas[removed].start_and_wait(&["--join", &join]);
     replicas[removed].wait_voters(3);

@@ -173,6 +173,16 @@ impl Replica {
         Some(Report { disowns, ..hello.into() })
     }
 
+    /// Returns when it is known that this replica was removed from its cluster: it is told nothing any
+    /// more, and what it has gets old.
+    pub async fn removed(&self) {
+        let mut removed = self.core().removed.subscribe();
+        if removed.wait_for(|removed| *removed).await.is_err() {
+            // The replica has ended in another way.
+            std::future::pending().await
+        }
+    }
+
     /// If this replica leads, lets another one lead: before it ends, so that writes do not have to wait for
     /// an election. Does nothing if there is no other.
     pub async fn step_down(&self) {

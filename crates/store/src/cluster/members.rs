@@ -333,6 +333,9 @@ impl Core {
         self.peers.update(membership.nodes().map(|(id, peer)| (*id, peer.address.as_str())));
         self.tend_address().await;
         if self.leader() != Some(Leader::Here) {
+            if self.heard_at.lock().elapsed() > SILENCE {
+                self.look_for_removal().await;
+            }
             return;
         }
         let membership = self.membership();
@@ -375,8 +378,31 @@ impl Core {
         }
     }
 
+    /// When no leader is heard: whether that is because this replica is no member any more. Nobody tells it, for
+    /// nobody sends it anything; the others know a later membership, without it.
+    async fn look_for_removal(&self) {
+        let known = self.membership().log_id().as_ref().map(|id| id.index);
+        let removed = self.ask_members().await.iter().any(|hello| {
+            let theirs = hello.membership_id.as_ref().map(|id| id.index);
+            !hello.knows_caller && theirs > known
+        });
+        if removed && known.is_some() && !self.removed.send_replace(true) {
+            self.failure.set(
+                "it was removed from its cluster; to use it again, start it with an empty data directory",
+            );
+        }
+    }
+
     /// Asks all other members who leads.
     async fn find_leader(&self) -> Option<(u64, String)> {
+        let answers = self.ask_members().await.into_iter();
+        let leaders = answers.filter(|hello| hello.leader > 0 && !hello.leader_address.is_empty());
+        let newest = leaders.max_by_key(|hello| hello.term)?;
+        Some((newest.leader, newest.leader_address))
+    }
+
+    /// What all other members that can be reached say of themselves.
+    async fn ask_members(&self) -> Vec<pb::HelloResponse> {
         let membership = self.membership();
         let hello = |(id, peer): (&u64, &Peer)| {
             let client =
@@ -385,17 +411,11 @@ impl Core {
                 let mut client = client?.ok()?;
                 let call = client.hello(pb::HelloRequest { from: self.id() });
                 let hello = tokio::time::timeout(SILENCE, call).await.ok()?.ok()?.into_inner();
-                let ours = hello.cluster_id[..] == self.identity.cluster_id;
-                (ours && hello.leader > 0 && !hello.leader_address.is_empty()).then_some((
-                    hello.term,
-                    hello.leader,
-                    hello.leader_address,
-                ))
+                (hello.cluster_id[..] == self.identity.cluster_id).then_some(hello)
             }
         };
         let answers = futures::future::join_all(membership.nodes().map(hello)).await;
-        let newest = answers.into_iter().flatten().max_by_key(|(term, ..)| *term);
-        newest.map(|(_, id, address)| (id, address))
+        answers.into_iter().flatten().collect()
     }
 
     /// Whether a replica has answered lately. Only the leader can tell.

@@ -3,7 +3,10 @@
 //! It listens before the replica is in a cluster, so that others can find out who it is; until then every
 //! other call is told to come back.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use bytes::Bytes;
 use chancery_proto::raft::v1::{
@@ -134,6 +137,7 @@ impl Replication for Service {
     async fn append(&self, request: Request<pb::AppendRequest>) -> Answer<pb::AppendResponse> {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
+        *core.heard_at.lock() = Instant::now();
         let request = codec::append_from_proto(message).map_err(invalid)?;
         let response = core.raft.append_entries(request).await.map_err(stopped)?;
         Ok(Response::new(codec::appended_to_proto(&response)))
