@@ -143,9 +143,9 @@ impl Subscription {
         (self.dirty, self.urgent) = (false, false);
         plan.send |= std::mem::take(&mut self.answer_due);
         // What lingers is not told yet.
-        let oldest = self.lingering.values().map(|lingering| lingering.revision.0).min();
-        let told = oldest.map_or(moment.revision.0, |oldest| oldest.saturating_sub(1));
-        self.planned_revision = Revision(told);
+        let oldest = self.lingering.values().map(|lingering| lingering.seen).min();
+        self.planned_revision = oldest.unwrap_or(moment.revision);
+        self.seen_revision = moment.revision;
         self.depart(plan, before, moment)
     }
 
@@ -225,7 +225,8 @@ impl Subscription {
     fn linger(&mut self, name: ResourceName, resource: Arc<Resource>, moment: Moment<'_>) {
         self.rejected.touch(resource.name());
         let Moment { revision, now, .. } = moment;
-        let lingering = || Lingering { resource, revision, since: now };
+        let seen = self.seen_revision;
+        let lingering = || Lingering { resource, revision, seen, since: now };
         self.lingering.entry(name).or_insert_with(lingering);
     }
 
@@ -407,7 +408,8 @@ impl Subscription {
             }
             Some(Held::Nothing | Held::Absent) | None => None,
         };
-        let sent = sent.map(|resource| Lingering { resource, revision, since: now });
+        let seen = self.seen_revision;
+        let sent = sent.map(|resource| Lingering { resource, revision, seen, since: now });
         let Some(gone) = held.or(sent) else { return };
         let own = gone.resource.name().clone();
         if view.get(own.as_str()).is_none() {

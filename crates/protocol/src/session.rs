@@ -298,6 +298,7 @@ impl Session {
             train.removed.retain(|name| !given_up.contains(name));
             train.absent.retain(|name| !given_up.contains(name));
             if train.resources.is_empty() && train.removed.is_empty() && train.absent.is_empty() {
+                subscription.on_nothing_left(train.covers);
                 return Turn::Settled;
             }
         }
@@ -351,7 +352,6 @@ impl Session {
                 s.outstanding.back().map(|sent| sent.sent_at + timeout),
                 s.last_sent_at.map(|sent| sent + timeout),
                 s.gated_since.map(|since| since + timeout),
-                oldest.map(|since| since + 2 * timeout),
                 oldest.map(|since| since + 3 * timeout),
                 held,
             ]

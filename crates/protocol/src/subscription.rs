@@ -62,7 +62,9 @@ pub(crate) struct Lingering {
     pub(crate) resource: Arc<Resource>,
     /// The revision at which it was found to be gone.
     pub(crate) revision: Revision,
-    /// When that was.
+    /// The revision at which it was last looked for and found: it is gone since some revision after that.
+    pub(crate) seen: Revision,
+    /// When it was found to be gone.
     pub(crate) since: u64,
 }
 
@@ -165,6 +167,8 @@ pub(crate) struct Subscription {
     pub(crate) settled_revision: Revision,
     /// The client was sent everything up to here.
     pub(crate) planned_revision: Revision,
+    /// All changes up to here were looked at.
+    pub(crate) seen_revision: Revision,
 }
 
 impl Subscription {
@@ -208,6 +212,7 @@ impl Subscription {
             rejects_state: false,
             settled_revision: Revision(0),
             planned_revision: Revision(0),
+            seen_revision: Revision(0),
         }
     }
 

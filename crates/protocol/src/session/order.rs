@@ -39,7 +39,10 @@ impl Session {
         };
         let unanswered = others(s.properties.after).any(|other| !other.is_quiet(&self.config, now));
         let unsent = others(s.properties.behind).any(Subscription::has_work);
-        if !unanswered && !unsent {
+        // ADS-11: children come again after their parent, also where that is in a later part of its state.
+        let again = !s.again.is_empty();
+        let parting = again && others(s.properties.parents).any(|other| other.train.is_some());
+        if !unanswered && !unsent && !parting {
             return Gate::Open;
         }
         if unanswered && s.resumed && s.last_nonce == 0 {
@@ -51,7 +54,7 @@ impl Session {
             return Gate::Open;
         }
         // What is sent again for a parent's sake goes to a client that is waiting for it.
-        match (asked && !s.pending.is_empty(), !unanswered && !s.again.is_empty()) {
+        match (asked && !s.pending.is_empty(), !unanswered && again && !parting) {
             (_, true) => Gate::AskedAndAgain,
             (true, false) => Gate::Asked,
             (false, false) => Gate::Closed,
@@ -75,19 +78,19 @@ impl Session {
             return Release::Nothing;
         }
         let timeout = self.config.ack_timeout_ms;
+        // A referrer may have to wait for the answer to what it sent before, then for the types before it,
+        // and then for its own answer.
+        let since = now.saturating_sub(3 * timeout);
         // gRPC learns of a new cluster from the route, and drops the old name once the new one works; it
         // is given the time that the referrers would have had (`clients.md` rule 4).
         let drops = !s.wildcard && s.protocol == Protocol::Sotw;
         let recent =
             |other: &Subscription| other.last_sent_at.is_some_and(|sent| sent + timeout > now);
         if drops && referrers().any(recent) {
-            return Release::UpTo { revision: Revision(0), since: now.saturating_sub(2 * timeout) };
+            return Release::UpTo { revision: Revision(0), since };
         }
         let reached = referrers().map(|other| other.reached(&self.config, now)).min();
-        Release::UpTo {
-            revision: reached.unwrap_or(Revision(u64::MAX)),
-            since: now.saturating_sub(3 * timeout),
-        }
+        Release::UpTo { revision: reached.unwrap_or(Revision(u64::MAX)), since }
     }
 
     /// ADS-11: a client that gets a changed parent finishes warming it only when it gets the children

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chancery_model::Resource;
+use chancery_model::{Resource, Revision};
 
 use super::{Answer, CONTENTS_MAX, Held, Outstanding, Subscription, rejections::Fate};
 use crate::{ErrorDetail, Nack};
@@ -63,6 +63,14 @@ impl Subscription {
             _ => self.rejects_state = true,
         }
         Answer { outstanding: sent, nack: Some(nack) }
+    }
+
+    /// Of the rest of a cut state everything was given up: what was sent of it was all.
+    pub(crate) fn on_nothing_left(&mut self, covers: Revision) {
+        if self.outstanding.is_empty() {
+            self.settled_revision = self.settled_revision.max(covers);
+        }
+        self.review_rejections();
     }
 
     /// Drops rejections that stand no longer.

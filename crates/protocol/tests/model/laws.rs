@@ -16,8 +16,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) oracle: &'a Oracle,
     pub(crate) now: u64,
     pub(crate) ack_timeout: u64,
-    /// Somebody polls whenever the session says so, and nothing but time goes on.
-    pub(crate) is_prompt: bool,
+    /// Since then somebody polls whenever the session says so, and nothing but time goes on.
+    pub(crate) prompt_since: Option<u64>,
     pub(crate) cover: &'a mut Cover,
 }
 
@@ -109,7 +109,9 @@ impl Ledger {
     }
 
     fn enter(&mut self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) {
+        let is_late = self.waited(reply.t, bench.now) >= bench.ack_timeout;
         let line = &mut self.lines[reply.t];
+        line.overdue = is_late || (line.overdue && reply.revision == line.revision);
         let mut parents = Vec::new();
         for got in &reply.resources {
             let old = line.sent.get(&got.name).map(|sent| sent.version.clone());
@@ -166,7 +168,10 @@ impl Ledger {
 impl Line {
     /// ADS-22: other types delay a change by one ACK timeout at most, after the type's own.
     fn check_wait(&self, bench: &Bench<'_>) -> Law {
-        let Some(since) = self.due_since.filter(|_| bench.is_prompt) else { return Ok(()) };
+        let (Some(since), Some(prompt)) = (self.due_since, bench.prompt_since) else {
+            return Ok(());
+        };
+        let since = since.max(prompt);
         let own = self.unacked.back().map_or(0, |(_, at)| at + bench.ack_timeout);
         let end = since.max(own) + bench.ack_timeout;
         law!(bench.now <= end, "ADS-22", "sent at {}, should have been by {end}", bench.now);
@@ -272,8 +277,11 @@ impl Line {
             let known = self.sent.contains_key(name)
                 || self.told.get(name) == Some(&Told::There)
                 || self.extra.contains(name);
+            // With a wildcard that ends the rest of a cut state is dropped: whether the client was told of a
+            // name beside it is not known any more, so it is told again.
+            let again = self.may.contains(name) && self.told.get(name) == Some(&Told::Absent);
             law!(
-                known || self.owed.contains_key(name),
+                known || again || self.owed.contains_key(name),
                 "DELTA-44",
                 "{name} is removed, which the client does not have and has not asked for"
             );

@@ -85,6 +85,8 @@ pub(crate) struct Line {
     pub(crate) n_sent: usize,
     /// Since when a change waits to be sent.
     pub(crate) due_since: Option<u64>,
+    /// The last response had waited for as long as anything waits; what is left of its state may follow.
+    pub(crate) overdue: bool,
     /// A parent without known children was sent changed: a repeated request may mean its children.
     childless: bool,
     /// It was rejected something on this stream.
@@ -99,6 +101,8 @@ pub(crate) struct Ledger {
     pub(crate) nonces: BTreeSet<String>,
     /// Several types share the stream.
     pub(crate) aggregated: bool,
+    /// Since when the server may have something to look at, of any type and perhaps for nothing.
+    pub(crate) marked_since: Option<u64>,
 }
 
 /// What the answer to a request is, by the naive reading of its nonce.
@@ -111,7 +115,19 @@ pub(crate) enum Word {
 
 impl Ledger {
     pub(crate) fn new(protocol: Protocol, aggregated: bool) -> Self {
-        Self { protocol, lines: Default::default(), nonces: BTreeSet::new(), aggregated }
+        Self {
+            protocol,
+            lines: Default::default(),
+            nonces: BTreeSet::new(),
+            aggregated,
+            marked_since: None,
+        }
+    }
+
+    /// How long a type may have waited: one that may have changed waits like one that has (ADS-22).
+    pub(crate) fn waited(&self, t: usize, now: u64) -> u64 {
+        let since = [self.lines[t].due_since, self.marked_since].into_iter().flatten().min();
+        since.map_or(0, |since| now - since)
     }
 
     /// Takes a request; says what word on a response it is.
@@ -122,7 +138,7 @@ impl Ledger {
         seen: Option<&Seen>,
         now: u64,
     ) -> Word {
-        let before = self.lines[t].asked.names.clone();
+        let before = self.lines[t].asked.clone();
         let (line, protocol) = (&mut self.lines[t], self.protocol);
         let (nonce, error) = match request {
             Request::Sotw(r) => (&r.response_nonce, r.error_detail.is_some()),
@@ -139,10 +155,15 @@ impl Ledger {
             Request::Delta(r) => line.on_delta(t, r, first, now),
         }
         line.rejected |= answered && error;
-        let after = line.asked.names.clone();
+        let after = line.asked.clone();
         // A parent that is given up while the rest of a cut state has yet to be sent: its children may have
-        // been planned already.
-        for item in before.difference(&after).filter_map(|name| seen?.of[t].get(name)) {
+        // been planned already. With a delta wildcard that ends the rest is dropped, and what stays asked for
+        // is sent whether or not it was in it: whether the client has an older one is not known any more, so
+        // its children come again (ADS-11 before DELTA-52).
+        let ended = protocol == Protocol::Delta && before.wildcard && !after.wildcard;
+        let given_up = before.names.difference(&after.names);
+        let stays = after.names.iter().filter(|_| ended);
+        for item in given_up.chain(stays).filter_map(|name| seen?.of[t].get(name)) {
             for (child, name) in children(t, &item.body) {
                 if self.lines[child].asked.covers(&name, &[]) {
                     self.lines[child].may.insert(name);
@@ -179,7 +200,16 @@ impl Ledger {
             let gone = line.sent.keys().filter(|name| !seen.of[t].contains_key(*name));
             line.lapsed.extend(gone.cloned().collect::<Vec<_>>());
             if self.protocol == Protocol::Sotw && !is_full_state(self.protocol, t) {
-                line.owed.retain(|name, _| seen.get(t, name).is_some());
+                // ADS-20, ADS-26: a request that was not answered yet stays one if what it asks for comes
+                // back before it is.
+                let Line { owed, maybe, .. } = &mut *line;
+                owed.retain(|name, _| {
+                    let exists = seen.get(t, name).is_some();
+                    if !exists {
+                        maybe.insert(name.clone());
+                    }
+                    exists
+                });
             }
             line.mark_due(t, seen, now);
         }
@@ -284,6 +314,8 @@ impl Line {
         for name in plain(&request.subscribe) {
             self.owed.insert(name, true);
         }
+        // DELTA-35 is about a wildcard; one that was given up before it was answered needs no answer.
+        self.opening &= !turn.ended;
         self.urgent |= turn.started || !self.owed.is_empty();
         if turn.started {
             (self.opening, self.opening_fresh) = (properties(t).answer_empty, true);

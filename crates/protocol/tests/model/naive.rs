@@ -234,10 +234,10 @@ impl Oracle {
             .any(|item| references(from.0, &item.body).iter().any(|(t, name)| (*t, &**name) == to))
     }
 
-    /// The server has looked at what is there: what has come back was never gone for it.
-    pub(crate) fn on_rest(&mut self) {
+    /// The server has looked at what is there of some types: what has come back was never gone for it.
+    pub(crate) fn on_rest(&mut self, looked: [bool; N_TYPES]) {
         let Some(seen) = self.seen().cloned() else { return };
-        self.gone_since.retain(|(t, name), _| !seen.of[*t].contains_key(name));
+        self.gone_since.retain(|(t, name), _| !looked[*t] || !seen.of[*t].contains_key(name));
     }
 
     fn last_seen(&self) -> Option<Arc<Seen>> {

@@ -69,7 +69,13 @@ impl World<'_> {
         self.cover.hit_if(held, "rests with removals held back");
         self.cover
             .hit_if(held && rejects && quiet, "rests with removals held back for a rejection");
-        self.oracle.on_rest();
+        // A type of which a response is unanswered is not looked at until it is.
+        let lines = &self.ledger.lines;
+        let looked = |t: usize| lines[t].unacked.is_empty() && !lines[t].is_behind(t, &seen);
+        self.oracle.on_rest(std::array::from_fn(looked));
+        if quiet {
+            self.ledger.marked_since = None;
+        }
         self.cover.hit_if(quiet, "rests with everything sent and answered");
         Ok(())
     }
@@ -78,10 +84,7 @@ impl World<'_> {
     /// bounded time, by someone who polls only when the session says so.
     pub(crate) fn starve(&mut self) -> Law {
         self.client.muted = [true; N_TYPES];
-        self.is_prompt = true;
-        for line in &mut self.ledger.lines {
-            line.due_since = line.due_since.map(|_| self.now);
-        }
+        self.prompt_since = Some(self.now);
         for step in 0.. {
             law!(step < STEPS_MAX, "ADS-22", "the session wants to be polled again and again");
             self.poll(usize::MAX)?;
@@ -95,7 +98,7 @@ impl World<'_> {
                 None => break,
             }
         }
-        self.is_prompt = false;
+        self.prompt_since = None;
         let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
         let rejects = self.session.status().iter().any(|status| status.nack.is_some());
         for (t, line) in self.ledger.lines.iter().enumerate() {

@@ -39,8 +39,8 @@ pub(crate) struct World<'a> {
     pub(crate) now: u64,
     pub(crate) cover: &'a mut Cover,
     differ: Differ,
-    /// Somebody polls whenever the session says so.
-    pub(crate) is_prompt: bool,
+    /// Since then somebody polls whenever the session says so.
+    pub(crate) prompt_since: Option<u64>,
     /// What goes in and comes out, if somebody wants to read it.
     pub(crate) log: Option<&'a mut Vec<String>>,
     /// Responses on their way.
@@ -109,7 +109,7 @@ impl<'a> World<'a> {
             client: Client::new(case.profile, tuning.clone()),
             now: 1_000_000,
             cover,
-            is_prompt: false,
+            prompt_since: None,
             log,
             differ: Differ::new(),
             pipe: VecDeque::new(),
@@ -218,6 +218,11 @@ impl<'a> World<'a> {
                 }
             }
         }
+        if self.client.tuning.tells_all
+            || before.assignments.changed != self.state.assignments.changed
+        {
+            self.ledger.marked_since = self.ledger.marked_since.or(Some(self.now));
+        }
         self.ledger.on_commit(self.oracle.seen().map(|seen| &**seen), self.now);
         Ok(())
     }
@@ -240,7 +245,7 @@ impl<'a> World<'a> {
                 oracle: &self.oracle,
                 now: self.now,
                 ack_timeout: ACK_TIMEOUT,
-                is_prompt: self.is_prompt,
+                prompt_since: self.prompt_since,
                 cover: self.cover,
             };
             order::check_removals(&self.ledger, &self.client, &reply, &mut bench)?;

@@ -411,3 +411,120 @@ fn names_that_are_given_up_and_not_answered_count() {
     let error = session.on_request(held(types::LISTENER), None, 0).unwrap_err();
     assert!(too_many(&error), "{error}");
 }
+
+/// ADS-08, ADS-22: a client that names its clusters and does not drop the old one gets its routes, and has time
+/// to take them, before the old cluster goes: also where they waited for an answer, and then for other types. The
+/// cluster went a moment after the routes.
+#[test]
+fn late_routes_are_taken_before_the_old_cluster_goes() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 EDS/a=1 RDS/r=a RDS/s=1
+        -> CDS a
+        <- CDS a=1
+        ack CDS
+        -> EDS a
+        <- EDS a=1
+        ack EDS
+        -> RDS r
+        <- RDS r=a
+        wait 1000
+        -> RDS r,s
+        <- RDS s=1
+        commit RDS/r=b -CDS/a
+        wait 4900
+        commit EDS/a=2
+        <- EDS a=2
+        wait 100
+        wait 4900
+        <- RDS r=b
+        wait 4999
+        wait 1
+        <- CDS
+        ",
+    );
+}
+
+/// ADS-11: routes come again after the scopes that refer to them, also where those are in the last part of a
+/// state that was cut. They came between the parts.
+#[test]
+fn children_follow_the_last_part_of_their_parents() {
+    let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
+    check_with(
+        Delta,
+        "",
+        config,
+        "
+        commit RDS/r=1 SRDS/a=1 SRDS/b=1>RDS/r
+        -> SRDS +a,b
+        <- SRDS a=1
+        <- SRDS b=1
+        -> RDS +r
+        <- RDS r=1
+        ack SRDS
+        ack RDS
+        commit SRDS/a=2 SRDS/b=2>RDS/r
+        <- SRDS a=2
+        <- SRDS b=2
+        <- RDS r=1
+        ",
+    );
+}
+
+/// SOTW-27, ADS-09: a rejection ends with the ACK of what replaces the resource, also where the rest of that state
+/// was given up before it was sent. It stood, and held removals back, until the type changed again.
+#[test]
+fn a_rejection_ends_though_the_rest_of_the_state_is_given_up() {
+    let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
+    check_with(
+        Sotw,
+        "",
+        config,
+        "
+        commit RDS/r=1
+        -> RDS r,s
+        <- RDS r=1
+        nack RDS
+        commit RDS/r=2 RDS/s=2
+        <- RDS r=2 v=X @A
+        -> RDS r @A
+        status RDS
+        = RDS synced sent=X acked=X
+        ",
+    );
+}
+
+/// ADS-08: a cluster waits for the removal of the routes that went with it, also where that was found later than
+/// the cluster's. A type was taken to be told of everything up to the revision before the one at which it was
+/// looked at, though a removal that it holds back may be older.
+#[test]
+fn a_removal_waits_for_one_that_was_found_later() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 LDS/l=1>RDS/r RDS/r=a
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> LDS
+        <- LDS l=1
+        ack LDS
+        -> RDS +r
+        <- RDS r=a
+        wait 2000
+        commit LDS/l=2 -RDS/r -CDS/a
+        <- LDS l=2
+        ack LDS
+        commit LDS/l=3
+        <- LDS l=3
+        ack RDS
+        ack LDS
+        <- RDS -r
+        ack RDS
+        <- CDS -a
+        ",
+    );
+}
