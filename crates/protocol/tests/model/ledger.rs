@@ -85,6 +85,8 @@ pub(crate) struct Line {
     pub(crate) n_sent: usize,
     /// Since when a change waits to be sent.
     pub(crate) due_since: Option<u64>,
+    /// Since when the server may have something to look at: a removal, or nothing that can be seen.
+    pub(crate) marked_since: Option<u64>,
     /// The last response had waited for as long as anything waits; what is left of its state may follow.
     pub(crate) overdue: bool,
     /// A parent without known children was sent changed: a repeated request may mean its children.
@@ -101,8 +103,6 @@ pub(crate) struct Ledger {
     pub(crate) nonces: BTreeSet<String>,
     /// Several types share the stream.
     pub(crate) aggregated: bool,
-    /// Since when the server may have something to look at, of any type and perhaps for nothing.
-    pub(crate) marked_since: Option<u64>,
 }
 
 /// What the answer to a request is, by the naive reading of its nonce.
@@ -115,18 +115,13 @@ pub(crate) enum Word {
 
 impl Ledger {
     pub(crate) fn new(protocol: Protocol, aggregated: bool) -> Self {
-        Self {
-            protocol,
-            lines: Default::default(),
-            nonces: BTreeSet::new(),
-            aggregated,
-            marked_since: None,
-        }
+        Self { protocol, lines: Default::default(), nonces: BTreeSet::new(), aggregated }
     }
 
     /// How long a type may have waited: one that may have changed waits like one that has (ADS-22).
     pub(crate) fn waited(&self, t: usize, now: u64) -> u64 {
-        let since = [self.lines[t].due_since, self.marked_since].into_iter().flatten().min();
+        let line = &self.lines[t];
+        let since = [line.due_since, line.marked_since].into_iter().flatten().min();
         since.map_or(0, |since| now - since)
     }
 

@@ -74,7 +74,7 @@ impl World<'_> {
         let looked = |t: usize| lines[t].unacked.is_empty() && !lines[t].is_behind(t, &seen);
         self.oracle.on_rest(std::array::from_fn(looked));
         if quiet {
-            self.ledger.marked_since = None;
+            self.ledger.lines.iter_mut().for_each(|line| line.marked_since = None);
         }
         self.cover.hit_if(quiet, "rests with everything sent and answered");
         Ok(())
@@ -124,6 +124,12 @@ impl World<'_> {
         let repaired = self.oracle.touched(|_, body| is_bad(body) || (picky && rejected));
         self.commit(&repaired)?;
         self.come_to_rest()?;
+        if self.session.status().iter().any(|status| status.nack.is_some()) {
+            // What is gone, and was held back in a full state, was rejected beside what is good.
+            let all = self.oracle.touched(|_, _| true);
+            self.commit(&all)?;
+            self.come_to_rest()?;
+        }
         if matches!(self.client.profile, Profile::EnvoySotw | Profile::EnvoyDelta) {
             // Every cluster changes, and its endpoints do not.
             let clusters = self.oracle.touched(|t, _| t == CDS);

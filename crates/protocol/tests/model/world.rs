@@ -198,6 +198,9 @@ impl<'a> World<'a> {
         self.cover.hit("commits");
         if before.assignments.changed != self.state.assignments.changed {
             self.session.on_new_view();
+            for line in &mut self.ledger.lines {
+                line.marked_since = line.marked_since.or(Some(self.now));
+            }
         }
         let node = Node::default();
         let rule = self.state.assignments.for_node(&node);
@@ -206,6 +209,9 @@ impl<'a> World<'a> {
             if !scopes.contains(delta.scope()) {
                 continue;
             }
+            let t = TYPES.iter().position(|url| *url == delta.type_url().as_str()).unwrap();
+            let line = &mut self.ledger.lines[t];
+            line.marked_since = line.marked_since.or(Some(self.now));
             if self.client.tuning.tells_all {
                 self.session.on_changes(&delta);
                 continue;
@@ -217,11 +223,6 @@ impl<'a> World<'a> {
                     self.session.on_change(type_url, name.as_ref());
                 }
             }
-        }
-        if self.client.tuning.tells_all
-            || before.assignments.changed != self.state.assignments.changed
-        {
-            self.ledger.marked_since = self.ledger.marked_since.or(Some(self.now));
         }
         self.ledger.on_commit(self.oracle.seen().map(|seen| &**seen), self.now);
         Ok(())
