@@ -8,7 +8,7 @@
 //! nothing else.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -31,8 +31,8 @@ pub(crate) struct Departed(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     by_node: HashMap<Arc<str>, VecDeque<(u64, Arc<Remains>)>>,
-    /// In the order of their ends: when, whose, and the number of the stream.
-    ends: VecDeque<(Instant, Arc<str>, u64)>,
+    /// By the number of the stream, which is the order of their ends: when, and whose.
+    ends: BTreeMap<u64, (Instant, Arc<str>)>,
     last: u64,
 }
 
@@ -50,11 +50,13 @@ impl Departed {
             None => node.into(),
         };
         let of_node = inner.by_node.entry(Arc::clone(&node)).or_default();
-        if of_node.len() == STREAMS_PER_NODE_MAX {
-            of_node.pop_front();
-        }
+        let oldest = (of_node.len() == STREAMS_PER_NODE_MAX).then(|| of_node.pop_front()).flatten();
         of_node.push_back((number, Arc::new(remains)));
-        inner.ends.push_back((now, node, number));
+        // A node that comes and goes all the time takes no more than its own places.
+        if let Some((oldest, _)) = oldest {
+            inner.ends.remove(&oldest);
+        }
+        inner.ends.insert(number, (now, node));
     }
 
     /// What the last streams of a node have left it with. It stays: the node may come back with several.
@@ -74,13 +76,13 @@ impl Departed {
 
 impl Inner {
     fn forget_before(&mut self, now: Instant) {
-        while self.ends.front().is_some_and(|(at, ..)| *at + KEEP < now) {
+        while self.ends.first_key_value().is_some_and(|(_, (at, _))| *at + KEEP < now) {
             self.forget_oldest();
         }
     }
 
     fn forget_oldest(&mut self) {
-        let Some((_, node, number)) = self.ends.pop_front() else { return };
+        let Some((number, (_, node))) = self.ends.pop_first() else { return };
         let Some(of_node) = self.by_node.get_mut(&node) else { return };
         of_node.retain(|(known, _)| *known != number);
         if of_node.is_empty() {
@@ -121,10 +123,12 @@ mod tests {
     #[test]
     fn the_number_of_streams_is_bounded_for_a_node_and_in_all() {
         let (departed, now) = (Departed::default(), Instant::now());
-        for _ in 0..STREAMS_PER_NODE_MAX + 3 {
+        put(&departed, "one", now);
+        for _ in 0..STREAMS_MAX + 3 {
             put(&departed, "many", now);
         }
         assert_eq!(n_of(&departed, "many", now), STREAMS_PER_NODE_MAX);
+        assert_eq!(n_of(&departed, "one", now), 1, "one node takes no place from another");
         for n in 0..STREAMS_MAX {
             put(&departed, &format!("n{n}"), now);
         }

@@ -79,7 +79,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "allow_plaintext",
                 "Whether the address may be other than loopback although the port is not encrypted.",
             ),
-            ("shards", "Tasks that the streams are divided among; 0 is one per core."),
+            (
+                "shards",
+                "Tasks that the streams are divided among, at most 1024; 0 is one per core.",
+            ),
             (
                 "catch_up_timeout",
                 "How long a stream that begins may wait until this replica has what the cluster has committed.",

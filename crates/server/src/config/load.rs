@@ -318,6 +318,8 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     for (key, n) in [("types_max", xds.types_max), ("names_max", xds.names_max)] {
         rule(n > 0, "xds", key, "must be at least 1".to_owned());
     }
+    // Each is a task with queues of its own, and more than there are cores serve nobody sooner.
+    rule(xds.shards <= 1024, "xds", "shards", "must be at most 1024".to_owned());
     let target = (64 << 10..=1 << 30).contains(&xds.response_bytes_target.bytes());
     rule(target, "xds", "response_bytes_target", "must be from 64KiB to 1GiB".to_owned());
     let request = (64 << 10..=2 << 30).contains(&admin.request_bytes_max.bytes());
@@ -441,6 +443,7 @@ mod tests {
     fn every_limit_of_the_xds_port_has_a_rule() {
         let positive = "it has to be more than 0";
         for (key, value, rule) in [
+            ("shards", "1025", "must be at most 1024"),
             ("connections_max", "0", positive),
             ("connections_per_peer_max", "0", positive),
             ("streams_max", "0", "has to be at least 1"),

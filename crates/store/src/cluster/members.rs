@@ -25,6 +25,8 @@ use crate::{
 /// A learner that lacks no more entries than this has caught up.
 const LAG_MAX: u64 = 256;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Most members, learners included. Whoever reaches an unprotected replication port can join.
+const MEMBERS_MAX: usize = 64;
 /// A replica that has said nothing for so long is taken for dead.
 pub(crate) const SILENCE: Duration = Duration::from_millis(2 * ELECTION_TIMEOUT_MAX);
 
@@ -170,6 +172,10 @@ impl Core {
         let id = peer.replica_id;
         if id == 0 {
             return Some("a replica's number is at least 1".to_owned());
+        }
+        let n_members = self.membership().nodes().count();
+        if n_members >= MEMBERS_MAX && self.peer(id).is_none() {
+            return Some(format!("the cluster has {n_members} members, the most that it may have"));
         }
         if id == self.id() {
             return Some(format!(
