@@ -169,6 +169,7 @@ impl Subscription {
                         plan.fresh.insert(resource.name().clone());
                     }
                     self.hold(name, Held::Sent(Arc::clone(resource)));
+                    self.hold_other_names(resource, moment.view);
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
@@ -372,6 +373,17 @@ impl Subscription {
         let unasked = self.known.keys().filter(|name| !self.names.contains_key(*name));
         plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
         plan
+    }
+
+    /// The client has a resource under all the names under which it asks for it: none of the others is
+    /// answered with the same once more.
+    fn hold_other_names(&mut self, resource: &Arc<Resource>, view: &TypeView) {
+        for name in std::iter::once(resource.name()).chain(resource.aliases()) {
+            if self.stale.contains(name) && view.get(name.as_str()) == Some(resource) {
+                self.stale.remove(name);
+                self.hold(name, Held::Sent(Arc::clone(resource)));
+            }
+        }
     }
 
     fn hold(&mut self, name: &ResourceName, held: Held) {

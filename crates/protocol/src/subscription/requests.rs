@@ -230,8 +230,10 @@ impl Subscription {
         self.pending.retain(|name| self.names.contains_key(name));
         self.again.retain(|name| self.names.contains_key(name));
         // A state that was not sent to its end: what is left of it is no longer asked for.
-        if self.train.take().is_some() {
+        if self.train.take().is_some() && !self.names.is_empty() {
             self.pending.extend(self.names.keys().cloned());
+            // It was asked for before, and has not been answered (ADS-26).
+            self.urgent = true;
         }
     }
 
