@@ -58,8 +58,12 @@ impl Subscription {
             at_ms: now,
         };
         self.nack = Some(nack.clone());
+        // The next full state that the client takes replaces all of this one: no need to know what is in it.
+        let replaced_whole = self.is_full_state() && self.wildcard;
         match &sent.resources {
-            Some(resources) if !resources.is_empty() => self.rejected.reject(resources),
+            Some(resources) if !resources.is_empty() && !replaced_whole => {
+                self.rejected.reject(resources);
+            }
             _ => self.rejects_state = true,
         }
         Answer { outstanding: sent, nack: Some(nack) }
