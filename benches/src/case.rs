@@ -49,6 +49,8 @@ cases! {
     DeltaEncode Flat "delta wildcard: encode the response" / "session";
     DeltaAck Flat "delta wildcard: ACK" / "session";
     DeltaNack Flat "delta wildcard: NACK" / "session";
+    DeltaFirstNack Flat "delta wildcard: NACK of the first state" / "session";
+    DeltaFirstAck Flat "delta wildcard: ACK of 1 resource of it later on" / "session";
     SotwAck Flat "SotW wildcard: ACK" / "session";
     SotwNack Flat "SotW wildcard: NACK" / "session";
     DeltaNamedPoll Flat "delta, 100 names: mark and poll after a commit" / "session";

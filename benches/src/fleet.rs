@@ -58,6 +58,15 @@ pub(crate) fn config() -> Arc<Config> {
 impl Fleet {
     /// Opens sessions and brings them up to date.
     pub(crate) fn synced(world: &World, protocol: Protocol, named: Vec<usize>, n: usize) -> Self {
+        let mut fleet = Self::opened(world, protocol, named, n);
+        for at in 0..fleet.sessions.len() {
+            fleet.settle(at, &world.view(at), &world.type_url);
+        }
+        fleet
+    }
+
+    /// Opens sessions and has them ask.
+    pub(crate) fn opened(world: &World, protocol: Protocol, named: Vec<usize>, n: usize) -> Self {
         let config = config();
         let kind = StreamKind { protocol, type_url: None };
         let new = |_| Session::new(kind.clone(), Arc::clone(&config));
@@ -69,7 +78,6 @@ impl Fleet {
             let view = world.view(at);
             let first = fleet.request(&world.type_url, None, &fleet.names, None);
             fleet.take(at, first, &view);
-            fleet.settle(at, &view, &world.type_url);
         }
         fleet
     }
@@ -126,6 +134,26 @@ impl Fleet {
             Answer::Nack => &mut tallies.nack,
         };
         watch.time(tally, n, || {
+            for ((session, view), answer) in self.sessions.iter_mut().zip(&views).zip(answers) {
+                drop(black_box(session.on_request(answer, Some(view), self.now)));
+            }
+        });
+    }
+
+    /// Sends all that there is to sessions that have nothing yet, and has them reject it.
+    pub(crate) fn reject_first(&mut self, world: &World, watch: Stopwatch, tally: &mut Tally) {
+        let views = self.views(world);
+        let error = ErrorDetail { code: 13, message: "rejected: a cluster has no name".into() };
+        let mut answers = Vec::with_capacity(views.len());
+        for (session, view) in self.sessions.iter_mut().zip(&views) {
+            let response = session.poll(Some(view), &self.differ, self.now).expect("a first state");
+            answers.push(Received::of(&response));
+        }
+        let answers: Vec<Request> = answers
+            .iter()
+            .map(|it| self.request(&world.type_url, Some(it), self.again(), Some(&error)))
+            .collect();
+        watch.time(tally, views.len(), || {
             for ((session, view), answer) in self.sessions.iter_mut().zip(&views).zip(answers) {
                 drop(black_box(session.on_request(answer, Some(view), self.now)));
             }

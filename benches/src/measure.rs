@@ -96,9 +96,10 @@ pub(crate) fn measure(sizes: &Sizes, watch: Stopwatch, say: &mut dyn FnMut(Strin
                 turn(settings, round, watch, &mut into);
             }
             if type_url.as_str() == CLUSTER
-                && let Some(settings) = all.first()
+                && let Some(settings) = all.first_mut()
             {
                 full_states(settings, round, watch, &mut into);
+                rejected_first_states(settings, round, watch, &mut into);
             }
             if round > 0 {
                 into.into_iter().for_each(|(at, mut new)| {
@@ -293,6 +294,27 @@ fn sessions(of: &mut (Kind, World, Fleet), watch: Stopwatch, into: &mut Samples)
         if let Some(case) = case {
             add(into, case, world, tally);
         }
+    }
+}
+
+/// Clients that reject all that a view has, and then take what changes.
+fn rejected_first_states(
+    settings: &mut [Setting],
+    round: usize,
+    watch: Stopwatch,
+    into: &mut Samples,
+) {
+    for at in order(settings.len(), round) {
+        let world = &mut settings[at].world;
+        let mut fleet = Fleet::opened(world, Protocol::Delta, Vec::new(), SESSIONS_MIN);
+        let (mut nack, mut tallies) = (Tally::default(), Tallies::default());
+        fleet.reject_first(world, watch, &mut nack);
+        for _ in 0..OPS_MIN.div_ceil(fleet.len()) {
+            let resource = fleet.asked(world);
+            fleet.step(world, resource, Answer::Ack, watch, &mut tallies);
+        }
+        add(into, Case::DeltaFirstNack, world, nack);
+        add(into, Case::DeltaFirstAck, world, tallies.ack);
     }
 }
 

@@ -18,7 +18,7 @@ fn every_case_is_measured_at_every_size_and_the_check_can_fail() {
     let loose = ["--resources-tolerance=1e9", "--views-tolerance=1e9"];
     let (holds, page) = report(&[&small[..], &loose[..]].concat());
     assert!(holds, "{page}");
-    assert_eq!(page.matches("; ns per ").count(), 27, "{page}");
+    assert_eq!(page.matches("; ns per ").count(), 29, "{page}");
     assert!(!page.contains(" - ") && !page.contains("NaN"), "{page}");
 
     let (holds, page) = report(&[&small[..], &["--resources-tolerance=0"]].concat());

@@ -23,6 +23,9 @@ pub struct Config {
     pub held_removals_max: usize,
     /// Bytes of a rejection's message that are kept.
     pub nack_message_bytes_max: usize,
+    /// A wildcard's first state of more resources than this counts as rejected as a whole when a part of
+    /// it is, so that a session does not remember each resource.
+    pub first_state_listed_max: usize,
 }
 
 impl Config {
@@ -36,6 +39,7 @@ impl Config {
         types_max: 64,
         held_removals_max: 10_000,
         nack_message_bytes_max: 4 << 10,
+        first_state_listed_max: 100,
     };
 }
 

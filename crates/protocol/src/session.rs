@@ -200,7 +200,7 @@ impl Session {
         if self.subscriptions.len() >= self.config.types_max {
             return Err(ProtocolError::TypesTooMany { max: self.config.types_max });
         }
-        let new = Subscription::new(type_url.clone(), self.kind.protocol, now);
+        let new = Subscription::new(type_url.clone(), self.kind.protocol, &self.config, now);
         let place = (new.properties.order, &new.type_url);
         let at = self.subscriptions.partition_point(|s| (s.properties.order, &s.type_url) < place);
         self.subscriptions.insert(at, new);

@@ -172,7 +172,7 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    pub(crate) fn new(type_url: TypeUrl, protocol: Protocol, now: u64) -> Self {
+    pub(crate) fn new(type_url: TypeUrl, protocol: Protocol, config: &Config, now: u64) -> Self {
         Self {
             properties: properties(&type_url),
             type_url,
@@ -208,7 +208,7 @@ impl Subscription {
             sent: None,
             acked: None,
             nack: None,
-            rejected: Rejections::default(),
+            rejected: Rejections::new(config.first_state_listed_max),
             rejects_state: false,
             settled_revision: Revision(0),
             planned_revision: Revision(0),

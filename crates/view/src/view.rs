@@ -1,9 +1,10 @@
 //! Views: what nodes with the same list of scopes see.
 
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 
 use chancery_model::{
-    Collection, Incarnation, Resource, Revision, Scope, ScopeName, State, TypeUrl, TypeVersion,
+    Collection, Incarnation, Resource, ResourceName, Revision, Scope, ScopeName, State, TypeUrl,
+    TypeVersion,
 };
 use smallvec::SmallVec;
 
@@ -98,6 +99,21 @@ impl TypeView {
                 .filter(move |(name, _)| !above.iter().any(|l| l.resources.contains_key(*name)))
                 .map(|(_, resource)| resource)
         })
+    }
+
+    /// The resource with the least name after the given one; without one, the first. O(layers · log M).
+    #[must_use]
+    pub fn next_after(&self, name: Option<&ResourceName>) -> Option<&Arc<Resource>> {
+        let from = (name.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let mut least: Option<(&ResourceName, &Arc<Resource>)> = None;
+        for layer in &self.layers {
+            let next = layer.resources.range::<_, ResourceName>(from).next();
+            // Of equal names the upper layer's is shown.
+            if let Some(next) = next.filter(|next| least.is_none_or(|least| next.0 < least.0)) {
+                least = Some(next);
+            }
+        }
+        least.map(|(_, resource)| resource)
     }
 
     /// Whether both are the same by identity: then their difference is empty. O(layers).

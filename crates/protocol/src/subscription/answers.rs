@@ -39,7 +39,7 @@ impl Subscription {
             self.acked = Some(sent.version.clone());
             self.rejects_state = false;
             if let Some(taken) = &sent.resources {
-                self.rejected.take(taken);
+                self.rejected.take(taken, sent.revision);
             }
             if self.is_remembered() {
                 let resources = sent.resources.take();
@@ -60,10 +60,12 @@ impl Subscription {
         self.nack = Some(nack.clone());
         // The next full state that the client takes replaces all of this one: no need to know what is in it.
         let replaced_whole = self.is_full_state() && self.wildcard;
+        let first_state = self.wildcard && !self.resumed && self.settled_revision == Revision(0);
         match &sent.resources {
-            Some(resources) if !resources.is_empty() && !replaced_whole => {
-                self.rejected.reject(resources);
-            }
+            Some(resources) if !resources.is_empty() && !replaced_whole => match first_state {
+                true => self.rejected.reject_first(resources, sent.revision),
+                false => self.rejected.reject(resources),
+            },
             _ => self.rejects_state = true,
         }
         Answer { outstanding: sent, nack: Some(nack) }
@@ -84,7 +86,7 @@ impl Subscription {
         }
         let mut rejected = std::mem::take(&mut self.rejected);
         let unanswered = self.train.is_some() || !self.outstanding.is_empty();
-        rejected.review(|resource| match self.sent_of(resource) {
+        rejected.review(self.base.as_ref(), |resource| match self.sent_of(resource) {
             Some(sent) if sent == resource => Fate::Same,
             Some(_) if unanswered => Fate::Unanswered,
             Some(_) | None => Fate::Over,

@@ -255,6 +255,11 @@ impl Subscription {
                 None => {}
             }
         }
+        let left = self.names.values().filter_map(|held| match held {
+            Held::Sent(resource) => Some(resource),
+            Held::Nothing | Held::Absent | Held::Version(_) => None,
+        });
+        self.rejected.list_first(left);
     }
 
     fn ask(&mut self, name: ResourceName, shared: &Names<'_>) {

@@ -41,6 +41,8 @@ impl Profile {
 pub(crate) struct Tuning {
     /// Size at which responses are cut.
     pub(crate) bytes_target: usize,
+    /// A first state with more resources is rejected as a whole.
+    pub(crate) listed_max: usize,
     /// It rejects bad content.
     pub(crate) picky: bool,
     /// It asks for endpoints again after their cluster has changed, as Envoy's older multiplexer does.
@@ -120,6 +122,7 @@ impl Case {
         let only = (!has_habits && rng.percent(15)).then(|| rng.below(N_TYPES));
         let tuning = Tuning {
             bytes_target: if rng.percent(50) { 60 + rng.below(200) } else { 1 << 20 },
+            listed_max: rng.below(4),
             picky: rng.percent(50),
             classic: rng.percent(50),
             tells_all: rng.percent(30),

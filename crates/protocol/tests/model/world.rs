@@ -60,6 +60,7 @@ fn session(tuning: &Tuning, case: &Case) -> Session {
         ack_timeout_ms: ACK_TIMEOUT,
         resume_hold_ms: RESUME_HOLD,
         response_bytes_target: tuning.bytes_target,
+        first_state_listed_max: tuning.listed_max,
         ..Config::DEFAULTS
     };
     let kind =

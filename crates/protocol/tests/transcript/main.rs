@@ -34,6 +34,7 @@ mod children;
 mod delta;
 mod diagrams;
 mod envoy;
+mod first_state;
 mod grpc;
 mod on_demand;
 mod regressions;
