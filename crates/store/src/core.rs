@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     Config, OpenError,
-    cluster::client::Peers,
+    cluster::{client::Peers, outbox::Outbox},
     failure::Failure,
     identity::Identity,
     log_size::LogSize,
@@ -31,13 +31,17 @@ pub(crate) struct Core {
     /// Where other replicas reach this one; empty if they can not.
     pub(crate) address: String,
     pub(crate) raft: Raft,
+    /// Who leads, as far as this replica knows.
+    pub(crate) leader: watch::Receiver<Option<Leader>>,
     pub(crate) published: Published,
     pub(crate) peers: Peers,
     /// The runtime of the store: what talks to other replicas runs there.
     pub(crate) runtime: Handle,
     pub(crate) size: Arc<Mutex<LogSize>>,
     pub(crate) space: Arc<Space>,
-    pub(crate) in_flight: Semaphore,
+    pub(crate) in_flight: Arc<Semaphore>,
+    /// Writes for a leader on another replica.
+    pub(crate) outbox: Outbox,
     /// When a leader was last heard. Whom Raft takes for the leader may have been gone for long.
     pub(crate) heard_at: Mutex<Instant>,
     /// Set when it is known that this replica is no member any more.
@@ -58,8 +62,41 @@ pub(crate) enum Leader {
         /// Its number.
         id: u64,
         /// Where it is.
-        address: String,
+        address: Arc<str>,
     },
+}
+
+impl Leader {
+    fn of(raft: &Raft, own: u64) -> Option<Self> {
+        let metrics = raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let id = metrics.current_leader?;
+        if id == own {
+            return Some(Self::Here);
+        }
+        let address = metrics.membership_config.get_node(&id)?.address.as_str();
+        (!address.is_empty()).then(|| Self::There { id, address: address.into() })
+    }
+
+    /// Who leads, from now on. Raft's metrics change with every entry; those who wait for a leader, one for
+    /// each write that is on its way, are woken only when it is another one. To be called on the runtime of
+    /// the store; ends with Raft.
+    pub(crate) fn watch(raft: &Raft, own: u64) -> watch::Receiver<Option<Self>> {
+        let (sender, receiver) = watch::channel(Self::of(raft, own));
+        let raft = raft.clone();
+        tokio::spawn(async move {
+            let mut metrics = raft.metrics();
+            while metrics.changed().await.is_ok() {
+                let leader = Self::of(&raft, own);
+                sender.send_if_modified(|known| {
+                    let is_new = *known != leader;
+                    *known = leader;
+                    is_new
+                });
+            }
+        });
+        receiver
+    }
 }
 
 impl Core {
@@ -80,24 +117,15 @@ impl Core {
 
     /// Who leads.
     pub(crate) fn leader(&self) -> Option<Leader> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let id = metrics.current_leader?;
-        if id == self.id() {
-            return Some(Leader::Here);
-        }
-        let address = metrics.membership_config.get_node(&id)?.address.clone();
-        (!address.is_empty()).then_some(Leader::There { id, address })
+        self.leader.borrow().clone()
     }
 
     /// Returns when who leads is another than before.
     pub(crate) async fn leader_changes(&self, before: Option<&Leader>) {
-        let mut metrics = self.raft.metrics();
-        while self.leader().as_ref() == before {
-            if metrics.changed().await.is_err() {
-                // Raft has stopped; whoever waits has a deadline.
-                return std::future::pending().await;
-            }
+        let mut leader = self.leader.clone();
+        if leader.wait_for(|now| now.as_ref() != before).await.is_err() {
+            // Raft has stopped; whoever waits has a deadline.
+            std::future::pending().await
         }
     }
 
@@ -129,7 +157,6 @@ impl Core {
 
     /// Waits until an entry of the log has been applied here.
     pub(crate) async fn applied(&self, index: u64, timeout: Duration) -> bool {
-        let wait = self.raft.wait(Some(timeout));
-        wait.applied_index_at_least(Some(index), "applied").await.is_ok()
+        tokio::time::timeout(timeout, self.published.wait_applied(index)).await.is_ok()
     }
 }

@@ -50,6 +50,7 @@ mod open;
 mod parts;
 mod raft;
 mod raft_codec;
+mod recent;
 mod record;
 mod recovery;
 mod replica;

@@ -32,6 +32,7 @@ use crate::{
     metrics::{StoreMetrics, gauge_value},
     raft::{Entry, LogId, Types, Vote},
     raft_codec::{entry_from_record, entry_to_record, log_id_to_proto, log_key, vote_to_proto},
+    recent::Recent,
     record::{self, Family},
 };
 use chancery_proto::raft::v1 as pb;
@@ -68,6 +69,7 @@ struct Inner {
     jobs: Sender,
     ends: Mutex<Ends>,
     size: Arc<Mutex<LogSize>>,
+    recent: Mutex<Recent>,
     failure: Failure,
     metrics: StoreMetrics,
 }
@@ -84,17 +86,21 @@ impl LogStore {
         metrics: StoreMetrics,
     ) -> Self {
         metrics.last_log_index.set(gauge_value(ends.last_or_purged().map_or(0, |id| id.index)));
-        Self(Arc::new(Inner { database, jobs, ends: Mutex::new(ends), size, failure, metrics }))
+        let (ends, recent) = (Mutex::new(ends), Mutex::default());
+        Self(Arc::new(Inner { database, jobs, ends, size, recent, failure, metrics }))
     }
 
     /// Entries from `from` up to, not including, `to`, until they have `bytes` bytes; one at least.
     fn read(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        let mut len = 0;
         let from = from.max(self.0.ends.lock().purged.map_or(0, |id| id.index + 1));
         if from >= to {
+            return Ok(Vec::new());
+        }
+        if let Some(entries) = self.0.recent.lock().read(from, to, bytes) {
             return Ok(entries);
         }
+        let mut entries = Vec::new();
+        let mut len = 0;
         let (start, end) = (log_key(from), log_key(to));
         for item in self.0.database.scan(Family::Log, &start, Some(&end), Deleted::Skip) {
             let (key, record) = item.inspect_err(|error| self.0.failure.set(error))?;
@@ -217,19 +223,20 @@ impl RaftLogStorage<Types> for LogStore {
         let since = Instant::now();
         let mut batch = Batch::default();
         let mut last = None;
-        let mut sizes = Vec::new();
+        let mut appended = Vec::new();
         for entry in entries {
             let record = entry_to_record(&entry);
             let index = entry.log_id.index;
             self.0.database.put(&mut batch, Family::Log, &log_key(index), &record);
-            sizes.push((index, record.len()));
             last = Some(entry.log_id);
+            appended.push((entry, record.len()));
         }
         self.write(batch)?;
         {
-            let mut size = self.0.size.lock();
-            for (index, len) in sizes {
-                size.append(index, len);
+            let (mut size, mut recent) = (self.0.size.lock(), self.0.recent.lock());
+            for (entry, len) in appended {
+                size.append(entry.log_id.index, len);
+                recent.append(entry, len);
             }
         }
         if let Some(last) = last {
@@ -252,6 +259,7 @@ impl RaftLogStorage<Types> for LogStore {
         }
         self.write(batch)?;
         self.0.size.lock().truncate(from);
+        self.0.recent.lock().truncate(from);
         let mut ends = self.0.ends.lock();
         if ends.last.is_some_and(|end| end.index >= from) {
             // What is purged is no entry any more.
@@ -276,6 +284,7 @@ impl RaftLogStorage<Types> for LogStore {
         ends.last = ends.last.filter(|last| last.index > id.index);
         let mut size = self.0.size.lock();
         size.purge(id.index);
+        self.0.recent.lock().purge(id.index);
         self.0.metrics.log_bytes.set(gauge_value(size.bytes()));
         Ok(())
     }

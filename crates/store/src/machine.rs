@@ -9,6 +9,7 @@
 //!   after the state that makes the purged entries superfluous.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -23,7 +24,7 @@ use openraft::{
     storage::{ApplyResponder, EntryResponder, RaftStateMachine},
 };
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     database::{Batch, Database},
@@ -67,17 +68,43 @@ struct Shared {
     /// Changed by the state machine's task alone; read by anybody.
     image: Mutex<Image>,
     state: watch::Sender<Arc<State>>,
+    /// Those who wait for an entry to be applied, by its index. Each is woken once, when it is.
+    waiting: Mutex<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
 }
 
 impl Published {
     fn new(image: Image) -> Self {
         let (state, _) = watch::channel(Arc::new(image.state.clone()));
-        Self(Arc::new(Shared { image: Mutex::new(image), state }))
+        let (image, waiting) = (Mutex::new(image), Mutex::default());
+        Self(Arc::new(Shared { image, state, waiting }))
     }
 
     /// The image as of now.
     pub(crate) fn image(&self) -> Image {
         self.0.image.lock().clone()
+    }
+
+    /// Index of the last entry that has been applied; 0 if none has.
+    pub(crate) fn applied(&self) -> u64 {
+        self.0.image.lock().applied.map_or(0, |id| id.index)
+    }
+
+    /// Returns when the entry at an index has been applied.
+    pub(crate) async fn wait_applied(&self, index: u64) {
+        let applied = {
+            // Held while it is looked: what is applied from here on finds the one who waits.
+            let mut waiting = self.0.waiting.lock();
+            if self.applied() >= index {
+                return;
+            }
+            let (sender, applied) = oneshot::channel();
+            waiting.entry(index).or_default().push(sender);
+            applied
+        };
+        if applied.await.is_err() {
+            // Nothing is applied any more; whoever waits has a deadline.
+            std::future::pending::<()>().await;
+        }
     }
 
     /// The newest state, and those to come.
@@ -92,6 +119,7 @@ impl Published {
 
     fn publish(&self, image: Image) {
         let state = image.state.clone();
+        let applied = image.applied.map_or(0, |id| id.index);
         *self.0.image.lock() = image;
         self.0.state.send_if_modified(|published| {
             let new =
@@ -101,6 +129,12 @@ impl Published {
             }
             new
         });
+        let mut waiting = self.0.waiting.lock();
+        let later = waiting.split_off(&applied.saturating_add(1));
+        for sender in std::mem::replace(&mut *waiting, later).into_values().flatten() {
+            // Some wait no longer.
+            sender.send(()).unwrap_or_default();
+        }
     }
 }
 

@@ -72,7 +72,7 @@ impl Maintenance {
             self.core.raft.trigger().snapshot().await
         } else if bytes > self.core.config.snapshot_log_bytes {
             // The snapshot is there, but the entries that Raft keeps by number are too large.
-            let applied = self.core.published.image().applied.map_or(0, |id| id.index);
+            let applied = self.core.published.applied();
             let cut = self.core.size.lock().cut(self.core.config.log_bytes_keep);
             match cut {
                 Some(cut) => self.core.raft.trigger().purge_log(cut.min(applied)).await,

@@ -19,11 +19,12 @@ use crate::{
         client::{Network, Peers},
         forward::AbortOnDrop,
         join::Joiner,
+        outbox,
         server::Service,
         tls::Tls,
         watch::Watch,
     },
-    core::Core,
+    core::{Core, Leader},
     database::Database,
     directory::Directory,
     failure::Failure,
@@ -210,8 +211,15 @@ async fn start(
             return Err(failed(&error));
         }
     };
+    let leader = {
+        let _on_runtime = runtime.enter();
+        Leader::watch(&raft, id)
+    };
+    let (outbox, parcels) = outbox::channel();
     let core = Arc::new(Core {
-        in_flight: Semaphore::new(permits(config.in_flight_bytes_max) as usize),
+        leader,
+        in_flight: Arc::new(Semaphore::new(permits(config.in_flight_bytes_max) as usize)),
+        outbox,
         space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
         heard_at: Mutex::new(Instant::now()),
         removed: watch::Sender::new(false),
@@ -234,6 +242,7 @@ async fn start(
         watch: Watch::new(id),
     };
     runtime.spawn(maintenance.run());
+    runtime.spawn(outbox::run(Arc::downgrade(&core), parcels));
     runtime.spawn(tend_cluster(Arc::downgrade(&core)));
     service.join(Arc::clone(&core));
     Ok((core, database, flusher, directory, start))

@@ -93,7 +93,7 @@ impl Replica {
                 let Identity { cluster_id, incarnation, .. } = core.identity;
                 let form = ask_to_proto(&Ask::Form { cluster_id, incarnation });
                 let deadline = Instant::now() + core.config.open_timeout;
-                core.propose(form, deadline).await.map_err(|error| failed(&error))?;
+                core.propose(form, None, deadline).await.map_err(|error| failed(&error))?;
                 self.finish_forming()
             }
             Start::Again if self.votes_alone().await? => {
@@ -200,10 +200,10 @@ impl Replica {
             return Err(TransactError::TooLarge { len, max });
         }
         let timed_out = TransactError::Timeout(core.config.transact_timeout);
-        let permit = core.in_flight.acquire_many(permits(len));
-        let permit = tokio::time::timeout_at(deadline.into(), permit).await;
-        let Ok(Ok(_permit)) = permit else { return Err(timed_out) };
-        match core.propose(command, deadline).await? {
+        let place = Arc::clone(&core.in_flight).acquire_many_owned(permits(len));
+        let place = tokio::time::timeout_at(deadline.into(), place).await;
+        let Ok(Ok(place)) = place else { return Err(timed_out) };
+        match core.propose(command, Some(Arc::new(place)), deadline).await? {
             Response::Outcome(outcome) => Ok(outcome),
             Response::Forgotten => Err(TransactError::Forgotten),
             Response::Done => {

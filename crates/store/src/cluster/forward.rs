@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 use chancery_proto::raft::v1 as pb;
 use openraft::errors::{ClientWriteError, RaftError};
 use prost::Message;
-use tonic::Status;
+use tokio::sync::oneshot;
 
-use super::{client::Lane, codec};
+use super::{
+    codec,
+    outbox::{Parcel, Place},
+};
 use crate::{
     TransactError,
     core::{Core, Leader},
@@ -34,10 +37,11 @@ enum Attempt {
 
 impl Core {
     /// Gets a command into the log, wherever the leader is, and gives what applying it came to. This
-    /// replica has applied it too by then.
+    /// replica has applied it too by then. `place` is kept for as long as the command is in memory.
     pub(crate) async fn propose(
         &self,
         mut command: pb::Command,
+        place: Option<Place>,
         deadline: Instant,
     ) -> Result<Response, TransactError> {
         let mut proposed = false;
@@ -45,8 +49,11 @@ impl Core {
             let leader = self.leader();
             let attempt = match &leader {
                 Some(Leader::Here) => self.propose_here(&command, deadline).await,
-                Some(Leader::There { id, address }) => {
-                    self.propose_there(*id, address, &command, deadline).await
+                Some(there @ Leader::There { id, .. }) => {
+                    let (answer, answered) = oneshot::channel();
+                    let (to, command, place) = (there.clone(), command.clone(), place.clone());
+                    let parcel = Parcel { to, command, answer, place };
+                    self.propose_there(*id, parcel, answered, deadline).await
                 }
                 None => Attempt::NotProposed,
             };
@@ -118,45 +125,30 @@ impl Core {
         }
     }
 
-    /// At the leader. Gives up when another one leads: the old one may never answer.
+    /// At the leader.
     async fn propose_there(
         &self,
-        id: u64,
-        address: &str,
-        command: &pb::Command,
+        leader: u64,
+        parcel: Parcel,
+        answered: oneshot::Receiver<pb::write_result::Result>,
         deadline: Instant,
     ) -> Attempt {
-        let message = pb::WriteRequest {
-            header: Some(codec::header(self.identity, id)),
-            command: Some(command.clone()),
-        };
-        let client = self.peers.client(address, Lane::Data);
-        let call = self.runtime.spawn(async move { client?.write(message).await });
-        let _abort = AbortOnDrop(call.abort_handle());
-        let there = Leader::There { id, address: address.to_owned() };
-        let answer = tokio::select! {
-            answer = call => answer.unwrap_or_else(|_| Err(Status::aborted("it has panicked"))),
-            () = self.leader_changes(Some(&there)) => return Attempt::Unknown,
-            () = tokio::time::sleep_until(deadline.into()) => return Attempt::Unknown,
-        };
-        self.metrics.forwarded_writes.increment(1);
-        use pb::write_response::Result;
-        let result = match answer.map(tonic::Response::into_inner) {
-            Ok(pb::WriteResponse { result: Some(result) }) => result,
-            // Unavailable is what the way there says, of a call that may have been half way.
-            Ok(_) | Err(_) => return Attempt::Unknown,
+        use pb::write_result::Result;
+        match tokio::time::timeout_at(deadline.into(), self.outbox.send(parcel)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => return Attempt::NotProposed,
+        }
+        let Ok(Ok(result)) = tokio::time::timeout_at(deadline.into(), answered).await else {
+            return Attempt::Unknown;
         };
         match result {
             Result::NotLeader(_) => Attempt::NotProposed,
             Result::Error(error) if error.kind() == pb::write_error::Kind::DiskFull => {
-                Attempt::Done(Err(TransactError::LeaderDiskFull {
-                    leader: id,
-                    reason: error.message,
-                }))
+                Attempt::Done(Err(TransactError::LeaderDiskFull { leader, reason: error.message }))
             }
             // Whatever has befallen the leader, another one may still find the entry in its log.
             Result::Error(error) => {
-                tracing::debug!(leader = id, error = error.message, "a forwarded write");
+                tracing::debug!(leader, error = error.message, "a forwarded write");
                 Attempt::Unknown
             }
             Result::Written(pb::Written { index, outcome }) => {
@@ -173,13 +165,13 @@ impl Core {
     }
 
     /// Takes a write that another replica has sent.
-    pub(crate) async fn take_write(&self, command: &pb::Command) -> pb::WriteResponse {
-        use pb::write_response::Result;
+    pub(crate) async fn take_write(&self, command: &pb::Command) -> pb::WriteResult {
+        use pb::write_result::Result;
         let deadline = Instant::now() + self.config.transact_timeout;
         let result = match self.propose_here(command, deadline).await {
             Attempt::Done(Ok(response)) => Result::Written(pb::Written {
                 // What it changed is in everything from here on.
-                index: self.published.image().applied.map_or(0, |id| id.index),
+                index: self.published.applied(),
                 outcome: Some(codec::outcome_to_proto(&response)),
             }),
             Attempt::Done(Err(error)) => Result::Error(write_error_to_proto(&error)),
@@ -194,7 +186,7 @@ impl Core {
                 Result::Error(write_error_to_proto(&error))
             }
         };
-        pb::WriteResponse { result: Some(result) }
+        pb::WriteResult { result: Some(result) }
     }
 }
 

@@ -203,7 +203,7 @@ impl Replica {
     pub async fn snapshot(&self, timeout: Duration) -> Result<u64, ChangeError> {
         let core = self.core();
         let stopped = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
-        let applied = core.published.image().applied.map_or(0, |id| id.index);
+        let applied = core.published.applied();
         let deadline = Instant::now() + timeout;
         core.raft.trigger().snapshot().await.map_err(|error| stopped(&error))?;
         loop {

@@ -245,7 +245,7 @@ impl Core {
             Err(NotYet::Later(text)) => (Result::Later(text), String::new()),
             Err(NotYet::NotLeader) => match self.leader() {
                 Some(Leader::There { id, address }) => {
-                    (Result::NotLeader(pb::NotLeader { leader: id }), address)
+                    (Result::NotLeader(pb::NotLeader { leader: id }), address.to_string())
                 }
                 _ => (Result::NotLeader(pb::NotLeader { leader: 0 }), String::new()),
             },

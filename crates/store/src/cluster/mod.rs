@@ -14,7 +14,7 @@
 //!
 //! # Map
 //! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
-//! becomes a member, `members` how the membership changes, `forward` how a write gets to the leader,
+//! becomes a member, `members` how the membership changes, `forward` how a write gets to the leader, by `outbox`;
 //! `barrier` how a replica learns what has been committed, `watch` what it tells of all that; `protocol`
 //! says who understands whom, `wire` is a connection, `tls` keeps others out.
 
@@ -25,6 +25,7 @@ pub(crate) mod forward;
 pub(crate) mod handle;
 pub(crate) mod join;
 pub(crate) mod members;
+pub(crate) mod outbox;
 pub(crate) mod protocol;
 pub(crate) mod server;
 pub(crate) mod tls;

@@ -13,7 +13,7 @@ use chancery_proto::raft::v1::{
     self as pb,
     replication_server::{Replication, ReplicationServer},
 };
-use futures::StreamExt;
+use futures::{StreamExt, future::join_all};
 use openraft::async_runtime::WatchReceiver;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming};
@@ -209,9 +209,8 @@ impl Replication for Service {
     async fn write(&self, request: Request<pb::WriteRequest>) -> Answer<pb::WriteResponse> {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
-        let command =
-            message.command.ok_or_else(|| Status::invalid_argument("the command is missing"))?;
-        Ok(Response::new(core.take_write(&command).await))
+        let results = join_all(message.commands.iter().map(|command| core.take_write(command)));
+        Ok(Response::new(pb::WriteResponse { results: results.await }))
     }
 
     async fn read_index(
@@ -259,7 +258,7 @@ impl Core {
         let image = self.published.image();
         let leader_address = match self.leader() {
             Some(Leader::Here) => self.address.clone(),
-            Some(Leader::There { address, .. }) => address,
+            Some(Leader::There { address, .. }) => address.to_string(),
             None => String::new(),
         };
         let membership = &metrics.committed_membership_config;

@@ -46,7 +46,7 @@ impl Watch {
         metrics.voters.set(gauge_value(voters.len() as u64));
         metrics.learners.set(gauge_value(membership.membership().learner_ids().count() as u64));
         metrics.voters_up.set(gauge_value(n_up as u64));
-        let applied = core.published.image().applied.map_or(0, |id| id.index);
+        let applied = core.published.applied();
         let committed = raft.local_committed.map_or(0, |id| id.index);
         metrics.apply_lag.set(gauge_value(committed.saturating_sub(applied)));
         let last = raft.last_log_index.unwrap_or_default();
