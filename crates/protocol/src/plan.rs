@@ -388,8 +388,11 @@ impl Subscription {
 
     fn hold(&mut self, name: &ResourceName, held: Held) {
         let Some(entry) = self.names.get_mut(name) else { return };
-        if let Held::Sent(before) = std::mem::replace(entry, held) {
-            self.rejected.touch(before.name());
+        let is_there = matches!(held, Held::Sent(_));
+        match std::mem::replace(entry, held) {
+            Held::Sent(before) => self.rejected.touch(before.name()),
+            Held::Absent => self.returned |= is_there && self.protocol == Protocol::Sotw,
+            Held::Nothing | Held::Version(_) => {}
         }
     }
 

@@ -282,26 +282,15 @@ impl Session {
     /// Sends the front of the train. Full states can not be cut (SOTW-70).
     fn send_part(&mut self, at: usize, now: u64) -> Turn {
         let subscription = &mut self.subscriptions[at];
+        if !subscription.drop_given_up() {
+            return Turn::Settled;
+        }
         let Some(mut train) = subscription.train.take() else { return Turn::Idle };
         let protocol = subscription.protocol;
         let target = match subscription.is_full_state() {
             true => usize::MAX,
             false => self.config.response_bytes_target,
         };
-        if !train.given_up.is_empty() {
-            // SOTW-46, DELTA-28: names that were given up since.
-            let asked = train.resources.iter().filter(|resource| subscription.asks_for(resource));
-            let mut rest = Resources::default();
-            asked.for_each(|resource| rest.push(Arc::clone(resource)));
-            train.resources = rest;
-            let given_up = std::mem::take(&mut train.given_up);
-            train.removed.retain(|name| !given_up.contains(name));
-            train.absent.retain(|name| !given_up.contains(name));
-            if train.resources.is_empty() && train.removed.is_empty() && train.absent.is_empty() {
-                subscription.on_nothing_left(train.covers);
-                return Turn::Settled;
-            }
-        }
         let resources = match subscription.properties.absent_as_alias {
             true => take_distinct(&mut train.resources, target, size_of(protocol)),
             false => train.resources.take_front(target, size_of(protocol)),

@@ -163,6 +163,8 @@ pub(crate) struct Subscription {
     pub(crate) rejected: Rejections,
     /// A response was rejected of which it does not matter, or is not known, what was in it.
     rejects_state: bool,
+    /// Something that was gone, which the client was not told, is on its way again.
+    pub(crate) returned: bool,
     /// The client has acknowledged everything up to here.
     pub(crate) settled_revision: Revision,
     /// The client was sent everything up to here.
@@ -210,6 +212,7 @@ impl Subscription {
             nack: None,
             rejected: Rejections::new(config.first_state_listed_max),
             rejects_state: false,
+            returned: false,
             settled_revision: Revision(0),
             planned_revision: Revision(0),
             seen_revision: Revision(0),
@@ -246,6 +249,26 @@ impl Subscription {
             }
         }
         self.urgent &= self.answer_due || !self.pending.is_empty();
+    }
+
+    /// SOTW-46, DELTA-28: takes off the train what was given up since. Says whether anything is left of it.
+    pub(crate) fn drop_given_up(&mut self) -> bool {
+        let Some(mut train) = self.train.take_if(|train| !train.given_up.is_empty()) else {
+            return true;
+        };
+        let mut rest = Resources::default();
+        let asked = train.resources.iter().filter(|resource| self.asks_for(resource));
+        asked.for_each(|resource| rest.push(Arc::clone(resource)));
+        train.resources = rest;
+        let given_up = std::mem::take(&mut train.given_up);
+        train.removed.retain(|name| !given_up.contains(name));
+        train.absent.retain(|name| !given_up.contains(name));
+        if train.resources.is_empty() && train.removed.is_empty() && train.absent.is_empty() {
+            self.on_nothing_left(train.covers);
+            return false;
+        }
+        self.train = Some(train);
+        true
     }
 
     /// Whether its removals have to wait for others although its client does not say what it holds.
@@ -330,11 +353,24 @@ impl Subscription {
     pub(crate) fn reached(&self, config: &Config, now: u64) -> Revision {
         if self.is_quiet(config, now) && self.lingering.is_empty() {
             Revision(u64::MAX)
+        } else if self.may_return() {
+            Revision(0)
         } else if self.train.is_some() || self.awaits_answer(config, now) {
-            self.settled_revision
+            if self.returned { Revision(0) } else { self.settled_revision }
         } else {
             self.planned_revision
         }
+    }
+
+    /// Whether a name that was gone may be there again. SotW has no word for its being gone (SOTW-85): until
+    /// what is there now has been sent, the client may have what was there before.
+    fn may_return(&self) -> bool {
+        let gone = |held: Option<&Held>| held == Some(&Held::Absent);
+        self.protocol == Protocol::Sotw
+            && match self.dirty {
+                true => self.names.values().any(|held| gone(Some(held))),
+                false => self.stale.iter().any(|name| gone(self.names.get(name))),
+            }
     }
 
     /// Since when the client has not answered; `None` if it owes no answer. Of a type that it asks

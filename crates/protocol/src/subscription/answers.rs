@@ -35,6 +35,7 @@ impl Subscription {
         now: u64,
     ) -> Answer {
         self.silent_since = now;
+        self.returned &= !self.outstanding.is_empty() || self.train.is_some();
         let Some(error) = error else {
             self.acked = Some(sent.version.clone());
             self.rejects_state = false;

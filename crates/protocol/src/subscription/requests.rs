@@ -201,6 +201,8 @@ impl Subscription {
     }
 
     fn start_wildcard(&mut self, shared: &Names<'_>) {
+        // The wildcard brings it anew.
+        self.drop_given_up();
         self.wildcard = true;
         shared.note(Interest::wildcard(&self.type_url, true));
         // What was said of names that were not asked for then: whether the client kept them is not known.

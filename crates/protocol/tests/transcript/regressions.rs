@@ -347,6 +347,109 @@ fn what_was_given_up_is_not_urgent() {
     assert_eq!(responses(&[(&["b", "c"], "2")]), 1);
 }
 
+/// ADS-08, SOTW-85: SotW has no word for a route that is deleted. When it is there again before the client was
+/// sent anything, the client still has it as it was, and needs the cluster that it had then. The commit and
+/// the ACK of the listener come before the stream can take a response.
+#[test]
+fn a_route_that_comes_back_holds_its_old_cluster() {
+    let scope = ScopeName::new("default").unwrap();
+    let key = |t: &str, name: &str| ResourceKey {
+        type_url: TypeUrl::new(t).unwrap(),
+        name: ResourceName::new(name).unwrap(),
+    };
+    let put = |t: &str, body: &'static str| Upsert {
+        scope: scope.clone(),
+        draft: ResourceDraft::new(key(t, "a"), bytes::Bytes::from_static(body.as_bytes())),
+    };
+    let gone = |t: &str| (scope.clone(), key(t, "a"));
+    let mut state = State::new(Incarnation(1));
+    let mut commit = |upserts: Vec<Upsert>, deletes: Vec<(ScopeName, ResourceKey)>| {
+        let change = Transaction { upserts, deletes, ..Transaction::default() };
+        state = state.apply(&change).state;
+        View::resolve(&state, &[scope.clone()])
+    };
+    let now = std::cell::Cell::new(1_000);
+    let mut session =
+        Session::new(StreamKind { protocol: Sotw, type_url: None }, Arc::new(Config::DEFAULTS));
+    let say = |session: &mut Session, view: &View, t: &str, names: &[&str], nonce: &str| {
+        let request = Request::Sotw(SotwRequest {
+            type_url: t.to_owned(),
+            resource_names: names.iter().map(ToString::to_string).collect(),
+            response_nonce: nonce.to_owned(),
+            ..SotwRequest::default()
+        });
+        session.on_request(request, Some(view), now.get()).unwrap();
+    };
+    let hear = |session: &mut Session, view: &View| {
+        let poll = || session.poll(Some(view), &Differ::new(), now.get());
+        let shown = std::iter::from_fn(poll)
+            .map(|response| format!("{} {}", response.nonce(), response.type_url().message_name()));
+        shown.collect::<Vec<_>>().join(", ")
+    };
+    let (cds, lds, rds) = (types::CLUSTER, types::LISTENER, types::ROUTE);
+    let view = commit(vec![put(cds, "1"), put(lds, "1"), put(rds, "to a")], vec![]);
+    say(&mut session, &view, cds, &[], "");
+    assert_eq!(hear(&mut session, &view), "1 envoy.config.cluster.v3.Cluster");
+    say(&mut session, &view, cds, &[], "1");
+    say(&mut session, &view, lds, &[], "");
+    say(&mut session, &view, rds, &["a"], "");
+    assert!(hear(&mut session, &view).contains("3 envoy.config.route"));
+    say(&mut session, &view, lds, &[], "2");
+    // The client has had the time that it gets when it connects.
+    now.set(3_000);
+    commit(vec![put(rds, "to d"), put(lds, "2")], vec![gone(cds)]);
+    let view = commit(vec![], vec![gone(rds)]);
+    let name = ResourceName::new("a").unwrap();
+    for t in [cds, lds, rds] {
+        session.on_change(&TypeUrl::new(t).unwrap(), Some(&name));
+    }
+    say(&mut session, &view, rds, &["a"], "3");
+    assert_eq!(hear(&mut session, &view), "4 envoy.config.listener.v3.Listener");
+    let view = commit(vec![put(rds, "to b")], vec![]);
+    session.on_change(&TypeUrl::new(rds).unwrap(), Some(&name));
+    say(&mut session, &view, lds, &[], "4");
+    assert_eq!(hear(&mut session, &view), "5 envoy.config.route.v3.RouteConfiguration");
+    say(&mut session, &view, rds, &["a"], "5");
+    assert_eq!(hear(&mut session, &view), "6 envoy.config.cluster.v3.Cluster");
+}
+
+/// DELTA-52, DELTA-28: what was given up while it was on its way is sent once to a wildcard that begins then.
+#[test]
+fn a_wildcard_gets_what_was_given_up_once() {
+    let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
+    let cluster = |body: &str| {
+        let key = ResourceKey {
+            type_url: TypeUrl::new(types::CLUSTER).unwrap(),
+            name: ResourceName::new(body).unwrap(),
+        };
+        let draft = ResourceDraft::new(key, bytes::Bytes::copy_from_slice(body.as_bytes()));
+        Upsert { scope: ScopeName::new("default").unwrap(), draft }
+    };
+    let upserts = vec![cluster("b"), cluster("d")];
+    let transaction = Transaction { upserts, ..Transaction::default() };
+    let state = State::new(Incarnation(1)).apply(&transaction).state;
+    let view = View::resolve(&state, &[ScopeName::new("default").unwrap()]);
+    let mut session =
+        Session::new(StreamKind { protocol: Delta, type_url: None }, Arc::new(config));
+    let ask = |session: &mut Session, subscribe: &[&str], unsubscribe: &[&str]| {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let request = DeltaRequest {
+            type_url: types::CLUSTER.to_owned(),
+            subscribe: owned(subscribe),
+            unsubscribe: owned(unsubscribe),
+            ..DeltaRequest::default()
+        };
+        session.on_request(Request::Delta(request), Some(&view), 0).unwrap();
+    };
+    ask(&mut session, &["b", "d"], &[]);
+    assert_eq!(session.poll(Some(&view), &Differ::new(), 0).unwrap().n_resources(), 1);
+    // The rest is on its way.
+    ask(&mut session, &[], &["d"]);
+    ask(&mut session, &["*"], &[]);
+    let rest = std::iter::from_fn(|| session.poll(Some(&view), &Differ::new(), 0));
+    assert_eq!(rest.map(|response| response.n_resources()).collect::<Vec<_>>(), [1]);
+}
+
 /// SOTW-52: what is kept of a client that does not read is bounded, of whatever kind it is: names that it
 /// gave up beside a wildcard, or while a state is on its way, or says that it holds. Found by an attack on a
 /// running server: names that had been given up did not count.
