@@ -140,7 +140,7 @@ impl Subscription {
         self.again.clear();
         self.ahead.clear();
         self.stale.clear();
-        (self.dirty, self.urgent) = (false, false);
+        (self.dirty, self.urgent, self.late) = (false, false, false);
         plan.send |= std::mem::take(&mut self.answer_due);
         // What lingers is not told yet.
         let oldest = self.lingering.values().map(|lingering| lingering.seen).min();
@@ -152,7 +152,7 @@ impl Subscription {
     /// Answers what was asked for and leaves all other changes for later.
     pub(crate) fn plan_asked(&mut self, moment: Moment<'_>, which: Which) -> Touched {
         let mut plan = Plan::default();
-        self.urgent = false;
+        (self.urgent, self.late) = (false, false);
         let mut sent = BTreeSet::new();
         let asked = std::mem::take(&mut self.pending);
         let again = match which {

@@ -121,7 +121,7 @@ pub(crate) struct Subscription {
     /// The pending names were just asked for: they do not wait for an ACK.
     pub(crate) urgent: bool,
     /// Names were added by a request that the client sent before it had the last response.
-    late: bool,
+    pub(crate) late: bool,
     /// The opening request is answered even with nothing.
     pub(crate) answer_due: bool,
     /// Anything it is interested in may have changed.

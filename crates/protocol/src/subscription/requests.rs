@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chancery_model::{ResourceName, Version};
-use chancery_view::TypeView;
+use chancery_view::{Resources, TypeView};
 
 use super::{Answer, Held, Subscription, WILDCARD};
 use crate::{DeltaRequest, Interest, Protocol, ProtocolError, SotwRequest};
@@ -214,6 +214,11 @@ impl Subscription {
             Held::Nothing | Held::Absent => None,
         });
         self.known.extend(held);
+        // What is on its way comes after the client has begun anew: it may keep it.
+        let unanswered = self.outstanding.iter().filter_map(|sent| sent.resources.as_ref());
+        for resource in unanswered.flat_map(Resources::iter) {
+            self.known.entry(resource.name().clone()).or_insert(None);
+        }
         (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
         self.urgent = true;
         self.rejected.touch_all();
@@ -275,6 +280,7 @@ impl Subscription {
     /// What was asked for and given up since is not urgent any more, and makes nothing else so.
     fn review_urgency(&mut self) {
         self.urgent &= self.answer_due || !self.pending.is_empty();
+        self.late &= !self.pending.is_empty();
     }
 
     /// Drops a name and all that was remembered of it, so that asking again sends it again (SOTW-44,

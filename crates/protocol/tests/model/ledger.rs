@@ -67,6 +67,9 @@ pub(crate) struct Line {
     pub(crate) lapsed: BTreeSet<String>,
     /// Names that the client said it holds though it does not ask for them (DELTA-46).
     pub(crate) extra: BTreeSet<String>,
+    /// What a wildcard had been sent when it ended with responses unanswered: the client may keep it if
+    /// it takes them only when it asks for everything again.
+    adrift: BTreeSet<String>,
     /// The opening request, or a new wildcard, is answered even with nothing.
     pub(crate) opening: bool,
     /// How many responses had been sent when that was asked for.
@@ -298,6 +301,9 @@ impl Line {
     fn on_delta(&mut self, t: usize, request: &DeltaRequest, first: bool, now: u64) {
         let before = self.asked.names.clone();
         let turn = self.asked.delta(t, request);
+        if turn.ended && !self.unacked.is_empty() {
+            self.adrift.extend(self.sent.keys().cloned());
+        }
         self.close(&turn);
         for name in plain(&request.unsubscribe).intersection(&before) {
             self.told.remove(name);
@@ -315,6 +321,7 @@ impl Line {
         if turn.started {
             (self.opening, self.opening_fresh) = (properties(t).answer_empty, true);
             self.opening_mark = self.n_sent;
+            self.extra.append(&mut self.adrift);
         }
         if first {
             self.resumed = !request.initial_resource_versions.is_empty();

@@ -366,7 +366,7 @@ fn a_route_that_comes_back_holds_its_old_cluster() {
     let mut commit = |upserts: Vec<Upsert>, deletes: Vec<(ScopeName, ResourceKey)>| {
         let change = Transaction { upserts, deletes, ..Transaction::default() };
         state = state.apply(&change).state;
-        View::resolve(&state, &[scope.clone()])
+        View::resolve(&state, std::slice::from_ref(&scope))
     };
     let now = std::cell::Cell::new(1_000);
     let mut session =
