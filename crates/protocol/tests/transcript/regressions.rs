@@ -347,6 +347,52 @@ fn what_was_given_up_is_not_urgent() {
     assert_eq!(responses(&[(&["b", "c"], "2")]), 1);
 }
 
+/// SOTW-34, SOTW-36: names of a stale request that were answered in time make later ones no more urgent.
+#[test]
+fn what_was_late_and_is_answered_makes_nothing_urgent() {
+    check(
+        Sotw,
+        "",
+        "
+        commit EDS/a=1 EDS/b=1
+        -> EDS a
+        <- EDS a=1 @A
+        -> EDS a @A
+        commit EDS/a=2
+        <- EDS a=2 @B
+        -> EDS b @A
+        wait 5000
+        <- EDS b=1 @C
+        -> EDS
+        -> EDS a @B
+        wait 5000
+        <- EDS a=2
+        ",
+    );
+}
+
+/// DELTA-46: what is on its way when a wildcard ends and begins anew may be with the client: when it is gone by
+/// then, the client is told.
+#[test]
+fn a_wildcard_that_begins_anew_minds_what_is_on_its_way() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1
+        -> CDS
+        <- CDS a=1
+        commit -CDS/a CDS/d=1
+        -> CDS -*
+        -> CDS +*
+        <- CDS d=1
+        ack CDS
+        wait 1000
+        <- CDS -a
+        ",
+    );
+}
+
 /// ADS-08, SOTW-85: SotW has no word for a route that is deleted. When it is there again before the client was
 /// sent anything, the client still has it as it was, and needs the cluster that it had then. The commit and
 /// the ACK of the listener come before the stream can take a response.
