@@ -1,20 +1,32 @@
 //! Work that takes its time: never on the threads that serve streams, and only so much at once.
 //!
+//! Small work has threads of its own, which take one piece after the other without going to sleep in
+//! between: waking a thread for each costs as much as reading a small manifest.
+//!
 //! Invariant: a place is held until its work is done, also if nobody waits for the result any more. A
 //! client that sends and hangs up gets no more of the machine than one that waits.
 
-use std::{error::Error, sync::Arc};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::AdminError;
 
 /// Large pieces of work at a time: inputs that take many times their size while they are read, lists
 /// of a whole fleet. Further ones wait.
 const LARGE_MAX: usize = 2;
-/// Small pieces of work at a time. Few: they share the processors with the streams. They have places
-/// of their own, so that they do not wait behind large ones. Further ones wait.
+/// Small pieces of work at a time. Few: they share the processors with the streams. They have threads
+/// of their own, so that they do not wait behind large ones.
 const SMALL_MAX: usize = 2;
+/// Small pieces of work that have been handed to these threads. Further ones wait to be.
+const SMALL_WAITING_MAX: usize = 64;
 
 /// How much a piece of work may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +48,28 @@ impl Size {
 pub(crate) struct Work {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    /// For the threads that do the small pieces. They end when the last sender is gone.
+    jobs: Sender<Job>,
 }
+
+type Job = Box<dyn FnOnce() + Send>;
 
 impl Work {
     pub(crate) fn new() -> Self {
+        let (jobs, waiting) = mpsc::channel();
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..SMALL_MAX {
+            let waiting = Arc::clone(&waiting);
+            let thread = thread::Builder::new().name("chancery-admit".to_owned());
+            // Without any the receiver is gone, and all work goes the way of large work.
+            if let Err(error) = thread.spawn(move || do_small(&waiting)) {
+                tracing::warn!(%error, "no thread for small work of the admin port");
+            }
+        }
         Self {
-            small: Arc::new(Semaphore::new(SMALL_MAX)),
+            small: Arc::new(Semaphore::new(SMALL_WAITING_MAX)),
             large: Arc::new(Semaphore::new(LARGE_MAX)),
+            jobs,
         }
     }
 
@@ -53,23 +80,44 @@ impl Work {
         }
     }
 
-    /// Runs `work` on a thread for blocking work, as soon as there is a place.
+    /// Runs `work` on another thread, as soon as there is a place.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         size: Size,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, AdminError> {
-        let internal = |error: &dyn Error| AdminError::Internal(error.to_string());
-        let place = Arc::clone(self.places(size))
-            .acquire_owned()
-            .await
-            .map_err(|error| internal(&error))?;
-        let work = move || {
-            let done = work();
+        let place = Arc::clone(self.places(size)).acquire_owned().await;
+        let place = place.map_err(|error| AdminError::Internal(error.to_string()))?;
+        let (answer, done) = oneshot::channel();
+        let job: Job = Box::new(move || {
+            // Whoever has hung up while it waited wants no work any more.
+            if !answer.is_closed() {
+                // Whoever hangs up now gets no answer.
+                drop(answer.send(work()));
+            }
             drop(place);
-            done
-        };
-        tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error))
+        });
+        match size {
+            Size::Small => {
+                if let Err(mpsc::SendError(job)) = self.jobs.send(job) {
+                    tokio::task::spawn_blocking(job);
+                }
+            }
+            Size::Large => drop(tokio::task::spawn_blocking(job)),
+        }
+        let panicked =
+            |_| AdminError::Internal("the work for this request has panicked".to_owned());
+        done.await.map_err(panicked)
+    }
+}
+
+/// Does what comes, until nothing can come any more.
+fn do_small(waiting: &Mutex<Receiver<Job>>) {
+    loop {
+        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = next else { return };
+        // Whoever waits for it is told by the answer that is dropped.
+        drop(catch_unwind(AssertUnwindSafe(job)));
     }
 }
 
@@ -104,22 +152,19 @@ mod tests {
         for (size, max) in [(Size::Small, SMALL_MAX), (Size::Large, LARGE_MAX)] {
             let work = Work::new();
             let started = Arc::new(AtomicUsize::new(0));
-            let mut gates = Vec::new();
+            let (mut gates, mut tasks) = (Vec::new(), Vec::new());
             for _ in 0..20 {
                 let (gate, wait) = mpsc::channel::<()>();
                 gates.push(gate);
                 let (work, started) = (work.clone(), Arc::clone(&started));
-                let task = tokio::spawn(async move {
+                tasks.push(tokio::spawn(async move {
                     let job = move || {
                         started.fetch_add(1, Ordering::SeqCst);
                         // It ends when the gate is dropped.
                         assert!(wait.recv().is_err());
                     };
                     work.run(size, job).await
-                });
-                tokio::task::yield_now().await;
-                task.abort();
-                drop(task.await);
+                }));
             }
             let all_started = async {
                 while started.load(Ordering::SeqCst) < max {
@@ -127,10 +172,26 @@ mod tests {
                 }
             };
             tokio::time::timeout(DEADLINE, all_started).await.unwrap();
+            for task in tasks {
+                task.abort();
+                drop(task.await);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
             assert_eq!(started.load(Ordering::SeqCst), max, "{size:?}");
-            assert_eq!(work.places(size).available_permits(), 0, "{size:?}");
             gates.clear();
             tokio::time::timeout(DEADLINE, work.run(size, || ())).await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_an_error_and_takes_no_place_with_it() {
+        let work = Work::new();
+        for size in [Size::Small, Size::Large] {
+            for _ in 0..SMALL_WAITING_MAX + LARGE_MAX {
+                let panicked = work.run(size, || panic!("as it should")).await;
+                assert!(matches!(panicked, Err::<(), _>(AdminError::Internal(_))), "{panicked:?}");
+            }
+            assert_eq!(work.run(size, || 7).await.unwrap(), 7);
         }
     }
 

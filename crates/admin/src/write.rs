@@ -46,6 +46,35 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// The scope that is meant if none is given.
 const DEFAULT_SCOPE: &str = "default";
 
+/// A transaction, and what would come of it.
+struct Tried {
+    transaction: Transaction,
+    /// The state on which it was tried, which tells what each resource was before.
+    before: Arc<State>,
+    /// It counts only if no other write comes in between.
+    applied: Applied,
+}
+
+/// A transaction that was read.
+enum Attempt {
+    Untried(Transaction),
+    Tried(Box<Tried>),
+}
+
+impl Tried {
+    fn new(transaction: Transaction, before: Arc<State>) -> Result<Self, AdminError> {
+        refuse_marks(&transaction)?;
+        let applied = before.apply(&transaction);
+        Ok(Self { transaction, before, applied })
+    }
+}
+
+impl Attempt {
+    fn of(transaction: Transaction, before: Arc<State>) -> Result<Self, AdminError> {
+        Tried::new(transaction, before).map(|tried| Self::Tried(Box::new(tried)))
+    }
+}
+
 /// Options of a write that were checked.
 struct Checked {
     effect: Effect,
@@ -151,10 +180,21 @@ impl Service {
             if_revision: checked.if_revision,
             meta: checked.meta.clone(),
         };
-        let read = move || chancery_admission::admit(&manifests, &options);
         let size = Size::of(bytes <= SMALL_INPUT_BYTES_MAX);
-        let transaction = self.work.run(size, read).await?.map_err(refused)?;
-        self.commit(transaction, checked).await
+        // What is written is tried in the same go, on the state of here and now.
+        let state = (checked.freshness == Freshness::Stale).then(|| self.replica.state());
+        let read = move || {
+            let transaction = chancery_admission::admit(&manifests, &options).map_err(refused)?;
+            match state {
+                // What comes of a small input may be large work.
+                Some(state) if self::size(&transaction) == size => Attempt::of(transaction, state),
+                _ => Ok(Attempt::Untried(transaction)),
+            }
+        };
+        match self.work.run(size, read).await?? {
+            Attempt::Untried(transaction) => self.commit(transaction, checked).await,
+            Attempt::Tried(tried) => self.commit_tried(*tried, checked).await,
+        }
     }
 
     /// Publishes the static resources of an Envoy bootstrap.
@@ -287,19 +327,21 @@ impl Service {
         transaction: Transaction,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        // The transaction is tried on the state as it is, which tells what each resource was
-        // before. It counts only if no other write comes in between.
         // A dry run is a read; what is written is decided by the leader, whatever is shown of it.
         let before = self.state(checked.freshness).await?;
         let size = size(&transaction);
+        let tried = self.work.run(size, move || Tried::new(transaction, before)).await??;
+        self.commit_tried(tried, checked).await
+    }
+
+    async fn commit_tried(
+        &self,
+        tried: Tried,
+        checked: Checked,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let Tried { transaction, before, applied: tried } = tried;
+        let size = size(&transaction);
         let start = Instant::now();
-        let state = Arc::clone(&before);
-        let attempt = move || {
-            refuse_marks(&transaction)?;
-            let tried = state.apply(&transaction);
-            Ok::<_, AdminError>((transaction, tried))
-        };
-        let (transaction, tried) = self.work.run(size, attempt).await??;
         match checked.effect {
             Effect::DryRun => self.dry_run(before, tried, size).await,
             Effect::Committed => {

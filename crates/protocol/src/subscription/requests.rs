@@ -279,8 +279,9 @@ impl Subscription {
 
     /// What was asked for and given up since is not urgent any more, and makes nothing else so.
     fn review_urgency(&mut self) {
-        self.urgent &= self.answer_due || !self.pending.is_empty();
-        self.late &= !self.pending.is_empty();
+        let asked = self.answer_due || !self.pending.is_empty();
+        self.urgent &= asked;
+        self.late &= asked;
     }
 
     /// Drops a name and all that was remembered of it, so that asking again sends it again (SOTW-44,
