@@ -32,6 +32,7 @@ mod idle;
 mod memory;
 mod metrics;
 mod nemesis;
+mod pressure;
 mod process;
 mod random;
 mod report;
@@ -88,6 +89,8 @@ enum Command {
     Coldstart(coldstart::Args),
     /// Faults of all kinds under load: no promise of the cluster is broken.
     Nemesis(nemesis::Args),
+    /// More to be sent than anybody takes, at all replicas: the cluster keeps its leader, and writes go on.
+    Pressure(pressure::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),
 }
@@ -130,6 +133,7 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Crash(_)
         | Command::Nemesis(_)
         | Command::Etcd(_)
+        | Command::Pressure(_)
         | Command::Writes(_)
         | Command::Rolling(_)
         | Command::Coldstart(_) => Pinning::NONE,
@@ -160,6 +164,7 @@ impl Command {
             Self::Rolling(args) => args.run(common, dir).await,
             Self::Coldstart(args) => args.run(common, dir).await,
             Self::Nemesis(args) => args.run(common, dir).await,
+            Self::Pressure(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
         }
     }

@@ -9,7 +9,7 @@
 mod board;
 mod client;
 mod report;
-mod writers;
+pub(crate) mod writers;
 
 use std::{
     collections::HashMap,

@@ -51,6 +51,19 @@ fn no_promise_is_broken_whatever_happens_to_the_replicas() {
     assert!(findings["checked"]["reads"].as_u64().unwrap() >= 120, "{report:#}");
 }
 
+/// Issue 4, timing: what the replicas have to send can not delay their heartbeats. More than 100,000 deliveries are
+/// owed at any time, for seconds, while each replica sends as much as it can: nobody stands for election, and
+/// every write is acknowledged.
+#[test]
+fn fan_out_delays_no_heartbeat() {
+    let (code, report) = loadtest(&["pressure"]);
+    assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
+    let findings = &report["findings"];
+    assert!(findings["owed"]["least"].as_u64().unwrap() >= 100_000, "{report:#}");
+    assert!(findings["owed"]["seconds"].as_f64().unwrap() >= 5.0, "{report:#}");
+    assert!(findings["writes"]["acknowledged"].as_u64().unwrap() >= 3, "{report:#}");
+}
+
 /// One resource on the wire per stream and change, whatever the size of the view; and a gate that can
 /// not hold is reported, and makes the exit code 1.
 #[test]
