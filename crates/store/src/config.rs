@@ -23,6 +23,9 @@ pub struct Config {
     /// The certificates of replicas; `None`: what they say to each other is neither encrypted nor
     /// authenticated.
     pub tls: Option<TlsConfig>,
+    /// Most connections of other replicas at a time. One more takes the place of another, which is one that
+    /// has said nothing yet, or else has been silent for the longest time.
+    pub connections_max: usize,
     /// This replica is to stay a learner: it serves streams, and never votes.
     pub learner: bool,
     /// A snapshot is taken, and the log purged, after so many entries.
@@ -71,6 +74,7 @@ impl Default for Config {
             join: Vec::new(),
             peers: BTreeMap::new(),
             tls: None,
+            connections_max: 1024,
             learner: false,
             snapshot_log_entries: 50_000,
             snapshot_log_bytes: 64 << 20,
@@ -107,6 +111,8 @@ impl Config {
         };
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         check(self.replica_id > 0, "replica_id", self.replica_id, "at least 1")?;
+        let connections = self.connections_max;
+        check(connections > 0, "connections_max", connections as u64, "at least 1")?;
         let entries = self.snapshot_log_entries;
         check(entries > 0, "snapshot_log_entries", entries, "at least 1")?;
         let bytes = self.snapshot_log_bytes;
@@ -155,6 +161,7 @@ mod tests {
             config.validate().unwrap_err().key
         };
         assert_eq!(key(|c| c.replica_id = 0), "replica_id");
+        assert_eq!(key(|c| c.connections_max = 0), "connections_max");
         assert_eq!(key(|c| c.snapshot_log_entries = 0), "snapshot_log_entries");
         assert_eq!(key(|c| c.snapshot_log_bytes = 0), "snapshot_log_bytes");
         assert_eq!(key(|c| c.log_bytes_keep = u64::MAX), "log_bytes_keep");

@@ -50,6 +50,14 @@ pub const METRICS: &[(&str, &str, &str)] = &[
         "gauge",
         "Voters that the leader has heard lately, itself included; 0 at replicas that do not lead",
     ),
+    ("chancery_raft_connections", "gauge", "Connections that others have made to the replication port"),
+    (
+        "chancery_raft_refused_connections_total",
+        "counter",
+        "Connections to the replication port that were not let in or were closed, by reason: tls (no certificate of the CA, \
+         or no TLS), protocol (it does not speak HTTP/2), silent (it said nothing in time, or went away), limit (its place \
+         was needed), accept (no file was free, most often)",
+    ),
     (
         "chancery_raft_apply_lag_entries",
         "gauge",
@@ -107,6 +115,59 @@ pub(crate) struct ClusterMetrics {
     pub(crate) apply_lag: Gauge,
 }
 
+/// Why a connection to the replication port was not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It has no certificate of the CA, or does not speak TLS.
+    Tls,
+    /// It does not speak HTTP/2.
+    Protocol,
+    /// It said nothing in time, or went away.
+    Silent,
+    /// Its place was needed.
+    Limit,
+    /// It could not be taken at all.
+    Accept,
+}
+
+impl Refused {
+    /// All of them, in order.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Tls, Self::Protocol, Self::Silent, Self::Limit, Self::Accept];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Tls => "tls",
+            Self::Protocol => "protocol",
+            Self::Silent => "silent",
+            Self::Limit => "limit",
+            Self::Accept => "accept",
+        }
+    }
+}
+
+/// What the replication port tells.
+pub(crate) struct PortMetrics {
+    pub(crate) connections: Gauge,
+    refused: [Counter; Refused::ALL.len()],
+}
+
+impl PortMetrics {
+    /// All of them, from the start.
+    pub(crate) fn new() -> Self {
+        let refused = |reason: Refused| counter!("chancery_raft_refused_connections_total", "reason" => reason.label());
+        Self {
+            connections: gauge!("chancery_raft_connections"),
+            refused: Refused::ALL.map(refused),
+        }
+    }
+
+    /// Connections that were refused for a reason.
+    pub(crate) fn refused(&self, reason: Refused) -> &Counter {
+        &self.refused[reason as usize]
+    }
+}
+
 impl ClusterMetrics {
     fn new() -> Self {
         Self {
@@ -143,6 +204,8 @@ impl StoreMetrics {
                 _ => describe_gauge!(*name, *help),
             }
         }
+        // Also there if the port is not.
+        drop(PortMetrics::new());
         let refused = |reason: &'static str| counter!("chancery_store_refused_writes_total", "reason" => reason);
         Self {
             append_seconds: histogram!("chancery_store_append_seconds"),

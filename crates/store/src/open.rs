@@ -147,7 +147,8 @@ async fn open_on(
         if address.is_empty() {
             address = listener.local_addr().map_err(failed)?.to_string();
         }
-        runtime.spawn(service.clone().serve(listener, message_bytes_max, tls.clone()));
+        let (service, connections_max) = (service.clone(), config.connections_max);
+        runtime.spawn(service.serve(listener, message_bytes_max, connections_max, tls.clone()));
     }
     let peers = Peers::new(message_bytes_max, tls);
     let parts = match opened {

@@ -17,6 +17,7 @@ impl Config {
             peers: self.raft.peers(),
             learner: self.raft.learner,
             tls: self.raft.tls(),
+            connections_max: self.raft.connections_max,
             snapshot_log_entries: self.store.snapshot_log_entries,
             snapshot_log_bytes: self.store.snapshot_log_bytes.bytes(),
             log_bytes_keep: defaults.log_bytes_keep.min(self.store.snapshot_log_bytes.bytes()),

@@ -69,6 +69,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "catch_up_timeout",
                 "A replica that starts and finds no leader serves what it has after so long.",
             ),
+            (
+                "connections_max",
+                "Connections of other replicas at a time; one more takes the place of one that has said nothing, or has been silent the longest.",
+            ),
         ],
     ),
     (

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    ops::RangeInclusive,
     path::PathBuf,
 };
 
@@ -10,6 +11,10 @@ use chancery_store::TlsConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{Span, loopback};
+
+/// What can be set for [`Raft::connections_max`]: 64 members have three connections each, and others while
+/// those before are not known to be broken.
+const CONNECTIONS_MAX: RangeInclusive<usize> = 256..=65_536;
 
 /// This replica among the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +28,7 @@ pub(crate) struct Raft {
     pub(crate) peers: Vec<String>,
     pub(crate) learner: bool,
     pub(crate) catch_up_timeout: Span,
+    pub(crate) connections_max: usize,
     pub(crate) tls_cert: String,
     pub(crate) tls_key: String,
     pub(crate) tls_ca: String,
@@ -40,6 +46,7 @@ impl Default for Raft {
             peers: Vec::new(),
             learner: false,
             catch_up_timeout: Span::seconds(10),
+            connections_max: 1024,
             tls_cert: String::new(),
             tls_key: String::new(),
             tls_ca: String::new(),
@@ -147,6 +154,10 @@ impl Raft {
         if !timeout {
             broken.push(("catch_up_timeout", "must be from 100ms to 10m".to_owned()));
         }
+        if !CONNECTIONS_MAX.contains(&self.connections_max) {
+            let (least, most) = CONNECTIONS_MAX.into_inner();
+            broken.push(("connections_max", format!("must be from {least} to {most}")));
+        }
         broken
     }
 
@@ -226,6 +237,7 @@ mod tests {
         assert_eq!(broken(|raft| raft.advertise = "a".to_owned()).0, "advertise");
         assert_eq!(broken(|raft| raft.learner = true).0, "learner");
         assert_eq!(broken(|raft| raft.catch_up_timeout = Span::seconds(0)).0, "catch_up_timeout");
+        assert_eq!(broken(|raft| raft.connections_max = 255).0, "connections_max");
         assert_eq!(broken(|raft| raft.address = "10.0.0.1:1".parse().unwrap()).0, "address");
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn raise_limit(connections_max: usize) {
         info!(
             limit,
             needed,
-            "the limit of open files is less than connections_max of both ports need; connections \
+            "the limit of open files is less than connections_max of all ports need; connections \
              beyond it wait to be accepted (raise it with ulimit -n or LimitNOFILE)"
         );
     }

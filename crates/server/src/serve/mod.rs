@@ -127,7 +127,9 @@ async fn serve(
         .map_err(|error| Failure::new(format_args!("cannot take signals: {error}")))?;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
-    files::raise_limit(config.xds.connections_max.saturating_add(config.admin.connections_max));
+    let connections = [config.xds.connections_max, config.admin.connections_max];
+    let raft = config.raft.connections_max;
+    files::raise_limit(connections.into_iter().fold(raft, usize::saturating_add));
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
     let opened = store::open(loaded, &mut signals).await?;

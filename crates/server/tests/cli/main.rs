@@ -8,6 +8,7 @@ mod connections;
 mod lifecycle;
 mod metrics;
 mod recovery;
+mod strangers;
 mod support;
 mod usage;
 mod writes;

@@ -16,8 +16,9 @@
 //! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
 //! becomes a member, `members` how the membership changes, `forward` how a write gets to the leader, by `outbox`;
 //! `barrier` how a replica learns what has been committed, `watch` what it tells of all that; `protocol`
-//! says who understands whom, `wire` is a connection, `tls` keeps others out.
+//! says who understands whom, `accept` and `places` let connections in, `wire` is one, `tls` keeps others out.
 
+pub(crate) mod accept;
 pub(crate) mod barrier;
 pub(crate) mod client;
 pub(crate) mod codec;
@@ -26,6 +27,7 @@ pub(crate) mod handle;
 pub(crate) mod join;
 pub(crate) mod members;
 pub(crate) mod outbox;
+pub(crate) mod places;
 pub(crate) mod protocol;
 pub(crate) mod server;
 pub(crate) mod tls;

@@ -5,7 +5,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -16,9 +16,9 @@ use chancery_proto::raft::v1::{
 use futures::{StreamExt, future::join_all};
 use openraft::async_runtime::WatchReceiver;
 use tokio::net::TcpListener;
-use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming};
+use tonic::{Request, Response, Status, Streaming, service::interceptor::InterceptedService};
 
-use super::{codec, protocol, tls::Tls, wire};
+use super::{accept::accept, codec, places::Caller, protocol, tls::Tls};
 use crate::{
     core::{Core, Leader},
     identity::Identity,
@@ -30,6 +30,10 @@ use crate::{
 
 /// Streams at a time on one connection of another replica.
 const STREAMS_MAX: u32 = 16_384;
+/// A connection that says nothing for this time is asked whether somebody is there,
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// and has this time to answer.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What answers other replicas. Cheap to clone.
 #[derive(Clone)]
@@ -57,25 +61,21 @@ impl Service {
         self,
         listener: TcpListener,
         message_bytes_max: usize,
+        connections_max: usize,
         tls: Option<Tls>,
     ) {
         let service = ReplicationServer::new(self)
             .max_decoding_message_size(message_bytes_max)
             .max_encoding_message_size(message_bytes_max);
         let server = tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(std::time::Duration::from_secs(10)))
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .max_concurrent_streams(STREAMS_MAX)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20)
-            .add_service(service);
-        let served = match tls {
-            Some(tls) => server.serve_with_incoming(wire::accept(listener, tls)).await,
-            None => {
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                server.serve_with_incoming(incoming).await
-            }
-        };
-        if let Err(error) = served {
+            .add_service(InterceptedService::new(service, note_caller));
+        let incoming = accept(listener, tls, connections_max);
+        if let Err(error) = server.serve_with_incoming(incoming).await {
             tracing::error!(%error, "the replication port is not served any more");
         }
     }
@@ -93,6 +93,15 @@ impl Service {
         check_header(core.identity, header).map_err(Status::failed_precondition)?;
         Ok(core)
     }
+}
+
+/// A connection on which a call comes keeps its place longer than one on which none does.
+#[expect(clippy::unnecessary_wraps, reason = "an interceptor may refuse calls")]
+fn note_caller(request: Request<()>) -> Result<Request<()>, Status> {
+    if let Some(caller) = request.extensions().get::<Caller>() {
+        caller.calls();
+    }
+    Ok(request)
 }
 
 /// Whether a header is of a member's call to this replica.

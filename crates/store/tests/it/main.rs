@@ -12,5 +12,6 @@ mod golden;
 mod kill;
 mod log;
 mod replica;
+mod strangers;
 mod support;
 mod tls;

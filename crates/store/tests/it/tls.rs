@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// A CA, and where its files are.
-struct Ca {
+pub(crate) struct Ca {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: PathBuf,
 }
 
 impl Ca {
-    fn new(dir: &Path, name: &str) -> Self {
+    pub(crate) fn new(dir: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -38,7 +38,7 @@ impl Ca {
     }
 
     /// The files of a replica whose certificate has a name.
-    fn sign(&self, file: &str, name: &str) -> TlsConfig {
+    pub(crate) fn sign(&self, file: &str, name: &str) -> TlsConfig {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
         self.sign_for(file, name, vec![ClientAuth, ServerAuth])
     }

@@ -9,7 +9,7 @@ const PAGE: &str = "docs/hostile-clients.md";
 const LIMITS: &str = "crates/fanout/src/metrics.rs";
 const KEYS: &str = "crates/server/src/config/keys.rs";
 /// Sections of the configuration that have limits of clients.
-const SECTIONS: [&str; 3] = ["xds.", "admin.", "shutdown."];
+const SECTIONS: [&str; 4] = ["xds.", "admin.", "raft.", "shutdown."];
 
 /// Complaints about the page.
 pub(super) fn complaints(files: &[Source]) -> Vec<String> {

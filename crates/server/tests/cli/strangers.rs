@@ -1,0 +1,56 @@
+//! Connections to the replication port that are no replica's.
+
+use std::{fs, net::TcpStream, thread, time::Instant};
+
+use crate::support::{DEADLINE, Server, http_get};
+
+/// Files that the replica may have open: it has about 60 itself.
+const FILES: &str = "ulimit -n 128 && exec \"$0\" \"$@\"";
+/// More connections than that.
+const HELD: usize = 200;
+
+fn metric(server: &Server, sample: &str) -> f64 {
+    let (status, page) = http_get(&server.admin, "/metrics");
+    assert_eq!(status, 200);
+    let found = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("no {sample}")).parse().unwrap()
+}
+
+/// Issue 4: when no file is free the replication port takes nobody, and goes on as soon as some are.
+#[test]
+fn the_replication_port_outlives_a_lack_of_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("first");
+    let first = Server::start_by(&["sh", "-c", FILES], &data, &[]);
+    let status = first.json(&["cluster", "status"], "");
+    let address = status["members"][0]["address"].as_str().unwrap().to_owned();
+
+    let start = Instant::now();
+    let mut held = std::collections::VecDeque::new();
+    let log = || fs::read_to_string(data.with_extension("log")).unwrap();
+    while !log().contains("a connection of a replica can not be taken") {
+        assert!(start.elapsed() < DEADLINE, "there are files left: {}", log());
+        // They are closed when they have said nothing for a while.
+        held.push_back(TcpStream::connect(&address).unwrap());
+        if held.len() > HELD {
+            held.pop_front();
+        }
+    }
+    drop(held);
+
+    let environment = [("CHANCERY_RAFT_REPLICA_ID", "2"), ("CHANCERY_RAFT_JOIN", address.as_str())];
+    let second = Server::start_with(&directory.path().join("second"), &environment);
+    while second.json(&["cluster", "status"], "")["voters_up"] != 2 {
+        assert!(start.elapsed() < 2 * DEADLINE, "it has not become a voter: {}", log());
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let refused = |reason: &str| {
+        metric(&first, &format!("chancery_raft_refused_connections_total{{reason=\"{reason}\"}}"))
+    };
+    assert!(refused("accept") >= 1.0);
+    assert_eq!(refused("tls"), 0.0);
+    assert!(metric(&first, "chancery_raft_connections") >= 1.0, "that of the other replica");
+    for server in [second, first] {
+        assert_eq!(server.terminate().0, Some(0));
+    }
+}

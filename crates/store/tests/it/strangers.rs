@@ -1,0 +1,150 @@
+//! Connections to the replication port that are no replica's: however many there are, whatever they say.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use chancery_store::{CaughtUp, Config, Replica, TlsConfig};
+
+use crate::{
+    cluster::{DEADLINE, equal, eventually, member_config, voters},
+    support::{Random, commit, memory_dir, put},
+    tls::Ca,
+};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Fewer than strangers take, and enough for two others with three connections each.
+const CONNECTIONS_MAX: usize = 16;
+/// Connections that strangers hold open at a time.
+const HELD: usize = 100;
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+/// Waits until the other side has closed it; gives what came before.
+fn closed(mut stream: TcpStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("it is still open"),
+        // A reset closes it as well.
+        Ok(_) | Err(_) => answer,
+    }
+}
+
+/// What somebody may say who is no replica.
+fn nonsense(random: &mut Random) -> Vec<u8> {
+    let half = PREFACE.len() / 2;
+    match random.below(6) {
+        0 => b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
+        1 => b"\x16\x03\x01\x00\x05hello".to_vec(),
+        2 => (0..random.below(200)).map(|_| random.byte()).collect(),
+        3 => PREFACE[..half].to_vec(),
+        4 => PREFACE.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// Connects without end, says nonsense or nothing, and holds as many connections open as it may.
+fn flood(address: String, seed: u64, stop: &AtomicBool) -> u64 {
+    let mut random = Random(seed);
+    let mut held = std::collections::VecDeque::new();
+    let mut n = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut stream) = TcpStream::connect(&address) else { continue };
+        // It may be closed by now.
+        drop(stream.write_all(&nonsense(&mut random)));
+        held.push_back(stream);
+        n += 1;
+        if held.len() > HELD {
+            held.pop_front();
+        }
+    }
+    n
+}
+
+async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
+    let dir = memory_dir();
+    let config = |id: u64, join: &[&str]| Config {
+        connections_max: CONNECTIONS_MAX,
+        tls: tls(id),
+        ..member_config(dir.path(), id, join)
+    };
+    let first = Replica::open(config(1, &[])).await.unwrap();
+    let address = first.raft_address().to_owned();
+    let second = Replica::open(config(2, &[&address])).await.unwrap();
+    eventually("two voters", async || voters(&first).await == [1, 2]).await;
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let floods: Vec<_> = (0..2)
+        .map(|seed| {
+            let (address, stop) = (address.clone(), Arc::clone(&stop));
+            thread::spawn(move || flood(address, seed, &stop))
+        })
+        .collect();
+    let third = Replica::open(config(3, &[&address])).await.unwrap();
+    assert_eq!(third.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
+    for n in 0..10 {
+        for replica in [&first, &second, &third] {
+            commit(replica, put(&format!("r{n}"), replica.raft_address().as_bytes())).await;
+        }
+    }
+    equal(&[&first, &second, &third]).await;
+    stop.store(true, Ordering::Relaxed);
+    let n: u64 = floods.into_iter().map(|flood| flood.join().unwrap()).sum();
+    assert!(n > 10 * CONNECTIONS_MAX as u64, "only {n} connections were made");
+    for replica in [&third, &second, &first] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// Issue 4: garbage, connections that say nothing, and a flood of both keep no replica out, with more of
+/// them than there are places all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_keep_no_replica_out() {
+    strangers_keep_nobody_out(|_| None).await;
+}
+
+/// The same with TLS, where they get no further than its handshake.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_keep_no_replica_out_with_tls() {
+    let dir = memory_dir();
+    let ca = Ca::new(dir.path(), "ca");
+    strangers_keep_nobody_out(|id| Some(ca.sign(&id.to_string(), "127.0.0.1"))).await;
+}
+
+/// Who speaks no HTTP/2 is closed at once; who says nothing, or half of the first words, after some
+/// seconds; who says those and then nothing, when it does not answer a probe.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_come_to_nothing_are_closed() {
+    let dir = memory_dir();
+    let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
+    let address = replica.raft_address().to_owned();
+    let say = |words: &[u8]| {
+        let mut stream = connect(&address);
+        stream.write_all(words).unwrap();
+        stream
+    };
+    let garbage = say(b"GET / HTTP/1.1\r\n\r\n");
+    let [silent, half, settled] = [b"".as_slice(), &PREFACE[..10], PREFACE].map(say);
+    let closed = async |stream| tokio::task::spawn_blocking(|| closed(stream)).await.unwrap();
+    let start = std::time::Instant::now();
+    assert_eq!(closed(garbage).await, b"");
+    assert!(start.elapsed() < Duration::from_secs(4), "at once: {:?}", start.elapsed());
+    for stream in [silent, half] {
+        assert_eq!(closed(stream).await, b"");
+    }
+    assert!(!closed(settled).await.is_empty(), "it was answered in HTTP/2");
+    commit(&replica, put("a", b"1")).await;
+    replica.shutdown().await.unwrap();
+}
