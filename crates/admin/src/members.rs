@@ -78,7 +78,7 @@ pub(crate) fn warnings(
         ));
     } else if leader.is_none() {
         warnings.push(
-            "this replica knows of no leader: nothing can be written here, and reads need --stale; streams are \
+            "this replica hears no leader: nothing can be written here, and reads need --stale; streams are \
              served on"
                 .to_owned(),
         );

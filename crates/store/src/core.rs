@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use openraft::async_runtime::WatchReceiver;
+use openraft::{Instant as _, async_runtime::WatchReceiver};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -20,6 +20,7 @@ use crate::{
     log_size::LogSize,
     machine::Published,
     metrics::StoreMetrics,
+    open::ELECTION_TIMEOUT_MAX,
     raft::{Peer, Raft, StoredMembership},
     space::Space,
 };
@@ -42,7 +43,7 @@ pub(crate) struct Core {
     pub(crate) in_flight: Arc<Semaphore>,
     /// Writes for a leader on another replica.
     pub(crate) outbox: Outbox,
-    /// When a leader was last heard. Whom Raft takes for the leader may have been gone for long.
+    /// When a leader of the present term, or of a later one, was last heard. Whom Raft takes for the leader may have been gone for long.
     pub(crate) heard_at: Mutex<Instant>,
     /// Set when it is known that this replica is no member any more.
     pub(crate) removed: watch::Sender<bool>,
@@ -118,6 +119,28 @@ impl Core {
     /// Who leads.
     pub(crate) fn leader(&self) -> Option<Leader> {
         self.leader.borrow().clone()
+    }
+
+    /// The number of the replica that leads, as long as it is heard; if that is this one, as long as most
+    /// voters answer. Raft itself goes on to name the last one, however long ago that was.
+    pub(crate) fn present_leader(&self) -> Option<u64> {
+        let (leader, answered) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.current_leader?, metrics.last_quorum_acked)
+        };
+        let silence = if leader != self.id() {
+            self.heard_at.lock().elapsed()
+        } else if self.is_sole_voter() {
+            Duration::ZERO
+        } else {
+            match answered {
+                Some(answered) => answered.elapsed(),
+                // It has only just begun to lead, or nobody follows it.
+                None => self.leads_for().unwrap_or_default(),
+            }
+        };
+        (silence <= Duration::from_millis(ELECTION_TIMEOUT_MAX)).then_some(leader)
     }
 
     /// Returns when who leads is another than before.

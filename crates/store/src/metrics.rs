@@ -35,7 +35,11 @@ pub const METRICS: &[(&str, &str, &str)] = &[
         "counter",
         "Attempts to write that were sent to the leader on another replica",
     ),
-    ("chancery_raft_has_leader", "gauge", "1 if this replica knows of a leader, else 0"),
+    (
+        "chancery_raft_has_leader",
+        "gauge",
+        "1 if this replica hears a leader, or leads and most voters answer it, else 0: then nothing can be written here",
+    ),
     ("chancery_raft_is_leader", "gauge", "1 if this replica leads, else 0"),
     ("chancery_raft_term", "gauge", "The Raft term: each election makes it greater"),
     (

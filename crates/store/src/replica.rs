@@ -266,7 +266,7 @@ impl Replica {
             revision: image.state.revision,
             n_resources: image.n_resources,
             term: raft.current_term,
-            leader: raft.current_leader,
+            leader: inner.present_leader(),
             last_log_index: raft.last_log_index,
             committed: raft.local_committed.map(|id| id.index),
             applied: image.applied.map(|id| id.index),

@@ -37,7 +37,7 @@ pub struct Status {
     pub n_resources: u64,
     /// The Raft term.
     pub term: u64,
-    /// The replica that leads, if one does.
+    /// The replica that leads, if it is heard; this one, if most voters answer it.
     pub leader: Option<u64>,
     /// The last entry in the log.
     pub last_log_index: Option<u64>,

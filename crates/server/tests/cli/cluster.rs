@@ -26,7 +26,7 @@ fn ports<const N: usize>() -> [u16; N] {
 }
 
 /// Polls until something holds; `what` says what, at the end of patience.
-fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = probe() {
@@ -38,16 +38,16 @@ fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
 }
 
 /// One replica of a cluster, running or not.
-struct Replica {
-    id: u64,
-    directory: PathBuf,
-    raft: String,
-    admin: String,
-    child: Option<Child>,
+pub(crate) struct Replica {
+    pub(crate) id: u64,
+    pub(crate) directory: PathBuf,
+    pub(crate) raft: String,
+    pub(crate) admin: String,
+    pub(crate) child: Option<Child>,
 }
 
 impl Replica {
-    fn new(root: &Path, id: u64) -> Self {
+    pub(crate) fn new(root: &Path, id: u64) -> Self {
         let [raft, admin] = ports();
         Self {
             id,
@@ -58,12 +58,12 @@ impl Replica {
         }
     }
 
-    fn output(&self, what: &str) -> String {
+    pub(crate) fn output(&self, what: &str) -> String {
         fs::read_to_string(self.directory.with_extension(what)).unwrap_or_default()
     }
 
     /// Starts it, and returns at once.
-    fn start(&mut self, args: &[&str]) {
+    pub(crate) fn start(&mut self, args: &[&str]) {
         let file = |what: &str| File::create(self.directory.with_extension(what)).unwrap();
         let mut command = chancery();
         command
@@ -79,7 +79,7 @@ impl Replica {
         self.child = Some(command.spawn().unwrap());
     }
 
-    fn wait_ready(&mut self) {
+    pub(crate) fn wait_ready(&mut self) {
         let child = self.child.as_mut().unwrap();
         let (id, directory) = (self.id, &self.directory);
         let read =
@@ -91,7 +91,7 @@ impl Replica {
         });
     }
 
-    fn start_and_wait(&mut self, args: &[&str]) {
+    pub(crate) fn start_and_wait(&mut self, args: &[&str]) {
         self.start(args);
         self.wait_ready();
     }
@@ -103,31 +103,31 @@ impl Replica {
     }
 
     /// Ends it in order.
-    fn terminate(&mut self) {
+    pub(crate) fn terminate(&mut self) {
         let mut child = self.child.take().unwrap();
         signal(&child, Signal::TERM);
         let status = eventually("it ends", || child.try_wait().unwrap());
         assert_eq!(status.code(), Some(0), "{}", self.output("log"));
     }
 
-    fn run(&self, args: &[&str], input: &str) -> Done {
+    pub(crate) fn run(&self, args: &[&str], input: &str) -> Done {
         run_at(&self.admin, args, input)
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let args = [args, ["-o", "json"].as_slice()].concat();
         let done = self.run(&args, "");
         assert_eq!(done.code, 0, "{args:?}: {done:?}");
         serde_json::from_str(&done.out).unwrap()
     }
 
-    fn apply(&self, name: &str) {
+    pub(crate) fn apply(&self, name: &str) {
         let done = self.run(&["apply", "-f", "-"], &clusters(&[name], "1s"));
         assert_eq!(done.code, 0, "{done:?}");
     }
 
     /// Waits until it sees so many voters that answer, and a leader.
-    fn wait_voters(&self, n: u64) -> Value {
+    pub(crate) fn wait_voters(&self, n: u64) -> Value {
         eventually(&format!("{n} voters answer"), || {
             let done = self.run(&["cluster", "status", "-o", "json"], "");
             let status: Value = serde_json::from_str(&done.out).ok()?;
@@ -151,17 +151,17 @@ fn run_at(servers: &str, args: &[&str], input: &str) -> Done {
     run(command, input)
 }
 
-fn names(list: &Value) -> BTreeSet<String> {
+pub(crate) fn names(list: &Value) -> BTreeSet<String> {
     let resources = list["resources"].as_array().unwrap();
     resources.iter().map(|resource| resource["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn index(id: &Value) -> usize {
+pub(crate) fn index(id: &Value) -> usize {
     usize::try_from(id.as_u64().unwrap() - 1).unwrap()
 }
 
 /// Three replicas: the first forms the cluster, the others join it.
-fn joined(root: &Path) -> [Replica; 3] {
+pub(crate) fn joined(root: &Path) -> [Replica; 3] {
     let mut replicas = [1, 2, 3].map(|id| Replica::new(root, id));
     let first = replicas[0].raft.clone();
     replicas[0].start_and_wait(&[]);

@@ -66,7 +66,7 @@ pub struct Member {
 pub struct Report {
     /// Its Raft term.
     pub term: u64,
-    /// Whom it follows, if anybody.
+    /// Whom it follows, if it hears anybody.
     pub leader: Option<u64>,
     /// The last entry in its log.
     pub last_log_index: u64,
@@ -110,10 +110,10 @@ impl Replica {
         self.core().membership().nodes().count()
     }
 
-    /// The number of the replica that leads, as far as this one knows.
+    /// The number of the replica that leads, if it is heard; this one's own, if most voters answer it.
     #[must_use]
     pub fn leader(&self) -> Option<u64> {
-        self.core().raft.metrics().borrow_watched().current_leader
+        self.core().present_leader()
     }
 
     /// Changes the membership, wherever the leader is. Says what was done, for people.

@@ -146,8 +146,11 @@ impl Replication for Service {
     async fn append(&self, request: Request<pb::AppendRequest>) -> Answer<pb::AppendResponse> {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
-        *core.heard_at.lock() = Instant::now();
         let request = codec::append_from_proto(message).map_err(invalid)?;
+        // Somebody who has led before, and does not know that it is over, is no leader.
+        if request.vote.leader_id().term >= core.raft.metrics().borrow_watched().current_term {
+            *core.heard_at.lock() = Instant::now();
+        }
         let response = core.raft.append_entries(request).await.map_err(stopped)?;
         Ok(Response::new(codec::appended_to_proto(&response)))
     }
@@ -265,10 +268,11 @@ impl Core {
     pub(crate) fn hello(&self, caller: u64) -> pb::HelloResponse {
         let metrics = self.raft.metrics().borrow_watched().clone();
         let image = self.published.image();
+        let leader = self.present_leader();
         let leader_address = match self.leader() {
-            Some(Leader::Here) => self.address.clone(),
-            Some(Leader::There { address, .. }) => address.to_string(),
-            None => String::new(),
+            Some(Leader::Here) if leader.is_some() => self.address.clone(),
+            Some(Leader::There { address, .. }) if leader.is_some() => address.to_string(),
+            _ => String::new(),
         };
         let membership = &metrics.committed_membership_config;
         pb::HelloResponse {
@@ -276,7 +280,7 @@ impl Core {
             cluster_id: self.identity.cluster_id.to_vec().into(),
             incarnation: self.identity.incarnation.0,
             term: metrics.current_term,
-            leader: metrics.current_leader.unwrap_or_default(),
+            leader: leader.unwrap_or_default(),
             leader_address,
             last_log_index: metrics.last_log_index.unwrap_or_default(),
             committed: metrics.cluster_committed.map_or(0, |id| id.index),

@@ -30,7 +30,7 @@ impl Watch {
         let metrics = &core.metrics.cluster;
         let is_leader = raft.current_leader == Some(core.id());
         let flag = |is: bool| if is { 1.0 } else { 0.0 };
-        metrics.has_leader.set(flag(raft.current_leader.is_some()));
+        metrics.has_leader.set(flag(core.present_leader().is_some()));
         metrics.is_leader.set(flag(is_leader));
         metrics.term.set(gauge_value(raft.current_term));
         if let Some(id) = raft.current_leader {
