@@ -43,6 +43,11 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("chancery_raft_is_leader", "gauge", "1 if this replica leads, else 0"),
     ("chancery_raft_term", "gauge", "The Raft term: each election makes it greater"),
     (
+        "chancery_raft_elections_total",
+        "counter",
+        "Elections in which this replica stood as a candidate; asking beforehand whether it would be elected is none",
+    ),
+    (
         "chancery_raft_leader_changes_total",
         "counter",
         "Times that this replica has found another leader, or the same in a later term; looked at five times a second",
@@ -106,12 +111,34 @@ pub(crate) struct StoreMetrics {
     pub(crate) failed: Gauge,
 }
 
+/// Counts elections: one for each term in which this replica is a candidate, whomever it asks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Elections {
+    /// The last term that was counted.
+    term: Arc<AtomicU64>,
+    total: Arc<Counter>,
+}
+
+impl Elections {
+    fn new() -> Self {
+        Self { term: Arc::default(), total: Arc::new(counter!("chancery_raft_elections_total")) }
+    }
+
+    /// This replica stands for election in a term, or has been elected in it.
+    pub(crate) fn stands_in(&self, term: u64) {
+        if self.term.fetch_max(term, Ordering::Relaxed) < term {
+            self.total.increment(1);
+        }
+    }
+}
+
 /// What a replica tells of its cluster.
 #[derive(Clone)]
 pub(crate) struct ClusterMetrics {
     pub(crate) has_leader: Gauge,
     pub(crate) is_leader: Gauge,
     pub(crate) term: Gauge,
+    pub(crate) elections: Elections,
     pub(crate) leader_changes: Counter,
     pub(crate) voters: Gauge,
     pub(crate) learners: Gauge,
@@ -178,6 +205,7 @@ impl ClusterMetrics {
             has_leader: gauge!("chancery_raft_has_leader"),
             is_leader: gauge!("chancery_raft_is_leader"),
             term: gauge!("chancery_raft_term"),
+            elections: Elections::new(),
             leader_changes: counter!("chancery_raft_leader_changes_total"),
             voters: gauge!("chancery_raft_voters"),
             learners: gauge!("chancery_raft_learners"),

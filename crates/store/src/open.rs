@@ -199,7 +199,8 @@ async fn start(
         Machine::new(Arc::clone(&database), image, generation, failure.clone(), metrics.clone());
     let raft_config = raft_config(&config, identity)?;
     let (id, published) = (config.replica_id, machine.published());
-    let network = Network { identity, peers: peers.clone() };
+    let elections = metrics.cluster.elections.clone();
+    let network = Network { identity, peers: peers.clone(), elections };
     let raft = runtime
         .spawn(async move { Raft::new(id, Arc::new(raft_config), network, log, machine).await })
         .await

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     identity::Identity,
+    metrics::Elections,
     raft::{Peer, Snapshot, Types, Vote},
     raft_codec::{vote_from_proto, vote_to_proto},
     record::RecordError,
@@ -147,6 +148,7 @@ impl fmt::Debug for Peers {
 pub(crate) struct Network {
     pub(crate) identity: Identity,
     pub(crate) peers: Peers,
+    pub(crate) elections: Elections,
 }
 
 /// A connection that openraft uses.
@@ -154,6 +156,7 @@ pub(crate) struct Network {
 pub(crate) struct Connection {
     identity: Identity,
     peers: Peers,
+    elections: Elections,
     target: u64,
     address: String,
     lane: Lane,
@@ -173,8 +176,8 @@ impl RaftNetworkFactory<Types> for Network {
 
 impl Network {
     fn connection(&self, target: u64, peer: &Peer, lane: Lane) -> Connection {
-        let Self { identity, peers } = self.clone();
-        Connection { identity, peers, target, address: peer.address.clone(), lane }
+        let Self { identity, peers, elections } = self.clone();
+        Connection { identity, peers, elections, target, address: peer.address.clone(), lane }
     }
 }
 
@@ -236,6 +239,7 @@ impl RaftNetworkV2<Types> for Connection {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        self.elections.stands_in(request.vote.leader_id().term);
         let message = codec::vote_request_to_proto(self.header(), &request);
         let call = async |mut client: Client| client.vote(message).await;
         Ok(self.call(Lane::Control, option.hard_ttl(), call, codec::voted_from_proto).await?)

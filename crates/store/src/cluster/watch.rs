@@ -32,6 +32,10 @@ impl Watch {
         let flag = |is: bool| if is { 1.0 } else { 0.0 };
         metrics.has_leader.set(flag(core.present_leader().is_some()));
         metrics.is_leader.set(flag(is_leader));
+        if is_leader {
+            // Alone it has asked nobody.
+            metrics.elections.stands_in(raft.current_term);
+        }
         metrics.term.set(gauge_value(raft.current_term));
         if let Some(id) = raft.current_leader {
             let leader = Some((raft.current_term, id));
