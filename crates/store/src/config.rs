@@ -48,6 +48,8 @@ pub struct Config {
     pub transact_timeout: Duration,
     /// A change of the membership that has not been made by then fails.
     pub change_timeout: Duration,
+    /// A snapshot for another replica is begun anew when nothing of it was taken or written there for so long.
+    pub snapshot_stall_timeout: Duration,
     /// Opening fails if the replica has not caught up by then.
     pub open_timeout: Duration,
 }
@@ -85,6 +87,7 @@ impl Default for Config {
             in_flight_bytes_max: 256 << 20,
             transact_timeout: Duration::from_secs(10),
             change_timeout: Duration::from_secs(10),
+            snapshot_stall_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(60),
         }
     }
@@ -143,6 +146,8 @@ impl Config {
         )?;
         let timeout = millis(self.transact_timeout);
         check(timeout > 0, "transact_timeout", timeout, "at least 1 ms")?;
+        let timeout = millis(self.snapshot_stall_timeout);
+        check(timeout > 0, "snapshot_stall_timeout", timeout, "at least 1 ms")?;
         let timeout = millis(self.open_timeout);
         check(timeout > 0, "open_timeout", timeout, "at least 1 ms")
     }
@@ -169,6 +174,7 @@ mod tests {
         assert_eq!(key(|c| c.transaction_bytes_max = 0), "transaction_bytes_max");
         assert_eq!(key(|c| c.in_flight_bytes_max = 1), "in_flight_bytes_max");
         assert_eq!(key(|c| c.transact_timeout = Duration::ZERO), "transact_timeout");
+        assert_eq!(key(|c| c.snapshot_stall_timeout = Duration::ZERO), "snapshot_stall_timeout");
         assert_eq!(key(|c| c.open_timeout = Duration::ZERO), "open_timeout");
         let config = Config { free_bytes_min: 4 << 20, ..Config::default() };
         assert_eq!(

@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     Config, OpenError,
-    cluster::{client::Peers, outbox::Outbox},
+    cluster::{client::Peers, outbox::Outbox, transfer::Progress},
     failure::Failure,
     identity::Identity,
     log_size::LogSize,
@@ -45,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) outbox: Outbox,
     /// When a leader of the present term, or of a later one, was last heard. Whom Raft takes for the leader may have been gone for long.
     pub(crate) heard_at: Mutex<Instant>,
+    /// How far this replica has come with taking over snapshots.
+    pub(crate) snapshot_progress: Progress,
     /// Set when it is known that this replica is no member any more.
     pub(crate) removed: watch::Sender<bool>,
     /// The term in which this replica was last seen to lead, and since when.

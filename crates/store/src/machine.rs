@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::{
+    cluster::transfer::Progress,
     database::{Batch, Database},
     failure::Failure,
     image::{Edit, Image, Record},
@@ -52,6 +53,8 @@ pub(crate) struct Machine(Arc<Inner>);
 struct Inner {
     database: Arc<Database>,
     published: Published,
+    /// Of snapshots that are taken over.
+    progress: Progress,
     /// Which set of records is the state.
     generation: AtomicU64,
     /// Whether there is a snapshot, as Raft sees it.
@@ -160,6 +163,7 @@ impl Machine {
             database,
             has_snapshot: AtomicBool::new(image.applied.is_some()),
             published: Published::new(image),
+            progress: Progress::default(),
             generation: AtomicU64::new(generation.into()),
             failure,
             metrics,
@@ -171,6 +175,11 @@ impl Machine {
     /// What it has published.
     pub(crate) fn published(&self) -> Published {
         self.0.published.clone()
+    }
+
+    /// How far it has come with writing snapshots of the leader.
+    pub(crate) fn progress(&self) -> Progress {
+        self.0.progress.clone()
     }
 
     fn image(&self) -> Image {
@@ -270,13 +279,14 @@ impl Machine {
             database.put(&mut batch, family, &state_key(new, &key), &record);
             if bytes > BATCH_BYTES {
                 database.write(std::mem::take(&mut batch))?;
-                bytes = 0;
+                self.0.progress.add(std::mem::take(&mut bytes));
             }
         }
         let record = record::seal(Family::Meta, APPLIED_KEY, &image.applied_to_proto(new));
         database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
         self.clear(&mut batch, old);
         database.write(batch)?;
+        self.0.progress.add(bytes);
         database.sync()?;
         self.0.generation.store(new.into(), Ordering::Release);
         Ok(())

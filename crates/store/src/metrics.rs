@@ -59,7 +59,11 @@ pub const METRICS: &[(&str, &str, &str)] = &[
         "gauge",
         "Voters that the leader has heard lately, itself included; 0 at replicas that do not lead",
     ),
-    ("chancery_raft_connections", "gauge", "Connections that others have made to the replication port"),
+    (
+        "chancery_raft_connections",
+        "gauge",
+        "Connections that others have made to the replication port",
+    ),
     (
         "chancery_raft_refused_connections_total",
         "counter",

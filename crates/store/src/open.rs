@@ -199,6 +199,7 @@ async fn start(
         Machine::new(Arc::clone(&database), image, generation, failure.clone(), metrics.clone());
     let raft_config = raft_config(&config, identity)?;
     let (id, published) = (config.replica_id, machine.published());
+    let snapshot_progress = machine.progress();
     let elections = metrics.cluster.elections.clone();
     let network = Network { identity, peers: peers.clone(), elections };
     let raft = runtime
@@ -224,6 +225,7 @@ async fn start(
         outbox,
         space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
         heard_at: Mutex::new(Instant::now()),
+        snapshot_progress,
         removed: watch::Sender::new(false),
         leads_since: Mutex::default(),
         runtime: runtime.handle().clone(),
@@ -254,13 +256,18 @@ pub(crate) fn permits(len: usize) -> u32 {
     u32::try_from(len.div_ceil(PERMIT_BYTES).max(1)).unwrap_or(u32::MAX)
 }
 
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, OpenError> {
     let raft = openraft::Config {
         cluster_name: hex(&identity.cluster_id),
         heartbeat_interval: HEARTBEAT_INTERVAL,
         election_timeout_min: ELECTION_TIMEOUT_MIN,
         election_timeout_max: ELECTION_TIMEOUT_MAX,
-        install_snapshot_timeout: 30_000,
+        // Not for all of it: nothing of a snapshot may be taken or written for so long (`cluster::transfer`).
+        install_snapshot_timeout: millis(config.snapshot_stall_timeout),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_log_entries),
         max_in_snapshot_log_to_keep: config.log_entries_keep,
         purge_batch_size: (config.snapshot_log_entries / 4).clamp(1, 1000),

@@ -2,9 +2,7 @@
 
 use std::{collections::HashMap, fmt, future::Future, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
-use futures::StreamExt;
 use openraft::{
     AnyError, OptionalSend, RaftNetworkFactory,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
@@ -15,10 +13,8 @@ use openraft::{
     },
 };
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
-    Request, Response, Status,
+    Response, Status,
     transport::{Channel, Endpoint},
 };
 
@@ -31,9 +27,8 @@ use crate::{
     identity::Identity,
     metrics::Elections,
     raft::{Peer, Snapshot, Types, Vote},
-    raft_codec::{vote_from_proto, vote_to_proto},
     record::RecordError,
-    snapshot::{self, SnapshotData},
+    snapshot::SnapshotData,
 };
 
 /// A connection is made within this time or not at all.
@@ -42,22 +37,32 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// that would have to wait for TCP to find out that it is over.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Where a snapshot travels an answer may have to wait for all that is on the way. Whether that goes on is
+/// looked after elsewhere (`transfer`).
+const BULK_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Entries may take so long: the other replica has to sync its disk, which may be slow.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// A replica that could not be reached is tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Pieces in which a snapshot travels.
-const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
-/// Pieces of a snapshot that wait for the network; making them waits when there are so many.
-const SNAPSHOT_PIECES_WAITING: usize = 4;
 
 /// Which of the connections to a replica a call takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     /// What keeps the cluster alive, and what is short.
     Control,
-    /// Entries, snapshots, writes.
+    /// Entries, writes.
     Data,
+    /// Snapshots.
+    Bulk,
+}
+
+impl Lane {
+    fn keepalive_timeout(self) -> Duration {
+        match self {
+            Self::Control | Self::Data => KEEPALIVE_TIMEOUT,
+            Self::Bulk => BULK_KEEPALIVE_TIMEOUT,
+        }
+    }
 }
 
 /// The connections to other replicas, by address. Cheap to clone.
@@ -103,7 +108,7 @@ impl Peers {
         let channel = match channels.get(&(address.to_owned(), lane)) {
             Some(channel) => channel.clone(),
             None => {
-                let channel = self.connect(address)?;
+                let channel = self.connect(address, lane)?;
                 channels.insert((address.to_owned(), lane), channel.clone());
                 channel
             }
@@ -114,7 +119,7 @@ impl Peers {
             .max_encoding_message_size(max))
     }
 
-    fn connect(&self, address: &str) -> Result<Channel, Status> {
+    fn connect(&self, address: &str, lane: Lane) -> Result<Channel, Status> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
             Status::invalid_argument(format!("{address:?} is no address of a replica: {error}"))
         })?;
@@ -126,7 +131,7 @@ impl Peers {
             .connect_timeout(connect_timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_timeout(lane.keepalive_timeout())
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20);
@@ -186,11 +191,34 @@ fn unreachable(target: u64, address: &str, error: impl fmt::Display) -> Unreacha
 }
 
 impl Connection {
-    fn header(&self) -> pb::Header {
+    /// One that no network has made.
+    #[cfg(test)]
+    pub(super) fn for_test(identity: Identity, peers: Peers, target: u64, address: &str) -> Self {
+        let elections = crate::metrics::StoreMetrics::new().cluster.elections;
+        let address = address.to_owned();
+        Self { identity, peers, elections, target, address, lane: Lane::Data }
+    }
+
+    /// A client of the replica, wherever it is by now.
+    pub(super) fn client(&self, lane: Lane) -> Result<Client, Status> {
+        self.peers.client(&self.address(), lane)
+    }
+
+    /// Who is called.
+    pub(super) fn target(&self) -> u64 {
+        self.target
+    }
+
+    /// Who calls.
+    pub(super) fn from(&self) -> u64 {
+        self.identity.replica_id
+    }
+
+    pub(super) fn header(&self) -> pb::Header {
         codec::header(self.identity, self.target)
     }
 
-    fn unreachable(&self, error: impl fmt::Display) -> Unreachable<Types> {
+    pub(super) fn unreachable(&self, error: impl fmt::Display) -> Unreachable<Types> {
         unreachable(self.target, &self.address(), error)
     }
 
@@ -208,7 +236,7 @@ impl Connection {
         call: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
         read: impl FnOnce(T) -> Result<R, RecordError>,
     ) -> Result<R, Unreachable<Types>> {
-        let client = self.peers.client(&self.address(), lane).map_err(|e| self.unreachable(e))?;
+        let client = self.client(lane).map_err(|e| self.unreachable(e))?;
         match tokio::time::timeout(timeout, call(client)).await {
             Ok(Ok(response)) => read(response.into_inner()).map_err(|e| self.unreachable(e)),
             Ok(Err(status)) => Err(self.unreachable(status.message())),
@@ -263,19 +291,7 @@ impl RaftNetworkV2<Types> for Connection {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let pieces = pieces_of(snapshot.snapshot);
-        let (header, vote) = (self.header(), vote_to_proto(&vote));
-        let mut first = Some((header, vote));
-        let requests = pieces.map(move |data| {
-            let (header, vote) = first.take().unzip();
-            pb::InstallRequest { header, vote, data }
-        });
-        let call = async |mut client: Client| client.install(Request::new(requests)).await;
-        let read = |message: pb::InstallResponse| {
-            let vote = message.vote.as_ref().map(vote_from_proto);
-            vote.ok_or_else(|| RecordError::Content("the vote is missing".into()))
-        };
-        let sent = self.call(Lane::Data, option.hard_ttl(), call, read);
+        let sent = self.send_snapshot(&vote, snapshot.snapshot, option.hard_ttl());
         tokio::select! {
             closed = cancel => Err(closed.into()),
             sent = sent => Ok(SnapshotResponse::new(sent?)),
@@ -300,18 +316,4 @@ impl RaftNetworkV2<Types> for Connection {
     fn backoff(&self) -> Option<Backoff> {
         Some(Backoff::new(std::iter::repeat(RETRY_INTERVAL)))
     }
-}
-
-/// The bytes of a snapshot, made as they are sent. It is never there as a whole.
-fn pieces_of(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
-    let (sender, receiver) = mpsc::channel(SNAPSHOT_PIECES_WAITING);
-    tokio::task::spawn_blocking(move || {
-        for piece in snapshot::pieces(snapshot.encode(), SNAPSHOT_PIECE_BYTES) {
-            if sender.blocking_send(piece).is_err() {
-                // Whoever reads has given up.
-                return;
-            }
-        }
-    });
-    ReceiverStream::new(receiver)
 }

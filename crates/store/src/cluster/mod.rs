@@ -15,7 +15,7 @@
 //! # Map
 //! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
 //! becomes a member, `members` how the membership changes, `forward` how a write gets to the leader, by `outbox`;
-//! `barrier` how a replica learns what has been committed, `watch` what it tells of all that; `protocol`
+//! `transfer` is how a snapshot is sent, `barrier` how a replica learns what has been committed, `watch` what it tells of all that; `protocol`
 //! says who understands whom, `accept` and `places` let connections in, `wire` is one, `tls` keeps others out.
 
 pub(crate) mod accept;
@@ -31,5 +31,6 @@ pub(crate) mod places;
 pub(crate) mod protocol;
 pub(crate) mod server;
 pub(crate) mod tls;
+pub(crate) mod transfer;
 pub(crate) mod watch;
 pub(crate) mod wire;

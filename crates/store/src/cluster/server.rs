@@ -188,6 +188,7 @@ impl Replication for Service {
         let mut data: Bytes = std::mem::take(&mut first.data);
         loop {
             decoder.push(&data).map_err(damaged)?;
+            core.snapshot_progress.add(data.len());
             match pieces.next().await {
                 Some(piece) => data = piece?.data,
                 None => break,
@@ -291,6 +292,7 @@ impl Core {
             membership_id: membership.log_id().as_ref().map(log_id_to_proto),
             protocol: Some(protocol::own()),
             failure: self.failure.get().unwrap_or_default().to_owned(),
+            snapshot_progress: self.snapshot_progress.bytes(),
         }
     }
 }

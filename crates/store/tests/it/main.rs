@@ -12,6 +12,7 @@ mod golden;
 mod kill;
 mod log;
 mod replica;
+mod slow_snapshot;
 mod strangers;
 mod support;
 mod tls;
