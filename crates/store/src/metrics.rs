@@ -52,6 +52,12 @@ pub const METRICS: &[(&str, &str, &str)] = &[
         "counter",
         "Times that this replica has found another leader, or the same in a later term; looked at five times a second",
     ),
+    (
+        "chancery_raft_certificate_seconds_left",
+        "gauge",
+        "Seconds until other replicas refuse the certificate of this one (raft.tls_cert) because it, or one between it and \
+         the CA, has expired; negative once it has, +Inf without TLS",
+    ),
     ("chancery_raft_voters", "gauge", "Members that vote"),
     ("chancery_raft_learners", "gauge", "Members that do not vote"),
     (
@@ -144,6 +150,7 @@ pub(crate) struct ClusterMetrics {
     pub(crate) term: Gauge,
     pub(crate) elections: Elections,
     pub(crate) leader_changes: Counter,
+    pub(crate) certificate_seconds_left: Gauge,
     pub(crate) voters: Gauge,
     pub(crate) learners: Gauge,
     pub(crate) voters_up: Gauge,
@@ -211,6 +218,7 @@ impl ClusterMetrics {
             term: gauge!("chancery_raft_term"),
             elections: Elections::new(),
             leader_changes: counter!("chancery_raft_leader_changes_total"),
+            certificate_seconds_left: gauge!("chancery_raft_certificate_seconds_left"),
             voters: gauge!("chancery_raft_voters"),
             learners: gauge!("chancery_raft_learners"),
             voters_up: gauge!("chancery_raft_voters_up"),

@@ -54,6 +54,8 @@ const HEARTBEAT_INTERVAL: u64 = 150;
 /// A replica that hears no leader for a time between these stands for election.
 const ELECTION_TIMEOUT_MIN: u64 = 500;
 pub(crate) const ELECTION_TIMEOUT_MAX: u64 = 1000;
+/// Between two looks at the files of certificates.
+const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 /// Between two looks at the membership.
 const TEND_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -248,6 +250,7 @@ async fn start(
     runtime.spawn(maintenance.run());
     runtime.spawn(outbox::run(Arc::downgrade(&core), parcels));
     runtime.spawn(tend_cluster(Arc::downgrade(&core)));
+    runtime.spawn(tend_certificates(Arc::downgrade(&core)));
     service.join(Arc::clone(&core));
     Ok((core, database, flusher, directory, start))
 }
@@ -288,6 +291,21 @@ async fn tend_cluster(core: Weak<Core>) {
         ticks.tick().await;
         let Some(core) = core.upgrade() else { return };
         core.tend_members().await;
+    }
+}
+
+/// Looks whether there are new certificates until the replica is gone. New connections do so too, but may be rare.
+async fn tend_certificates(core: Weak<Core>) {
+    let mut ticks = tokio::time::interval(CERTIFICATES_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(core) = core.upgrade() else { return };
+        let Some(tls) = core.peers.tls().cloned() else { return };
+        // A file may be on a disk that does not answer.
+        if tokio::task::spawn_blocking(move || tls.refresh()).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Replica {
     pub(crate) raft: String,
     pub(crate) admin: String,
     pub(crate) child: Option<Child>,
+    /// Keys of the configuration.
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 impl Replica {
@@ -55,6 +57,7 @@ impl Replica {
             raft: format!("127.0.0.1:{raft}"),
             admin: format!("127.0.0.1:{admin}"),
             child: None,
+            environment: Vec::new(),
         }
     }
 
@@ -74,6 +77,7 @@ impl Replica {
             .env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB")
             .env("CHANCERY_STORE_TRANSACT_TIMEOUT", "5s")
             .env("CHANCERY_RAFT_CATCH_UP_TIMEOUT", "3s")
+            .envs(self.environment.iter().map(|(key, value)| (key, value)))
             .stdout(Stdio::from(file("out")))
             .stderr(file("log"));
         self.child = Some(command.spawn().unwrap());

@@ -11,5 +11,6 @@ mod metrics;
 mod recovery;
 mod strangers;
 mod support;
+mod tls;
 mod usage;
 mod writes;

@@ -88,6 +88,11 @@ impl Peers {
         Self(Arc::new(Shared { message_bytes_max, tls, channels, addresses }))
     }
 
+    /// The certificates; `None` if connections are not encrypted.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.0.tls.as_ref()
+    }
+
     /// Takes over where the members are. Connections to other addresses are forgotten.
     pub(crate) fn update<'a>(&self, members: impl Iterator<Item = (u64, &'a str)>) {
         let new: HashMap<u64, String> =

@@ -4,8 +4,10 @@
 //! - Both sides show a certificate, and both check that it is signed by that CA. Whoever connects checks
 //!   besides that the certificate names the host that it wanted, or the one name that is set for all.
 //! - TLS 1.3 alone: there is nobody old to talk to.
-//! - The files are looked at again when a connection is made, so that certificates can be renewed while the
-//!   replica runs; what can not be read is told, and the old ones stay in use.
+//! - The files are looked at again when a connection is made, and now and then, so that certificates can be
+//!   renewed while the replica runs; what can not be read is told, and the old ones stay in use.
+//! - How long the certificate in use is good for is known at any time, so that somebody can be told before
+//!   it is not.
 //! - A handshake takes [`HANDSHAKE_TIMEOUT`] at most, and waits for nobody else's.
 
 use std::{
@@ -30,6 +32,8 @@ use tokio_rustls::{
         server::{WebPkiClientVerifier, danger::ClientCertVerifier},
     },
 };
+
+use crate::metrics::gauge_value;
 
 /// Neither side waits longer for the other.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -116,10 +120,15 @@ struct Current {
     sides: Sides,
 }
 
+/// Later than any certificate expires, whose years have four digits.
+const NEVER: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1 << 40));
+
 #[derive(Clone)]
 struct Sides {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    /// Until when the certificate is good; `None` if it is for ever.
+    expires: Option<UnixTime>,
 }
 
 /// Tells a file that was replaced from the one it was.
@@ -149,6 +158,7 @@ impl TlsConfig {
                 .build()
                 .map_err(|error| unreadable("CA", ca, error))?;
         self.check_own(&*verifier, &chain)?;
+        let expires = expiry(&*verifier, &chain);
         let mismatch = |error: rustls::Error| TlsError::Mismatch {
             cert: cert.clone(),
             key: key.clone(),
@@ -172,7 +182,7 @@ impl TlsConfig {
         // worth a certificate that has been withdrawn since.
         server.send_tls13_tickets = 0;
         client.resumption = rustls::client::Resumption::disabled();
-        Ok(Sides { client: Arc::new(client), server: Arc::new(server) })
+        Ok(Sides { client: Arc::new(client), server: Arc::new(server), expires })
     }
 
     /// A certificate that others would refuse is a mistake that is better told at once. One that has expired
@@ -202,6 +212,28 @@ impl TlsConfig {
             }),
         }
     }
+}
+
+/// Until when others take a certificate: until it, or one between it and the CA, expires. They are asked what they
+/// would say at that time. `None` if it is never.
+fn expiry(
+    verifier: &dyn ClientCertVerifier,
+    chain: &[CertificateDer<'static>],
+) -> Option<UnixTime> {
+    let (own, between) = chain.split_first()?;
+    let mut latest = None;
+    // Each time another certificate of the chain is named, one that expires earlier.
+    for _ in chain {
+        let at = latest.unwrap_or(NEVER);
+        match verifier.verify_client_cert(own, between, at) {
+            Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after,
+                ..
+            })) if not_after < at => latest = Some(not_after),
+            _ => break,
+        }
+    }
+    latest
 }
 
 fn unreadable(what: &'static str, path: &Path, error: impl ToString) -> TlsError {
@@ -242,9 +274,27 @@ impl Tls {
         Ok(Self(Arc::new(Shared { config, server_name, current })))
     }
 
-    /// What is to be used for a new connection. Reads the files again if they are others than before: they
-    /// are small, and connections between replicas are few.
+    /// What is to be used for a new connection. The files are looked at first: they are small, and connections
+    /// between replicas are few.
     fn sides(&self) -> Sides {
+        self.refresh();
+        self.0.current.lock().sides.clone()
+    }
+
+    /// Seconds until the certificate in use expires; negative if it has, infinite if it never does.
+    pub(crate) fn seconds_left(&self) -> f64 {
+        let expires = self.0.current.lock().sides.expires;
+        expires.map_or(f64::INFINITY, |expires| {
+            let (expires, now) = (expires.as_secs(), UnixTime::now().as_secs());
+            match expires.checked_sub(now) {
+                Some(left) => gauge_value(left),
+                None => -gauge_value(now - expires),
+            }
+        })
+    }
+
+    /// Reads the files again if they are others than before.
+    pub(crate) fn refresh(&self) {
         let mut current = self.0.current.lock();
         let stamp = self.0.config.stamp();
         if stamp != current.stamp {
@@ -261,7 +311,6 @@ impl Tls {
                 }
             }
         }
-        current.sides.clone()
     }
 
     /// Makes a connection to `address` secure.

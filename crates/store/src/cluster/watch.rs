@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use metrics::Gauge;
 use openraft::async_runtime::WatchReceiver;
 
+use super::tls::Tls;
 use crate::{
     core::Core,
     metrics::{gauge_value, replication_lag},
@@ -44,6 +45,8 @@ impl Watch {
                 self.leader = leader;
             }
         }
+        let seconds_left = core.peers.tls().map_or(f64::INFINITY, Tls::seconds_left);
+        metrics.certificate_seconds_left.set(seconds_left);
         let membership = &raft.membership_config;
         let voters: Vec<u64> = membership.voter_ids().collect();
         let n_up = voters.iter().filter(|id| is_leader && core.is_alive(**id)).count();
