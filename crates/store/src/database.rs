@@ -38,6 +38,8 @@ pub(crate) enum Access {
 /// must not be closed while the process runs its static destructors.
 pub(crate) struct Database {
     db: DB,
+    #[cfg(test)]
+    pub(crate) valve: crate::valve::Valve,
 }
 
 /// Whether a scan gives what a range deletion has deleted, but no merge of tables has yet dropped.
@@ -123,7 +125,11 @@ impl Database {
             Access::ReadOnly => DB::open_cf_descriptors_read_only(&options, path, families, false),
             Access::Create | Access::ReadWrite => DB::open_cf_descriptors(&options, path, families),
         };
-        Ok(Self { db: db.map_err(io_error)? })
+        Ok(Self {
+            db: db.map_err(io_error)?,
+            #[cfg(test)]
+            valve: crate::valve::Valve::default(),
+        })
     }
 
     fn family(&self, family: Family) -> &ColumnFamily {
@@ -148,11 +154,15 @@ impl Database {
 
     /// Makes a batch readable. It is durable only after the next [`Database::sync`].
     pub(crate) fn write(&self, batch: Batch) -> io::Result<()> {
+        #[cfg(test)]
+        self.valve.pass(crate::valve::Point::Write)?;
         self.db.write(batch.0).map_err(io_error)
     }
 
     /// Makes all that was written before durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
+        #[cfg(test)]
+        self.valve.pass(crate::valve::Point::Sync)?;
         self.db.flush_wal(true).map_err(io_error)
     }
 

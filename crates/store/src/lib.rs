@@ -32,6 +32,8 @@ mod conformance;
 mod core;
 mod database;
 mod directory;
+#[cfg(test)]
+mod durability;
 mod error;
 mod failure;
 mod flusher;
@@ -60,6 +62,8 @@ mod space;
 mod status;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod valve;
 mod wal;
 
 pub use backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource};

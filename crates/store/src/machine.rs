@@ -328,6 +328,8 @@ impl RaftStateMachine<Types> for Machine {
     where
         S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
     {
+        #[cfg(test)]
+        self.0.database.valve.pass_in_task(crate::valve::Point::Apply).await?;
         let mut pending = self.pending();
         while let Some((entry, responder)) = entries.try_next().await? {
             let response = self.apply_entry(&mut pending, entry)?;

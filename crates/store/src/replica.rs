@@ -80,6 +80,13 @@ impl Replica {
         &self.0.core
     }
 
+    /// For tests that hold it up.
+    #[cfg(test)]
+    pub(crate) fn database(&self) -> Arc<crate::database::Database> {
+        let threads = self.0.threads.lock();
+        Arc::clone(&threads.as_ref().expect("the replica runs").database)
+    }
+
     /// Forms the cluster if there is none; alone, waits until all that was committed is applied.
     async fn begin(&self, start: Start) -> Result<(), OpenError> {
         let core = &*self.0.core;

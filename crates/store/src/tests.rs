@@ -191,6 +191,32 @@ proptest! {
         }
     }
 
+    /// Design 4.2: a replica goes on the same whatever it did before: whether it has applied all of the log
+    /// itself, was started in between, or got a snapshot. Revisions and versions come from the log alone.
+    #[test]
+    fn a_replica_goes_on_the_same_however_it_got_its_state(
+        before in prop::collection::vec(transactions(), 0..5),
+        after in prop::collection::vec(transactions(), 1..5),
+    ) {
+        let (mut image, mut records) = formed();
+        for transaction in before {
+            apply(&mut image, &mut records, ask(transaction));
+        }
+        let mut decoder = Decoder::default();
+        for frame in SnapshotData(Arc::new(image.clone())).encode() {
+            decoder.push(&frame).unwrap();
+        }
+        let mut others = [load(&image, &records), Image::clone(&decoder.finish().unwrap().0)];
+        for transaction in after {
+            let command = ask(transaction);
+            let outcome = apply(&mut image, &mut records, command.clone());
+            for other in &mut others {
+                prop_assert_eq!(&other.apply(command.clone(), &mut Vec::new()), &outcome);
+                prop_assert_eq!(&all_records(other), &records);
+            }
+        }
+    }
+
     /// Whatever is committed is applied or refused with a reason; nothing panics.
     #[test]
     fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {

@@ -30,6 +30,8 @@ pub(crate) mod outbox;
 pub(crate) mod places;
 pub(crate) mod protocol;
 pub(crate) mod server;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tls;
 pub(crate) mod transfer;
 pub(crate) mod watch;

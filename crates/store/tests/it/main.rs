@@ -11,6 +11,7 @@ mod full_disk;
 mod golden;
 mod kill;
 mod log;
+mod members;
 mod replica;
 mod slow_snapshot;
 mod strangers;

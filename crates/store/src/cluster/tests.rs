@@ -1,0 +1,160 @@
+//! What only the inside of a replica can hold up, or say to another one.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use chancery_model::{
+    Incarnation, Outcome, ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction,
+    TypeUrl, Upsert,
+};
+use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use tonic::{Code, Status};
+
+use super::codec;
+use crate::{CaughtUp, Config, Replica, database::Database, identity::Identity, valve::Point};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+/// For so long something that must not happen gets the chance to.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+fn put(name: &str, body: &'static [u8]) -> Transaction {
+    let type_url = TypeUrl::from_static("type.googleapis.com/a.B");
+    let key = ResourceKey { type_url, name: ResourceName::new(name).unwrap() };
+    let draft = ResourceDraft::new(key, Bytes::from_static(body));
+    let upserts = vec![Upsert { scope: ScopeName::new("default").unwrap(), draft }];
+    Transaction { upserts, ..Transaction::default() }
+}
+
+async fn open(dir: &Path, replica_id: u64, join: &[&str]) -> Replica {
+    let config = Config {
+        data_dir: dir.join(replica_id.to_string()),
+        replica_id,
+        listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        join: join.iter().map(|address| (*address).to_owned()).collect(),
+        learner: !join.is_empty(),
+        free_bytes_min: 0,
+        ..Config::default()
+    };
+    let replica = Replica::open(config).await.unwrap();
+    assert_eq!(replica.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    replica
+}
+
+/// A leader that needs nobody, a learner that knows it, and the learner's database.
+async fn pair(dir: &Path) -> (Replica, Replica, Arc<Database>) {
+    let leader = open(dir, 1, &[]).await;
+    let learner = open(dir, 2, &[&leader.raft_address().to_owned()]).await;
+    learner.read_barrier(DEADLINE).await.unwrap();
+    let database = learner.database();
+    (leader, learner, database)
+}
+
+/// A read after a barrier sees what was acknowledged before, also on a replica that is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, learner, database) = pair(dir.path()).await;
+    let held = database.valve.hold(Point::Apply);
+    leader.transact(put("a", b"1")).await.unwrap();
+    let revision = leader.state().revision;
+    let reader = learner.clone();
+    let mut read = tokio::spawn(async move {
+        reader.read_barrier(DEADLINE).await.unwrap();
+        reader.state().revision
+    });
+    if let Ok(read) = tokio::time::timeout(PATIENCE, &mut read).await {
+        panic!("a read at revision {} of what is at {revision}", read.unwrap());
+    }
+    drop(held);
+    assert_eq!(read.await.unwrap(), revision);
+    drop(database);
+    for replica in [&learner, &leader] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// Whoever writes through a replica that is behind sees the write there when it is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, learner, database) = pair(dir.path()).await;
+    let held = database.valve.hold(Point::Apply);
+    let writer = learner.clone();
+    let mut written = tokio::spawn(async move {
+        let outcome = writer.transact(put("a", b"1")).await.unwrap();
+        (outcome, writer.state().revision)
+    });
+    if let Ok(written) = tokio::time::timeout(PATIENCE, &mut written).await {
+        panic!("answered too early: {:?}", written.unwrap());
+    }
+    drop(held);
+    let (outcome, seen) = written.await.unwrap();
+    let Outcome::Committed(summary) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(seen, summary.revision);
+    drop(database);
+    for replica in [&learner, &leader] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+type Client = ReplicationClient<tonic::transport::Channel>;
+
+/// Every kind of call of a member, with that header. Each would change something, or tell something.
+async fn calls(
+    client: &mut Client,
+    header: &pb::Header,
+) -> Vec<(&'static str, Result<(), Status>)> {
+    fn done<T>(result: Result<tonic::Response<T>, Status>) -> Result<(), Status> {
+        result.map(drop)
+    }
+    let header = || Some(header.clone());
+    let vote = Some(pb::Vote { term: 99, replica_id: 2, committed: true });
+    let asks = pb::VoteRequest { header: header(), vote, ..pb::VoteRequest::default() };
+    let append = pb::AppendRequest { header: header(), vote, ..pb::AppendRequest::default() };
+    let piece = pb::InstallRequest { header: header(), vote, ..pb::InstallRequest::default() };
+    let transfer = pb::TransferLeaderRequest {
+        header: header(),
+        from_leader: vote,
+        ..pb::TransferLeaderRequest::default()
+    };
+    let write = pb::WriteRequest { header: header(), ..pb::WriteRequest::default() };
+    let change = pb::ChangeRequest {
+        header: header(),
+        change: Some(pb::change_request::Change::TransferLeader(0)),
+    };
+    vec![
+        ("vote", done(client.vote(asks.clone()).await)),
+        ("pre_vote", done(client.pre_vote(asks).await)),
+        ("append", done(client.append(append).await)),
+        ("install", done(client.install(futures::stream::iter([piece])).await)),
+        ("transfer_leader", done(client.transfer_leader(transfer).await)),
+        ("write", done(client.write(write).await)),
+        ("read_index", done(client.read_index(pb::ReadIndexRequest { header: header() }).await)),
+        ("change", done(client.change(change).await)),
+    ]
+}
+
+/// Nothing that is of another cluster, of another life of this one or for another replica is listened to.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_that_is_for_others_is_listened_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let replica = open(dir.path(), 1, &[]).await;
+    let status = replica.status();
+    let own = replica.core().identity;
+    let caller = Identity { replica_id: 2, ..own };
+    let mut client = Client::connect(format!("http://{}", replica.raft_address())).await.unwrap();
+    let other_cluster = Identity { cluster_id: [8; 16], ..caller };
+    let other_life = Identity { incarnation: Incarnation(own.incarnation.0 ^ 1), ..caller };
+    let headers =
+        [codec::header(other_cluster, 1), codec::header(other_life, 1), codec::header(caller, 3)];
+    for header in headers {
+        for (call, result) in calls(&mut client, &header).await {
+            let refused = result.expect_err(call);
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{call}: {refused}");
+        }
+    }
+    replica.transact(put("a", b"1")).await.unwrap();
+    let after = replica.status();
+    assert_eq!((after.term, after.leader), (status.term, Some(1)));
+    replica.shutdown().await.unwrap();
+}

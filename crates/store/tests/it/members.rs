@@ -1,0 +1,116 @@
+//! Replicas that were away, were removed, or have lost their data: what they have and do then counts for
+//! nobody.
+
+use std::time::Duration;
+
+use chancery_model::Transaction;
+use chancery_store::{CaughtUp, Config, MemberChange, Replica};
+
+use crate::{
+    cluster::{DEADLINE, equal, eventually, member_config, three, voters},
+    support::{commit, key, memory_dir, put, scope},
+};
+
+/// What was removed while a replica was away is not there any more when a snapshot has brought it up to
+/// date, nor after its next start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_takes_the_place_of_what_a_replica_had() {
+    let dir = memory_dir();
+    let few = |mut config: Config| {
+        (config.snapshot_log_entries, config.log_entries_keep) = (50, 10);
+        config.learner = config.replica_id == 2;
+        config
+    };
+    let leader = Replica::open(few(member_config(dir.path(), 1, &[]))).await.unwrap();
+    let address = leader.raft_address().to_owned();
+    let learner = Replica::open(few(member_config(dir.path(), 2, &[&address]))).await.unwrap();
+    for name in ["gone", "changed", "same"] {
+        commit(&leader, put(name, b"before")).await;
+    }
+    equal(&[&leader, &learner]).await;
+    learner.shutdown().await.unwrap();
+    drop(learner);
+    let deletes = vec![(scope("default"), key("gone"))];
+    commit(&leader, Transaction { deletes, ..Transaction::default() }).await;
+    let seen = leader.status().last_log_index;
+    for n in 0..200 {
+        commit(&leader, put("changed", format!("{n}").as_bytes())).await;
+    }
+    eventually("the log is purged", async || leader.status().purged > seen).await;
+    for _ in 0..2 {
+        let learner = Replica::open(few(member_config(dir.path(), 2, &[]))).await.unwrap();
+        assert_eq!(learner.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+        equal(&[&leader, &learner]).await;
+        assert_eq!(learner.status().n_resources, 2);
+        learner.shutdown().await.unwrap();
+    }
+    leader.shutdown().await.unwrap();
+}
+
+/// A replica that has lost its data may have forgotten a vote and entries that it had acknowledged: it is no
+/// voter until it has become one again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_replica_does_not_vote() {
+    let (dir, mut replicas) = three().await;
+    commit(&replicas[0], put("a", b"1")).await;
+    let address = replicas[0].raft_address().to_owned();
+    let third = replicas.remove(2);
+    third.shutdown().await.unwrap();
+    drop(third);
+    std::fs::remove_dir_all(dir.path().join("3")).unwrap();
+    // One that stays a learner shows what it is let in as.
+    let config = Config { learner: true, ..member_config(dir.path(), 3, &[&address]) };
+    let third = Replica::open(config).await.unwrap();
+    assert_eq!(third.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    equal(&[&third, &replicas[0]]).await;
+    assert_eq!(voters(&replicas[0]).await, [1, 2]);
+    assert_eq!(replicas[0].status().learners, [3]);
+    for replica in [&third, &replicas[0], &replicas[1]] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A replica that was removed while it was away finds that out, takes no writes, and deposes nobody: it has
+/// not even stood for election.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_replica_disturbs_nobody() {
+    let (dir, mut replicas) = three().await;
+    let third = replicas.remove(2);
+    third.shutdown().await.unwrap();
+    drop(third);
+    replicas[0].change_members(MemberChange::Remove(3)).await.unwrap();
+    let members = replicas[0].members().await;
+    let members: Vec<u64> = members.iter().map(|member| member.replica_id).collect();
+    assert_eq!(members, [1, 2]);
+    let before = replicas[0].status();
+    let third = Replica::open(member_config(dir.path(), 3, &[])).await.unwrap();
+    let found_out = tokio::time::timeout(DEADLINE, third.removed()).await;
+    found_out.expect("it does not find out that it was removed");
+    assert!(third.failure().unwrap().contains("was removed from its cluster"));
+    let error = third.transact(put("a", b"1")).await.unwrap_err();
+    assert!(error.to_string().contains("was removed"), "{error}");
+    let after = commit(&replicas[0], put("b", b"2")).await;
+    assert!(replicas[0].state().revision >= after.revision);
+    assert_eq!((replicas[0].status().term, third.status().term), (before.term, before.term));
+    assert_eq!(replicas[0].status().leader, before.leader);
+    for replica in [&third, &replicas[0], &replicas[1]] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// The number of a replica that is there is not given to another one, which would take its vote.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_a_living_replica_is_not_given_away() {
+    let (_dir, replicas) = three().await;
+    let address = replicas[0].raft_address().to_owned();
+    let elsewhere = memory_dir();
+    let other = Replica::open(member_config(elsewhere.path(), 3, &[&address]));
+    let joined = tokio::time::timeout(Duration::from_secs(3), other).await;
+    assert!(joined.is_err(), "it was let in: {joined:?}");
+    commit(&replicas[2], put("a", b"1")).await;
+    equal(&replicas.iter().collect::<Vec<_>>()).await;
+    assert_eq!(voters(&replicas[0]).await, [1, 2, 3]);
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
