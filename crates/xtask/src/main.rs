@@ -22,6 +22,7 @@ mod source;
 mod tidy;
 mod verify;
 
+use mutants::Which;
 use paths::Paths;
 use say::say;
 
@@ -38,8 +39,8 @@ usage: cargo xtask <command>
                          docs/metrics.md
   conformance [--check]  writes (or checks) docs/conformance.md from the doc comments of tests
   metrics [--check]      writes (or checks) docs/metrics.md from the METRICS tables in the code
-  mutants [--only N]     plants bugs in a copy of the pure crates, and fails if no test catches one;
-                         writes docs/mutants.md
+  mutants [--group NAME] plants bugs in a copy of the crates, and fails if no test catches one; writes
+                         docs/mutants.md; groups are protocol and store; --only N plants one
   setup                  installs what the system lacks, builds RocksDB once, installs real clients
 ";
 
@@ -77,10 +78,11 @@ fn run() -> Result<ExitCode> {
         ["conformance"] => conformance::write(&paths)?,
         ["conformance", "--check"] => conformance::check(&paths)?,
         ["metrics"] => metrics_page::write(&paths)?,
-        ["mutants"] => mutants::run(&paths, None)?,
+        ["mutants"] => mutants::run(&paths, Which::All)?,
+        ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
         ["mutants", "--only", number] => {
             let number = number.parse().with_context(|| format!("{number:?} is no number"))?;
-            mutants::run(&paths, Some(number))?;
+            mutants::run(&paths, Which::One(number))?;
         }
         ["metrics", "--check"] => metrics_page::check(&paths)?,
         [] | ["help" | "-h" | "--help", ..] => say!("{USAGE}"),
@@ -110,7 +112,7 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     if call.rest.is_empty() && call.is_long {
-        mutants::run(paths, None)?;
+        mutants::run(paths, Which::All)?;
     }
     if call.rest.is_empty() {
         say!("trying the demo, with a real Envoy and a real gRPC client");

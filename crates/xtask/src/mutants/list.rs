@@ -1,4 +1,6 @@
-//! The list of planted bugs, as it is written.
+//! A list of planted bugs, as it is written.
+
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -13,8 +15,28 @@ pub(crate) struct Mutant {
     pub(crate) breaks: String,
     /// The file inside the workspace.
     pub(crate) file: String,
+    /// The tests that are run first.
+    pub(crate) first: Option<First>,
     search: String,
     replacement: String,
+}
+
+/// Tests of one suite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct First {
+    /// The name of the suite.
+    pub(crate) suite: String,
+    /// The tests, with their modules.
+    pub(crate) tests: BTreeSet<String>,
+}
+
+impl First {
+    fn parse(text: &str) -> Result<Self> {
+        let (suite, tests) = text.split_once(':').context("the tests to run have no suite")?;
+        let tests: BTreeSet<String> = tests.split_whitespace().map(str::to_owned).collect();
+        ensure!(!tests.is_empty(), "there are no tests");
+        Ok(Self { suite: suite.trim().to_owned(), tests })
+    }
 }
 
 impl Mutant {
@@ -32,8 +54,8 @@ impl Mutant {
     }
 }
 
-/// Reads the list. Lines before the first `==` are for people.
-pub(crate) fn parse(text: &str) -> Result<Vec<Mutant>> {
+/// Reads a list of which the first bug has the number `first`. Lines before the first `==` are for people.
+pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
     let mut all: Vec<Mutant> = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let line_number = at + 1;
@@ -50,15 +72,19 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Mutant>> {
         };
         match line.split_at_checked(1) {
             Some(("@", file)) => file.trim().clone_into(&mut mutant.file),
+            Some(("?", tests)) => {
+                let first = First::parse(tests).with_context(|| format!("line {line_number}"))?;
+                mutant.first = Some(first);
+            }
             Some(("-", rest)) => add(&mut mutant.search, rest),
             Some(("+", rest)) => add(&mut mutant.replacement, rest),
             _ if line.is_empty() => {}
-            _ => bail!("line {line_number}: {line:?} begins with none of == @ - +"),
+            _ => bail!("line {line_number}: {line:?} begins with none of == @ ? - +"),
         }
     }
-    for (at, mutant) in all.iter().enumerate() {
+    for (expected, mutant) in (first..).zip(&all) {
         let number = mutant.number;
-        ensure!(number as usize == at + 1, "mutant {number} is in place {}", at + 1);
+        ensure!(number == expected, "mutant {number} is in the place of mutant {expected}");
         ensure!(!mutant.file.is_empty(), "mutant {number} names no file");
         ensure!(!mutant.search.is_empty(), "mutant {number} has nothing to look for");
         ensure!(mutant.search != mutant.replacement, "mutant {number} changes nothing");
@@ -78,6 +104,7 @@ fn head_of(head: &str) -> Result<Mutant> {
         why: why.to_owned(),
         breaks: breaks.to_owned(),
         file: String::new(),
+        first: None,
         search: String::new(),
         replacement: String::new(),
     })
@@ -87,22 +114,28 @@ fn head_of(head: &str) -> Result<Mutant> {
 mod tests {
     use super::*;
 
-    const LIST: &str = "for people\n\n== 1 | P-01 | breaks a\n@ a.rs\n-    x\n-    y\n+    z\n";
+    const LIST: &str =
+        "for people\n\n== 1 | P-01 | breaks a\n@ a.rs\n? lib: a::b c\n-    x\n-    y\n+    z\n";
 
     #[test]
     fn a_bug_is_planted_where_its_text_is_found_once() {
-        let list = parse(LIST).unwrap();
+        let list = parse(LIST, 1).unwrap();
         assert_eq!(list[0].planted("a\n    x\n    y\nb").unwrap(), "a\n    z\nb");
         let twice = list[0].planted("    x\n    y\n    x\n    y").unwrap_err().to_string();
         assert!(twice.contains("found 2 times"), "{twice}");
         assert!(list[0].planted("x\ny").is_err());
+        let first = list[0].first.as_ref().unwrap();
+        assert_eq!(first.suite, "lib");
+        assert!(first.tests.iter().eq(["a::b", "c"]));
     }
 
     #[test]
     fn a_list_that_makes_no_sense_is_refused() {
-        assert!(parse("== 2 | P | b\n@ a\n-x\n").is_err(), "numbers begin at 1");
-        assert!(parse("== 1 | P\n").is_err(), "nothing is wrong");
-        assert!(parse("== 1 | P | b\n@ a\n-x\n+x\n").is_err(), "it changes nothing");
-        assert!(parse("== 1 | P | b\n@ a\n?x\n").is_err());
+        assert!(parse("== 2 | P | b\n@ a\n-x\n", 1).is_err(), "numbers have no holes");
+        assert!(parse("== 2 | P | b\n@ a\n-x\n", 2).is_ok());
+        assert!(parse("== 1 | P\n", 1).is_err(), "nothing is wrong");
+        assert!(parse("== 1 | P | b\n@ a\n-x\n+x\n", 1).is_err(), "it changes nothing");
+        assert!(parse("== 1 | P | b\n@ a\n!x\n", 1).is_err());
+        assert!(parse("== 1 | P | b\n@ a\n? lib:\n-x\n", 1).is_err(), "no tests");
     }
 }

@@ -1,0 +1,224 @@
+//! The copy of the crates in which bugs are planted, and what is run there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Catches,
+    group::{Group, Suite},
+    list::Mutant,
+};
+use crate::{paths::Paths, proc};
+
+/// What is copied, from the root of the workspace.
+const COPIED: &[&str] = &[
+    "proto",
+    "crates/model",
+    "crates/view",
+    "crates/protocol",
+    "crates/proto",
+    "crates/store",
+    "crates/fanout",
+];
+
+/// What a suite may take, its compilation included; a core that never comes to rest is caught by this.
+const SUITE_MAX: Duration = Duration::from_secs(300);
+/// The same as long as nothing is planted: everything may have to be compiled.
+const FIRST_MAX: Duration = Duration::from_secs(1800);
+
+/// The copy.
+pub(crate) struct Copy {
+    dir: PathBuf,
+}
+
+impl Copy {
+    /// Makes it, or brings it up to date. What was built there stays, as far as its sources are the same.
+    pub(crate) fn new(paths: &Paths) -> Result<Self> {
+        let dir = paths.target.join("mutants");
+        for name in COPIED {
+            update_dir(&paths.root.join(name), &dir.join(name))?;
+        }
+        update(&dir.join("Cargo.lock"), &read(&paths.root.join("Cargo.lock"))?)?;
+        let manifest = text(&paths.root.join("Cargo.toml"))?;
+        ensure!(manifest.contains("members = ["), "Cargo.toml names no members");
+        let manifest: String =
+            (manifest.lines())
+                .map(|line| {
+                    if line.starts_with("members = [") { "members = [\"crates/*\"]" } else { line }
+                })
+                .map(|line| format!("{line}\n"))
+                .collect();
+        update(&dir.join("Cargo.toml"), manifest.as_bytes())?;
+        // The encoding of messages is tested against generated code, which takes long to compile and has
+        // nothing to do with what is planted.
+        let protocol = dir.join("crates/protocol");
+        fs::remove_file(protocol.join("tests/wire.rs")).context("leave out wire.rs")?;
+        let manifest = text(&paths.root.join("crates/protocol/Cargo.toml"))?;
+        let kept = manifest.lines().filter(|line| !line.starts_with("chancery-proto."));
+        let kept: String = kept.map(|line| format!("{line}\n")).collect();
+        update(&protocol.join("Cargo.toml"), kept.as_bytes())?;
+        Ok(Self { dir })
+    }
+
+    /// Plants a bug; returns the file as it was.
+    pub(crate) fn plant(&self, paths: &Paths, mutant: &Mutant) -> Result<String> {
+        let original = text(&paths.root.join(&mutant.file))?;
+        let planted = mutant.planted(&original)?;
+        update(&self.dir.join(&mutant.file), planted.as_bytes())?;
+        Ok(original)
+    }
+
+    /// Takes it out again.
+    pub(crate) fn restore(&self, mutant: &Mutant, original: &str) -> Result<()> {
+        update(&self.dir.join(&mutant.file), original.as_bytes())
+    }
+
+    /// The tests that fail with a bug: of those that it names, or else of the suites that are always run, or
+    /// else of the first other one that has some; nothing if all pass.
+    pub(crate) fn failing(&self, paths: &Paths, group: &Group, mutant: &Mutant) -> Result<Catches> {
+        if let Some(first) = &mutant.first
+            && let Some(suite) = group.suite(&first.suite)
+            && let Some(failed) = self.run(paths, suite, &first.tests, SUITE_MAX)?
+        {
+            return Ok(vec![(suite.name, failed)]);
+        }
+        let mut caught = Catches::new();
+        for (at, suite) in group.suites.iter().enumerate() {
+            if at >= group.always && !caught.is_empty() {
+                break;
+            }
+            if let Some(failed) = self.run(paths, suite, &BTreeSet::new(), SUITE_MAX)? {
+                caught.push((suite.name, failed));
+            }
+        }
+        Ok(caught)
+    }
+
+    /// The tests that fail although nothing is planted, of all that will be run.
+    pub(crate) fn failing_unplanted(
+        &self,
+        paths: &Paths,
+        group: &Group,
+        mutants: &[Mutant],
+    ) -> Result<Catches> {
+        let mut wanted: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        let mut is_all = false;
+        for mutant in mutants {
+            match &mutant.first {
+                Some(first) => wanted.entry(&first.suite).or_default().extend(first.tests.clone()),
+                None => is_all = true,
+            }
+        }
+        let mut caught = Catches::new();
+        for suite in group.suites {
+            let tests = match wanted.get(suite.name) {
+                _ if is_all => BTreeSet::new(),
+                Some(tests) => tests.clone(),
+                None => continue,
+            };
+            if let Some(failed) = self.run(paths, suite, &tests, FIRST_MAX)? {
+                caught.push((suite.name, failed));
+            }
+        }
+        Ok(caught)
+    }
+
+    /// Runs those tests of a suite, or all if there are none; gives those that fail, `None` if none does.
+    fn run(
+        &self,
+        paths: &Paths,
+        suite: &Suite,
+        tests: &BTreeSet<String>,
+        max: Duration,
+    ) -> Result<Option<BTreeSet<String>>> {
+        let mut cargo = paths.cargo("test");
+        cargo.args(["--offline", "--no-fail-fast", "--quiet", "--package", suite.package]);
+        cargo.args(suite.arguments).current_dir(&self.dir);
+        if !tests.is_empty() {
+            cargo.args(["--", "--exact"]).args(tests);
+        }
+        cargo.env("CARGO_TARGET_DIR", self.dir.join("target"));
+        // The counterexample is not wanted at its smallest.
+        cargo.env("CHANCERY_TEST_BRIEF", "1").env_remove("CHANCERY_TEST_LONG");
+        match proc::bounded(&mut cargo, max)? {
+            proc::Ran::Succeeded => Ok(None),
+            proc::Ran::TooLong => Ok(Some(BTreeSet::from(["no end".to_owned()]))),
+            proc::Ran::Failed(output) => {
+                let compiles = !output.contains("error: could not compile");
+                ensure!(compiles, "it does not compile:\n{output}");
+                let failed: BTreeSet<_> = failed_tests(&output).map(str::to_owned).collect();
+                ensure!(!failed.is_empty(), "{} has no failing test:\n{output}", suite.name);
+                Ok(Some(failed))
+            }
+        }
+    }
+}
+
+/// The names below `failures:` at the end of what libtest prints.
+fn failed_tests(output: &str) -> impl Iterator<Item = &str> {
+    let names = output.rsplit_once("\nfailures:\n").map_or("", |(_, names)| names);
+    names.lines().skip_while(|line| line.is_empty()).map_while(|line| line.strip_prefix("    "))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("read {}", path.display()))
+}
+
+fn text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+/// Writes a file, unless it is the same: cargo goes by the time of its change.
+fn update(path: &Path, content: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == content) {
+        return Ok(());
+    }
+    fs::write(path, content).with_context(|| format!("write {}", path.display()))
+}
+
+/// Makes a directory the same as another one.
+fn update_dir(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        names.insert(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            update_dir(&entry.path(), &target)?;
+        } else {
+            update(&target, &read(&entry.path())?)?;
+        }
+    }
+    for entry in fs::read_dir(to).with_context(|| format!("list {}", to.display()))? {
+        let entry = entry?;
+        let path = entry.path();
+        if names.contains(&entry.file_name()) {
+            continue;
+        }
+        let removed = match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        };
+        removed.with_context(|| format!("remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failing_tests_are_read_from_the_end_of_the_output() {
+        let output = "x\n\nfailures:\n\n---- a::b stdout ----\nno\n\n\nfailures:\n    a::b\n    c\n\ntest result\n";
+        assert_eq!(failed_tests(output).collect::<Vec<_>>(), ["a::b", "c"]);
+        assert_eq!(failed_tests("all good\n").count(), 0);
+    }
+}
