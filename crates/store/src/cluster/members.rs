@@ -9,7 +9,7 @@ use chancery_proto::raft::v1 as pb;
 use openraft::{
     ChangeMembers, Instant as _,
     async_runtime::WatchReceiver,
-    errors::{ClientWriteError, RaftError},
+    errors::{ChangeMembershipError, ClientWriteError, RaftError},
 };
 use pb::change_request::Change;
 
@@ -317,19 +317,32 @@ impl Core {
         deadline: Instant,
         text: String,
     ) -> Attempt {
-        let call = self.raft.change_membership(change, false);
-        let Ok(result) = tokio::time::timeout_at(deadline.into(), call).await else {
-            return ChangeError::Timeout(self.config.change_timeout).into();
-        };
-        match result {
-            Ok(_) => {
-                tracing::info!("{text}");
-                Attempt::Done(Ok(text))
+        loop {
+            let call = self.raft.change_membership(change.clone(), false);
+            let Ok(result) = tokio::time::timeout_at(deadline.into(), call).await else {
+                return ChangeError::Timeout(self.config.change_timeout).into();
+            };
+            let error = match result {
+                Ok(_) => {
+                    tracing::info!("{text}");
+                    return Attempt::Done(Ok(text));
+                }
+                Err(RaftError::APIError(
+                    ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
+                )) => return Attempt::NotLeader,
+                Err(error) => error,
+            };
+            // Another change, perhaps one that nobody has asked for, is done in a moment.
+            let is_busy = matches!(
+                error,
+                RaftError::APIError(ClientWriteError::ChangeMembershipError(
+                    ChangeMembershipError::InProgress(_)
+                ))
+            );
+            if !is_busy || Instant::now() + POLL_INTERVAL >= deadline {
+                return refused(error.to_string());
             }
-            Err(RaftError::APIError(
-                ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
-            )) => Attempt::NotLeader,
-            Err(error) => refused(error.to_string()),
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -392,10 +405,12 @@ impl Core {
             let theirs = hello.membership_id.as_ref().map(|id| id.index);
             !hello.knows_caller && theirs > known
         });
-        if removed && known.is_some() && !self.removed.send_replace(true) {
+        if removed && known.is_some() && !*self.removed.borrow() {
+            // First: whoever is told that it was removed finds that it takes no writes.
             self.failure.set(
                 "it was removed from its cluster; to use it again, start it with an empty data directory",
             );
+            self.removed.send_replace(true);
         }
     }
 

@@ -4,14 +4,17 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chancery_model::{
-    Incarnation, Outcome, ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction,
-    TypeUrl, Upsert,
+    Incarnation, Outcome, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName,
+    Transaction, TypeUrl, Upsert,
 };
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use tonic::{Code, Status};
 
 use super::codec;
-use crate::{CaughtUp, Config, Replica, database::Database, identity::Identity, valve::Point};
+use crate::{
+    CaughtUp, Config, MemberChange, Replica, TransactError, database::Database, identity::Identity,
+    valve::Point,
+};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 /// For so long something that must not happen gets the chance to.
@@ -25,8 +28,8 @@ fn put(name: &str, body: &'static [u8]) -> Transaction {
     Transaction { upserts, ..Transaction::default() }
 }
 
-async fn open(dir: &Path, replica_id: u64, join: &[&str]) -> Replica {
-    let config = Config {
+fn config(dir: &Path, replica_id: u64, join: &[&str]) -> Config {
+    Config {
         data_dir: dir.join(replica_id.to_string()),
         replica_id,
         listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -34,16 +37,23 @@ async fn open(dir: &Path, replica_id: u64, join: &[&str]) -> Replica {
         learner: !join.is_empty(),
         free_bytes_min: 0,
         ..Config::default()
-    };
+    }
+}
+
+async fn open(config: Config) -> Replica {
     let replica = Replica::open(config).await.unwrap();
     assert_eq!(replica.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
     replica
 }
 
 /// A leader that needs nobody, a learner that knows it, and the learner's database.
-async fn pair(dir: &Path) -> (Replica, Replica, Arc<Database>) {
-    let leader = open(dir, 1, &[]).await;
-    let learner = open(dir, 2, &[&leader.raft_address().to_owned()]).await;
+async fn pair(dir: &Path, change: impl Fn(&mut Config)) -> (Replica, Replica, Arc<Database>) {
+    let mut first = config(dir, 1, &[]);
+    change(&mut first);
+    let leader = open(first).await;
+    let mut second = config(dir, 2, &[leader.raft_address()]);
+    change(&mut second);
+    let learner = open(second).await;
     learner.read_barrier(DEADLINE).await.unwrap();
     let database = learner.database();
     (leader, learner, database)
@@ -53,7 +63,7 @@ async fn pair(dir: &Path) -> (Replica, Replica, Arc<Database>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
     let dir = tempfile::tempdir().unwrap();
-    let (leader, learner, database) = pair(dir.path()).await;
+    let (leader, learner, database) = pair(dir.path(), |_| {}).await;
     let held = database.valve.hold(Point::Apply);
     leader.transact(put("a", b"1")).await.unwrap();
     let revision = leader.state().revision;
@@ -77,7 +87,7 @@ async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
     let dir = tempfile::tempdir().unwrap();
-    let (leader, learner, database) = pair(dir.path()).await;
+    let (leader, learner, database) = pair(dir.path(), |_| {}).await;
     let held = database.valve.hold(Point::Apply);
     let writer = learner.clone();
     let mut written = tokio::spawn(async move {
@@ -91,6 +101,49 @@ async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
     let (outcome, seen) = written.await.unwrap();
     let Outcome::Committed(summary) = outcome else { panic!("{outcome:?}") };
     assert_eq!(seen, summary.revision);
+    drop(database);
+    for replica in [&learner, &leader] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// Whoever is not told what came of a write is not told that nothing did.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
+    let dir = tempfile::tempdir().unwrap();
+    let soon = |config: &mut Config| config.transact_timeout = Duration::from_secs(1);
+    let (leader, learner, database) = pair(dir.path(), soon).await;
+    let held = database.valve.hold(Point::Apply);
+    let error = learner.transact(put("a", b"1")).await.unwrap_err();
+    assert!(matches!(error, TransactError::Timeout(_)), "{error}");
+    drop(held);
+    assert_eq!(leader.state().len(), 1, "it has taken effect, once");
+    assert_eq!(leader.state().revision, Revision(1));
+    drop(database);
+    for replica in [&learner, &leader] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A voter that lacks much would hold up every write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_has_not_caught_up_is_not_promoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let soon = |config: &mut Config| config.change_timeout = Duration::from_secs(1);
+    let (leader, learner, database) = pair(dir.path(), soon).await;
+    let held = database.valve.hold(Point::Write);
+    let mut writers = tokio::task::JoinSet::new();
+    for n in 0..400 {
+        let leader = leader.clone();
+        writers.spawn(async move { leader.transact(put(&format!("n{n}"), b"1")).await.unwrap() });
+    }
+    writers.join_all().await;
+    let error = leader.change_members(MemberChange::Promote(2)).await.unwrap_err();
+    assert!(error.to_string().contains("has not caught up"), "{error}");
+    drop(held);
+    learner.read_barrier(DEADLINE).await.unwrap();
+    let promoted = leader.change_members(MemberChange::Promote(2)).await.unwrap();
+    assert!(promoted.contains("is a voter now"), "{promoted}");
     drop(database);
     for replica in [&learner, &leader] {
         replica.shutdown().await.unwrap();
@@ -138,7 +191,7 @@ async fn calls(
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_that_is_for_others_is_listened_to() {
     let dir = tempfile::tempdir().unwrap();
-    let replica = open(dir.path(), 1, &[]).await;
+    let replica = open(config(dir.path(), 1, &[])).await;
     let status = replica.status();
     let own = replica.core().identity;
     let caller = Identity { replica_id: 2, ..own };

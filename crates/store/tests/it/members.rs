@@ -114,3 +114,21 @@ async fn the_number_of_a_living_replica_is_not_given_away() {
         replica.shutdown().await.unwrap();
     }
 }
+
+/// Changes of the membership that come together are made one after the other; none is refused because of
+/// another one, of which whoever asks may know nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_the_membership_wait_for_each_other() {
+    let (_dir, replicas) = three().await;
+    let add = |replica_id: u64| {
+        let address = format!("127.0.0.1:{replica_id}");
+        replicas[0].change_members(MemberChange::Add { replica_id, address, learner: true })
+    };
+    for added in futures::future::join_all((4..10).map(add)).await {
+        added.unwrap();
+    }
+    eventually("learners", async || replicas[0].status().learners == [4, 5, 6, 7, 8, 9]).await;
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
