@@ -61,10 +61,11 @@ async fn a_wiped_replica_does_not_vote() {
     // One that stays a learner shows what it is let in as.
     let config = Config { learner: true, ..member_config(dir.path(), 3, &[&address]) };
     let third = Replica::open(config).await.unwrap();
+    let let_in = replicas[0].status();
+    assert_eq!((let_in.voters, let_in.learners), (vec![1, 2], vec![3]));
     assert_eq!(third.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
     equal(&[&third, &replicas[0]]).await;
     assert_eq!(voters(&replicas[0]).await, [1, 2]);
-    assert_eq!(replicas[0].status().learners, [3]);
     for replica in [&third, &replicas[0], &replicas[1]] {
         replica.shutdown().await.unwrap();
     }
