@@ -47,7 +47,7 @@ impl Which<'_> {
     }
 }
 
-/// Plants bugs, and writes the tables of the groups of which all were planted.
+/// Plants bugs, and writes the page: what it says of those that are not planted stays.
 pub(crate) fn run(paths: &Paths, which: Which<'_>) -> Result<()> {
     let mut all = load_all(paths)?;
     let odd = not_plantable(paths, &all)?;
@@ -69,10 +69,7 @@ pub(crate) fn run(paths: &Paths, which: Which<'_>) -> Result<()> {
     if !survivors.is_empty() {
         bail!("no test catches the mutants {survivors:?}: strengthen one");
     }
-    if !matches!(which, Which::One(_)) {
-        page::write(paths, &load_all(paths)?, &known)?;
-    }
-    Ok(())
+    page::write(paths, &load_all(paths)?, &known)
 }
 
 /// Plants bugs of one group, one at a time; puts what catches each into `known`. Gives those that nothing
