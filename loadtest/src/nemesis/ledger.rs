@@ -47,6 +47,15 @@ pub(crate) enum Promise {
     Alive,
 }
 
+/// Registers of which less is known than that they are linearizable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Doubts {
+    /// They are, if what nobody was told of and nobody saw may have happened more than once.
+    pub(crate) uncounted: u64,
+    /// There were too many orders to look at.
+    pub(crate) undecided: u64,
+}
+
 /// What a promise was broken by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Violation {
@@ -344,8 +353,8 @@ impl Ledger {
         (inner.violations.clone(), inner.by_promise.clone())
     }
 
-    /// Looks at the whole history. Gives the number of registers that could not be decided.
-    pub(crate) fn check(&self) -> u64 {
+    /// Looks at the whole history.
+    pub(crate) fn check(&self) -> Doubts {
         let mut inner = self.inner.lock();
         for (before, after) in std::mem::take(&mut inner.unordered) {
             if let (Some(old), Some(new)) = (inner.revision_of(before), inner.revision_of(after))
@@ -360,7 +369,7 @@ impl Ledger {
         for (at, entry) in inner.entries.iter().enumerate() {
             keys.entry(entry.key).or_default().push(at);
         }
-        let mut undecided = 0;
+        let mut doubts = Doubts::default();
         for (key, entries) in keys {
             let operation = |at: &usize| {
                 let entry = inner.entries.get(*at)?;
@@ -370,7 +379,8 @@ impl Ledger {
             let operations: Vec<Operation> = entries.iter().filter_map(operation).collect();
             match linear::check(&operations) {
                 Verdict::Linearizable => {}
-                Verdict::Undecided => undecided += 1,
+                Verdict::Uncounted => doubts.uncounted += 1,
+                Verdict::Undecided => doubts.undecided += 1,
                 Verdict::Broken(at) => {
                     let history = history(&inner, &entries, at);
                     let what = format!("{} has no order:\n{history}", name(key));
@@ -378,7 +388,7 @@ impl Ledger {
                 }
             }
         }
-        undecided
+        doubts
     }
 }
 

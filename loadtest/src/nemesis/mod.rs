@@ -42,7 +42,7 @@ mod streams;
 
 use cluster::Cluster;
 use faults::{Fault, Nemesis};
-use ledger::{Ledger, Promise};
+use ledger::{Doubts, Ledger, Promise};
 use linear::Time;
 use load::{Admin, Writer, read_at_last};
 use streams::{Client, Holding, Protocol, State};
@@ -155,7 +155,7 @@ impl Args {
         checked.elections = nemesis.cluster.term().await.saturating_sub(first_term);
         nemesis.cluster.end().await?;
         drop(load);
-        checked.undecided = ledger.check();
+        checked.doubts = ledger.check();
         if !ledger.violations().1.is_empty() {
             keep(&nemesis, dir, self.seed)?;
         }
@@ -317,6 +317,11 @@ impl Args {
             "progress   {:.2?} after healing, at most",
             nemesis.cluster.slowest_progress
         )?;
+        writeln!(
+            text,
+            "registers  in {} it was not counted how often what nobody was told of has happened",
+            checked.doubts.uncounted
+        )?;
         if let Some(gaps) = &gaps {
             writeln!(text, "write gap  when the leader is lost: {gaps}")?;
         }
@@ -336,7 +341,7 @@ impl Args {
             Gate::none("resources sent again to delta clients that had them", of(&[Resent])),
             Gate::none("healed clusters that took no writes", of(&[Progress])),
             Gate::none("processes that ended or panicked", of(&[Alive])),
-            Gate::none("registers that could not be decided", checked.undecided),
+            Gate::none("registers that could not be decided", checked.doubts.undecided),
             Gate::above("acknowledged writes per second", rate, self.rate_min),
             Gate::above(
                 "deliveries per acknowledged write",
@@ -402,7 +407,7 @@ struct Checked {
     /// Clients that held what was committed.
     streams: u64,
     elections: u64,
-    undecided: u64,
+    doubts: Doubts,
 }
 
 fn wrong_clients(differences: &[String]) -> usize {
