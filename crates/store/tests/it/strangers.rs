@@ -5,10 +5,10 @@ use std::{
     net::TcpStream,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use chancery_store::{CaughtUp, Config, Replica, TlsConfig};
@@ -22,6 +22,8 @@ use crate::{
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Fewer than strangers take, and enough for two others with three connections each.
 const CONNECTIONS_MAX: usize = 16;
+/// As many have to have come, in the end, before it counts as a flood.
+const FLOOD: u64 = 20 * CONNECTIONS_MAX as u64;
 /// Connections that strangers hold open at a time.
 const HELD: usize = 100;
 
@@ -55,21 +57,28 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
 }
 
 /// Connects without end, says nonsense or nothing, and holds as many connections open as it may.
-fn flood(address: String, seed: u64, stop: &AtomicBool) -> u64 {
+fn flood(address: &str, seed: u64, stop: &AtomicBool, connections: &AtomicU64) {
     let mut random = Random(seed);
     let mut held = std::collections::VecDeque::new();
-    let mut n = 0;
     while !stop.load(Ordering::Relaxed) {
-        let Ok(mut stream) = TcpStream::connect(&address) else { continue };
+        let Ok(mut stream) = TcpStream::connect(address) else { continue };
         // It may be closed by now.
         drop(stream.write_all(&nonsense(&mut random)));
         held.push_back(stream);
-        n += 1;
+        connections.fetch_add(1, Ordering::Relaxed);
         if held.len() > HELD {
             held.pop_front();
         }
     }
-    n
+}
+
+/// Ends floods when a test does, however it does.
+struct Ends(Arc<AtomicBool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
@@ -84,25 +93,32 @@ async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
     let second = Replica::open(config(2, &[&address])).await.unwrap();
     eventually("two voters", async || voters(&first).await == [1, 2]).await;
 
-    let stop = Arc::new(AtomicBool::new(false));
+    let (stop, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let _ends = Ends(Arc::clone(&stop));
     let floods: Vec<_> = (0..2)
         .map(|seed| {
             let (address, stop) = (address.clone(), Arc::clone(&stop));
-            thread::spawn(move || flood(address, seed, &stop))
+            let connections = Arc::clone(&connections);
+            thread::spawn(move || flood(&address, seed, &stop, &connections))
         })
         .collect();
     let third = Replica::open(config(3, &[&address])).await.unwrap();
     assert_eq!(third.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
     eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
-    for n in 0..10 {
+    let start = Instant::now();
+    let mut n = 0;
+    while n < 10 || connections.load(Ordering::Relaxed) < FLOOD {
+        n += 1;
+        assert!(start.elapsed() < 2 * DEADLINE, "no flood: {connections:?}");
         for replica in [&first, &second, &third] {
             commit(replica, put(&format!("r{n}"), replica.raft_address().as_bytes())).await;
         }
     }
     equal(&[&first, &second, &third]).await;
     stop.store(true, Ordering::Relaxed);
-    let n: u64 = floods.into_iter().map(|flood| flood.join().unwrap()).sum();
-    assert!(n > 10 * CONNECTIONS_MAX as u64, "only {n} connections were made");
+    for flood in floods {
+        flood.join().unwrap();
+    }
     for replica in [&third, &second, &first] {
         replica.shutdown().await.unwrap();
     }
@@ -138,7 +154,7 @@ async fn connections_that_come_to_nothing_are_closed() {
     let garbage = say(b"GET / HTTP/1.1\r\n\r\n");
     let [silent, half, settled] = [b"".as_slice(), &PREFACE[..10], PREFACE].map(say);
     let closed = async |stream| tokio::task::spawn_blocking(|| closed(stream)).await.unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     assert_eq!(closed(garbage).await, b"");
     assert!(start.elapsed() < Duration::from_secs(4), "at once: {:?}", start.elapsed());
     for stream in [silent, half] {
