@@ -54,6 +54,10 @@ fn no_promise_is_broken_whatever_happens_to_the_replicas() {
 /// Issue 4, timing: what the replicas have to send can not delay their heartbeats. More than 100,000 deliveries are
 /// owed at any time, for seconds, while each replica sends as much as it can: nobody stands for election, and
 /// every write is acknowledged.
+///
+/// Seen to fail: with shards that hold their threads for 1.5 s now and then there is no election as long as Raft has
+/// threads of its own, and one in each attempt if it runs on those of the fan-out; also with replicas that
+/// are stopped for two seconds, one after the other.
 #[test]
 fn fan_out_delays_no_heartbeat() {
     let (code, report) = loadtest(&["pressure"]);
