@@ -134,6 +134,11 @@ impl Elections {
         Self { term: Arc::default(), total: Arc::new(counter!("chancery_raft_elections_total")) }
     }
 
+    /// Up to this term nothing is counted: it was before this start.
+    pub(crate) fn begin_after(&self, term: u64) {
+        self.term.fetch_max(term, Ordering::Relaxed);
+    }
+
     /// This replica stands for election in a term, or has been elected in it.
     pub(crate) fn stands_in(&self, term: u64) {
         if self.term.fetch_max(term, Ordering::Relaxed) < term {

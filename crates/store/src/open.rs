@@ -183,6 +183,7 @@ async fn start(
     let Parts { directory, identity, high_water, database, recovered, start } = parts;
     let failed = |error: &dyn std::fmt::Display| OpenError::Failed(error.to_string());
     let Recovered { ends, size, image, generation } = recovered;
+    let known_term = ends.vote.as_ref().map_or(0, |vote| vote.leader_id().term);
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
     let database = Arc::new(database);
     let size = Arc::new(Mutex::new(size));
@@ -203,6 +204,7 @@ async fn start(
     let (id, published) = (config.replica_id, machine.published());
     let snapshot_progress = machine.progress();
     let elections = metrics.cluster.elections.clone();
+    elections.begin_after(known_term);
     let network = Network { identity, peers: peers.clone(), elections };
     let raft = runtime
         .spawn(async move { Raft::new(id, Arc::new(raft_config), network, log, machine).await })

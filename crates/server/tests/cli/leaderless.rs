@@ -1,4 +1,4 @@
-//! A replica that hears nobody any more, though all connections are there.
+//! A replica that hears nobody any more, though all connections are there; and who stands for election.
 
 use std::{
     thread,
@@ -16,10 +16,14 @@ use crate::{
 /// busy machine.
 const SECONDS: Duration = Duration::from_secs(20);
 
-fn has_leader(replica: &Replica) -> bool {
+fn metric(replica: &Replica, name: &str) -> f64 {
     let (_, page) = http_get(&replica.admin, "/metrics");
-    let line = page.lines().find_map(|line| line.strip_prefix("chancery_raft_has_leader "));
-    line.unwrap() == "1"
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap().parse().unwrap()
+}
+
+fn has_leader(replica: &Replica) -> bool {
+    metric(replica, "chancery_raft_has_leader") > 0.5
 }
 
 fn wait_for(has: bool, replica: &Replica, what: &str) {
@@ -36,6 +40,7 @@ fn wait_for(has: bool, replica: &Replica, what: &str) {
 fn a_leader_that_is_silent_is_none() {
     let root = tempfile::tempdir().unwrap();
     let replicas = joined(root.path());
+    elections_are_counted_where_somebody_stood(&replicas);
     for leads in [false, true] {
         let leader = index(&replicas[0].wait_voters(3)["leader"]);
         let left = if leads { leader } else { (leader + 1) % 3 };
@@ -58,4 +63,16 @@ fn a_leader_that_is_silent_is_none() {
         send(Signal::CONT);
         wait_for(true, left, "a leader is heard again");
     }
+}
+
+/// The first one has elected itself; another one stands when it is told to.
+fn elections_are_counted_where_somebody_stood(replicas: &[Replica; 3]) {
+    let elections = |replica: &Replica| metric(replica, "chancery_raft_elections_total");
+    assert!(elections(&replicas[0]) >= 1.0);
+    let leader = index(&replicas[0].wait_voters(3)["leader"]);
+    let next = &replicas[(leader + 1) % 3];
+    let before = elections(next);
+    let done = replicas[leader].run(&["cluster", "transfer-leader", &next.id.to_string()], "");
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(elections(next) > before);
 }

@@ -102,6 +102,28 @@ async fn the_others_go_on_without_the_leader() {
     }
 }
 
+/// A learner hears the leader when nothing is written, too: it would say that there is none otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_learner_hears_the_leader_at_rest() {
+    let dir = memory_dir();
+    let first = open_member(dir.path(), 1, &[]).await;
+    let join = [first.raft_address()];
+    let learner = Config { learner: true, ..member_config(dir.path(), 2, &join) };
+    let learner = Replica::open(learner).await.unwrap();
+    assert_eq!(learner.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    let mut since = Instant::now();
+    eventually("the leader is heard for three seconds without a break", async || {
+        if learner.leader() != Some(1) {
+            since = Instant::now();
+        }
+        since.elapsed() > Duration::from_secs(3)
+    })
+    .await;
+    first.shutdown().await.unwrap();
+    eventually("nobody is heard", async || learner.leader().is_none()).await;
+    learner.shutdown().await.unwrap();
+}
+
 /// A write that is sent twice takes effect once, whichever replica gets it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_takes_effect_once_wherever_it_is_sent() {
