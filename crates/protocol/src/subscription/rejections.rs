@@ -107,10 +107,7 @@ impl Rejections {
 
     /// The client has rejected these.
     pub(crate) fn reject(&mut self, resources: &Resources) {
-        for resource in resources.iter() {
-            self.standing.insert(resource.name().clone(), Arc::clone(resource));
-            self.doubtful.insert(resource.name().clone());
-        }
+        self.list(resources.iter());
     }
 
     /// The client has taken these, and with them has everything up to the revision: what it takes now is
@@ -153,9 +150,16 @@ impl Rejections {
 
     /// There is no wildcard any more, and of what it brought only these are left.
     pub(crate) fn list_first<'a>(&mut self, left: impl Iterator<Item = &'a Arc<Resource>>) {
-        let Some(first) = self.first.take() else { return };
-        for resource in left.filter(|resource| first.has(resource)) {
+        if let Some(first) = self.first.take() {
+            self.list(left.filter(|resource| first.has(resource)));
+        }
+    }
+
+    /// These count as rejected.
+    pub(crate) fn list<'a>(&mut self, resources: impl Iterator<Item = &'a Arc<Resource>>) {
+        for resource in resources {
             self.standing.insert(resource.name().clone(), Arc::clone(resource));
+            self.doubtful.insert(resource.name().clone());
         }
     }
 

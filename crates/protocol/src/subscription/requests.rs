@@ -262,11 +262,16 @@ impl Subscription {
                 None => {}
             }
         }
-        let left = self.names.values().filter_map(|held| match held {
+        let names = &self.names;
+        let left = names.values().filter_map(|held| match held {
             Held::Sent(resource) => Some(resource),
             Held::Nothing | Held::Absent | Held::Version(_) => None,
         });
-        self.rejected.list_first(left);
+        self.rejected.list_first(left.clone());
+        // Of a full state that was rejected whole only they are left, too.
+        if self.is_full_state() && std::mem::take(&mut self.rejects_state) {
+            self.rejected.list(left);
+        }
     }
 
     fn ask(&mut self, name: ResourceName, shared: &Names<'_>) {

@@ -141,10 +141,11 @@ impl Ledger {
             line.enter_removal(name);
         }
         for name in &reply.absent {
-            // That there is none does not take away what the client says it holds: a removal does.
+            // That there is none does not take away what the client says it holds, nor what it knows by the
+            // name: a removal does.
             line.owed.remove(name);
             if !line.sent.contains_key(name) && !line.extra.contains(name) {
-                line.enter_removal(name);
+                line.enter_absence(name);
             }
         }
         // The rest of a state that was cut before may come first.
@@ -316,15 +317,19 @@ impl Line {
         }
     }
 
-    fn enter_removal(&mut self, name: &String) {
+    fn enter_absence(&mut self, name: &String) {
         self.owed.remove(name);
         self.may.remove(name);
         self.child_due.remove(name);
-        self.extra.remove(name);
-        self.sent.remove(name);
         if self.asked.names.contains(name) {
             self.told.insert(name.clone(), Told::Absent);
         }
+    }
+
+    fn enter_removal(&mut self, name: &String) {
+        self.enter_absence(name);
+        self.extra.remove(name);
+        self.sent.remove(name);
         // It may have been the name by which the client knew a resource.
         let Self { asked, sent, .. } = self;
         let named = |n: &String, s: &Sent| {

@@ -155,6 +155,22 @@ fn a_full_state_replaces_it_whole() {
     );
 }
 
+/// SOTW-27, SOTW-64: when a wildcard ends, only what stays of a full state that it rejected counts; found by the
+/// model.
+#[test]
+fn a_wildcard_that_ends_leaves_what_it_names() {
+    rejected(
+        Sotw,
+        "
+        -> LDS n0007,other @1
+        <- LDS n0007=1 v=X
+        ack LDS
+        status LDS
+        = LDS synced sent=X acked=X
+        ",
+    );
+}
+
 /// DELTA-19, SOTW-28: of a first state in parts one rejected part counts for all, whatever becomes of the others.
 #[test]
 fn one_part_counts_for_all() {
