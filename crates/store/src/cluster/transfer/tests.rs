@@ -1,13 +1,23 @@
 //! What a snapshot's sender does with receivers that are slow, and with those that are stuck.
 
 use chancery_model::Incarnation;
+use openraft::storage::RaftStateMachine;
 use pb::replication_server::{Replication, ReplicationServer};
 use tokio::{net::TcpListener, time::sleep};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Response, Status, Streaming};
 
 use super::*;
-use crate::{cluster::client::Peers, codec::Ask, identity::Identity, image::Image};
+use crate::{
+    cluster::client::Peers,
+    codec::Ask,
+    database::{Access, Database},
+    failure::Failure,
+    identity::Identity,
+    image::Image,
+    machine::Machine,
+    metrics::StoreMetrics,
+};
 
 /// Nothing may stand still for longer.
 const STALL: Duration = Duration::from_secs(1);
@@ -165,6 +175,20 @@ async fn a_slow_receiver_gets_the_whole_snapshot() {
         assert_eq!(sent.unwrap(), Vote::new_committed(3, 1));
         assert!(took >= LONG, "{took:?}");
     }
+}
+
+/// What is written of a snapshot is counted: the sender hears of nothing else by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn writing_a_snapshot_is_progress() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = Arc::new(Database::open(dir.path(), Access::Create).unwrap());
+    let (failure, metrics) = (Failure::default(), StoreMetrics::new());
+    let mut machine = Machine::new(database, Image::new(), 0, failure, metrics);
+    let progress = machine.progress();
+    let snapshot = snapshot();
+    assert_eq!(progress.bytes(), 0);
+    machine.install_snapshot(&snapshot.meta(), snapshot.clone()).await.unwrap();
+    assert!(progress.bytes() >= SNAPSHOT_BYTES as u64, "{progress:?}");
 }
 
 /// One that is stuck is given up, so that it can be begun anew.
