@@ -384,8 +384,9 @@ pub(crate) enum Cluster {
 /// `backup`
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// The file. It has its name only when all of it is there and on the disk.
-    #[arg(value_name = "FILE")]
+    /// The file, or - for the standard output. A file has its name only when all of it is there and on
+    /// the disk; of the standard output the exit code says whether all of it came.
+    #[arg(value_name = "FILE|-")]
     pub(crate) file: PathBuf,
     /// Read the data directory of a stopped replica instead of asking a server: the way to save what a
     /// cluster has left that has lost its majority.
@@ -394,7 +395,7 @@ pub(crate) struct Backup {
     /// Take what the replica has, without asking the cluster whether that is current.
     #[arg(long)]
     pub(crate) stale: bool,
-    /// Take the place of a file that is there.
+    /// Take the place of a regular file that is there.
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -1,9 +1,9 @@
 //! `backup` and `restore`.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs::{File, Permissions},
+    io::{self, IsTerminal, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -12,6 +12,7 @@ use chancery_model::{Revision, TransactionMeta};
 use chancery_proto::admin::v1::{self as pb, backup_service_client::BackupServiceClient};
 use chancery_store::{Backup, BackupCheck, BackupInfo, BackupSource, RestoreOptions};
 use serde_json::json;
+use tempfile::NamedTempFile;
 
 use super::{
     Answer, Failure, args,
@@ -21,31 +22,44 @@ use super::{
     time::timestamp,
 };
 
-/// A file that has its name only when it is whole.
+/// The standard output in place of a file.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Where a backup goes. It is checked on its way.
 struct Pending {
-    path: PathBuf,
-    temporary: PathBuf,
-    file: File,
+    target: Target,
     bytes: u64,
     check: BackupCheck,
-    done: bool,
+}
+
+enum Target {
+    /// A file that has its name only when it is whole. Until then it has one that no other has, in the
+    /// same directory; it is removed if it is not finished.
+    File { path: PathBuf, force: bool, file: NamedTempFile },
+    /// Whoever reads it learns from the exit code whether it is whole.
+    Out(io::Stdout),
 }
 
 impl Pending {
     fn create(path: &Path, force: bool) -> Result<Self, Failure> {
-        if path.is_dir() {
-            return Err(Failure::new(format_args!("{} is a directory", path.display())));
-        }
-        refuse_existing(path, force)?;
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".tmp");
-        let temporary = PathBuf::from(temporary);
-        // It has all secrets of the fleet.
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary);
-        let file = file.map_err(|error| failed("create", &temporary, &error))?;
-        let check = BackupCheck::default();
-        Ok(Self { path: path.to_owned(), temporary, file, bytes: 0, check, done: false })
+        let target = match is_standard_output(path) {
+            true if io::stdout().is_terminal() => {
+                return Err(Failure::new("a backup is not written to a terminal"));
+            }
+            true => Target::Out(io::stdout()),
+            false => {
+                refuse_existing(path, force)?;
+                // For its owner alone: it has all secrets of the fleet.
+                let file = tempfile::Builder::new()
+                    .prefix(".chancery-backup-")
+                    .suffix(".tmp")
+                    .permissions(Permissions::from_mode(0o600))
+                    .tempfile_in(parent(path))
+                    .map_err(|error| failed("create a file for", path, &error))?;
+                Target::File { path: path.to_owned(), force, file }
+            }
+        };
+        Ok(Self { target, bytes: 0, check: BackupCheck::default() })
     }
 
     /// Writes the next bytes, if they are those of a backup.
@@ -53,49 +67,85 @@ impl Pending {
         self.check
             .push(data)
             .map_err(|error| Failure::new(format_args!("what came is not a backup: {error}")))?;
-        self.file.write_all(data).map_err(|error| failed("write", &self.temporary, &error))?;
+        match &mut self.target {
+            Target::File { path, file, .. } => {
+                file.as_file_mut()
+                    .write_all(data)
+                    .map_err(|error| failed("write", path, &error))?;
+            }
+            Target::Out(out) => out.write_all(data).map_err(|error| not_written(&error))?,
+        }
         self.bytes += data.len() as u64;
         Ok(())
     }
 
     /// Gives the file its name, if all of it is there.
-    fn finish(mut self, force: bool) -> Result<(BackupInfo, u64), Failure> {
-        let check = std::mem::take(&mut self.check);
-        let info = check.finish().map_err(|error| {
+    fn finish(self) -> Result<(BackupInfo, u64), Failure> {
+        let info = self.check.finish().map_err(|error| {
             Failure::new(format_args!("what came is not a whole backup: {error}"))
         })?;
-        self.file.sync_all().map_err(|error| failed("sync", &self.temporary, &error))?;
-        refuse_existing(&self.path, force)?;
-        let renamed = fs::rename(&self.temporary, &self.path);
-        renamed.map_err(|error| failed("rename", &self.temporary, &error))?;
-        self.done = true;
-        let parent = match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let synced = File::open(parent).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| failed("sync", parent, &error))?;
+        match self.target {
+            Target::File { path, force, file } => give_name(&path, force, file)?,
+            Target::Out(mut out) => out.flush().map_err(|error| not_written(&error))?,
+        }
         Ok((info, self.bytes))
     }
 }
 
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.done {
-            // The command has failed already, and has said why.
-            drop(fs::remove_file(&self.temporary));
-        }
+/// A backup of which not all was taken is none, even if nobody reads on.
+fn not_written(error: &io::Error) -> Failure {
+    Failure::new(format_args!("cannot write the backup to the standard output: {error}"))
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path == Path::new(STANDARD_OUTPUT)
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 
+fn give_name(path: &Path, force: bool, file: NamedTempFile) -> Result<(), Failure> {
+    file.as_file().sync_all().map_err(|error| failed("sync", path, &error))?;
+    // Another may have come meanwhile.
+    refuse_existing(path, force)?;
+    let renamed = if force { file.persist(path) } else { file.persist_noclobber(path) };
+    renamed.map_err(|refused| match refused.error.kind() {
+        io::ErrorKind::AlreadyExists => there_already(path),
+        _ => failed("rename what was written to", path, &refused.error),
+    })?;
+    let parent = parent(path);
+    let synced = File::open(parent).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| failed("sync", parent, &error))
+}
+
+/// Whatever is there stays, unless it is a file and may go.
 fn refuse_existing(path: &Path, force: bool) -> Result<(), Failure> {
-    match !force && path.symlink_metadata().is_ok() {
-        true => Err(Failure::new(format_args!(
-            "{} is there already; --force takes its place",
-            path.display()
-        ))),
-        false => Ok(()),
+    if is_standard_output(path) {
+        return Ok(());
     }
+    let kind = match path.symlink_metadata() {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("create", path, &error)),
+    };
+    if kind.is_dir() {
+        return Err(Failure::new(format_args!("{} is a directory", path.display())));
+    }
+    if !kind.is_file() {
+        return Err(Failure::new(format_args!(
+            "{} is there already, and is not a regular file: give another name, or - for the standard output",
+            path.display()
+        )));
+    }
+    if force { Ok(()) } else { Err(there_already(path)) }
+}
+
+fn there_already(path: &Path) -> Failure {
+    Failure::new(format_args!("{} is there already; --force takes its place", path.display()))
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
@@ -116,10 +166,24 @@ pub(super) async fn backup(
             for piece in state.pieces() {
                 pending.write(&piece)?;
             }
-            pending.finish(backup.force)?
+            pending.finish()?
         }
         None => fetch(servers, backup).await?,
     };
+    if is_standard_output(&backup.file) {
+        // What is said of it does not go into it.
+        let mut out = io::stderr();
+        return show(&info, bytes, backup, &mut Answer { out: &mut out, output: answer.output });
+    }
+    show(&info, bytes, backup, answer)
+}
+
+fn show(
+    info: &BackupInfo,
+    bytes: u64,
+    backup: &args::Backup,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
     let file = backup.file.display().to_string();
     if answer.output == Output::Text {
         let (revision, when) = (info.revision, timestamp(info.time_ms));
@@ -137,7 +201,7 @@ pub(super) async fn backup(
         writeln!(answer.out, "it is {what}")?;
         return Ok(());
     }
-    let mut value = describe(&info);
+    let mut value = describe(info);
     value["file"] = json!(file);
     value["bytes"] = json!(bytes);
     answer.json(&value)
@@ -153,7 +217,7 @@ async fn fetch(servers: &Servers, backup: &args::Backup) -> Result<(BackupInfo, 
     while let Some(piece) = pieces.message().await.map_err(|status| refusal(&status))? {
         pending.write(&piece.data)?;
     }
-    pending.finish(backup.force)
+    pending.finish()
 }
 
 fn describe(info: &BackupInfo) -> serde_json::Value {
@@ -216,4 +280,46 @@ pub(super) fn restore(restore: args::Restore, answer: &mut Answer<'_>) -> Result
         "revision": restored.revision.0,
         "backup": describe(&restored.backup),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Two commands that write at once do not write into the same file, and what has the name first keeps it.
+    #[test]
+    fn two_backups_at_once_do_not_touch_each_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let create = || match Pending::create(&path, false).unwrap().target {
+            Target::File { file, .. } => file,
+            Target::Out(_) => panic!("it goes to the standard output"),
+        };
+        let (mut first, mut second) = (create(), create());
+        first.write_all(b"first").unwrap();
+        second.write_all(b"second, longer").unwrap();
+        give_name(&path, false, first).unwrap();
+        let refused = give_name(&path, false, second).unwrap_err();
+        assert!(refused.lines[0].ends_with("is there already; --force takes its place"));
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            1,
+            "nothing is left of the other"
+        );
+
+        let mut third = create_anyway(&path);
+        third.write_all(b"third").unwrap();
+        give_name(&path, true, third).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"third");
+    }
+
+    fn create_anyway(path: &Path) -> NamedTempFile {
+        match Pending::create(path, true).unwrap().target {
+            Target::File { file, .. } => file,
+            Target::Out(_) => panic!("it goes to the standard output"),
+        }
+    }
 }

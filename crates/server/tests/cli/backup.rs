@@ -1,6 +1,11 @@
 //! `backup` and `restore` as they are typed.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::Path,
+    process::Stdio,
+};
 
 use serde_json::Value;
 
@@ -81,6 +86,68 @@ fn a_state_is_saved_and_restored() {
     assert!(reason.starts_with("restored from a backup of cluster "), "{history}");
     assert_eq!(history["entries"][1]["author"], "tester");
     assert_eq!(server.terminate().0, Some(0));
+}
+
+/// What else is in the directory stays as it is, whatever it is called and whatever it is.
+#[test]
+fn a_backup_touches_nothing_but_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let text = |name: &str| path(name).display().to_string();
+    let server = Server::start(&path("data"));
+    server.json(&["apply", "-f", "-"], &clusters(&["a"], "1s"));
+    fs::write(path("file.tmp"), "of somebody else").unwrap();
+    fs::set_permissions(path("file.tmp"), fs::Permissions::from_mode(0o644)).unwrap();
+    let saved = server.run(&["backup", &text("file")]);
+    assert_eq!(saved.code, 0, "{saved:?}");
+    assert_eq!(fs::read_to_string(path("file.tmp")).unwrap(), "of somebody else");
+    assert_eq!(fs::metadata(path("file")).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+    std::os::unix::fs::symlink("file", path("link")).unwrap();
+    for name in ["socket", "link"] {
+        for args in [vec!["backup"], vec!["backup", "--force"]] {
+            let refused = server.run(&[args, vec![&text(name)]].concat());
+            let said = refused.err.contains("is there already, and is not a regular file");
+            assert!(refused.code == 1 && said, "{refused:?}");
+        }
+    }
+    let refused = server.run(&["backup", "--force", &text("data")]);
+    assert!(refused.code == 1 && refused.err.contains("data is a directory"), "{refused:?}");
+    let left = ["data", "data.log", "file", "file.tmp", "link", "socket"];
+    assert_eq!(names(directory.path()), left);
+    assert!(path("socket").symlink_metadata().unwrap().file_type().is_socket());
+    assert!(path("link").is_symlink());
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+/// A backup can go through a pipe; what is said of it goes elsewhere.
+#[test]
+fn a_backup_goes_to_the_standard_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("data"), directory.path().join("file"));
+    let server = Server::start(&data);
+    server.json(&["apply", "-f", "-"], &clusters(&["a"], "1s"));
+    let backup = |out: Stdio| {
+        let mut command = chancery();
+        command.args(["backup", "-", "-o", "json"]).env("CHANCERY_SERVER", &server.admin);
+        command.stdout(out).stderr(Stdio::piped());
+        command.spawn().unwrap().wait_with_output().unwrap()
+    };
+    let done = backup(Stdio::piped());
+    let said: Value = serde_json::from_slice(&done.stderr).unwrap();
+    assert!(done.status.success());
+    assert_eq!((&said["file"], &said["bytes"]), (&"-".into(), &done.stdout.len().into()));
+    let full = backup(fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    let text = String::from_utf8_lossy(&full.stderr);
+    assert!(full.status.code() == Some(1), "{text}");
+    assert!(text.contains("cannot write the backup to the standard output"), "{text}");
+    assert_eq!(server.terminate().0, Some(0));
+    fs::write(&file, &done.stdout).unwrap();
+    let new = directory.path().join("new");
+    let (file, new) = (file.display().to_string(), new.display().to_string());
+    let restored = json(&["restore", &file, "--data-dir", &new]);
+    assert_eq!(restored["backup"]["resources"], 1);
 }
 
 #[test]
