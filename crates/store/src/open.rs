@@ -64,6 +64,8 @@ pub(crate) struct Running {
     pub(crate) core: Arc<Core>,
     pub(crate) threads: Threads,
     pub(crate) start: Start,
+    /// To be told when other replicas may speak to this one.
+    pub(crate) service: Service,
 }
 
 /// What has to end before the process does, in this order; then the directory is released.
@@ -74,15 +76,17 @@ pub(crate) struct Threads {
     pub(crate) directory: Directory,
 }
 
+type Started = (Arc<Core>, Arc<Database>, Flusher, Directory, Start);
+
 /// Opens the directory, joins a cluster if there is one to join, and starts Raft.
 pub(crate) async fn open(config: Config) -> Result<Running, OpenError> {
     let runtime = OwnRuntime::new()?;
     let opened = open_on(runtime.get(), config).await;
     let runtime = runtime.take();
     match opened {
-        Ok((core, database, flusher, directory, start)) => {
+        Ok(((core, database, flusher, directory, start), service)) => {
             let threads = Threads { runtime, flusher, database, directory };
-            Ok(Running { core, threads, start })
+            Ok(Running { core, threads, start, service })
         }
         Err(error) => {
             // What still runs there may hold the directory.
@@ -132,15 +136,16 @@ async fn blocking_open<T: Send + 'static>(
     done.map_err(|error| OpenError::Failed(error.to_string()))?
 }
 
-async fn open_on(
-    runtime: &Runtime,
-    config: Config,
-) -> Result<(Arc<Core>, Arc<Database>, Flusher, Directory, Start), OpenError> {
+async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service), OpenError> {
     let blocking = config.clone();
     let opened = blocking_open(move || Parts::open(&blocking)).await?;
     let tls = config.tls.clone().map(Tls::new).transpose()?;
     let message_bytes_max = config.transaction_bytes_max + MESSAGE_BYTES_MORE;
-    let service = Service::new(config.replica_id);
+    let identity = match &opened {
+        Opened::Replica(parts) => Some(parts.identity),
+        Opened::Fresh(_) => None,
+    };
+    let service = Service::new(config.replica_id, identity);
     let mut address = config.advertise.clone();
     if let Some(listen) = config.listen {
         let bound = runtime.spawn(TcpListener::bind(listen)).await;
@@ -169,7 +174,8 @@ async fn open_on(
             blocking_open(move || Parts::begin(directory, beginning, id)).await?
         }
     };
-    start(runtime, config, parts, address, peers, &service).await
+    let started = start(runtime, config, parts, address, peers).await?;
+    Ok((started, service))
 }
 
 async fn start(
@@ -178,8 +184,7 @@ async fn start(
     parts: Parts,
     address: String,
     peers: Peers,
-    service: &Service,
-) -> Result<(Arc<Core>, Arc<Database>, Flusher, Directory, Start), OpenError> {
+) -> Result<Started, OpenError> {
     let Parts { directory, identity, high_water, database, recovered, start } = parts;
     let failed = |error: &dyn std::fmt::Display| OpenError::Failed(error.to_string());
     let Recovered { ends, size, image, generation } = recovered;
@@ -253,7 +258,6 @@ async fn start(
     runtime.spawn(outbox::run(Arc::downgrade(&core), parcels));
     runtime.spawn(tend_cluster(Arc::downgrade(&core)));
     runtime.spawn(tend_certificates(Arc::downgrade(&core)));
-    service.join(Arc::clone(&core));
     Ok((core, database, flusher, directory, start))
 }
 

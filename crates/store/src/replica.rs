@@ -64,7 +64,13 @@ impl Replica {
     /// it is changed then.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
         config.validate()?;
-        let Running { core, threads, start } = open::open(config).await?;
+        let Running { core, threads, start, service } = open::open(config).await?;
+        // A cluster that is formed lets nobody in before it is there for good: until then a start that is
+        // interrupted forms another one.
+        let forms = matches!(start, Start::Form);
+        if !forms {
+            service.join(Arc::clone(&core));
+        }
         let barrier = Barrier::spawn(&core);
         let threads = Mutex::new(Some(threads));
         let replica = Self(Arc::new(Inner { core, barrier, threads }));
@@ -72,6 +78,9 @@ impl Replica {
             // The first error says more than any of ending.
             drop(replica.shutdown().await);
             return Err(error);
+        }
+        if forms {
+            service.join(Arc::clone(&replica.0.core));
         }
         Ok(replica)
     }

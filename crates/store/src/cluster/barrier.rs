@@ -71,7 +71,11 @@ impl Core {
             let leader = self.leader();
             let found = match &leader {
                 Some(Leader::Here) => self.read_index(left()).await,
-                Some(Leader::There { id, address }) => self.ask(*id, address, left()).await,
+                // The one that leads no more may never answer.
+                Some(there @ Leader::There { id, address }) => tokio::select! {
+                    found = self.ask(*id, address, left()) => found,
+                    () = self.leader_changes(Some(there)) => None,
+                },
                 None => None,
             };
             match found {

@@ -40,8 +40,10 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where a snapshot travels an answer may have to wait for all that is on the way. Whether that goes on is
 /// looked after elsewhere (`transfer`).
 const BULK_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Entries may take so long: the other replica has to sync its disk, which may be slow.
+/// Entries may take so long: the other replica has to sync its disk, which may be slow,
 const APPEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// and a second more for each so many bytes: an entry that did not get through would be sent again for ever.
+const APPEND_BYTES_PER_SECOND: usize = 512 << 10;
 /// A replica that could not be reached is tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -191,6 +193,12 @@ impl Network {
     }
 }
 
+/// How long entries of so many bytes may take.
+fn append_timeout(bytes: usize) -> Duration {
+    let seconds = u64::try_from(bytes / APPEND_BYTES_PER_SECOND).unwrap_or(u64::MAX);
+    APPEND_TIMEOUT.saturating_add(Duration::from_secs(seconds))
+}
+
 fn unreachable(target: u64, address: &str, error: impl fmt::Display) -> Unreachable<Types> {
     Unreachable::new(&AnyError::error(format!("replica {target} at {address}: {error}")))
 }
@@ -258,11 +266,11 @@ impl RaftNetworkV2<Types> for Connection {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        let message = codec::append_to_proto(self.header(), &request);
         let timeout = match request.entries.is_empty() {
             true => option.hard_ttl(),
-            false => APPEND_TIMEOUT,
+            false => append_timeout(message.entries.iter().map(|entry| entry.record.len()).sum()),
         };
-        let message = codec::append_to_proto(self.header(), &request);
         let call = async |mut client: Client| client.append(message).await;
         Ok(self.call(self.lane, timeout, call, codec::appended_from_proto).await?)
     }

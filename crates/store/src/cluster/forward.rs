@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     TransactError,
+    codec::{Ask, ask_from_proto},
     core::{Core, Leader},
     raft::{Command, Response},
     space::Full,
@@ -167,6 +168,12 @@ impl Core {
     /// Takes a write that another replica has sent.
     pub(crate) async fn take_write(&self, command: &pb::Command) -> pb::WriteResult {
         use pb::write_result::Result;
+        // What can not be applied must never get into the log: it would stop every replica.
+        if !matches!(ask_from_proto(command.clone()), Ok(Ask::Transact { .. })) {
+            let message = "the command is no transaction that can be applied".to_owned();
+            let error = pb::WriteError { kind: pb::write_error::Kind::Failed.into(), message };
+            return pb::WriteResult { result: Some(Result::Error(error)) };
+        }
         let deadline = Instant::now() + self.config.transact_timeout;
         let result = match self.propose_here(command, deadline).await {
             Attempt::Done(Ok(response)) => Result::Written(pb::Written {

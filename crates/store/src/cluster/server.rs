@@ -1,7 +1,8 @@
 //! The replication port.
 //!
-//! It listens before the replica is in a cluster, so that others can find out who it is; until then every
-//! other call is told to come back.
+//! It listens before the replica runs, so that others can find out who it is; until then every other call is
+//! told to come back. A replica that has data says of which cluster it is from the first moment: whoever
+//! were told that it is in none could form another one.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -39,18 +40,20 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Service {
     replica_id: u64,
+    /// What its directory says; `None` if that is empty.
+    identity: Option<Identity>,
     core: Arc<OnceLock<Arc<Core>>>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Service {
-    /// A service of a replica that is in no cluster yet.
-    pub(crate) fn new(replica_id: u64) -> Self {
-        Self { replica_id, core: Arc::default() }
+    /// A service of a replica that does not run yet; without an identity it is in no cluster either.
+    pub(crate) fn new(replica_id: u64, identity: Option<Identity>) -> Self {
+        Self { replica_id, identity, core: Arc::default() }
     }
 
-    /// From now on the replica is a member.
+    /// From now on the replica runs, as a member.
     pub(crate) fn join(&self, core: Arc<Core>) {
         // Only the start calls this, once.
         drop(self.core.set(core));
@@ -82,7 +85,8 @@ impl Service {
 
     fn core(&self) -> Result<&Arc<Core>, Status> {
         self.core.get().ok_or_else(|| {
-            Status::unavailable(format!("replica {} is in no cluster yet", self.replica_id))
+            let state = if self.identity.is_some() { "starts" } else { "is in no cluster yet" };
+            Status::unavailable(format!("replica {} {state}", self.replica_id))
         })
     }
 
@@ -243,14 +247,17 @@ impl Replication for Service {
     }
 
     async fn hello(&self, request: Request<pb::HelloRequest>) -> Answer<pb::HelloResponse> {
-        let nobody = || pb::HelloResponse {
+        let identity = self.identity.as_ref();
+        let idle = || pb::HelloResponse {
             replica_id: self.replica_id,
+            cluster_id: identity.map(|own| own.cluster_id.to_vec().into()).unwrap_or_default(),
+            incarnation: identity.map_or(0, |own| own.incarnation.0),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: Some(protocol::own()),
             ..pb::HelloResponse::default()
         };
         let hello = self.core.get().map(|core| core.hello(request.get_ref().from));
-        Ok(Response::new(hello.unwrap_or_else(nobody)))
+        Ok(Response::new(hello.unwrap_or_else(idle)))
     }
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Answer<pb::JoinResponse> {

@@ -1,0 +1,106 @@
+//! What the replication port says to calls that no replica of this program would make, and while it starts.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use chancery_store::Replica;
+
+use crate::{
+    cluster::{DEADLINE, member_config},
+    support::{commit, memory_dir, put},
+};
+
+async fn hello(address: &str) -> Option<pb::HelloResponse> {
+    let mut client = ReplicationClient::connect(format!("http://{address}")).await.ok()?;
+    Some(client.hello(pb::HelloRequest { from: 0 }).await.ok()?.into_inner())
+}
+
+/// Issue 4: a command that can not be applied would stop every replica, now and at each start. It does not get
+/// into the log, whoever sends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_can_not_be_applied_is_refused() {
+    let dir = memory_dir();
+    let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
+    commit(&replica, put("a", b"1")).await;
+    let address = replica.raft_address().to_owned();
+    let known = hello(&address).await.unwrap();
+    let header = pb::Header {
+        cluster_id: known.cluster_id.clone(),
+        incarnation: known.incarnation,
+        from: 2,
+        to: 1,
+        protocol: known.protocol.clone(),
+        ..pb::Header::default()
+    };
+    let form = pb::command::Command::Form(pb::Form {
+        cluster_id: known.cluster_id.clone(),
+        incarnation: known.incarnation,
+    });
+    let commands = vec![
+        pb::Command::default(),
+        pb::Command { command: Some(form), ..pb::Command::default() },
+        pb::Command {
+            command: Some(pb::command::Command::Transaction(pb::Transaction {
+                upserts: vec![pb::Upsert::default()],
+                ..pb::Transaction::default()
+            })),
+            ..pb::Command::default()
+        },
+    ];
+    let n = commands.len();
+    let mut client = ReplicationClient::connect(format!("http://{address}")).await.unwrap();
+    let request = pb::WriteRequest { header: Some(header), commands };
+    let response = client.write(request).await.unwrap().into_inner();
+    assert_eq!(response.results.len(), n);
+    for result in response.results {
+        let error = match result.result {
+            Some(pb::write_result::Result::Error(error)) => error.message,
+            other => panic!("it was taken: {other:?}"),
+        };
+        assert!(error.contains("no transaction that can be applied"), "{error}");
+    }
+    commit(&replica, put("b", b"1")).await;
+    assert_eq!(replica.failure(), None);
+    replica.shutdown().await.unwrap();
+}
+
+/// Issue 4: whoever asks a replica that has data while it starts is told of which cluster it is. One that said
+/// that it is in none would let another one form a second cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_starts_says_of_which_cluster_it_is() {
+    let dir = memory_dir();
+    let mut config = member_config(dir.path(), 1, &[]);
+    let replica = Replica::open(config.clone()).await.unwrap();
+    let address = replica.raft_address().to_owned();
+    let cluster_id = hello(&address).await.unwrap().cluster_id;
+    config.listen = Some(address.parse().unwrap());
+    replica.shutdown().await.unwrap();
+    drop(replica);
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let asking = tokio::spawn({
+        let (stop, address) = (Arc::clone(&stop), address.clone());
+        async move {
+            let mut answers = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                answers.extend(hello(&address).await);
+            }
+            answers
+        }
+    });
+    for _ in 0..10 {
+        let open = Replica::open(config.clone());
+        let replica = tokio::time::timeout(DEADLINE, open).await.unwrap().unwrap();
+        replica.shutdown().await.unwrap();
+        drop(replica);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let answers = asking.await.unwrap();
+    assert!(!answers.is_empty());
+    for answer in answers {
+        assert_eq!(answer.cluster_id, cluster_id, "{answer:?}");
+    }
+}
