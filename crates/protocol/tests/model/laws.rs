@@ -136,6 +136,10 @@ impl Ledger {
         }
         for got in &reply.resources {
             line.enter_resource(got, bench.now);
+            // The rest of a state that was cut may have what is gone by now.
+            if seen.get(reply.t, &got.name).is_none() {
+                line.lapsed.insert(got.name.clone());
+            }
         }
         for name in &reply.removed {
             line.enter_removal(name);

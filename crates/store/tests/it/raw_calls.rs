@@ -32,8 +32,7 @@ async fn a_command_that_can_not_be_applied_is_refused() {
         incarnation: known.incarnation,
         from: 2,
         to: 1,
-        protocol: known.protocol.clone(),
-        ..pb::Header::default()
+        protocol: known.protocol,
     };
     let form = pb::command::Command::Form(pb::Form {
         cluster_id: known.cluster_id.clone(),
