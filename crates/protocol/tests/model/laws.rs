@@ -137,7 +137,8 @@ impl Ledger {
         for got in &reply.resources {
             line.enter_resource(got, bench.now);
             // The rest of a state that was cut may have what is gone by now.
-            if seen.get(reply.t, &got.name).is_none() {
+            let now = bench.oracle.seen();
+            if now.is_some_and(|now| now.get(reply.t, &got.name).is_none()) {
                 line.lapsed.insert(got.name.clone());
             }
         }
