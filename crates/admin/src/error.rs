@@ -3,7 +3,10 @@
 use chancery_model::{Expectation, NameError, Refusal};
 use chancery_proto::admin::v1 as pb;
 use prost::Message;
-use tonic::{Code, Status, metadata::MetadataMap};
+use tonic::{
+    Code, Status,
+    metadata::{MetadataMap, MetadataValue},
+};
 
 /// Problems that an HTTP answer lists.
 const PROBLEMS_MAX: usize = 1000;
@@ -40,6 +43,10 @@ pub enum AdminError {
     /// The replica can not answer now; another one, or a later try, may.
     #[error("{0}")]
     Unavailable(String),
+    /// The replica can not say whether the write takes effect; sent again with its `request_id` it does so
+    /// once.
+    #[error("{0}")]
+    OutcomeUnknown(String),
     /// The store is out of room.
     #[error("{0}")]
     Exhausted(String),
@@ -59,7 +66,7 @@ impl AdminError {
             Self::TooLarge(_) | Self::Exhausted(_) => Code::ResourceExhausted,
             Self::Method(_) => Code::Unimplemented,
             Self::Forbidden(_) => Code::PermissionDenied,
-            Self::Unavailable(_) => Code::Unavailable,
+            Self::Unavailable(_) | Self::OutcomeUnknown(_) => Code::Unavailable,
             Self::Internal(_) => Code::Internal,
         }
     }
@@ -75,7 +82,9 @@ impl AdminError {
             Self::Exhausted(_) => (S::INSUFFICIENT_STORAGE, "RESOURCE_EXHAUSTED"),
             Self::Method(_) => (S::METHOD_NOT_ALLOWED, "UNIMPLEMENTED"),
             Self::Forbidden(_) => (S::FORBIDDEN, "PERMISSION_DENIED"),
-            Self::Unavailable(_) => (S::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
+            Self::Unavailable(_) | Self::OutcomeUnknown(_) => {
+                (S::SERVICE_UNAVAILABLE, "UNAVAILABLE")
+            }
             Self::Internal(_) => (S::INTERNAL_SERVER_ERROR, "INTERNAL"),
         }
     }
@@ -124,7 +133,15 @@ impl From<AdminError> for Status {
     fn from(error: AdminError) -> Self {
         let code = error.code();
         let message = cut(error.to_string(), STATUS_MESSAGE_BYTES_MAX);
-        let AdminError::Input(problems) = error else { return Self::new(code, message) };
+        let problems = match error {
+            AdminError::Input(problems) => problems,
+            AdminError::Unavailable(_) => {
+                let mut metadata = MetadataMap::new();
+                metadata.insert(WRITTEN, MetadataValue::from_static(WRITTEN_NO));
+                return Self::with_metadata(code, message, metadata);
+            }
+            _ => return Self::new(code, message),
+        };
         let mut detail = pb::Problems::default();
         let mut bytes = 0;
         for problem in &problems {
@@ -144,6 +161,17 @@ impl From<AdminError> for Status {
         let details = status.encode_to_vec().into();
         Self::with_details_and_metadata(code, message, details, MetadataMap::new())
     }
+}
+
+/// Trailer of a status.
+const WRITTEN: &str = "chancery-written";
+const WRITTEN_NO: &str = "no";
+
+/// Whether a status with the code `UNAVAILABLE` is that of a server that knows that it has written nothing.
+/// Without its word it may have: a proxy says `UNAVAILABLE` too.
+#[must_use]
+pub fn says_not_written(status: &Status) -> bool {
+    status.metadata().get(WRITTEN).is_some_and(|value| value == WRITTEN_NO)
 }
 
 /// A problem of admission as a message.
@@ -219,6 +247,15 @@ mod tests {
         let problems = pb::Problems::decode(details.details[0].value.as_slice()).unwrap();
         assert!(problems.problems.len() > 10);
         assert_eq!(problems.problems.len() as u64 + problems.omitted, 100);
+    }
+
+    #[test]
+    fn only_what_is_known_not_to_be_written_is_said_to_be() {
+        let says = |error: AdminError| says_not_written(&Status::from(error));
+        assert!(says(AdminError::Unavailable("no leader".to_owned())));
+        assert!(!says(AdminError::OutcomeUnknown("not in time".to_owned())));
+        assert!(!says(AdminError::Internal("broken".to_owned())));
+        assert!(!says_not_written(&Status::unavailable("says a proxy")));
     }
 
     #[test]

@@ -478,12 +478,11 @@ fn not_committed(error: &TransactError) -> AdminError {
             AdminError::Exhausted(text)
         }
         TransactError::Forgotten => AdminError::Precondition(text),
-        TransactError::Timeout(_) => AdminError::Unavailable(format!(
+        TransactError::Timeout(_) => AdminError::OutcomeUnknown(format!(
             "{text} (a retry with the same request_id takes effect once)"
         )),
-        TransactError::NoLeader | TransactError::Failed(_) | TransactError::ShutDown => {
-            AdminError::Unavailable(text)
-        }
+        TransactError::Failed(_) | TransactError::ShutDown => AdminError::OutcomeUnknown(text),
+        TransactError::NoLeader => AdminError::Unavailable(text),
     }
 }
 

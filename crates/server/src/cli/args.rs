@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use chancery_store::RequestId;
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::{NonEmptyStringValueParser, RangedU64ValueParser},
@@ -19,7 +20,8 @@ use crate::config::Span;
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Admin address of a replica; several, with commas, are tried in turn.
+    /// Admin address of a replica; several, with commas, are tried in turn. One of several that takes the
+    /// connection but does not answer within 5 seconds is passed over.
     #[arg(
         long,
         global = true,
@@ -172,6 +174,10 @@ pub(crate) struct Write {
     /// Why, for the history.
     #[arg(long)]
     pub(crate) reason: Option<String>,
+    /// Name of the write, 32 hexadecimal digits [default: random]. To send one again of which it is not
+    /// known whether it was written: with the same name it takes effect once.
+    #[arg(long, value_name = "HEX", conflicts_with = "dry_run")]
+    pub(crate) request_id: Option<RequestId>,
 }
 
 impl Write {
@@ -473,6 +479,7 @@ mod tests {
             ("apply -f x --wait=soon", ErrorKind::ValueValidation),
             ("apply -f x --wait --dry-run", ErrorKind::ArgumentConflict),
             ("apply -f x --if-revision new", ErrorKind::ValueValidation),
+            ("apply -f x --request-id 1", ErrorKind::ValueValidation),
             ("cluster grow 2", ErrorKind::InvalidSubcommand),
             ("cluster add 2", ErrorKind::MissingRequiredArgument),
             ("cluster add 0 a:1", ErrorKind::ValueValidation),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chancery_proto::admin::v1::admin_client::AdminClient;
+use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use prost::Message;
 use tonic::{
     Code, Status,
@@ -13,6 +13,8 @@ use super::failure::Failure;
 
 /// How long the connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one of several servers may take to answer the first question, which costs it nothing.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that vanishes in the middle of a request is noticed after these.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -32,13 +34,40 @@ impl Servers {
         self.0.len()
     }
 
-    /// Connects to one of them, in turn.
-    pub(crate) async fn connect(&self, turn: u32) -> Result<AdminClient<Channel>, Failure> {
-        let turn = usize::try_from(turn).unwrap_or_default();
-        connect(&self.0[turn % self.0.len()]).await
+    /// Whose turn it is.
+    pub(crate) fn name(&self, turn: usize) -> &str {
+        &self.0[turn % self.0.len()]
     }
 
-    /// Connects to the first of them that is there.
+    /// Connects to one of them, in turn.
+    pub(crate) async fn connect(&self, turn: usize) -> Result<AdminClient<Channel>, Failure> {
+        self.reach(self.name(turn)).await.map(admin)
+    }
+
+    /// Connects to a server. If there are others, it has to answer something before anything is asked of it:
+    /// one that hangs takes connections too.
+    async fn reach(&self, server: &str) -> Result<Channel, Failure> {
+        let channel = channel(server).await?;
+        if self.0.len() == 1 {
+            return Ok(channel);
+        }
+        let mut client = admin(channel.clone());
+        let version = client.get_version(pb::GetVersionRequest {});
+        match tokio::time::timeout(ANSWER_TIMEOUT, version).await {
+            // Whatever it says, it is there.
+            Ok(Ok(_)) => Ok(channel),
+            Ok(Err(status)) if std::error::Error::source(&status).is_none() => Ok(channel),
+            Ok(Err(status)) => Err(Failure::new(format_args!(
+                "the server at {server} has hung up: {}",
+                root_cause(&status)
+            ))),
+            Err(_) => Err(Failure::new(format_args!(
+                "the server at {server} takes connections, but has not answered within {ANSWER_TIMEOUT:?}"
+            ))),
+        }
+    }
+
+    /// Connects to the first of them that answers.
     pub(crate) async fn connect_any(&self) -> Result<AdminClient<Channel>, Failure> {
         self.any_channel().await.map(admin)
     }
@@ -47,17 +76,13 @@ impl Servers {
     pub(crate) async fn any_channel(&self) -> Result<Channel, Failure> {
         let mut lines = Vec::new();
         for server in &self.0 {
-            match channel(server).await {
+            match self.reach(server).await {
                 Ok(channel) => return Ok(channel),
                 Err(failure) => lines.extend(failure.lines),
             }
         }
         Err(Failure { lines })
     }
-}
-
-async fn connect(server: &str) -> Result<AdminClient<Channel>, Failure> {
-    channel(server).await.map(admin)
 }
 
 fn admin(channel: Channel) -> AdminClient<Channel> {
@@ -122,7 +147,7 @@ pub(crate) fn refusal(status: &Status) -> Failure {
     let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
     let problems = details.iter().find_map(|detail| {
         let ours = detail.type_url.ends_with("/chancery.admin.v1.Problems");
-        ours.then(|| chancery_proto::admin::v1::Problems::decode(detail.value.as_slice()).ok())?
+        ours.then(|| pb::Problems::decode(detail.value.as_slice()).ok())?
     });
     if let Some(problems) = problems.filter(|problems| !problems.problems.is_empty()) {
         let mut lines: Vec<String> =
@@ -156,7 +181,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let failure = connect(&address).await.unwrap_err();
+        let failure = channel(&address).await.unwrap_err();
         assert_eq!(
             failure.lines,
             [format!(
@@ -169,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_is_none_is_told() {
         for server in ["", "not an address", "https://h:1", "http://:1"] {
-            let failure = connect(server).await.unwrap_err();
+            let failure = channel(server).await.unwrap_err();
             assert!(failure.lines[0].contains("is not the address of a server"), "{failure:?}");
         }
     }

@@ -57,7 +57,7 @@ impl Answer<'_> {
     }
 }
 
-/// Runs a command that talks to a replica: the first of `server`, a list with commas, that is there.
+/// Runs a command that talks to a replica: the first of `server`, a list with commas, that answers.
 pub(crate) async fn run(
     command: Command,
     server: &str,

@@ -2,10 +2,10 @@
 
 use std::{io, time::Duration};
 
-use chancery_admin::problem_line;
+use chancery_admin::{problem_line, says_not_written};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
-use tonic::{Code, transport::Channel};
+use tonic::{Code, Status, transport::Channel};
 
 use super::{
     Answer, Failure,
@@ -17,13 +17,19 @@ use super::{
 
 /// Changes that people are shown. JSON has more.
 const CHANGES_SHOWN_MAX: usize = 100;
-/// How often a write is sent.
-const ATTEMPTS_MAX: u32 = 3;
+/// How often a write is sent; more often if there are more servers.
+const ATTEMPTS_MIN: usize = 3;
 /// Pause after the first attempt; a further one is longer.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A write with all its input read.
-pub(crate) enum Request {
+/// A write with all its input read, and the name under which it takes effect once.
+pub(crate) struct Request {
+    id: RequestId,
+    dry_run: bool,
+    body: Body,
+}
+
+enum Body {
     Apply(pb::ApplyRequest),
     Import(pb::ImportRequest),
     Delete(pb::DeleteRequest),
@@ -33,21 +39,38 @@ pub(crate) enum Request {
 impl Request {
     /// Reads the input of a command that writes; `None` for any other.
     pub(crate) fn read(command: &Command) -> Result<Option<Self>, Failure> {
+        let write = match command {
+            Command::Apply(apply) => &apply.write,
+            Command::Import(import) => &import.write,
+            Command::Delete(delete) => &delete.write,
+            Command::Assignments(Assignments::Delete { write, .. }) => write,
+            _ => return Ok(None),
+        };
         // However often it is sent, and wherever: it takes effect once.
-        let id = RequestId::random()
-            .map_err(|error| Failure::new(format_args!("no random bytes: {error}")))?
-            .to_string();
+        let id = match write.request_id {
+            Some(id) => id,
+            None => RequestId::random()
+                .map_err(|error| Failure::new(format_args!("no random bytes: {error}")))?,
+        };
+        let body = Body::read(command, options(write, id))?;
+        Ok(body.map(|body| Self { id, dry_run: write.dry_run, body }))
+    }
+}
+
+impl Body {
+    fn read(command: &Command, options: pb::WriteOptions) -> Result<Option<Self>, Failure> {
+        let options = Some(options);
         Ok(Some(match command {
             Command::Apply(apply) => Self::Apply(pb::ApplyRequest {
                 files: input::read_all(&apply.files)?,
                 scope: apply.scope.clone(),
                 prune: apply.prune,
-                options: Some(options(&apply.write, &id)),
+                options,
             }),
             Command::Import(import) => Self::Import(pb::ImportRequest {
                 file: Some(input::read(&import.file)?),
                 scope: import.scope.clone(),
-                options: Some(options(&import.write, &id)),
+                options,
             }),
             Command::Delete(delete) => {
                 let resource = |name: &String| pb::ResourceRef {
@@ -64,92 +87,162 @@ impl Request {
                 Self::Delete(pb::DeleteRequest {
                     resources: delete.names.iter().map(resource).collect(),
                     scope: delete.scope.clone(),
-                    options: Some(options(&delete.write, &id)),
+                    options,
                 })
             }
-            Command::Assignments(Assignments::Delete { name, write }) => {
-                Self::DeleteAssignment(pb::DeleteAssignmentRequest {
-                    name: name.clone(),
-                    options: Some(options(write, &id)),
-                })
+            Command::Assignments(Assignments::Delete { name, .. }) => {
+                Self::DeleteAssignment(pb::DeleteAssignmentRequest { name: name.clone(), options })
             }
             _ => return Ok(None),
         }))
     }
 
-    /// Sends it, and shows what came of it. Where the connection breaks, or the replica has no leader,
-    /// it is sent again, to the next server.
-    pub(crate) async fn run(
-        self,
-        servers: &Servers,
-        answer: &mut Answer<'_>,
-    ) -> Result<(), Failure> {
-        let mut attempt = 1;
-        let response = loop {
-            let sent = match servers.connect(attempt - 1).await {
-                Ok(client) => self.send(client).await,
-                Err(unreachable) => Err(Refused::Again(unreachable)),
-            };
-            match sent {
-                Ok(response) => break response,
-                Err(Refused::Again(_)) if attempt < ATTEMPTS_MAX => {}
-                // With one server it has waited for a leader already.
-                Err(Refused::Elsewhere(_)) if attempt < ATTEMPTS_MAX && servers.len() > 1 => {}
-                Err(
-                    Refused::ForGood(failure)
-                    | Refused::Again(failure)
-                    | Refused::Elsewhere(failure),
-                ) => {
-                    return Err(failure);
-                }
-            }
-            tokio::time::sleep(ATTEMPT_PAUSE * attempt).await;
-            attempt += 1;
-        };
-        if !response.problems.is_empty() {
-            return Err(Failure::lines(response.problems.iter().map(problem_line)));
-        }
-        answer.show(&response, |out| write_text(&response, out))?;
-        match &response.wait {
-            Some(wait) if !wait.settled => Err(Failure::lines(unsettled_lines(wait))),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Request {
-    async fn send(&self, mut client: AdminClient<Channel>) -> Result<pb::WriteResponse, Refused> {
+    async fn send(&self, mut client: AdminClient<Channel>) -> Result<pb::WriteResponse, Status> {
         let response = match self {
             Self::Apply(request) => client.apply(request.clone()).await,
             Self::Import(request) => client.import(request.clone()).await,
             Self::Delete(request) => client.delete(request.clone()).await,
             Self::DeleteAssignment(request) => client.delete_assignment(request.clone()).await,
         };
-        response.map(tonic::Response::into_inner).map_err(|status| {
-            let failure = refusal(&status);
-            // What comes from the connection has a cause, what the server says has none.
-            match (status.code(), std::error::Error::source(&status).is_some()) {
-                (Code::Unavailable | Code::Unknown | Code::Cancelled, true) => {
-                    Refused::Again(failure)
-                }
-                (Code::Unavailable, false) => Refused::Elsewhere(failure),
-                _ => Refused::ForGood(failure),
-            }
-        })
+        response.map(tonic::Response::into_inner)
     }
 }
 
-/// Why a write has not been answered with success.
-enum Refused {
-    /// The server has refused it.
-    ForGood(Failure),
-    /// The connection has broken: it may have been written, and the name of the request says so.
-    Again(Failure),
-    /// The server can not write; another one may.
-    Elsewhere(Failure),
+impl Request {
+    /// Sends it, and shows what came of it.
+    pub(crate) async fn run(
+        self,
+        servers: &Servers,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Failure> {
+        let response = self.attempts(servers).await?;
+        answer.show(&response, |out| write_text(&response, out))?;
+        match &response.wait {
+            Some(wait) if !wait.settled => Err(Failure::lines(unsettled_lines(wait))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the connection breaks, or the replica has no leader, it is sent again, to the next server. A
+    /// failure tells of the last attempt, and of the one before it that may have been written.
+    async fn attempts(&self, servers: &Servers) -> Result<pb::WriteResponse, Failure> {
+        let attempts_max = servers.len().max(ATTEMPTS_MIN);
+        let mut unknown: Option<String> = None;
+        let mut attempt = 0;
+        loop {
+            let refused = match servers.connect(attempt).await {
+                Ok(client) => match self.body.send(client).await {
+                    Ok(response) if response.problems.is_empty() => return Ok(response),
+                    Ok(refused) => Refused::input(&refused),
+                    Err(status) => Refused::from(&status),
+                },
+                Err(failure) => Refused { failure, written: Written::No, again: Again::Anywhere },
+            };
+            let again = match refused.again {
+                Again::Nowhere => false,
+                // With one server it has waited for a leader already.
+                Again::Elsewhere => servers.len() > 1,
+                Again::Anywhere => true,
+            };
+            let said = || {
+                let (n, server) = (attempt + 1, servers.name(attempt));
+                format!("attempt {n}, at {server}: {}", refused.failure.lines.join("; "))
+            };
+            if refused.written == Written::Unknown && !self.dry_run {
+                unknown = Some(said());
+            }
+            if !again || attempt + 1 >= attempts_max {
+                return Err(match unknown {
+                    None => refused.failure,
+                    Some(unknown) => self.may_be_written(unknown, said()),
+                });
+            }
+            attempt += 1;
+            let pauses = u32::try_from(attempt).unwrap_or(u32::MAX);
+            tokio::time::sleep(ATTEMPT_PAUSE.saturating_mul(pauses)).await;
+        }
+    }
+
+    fn may_be_written(&self, unknown: String, last: String) -> Failure {
+        let id = self.id;
+        let then = format!(
+            "the same command with --request-id {id} sends it again, and it takes effect once; `chancery history` \
+             and `chancery get` show what is there"
+        );
+        let may = format!("it may have been written, or may still be: {unknown}");
+        match unknown == last {
+            true => Failure::lines([may, then]),
+            false => Failure::lines([may, last, then]),
+        }
+    }
 }
 
-fn options(write: &Write, request_id: &str) -> pb::WriteOptions {
+/// Why an attempt has not been answered with success.
+struct Refused {
+    failure: Failure,
+    written: Written,
+    again: Again,
+}
+
+/// Whether what was refused may be there all the same.
+#[derive(Debug, PartialEq, Eq)]
+enum Written {
+    /// It never got there, or the server says so.
+    No,
+    /// The request was on its way, and nobody says what came of it.
+    Unknown,
+}
+
+/// Where it may be taken.
+#[derive(Debug, PartialEq, Eq)]
+enum Again {
+    /// The connection has broken, or there was none.
+    Anywhere,
+    /// The server can not write; another one may.
+    Elsewhere,
+    /// It is refused.
+    Nowhere,
+}
+
+impl Refused {
+    fn input(response: &pb::WriteResponse) -> Self {
+        let failure = Failure::lines(response.problems.iter().map(problem_line));
+        Self { failure, written: Written::No, again: Again::Nowhere }
+    }
+}
+
+impl From<&Status> for Refused {
+    fn from(status: &Status) -> Self {
+        // What comes from the connection has a cause, what the server says has none.
+        let said = std::error::Error::source(status).is_none();
+        let (written, again) = match status.code() {
+            Code::Unavailable if said && says_not_written(status) => {
+                (Written::No, Again::Elsewhere)
+            }
+            Code::Unavailable if said => (Written::Unknown, Again::Elsewhere),
+            Code::Unavailable | Code::Unknown | Code::Cancelled if !said => {
+                (Written::Unknown, Again::Anywhere)
+            }
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+                if said =>
+            {
+                (Written::No, Again::Nowhere)
+            }
+            _ => (Written::Unknown, Again::Nowhere),
+        };
+        Self { failure: refusal(status), written, again }
+    }
+}
+
+fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
     let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     // The one who is logged in: who it is on the other end, only an authenticated identity can
     // tell.
@@ -162,7 +255,7 @@ fn options(write: &Write, request_id: &str) -> pb::WriteOptions {
         author: write.author.clone().unwrap_or_else(user),
         reason: write.reason.clone().unwrap_or_default(),
         problems_in_response: true,
-        request_id: request_id.to_owned(),
+        request_id: request_id.to_string(),
         stale: write.stale,
     }
 }

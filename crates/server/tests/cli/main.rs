@@ -9,6 +9,7 @@ mod leaderless;
 mod lifecycle;
 mod metrics;
 mod recovery;
+mod retries;
 mod strangers;
 mod support;
 mod tls;
