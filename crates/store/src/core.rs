@@ -1,7 +1,7 @@
 //! What a running replica shares between its handle, its server and its housekeeping.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -40,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) runtime: Handle,
     pub(crate) size: Arc<Mutex<LogSize>>,
     pub(crate) space: Arc<Space>,
+    /// A write was refused here because the disk is full, since it was last looked at.
+    pub(crate) refused_full: AtomicBool,
     pub(crate) in_flight: Arc<Semaphore>,
     /// Writes for a leader on another replica.
     pub(crate) outbox: Outbox,

@@ -4,7 +4,10 @@
 //! so this does the same by bytes. RocksDB writes what it holds in memory to tables, and drops what was
 //! deleted from them, only when further writes come; after a large one this does not wait for them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use openraft::{async_runtime::WatchReceiver, errors::Fatal};
 
@@ -17,6 +20,8 @@ use crate::{
 };
 
 const INTERVAL: Duration = Duration::from_millis(200);
+/// If nobody has space, the lead goes round once in this time.
+const HAND_OVER_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What is looked after.
 pub(crate) struct Maintenance {
@@ -26,6 +31,8 @@ pub(crate) struct Maintenance {
     /// possible.
     pub(crate) table_bytes_least: u64,
     pub(crate) watch: Watch,
+    /// When this replica last let another one lead because its disk is full.
+    pub(crate) handed_over: Option<Instant>,
 }
 
 /// Whether there is more to do.
@@ -43,6 +50,7 @@ impl Maintenance {
         loop {
             ticks.tick().await;
             self.watch.tell(&self.core);
+            self.tend_lead();
             if self.tend_log().await == Flow::Stop || self.tend_disk().await == Flow::Stop {
                 return;
             }
@@ -55,6 +63,18 @@ impl Maintenance {
                 return;
             }
         }
+    }
+
+    /// A leader without space refuses every write, wherever it came in: one that has some is better.
+    fn tend_lead(&mut self) {
+        if !self.core.refused_full.swap(false, Ordering::Relaxed)
+            || self.handed_over.is_some_and(|when| when.elapsed() < HAND_OVER_INTERVAL)
+        {
+            return;
+        }
+        self.handed_over = Some(Instant::now());
+        let core = Arc::clone(&self.core);
+        tokio::spawn(async move { core.step_down().await });
     }
 
     async fn tend_log(&self) -> Flow {

@@ -1,7 +1,7 @@
 //! How a replica starts: its directory, its threads, Raft; and how all of it ends.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -232,6 +232,7 @@ async fn start(
         leader,
         in_flight: Arc::new(Semaphore::new(permits(config.in_flight_bytes_max) as usize)),
         outbox,
+        refused_full: AtomicBool::new(false),
         space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
         heard_at: Mutex::new(Instant::now()),
         snapshot_progress,
@@ -252,6 +253,7 @@ async fn start(
         core: Arc::clone(&core),
         database: Arc::clone(&database),
         table_bytes_least: 0,
+        handed_over: None,
         watch: Watch::new(id),
     };
     runtime.spawn(maintenance.run());

@@ -4,7 +4,10 @@
 //! one that says so; the state machine of every replica knows the requests that took effect
 //! ([`crate::image::Image`]).
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use chancery_proto::raft::v1 as pb;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -102,6 +105,7 @@ impl Core {
         let len = command.encoded_len() as u64;
         if let Err(Full { free, needed }) = self.space.take(len) {
             self.metrics.refused_disk_full.increment(1);
+            self.refused_full.store(true, Ordering::Relaxed);
             let path = self.config.data_dir.clone();
             return Attempt::Done(Err(TransactError::DiskFull { path, free, needed }));
         }

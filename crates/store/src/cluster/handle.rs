@@ -8,7 +8,10 @@ use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
 use super::client::Lane;
-use crate::{ChangeError, Replica, core::Leader};
+use crate::{
+    ChangeError, Replica,
+    core::{Core, Leader},
+};
 
 /// A replica that does not answer in this time is shown as silent.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(800);
@@ -186,14 +189,7 @@ impl Replica {
     /// If this replica leads, lets another one lead: before it ends, so that writes do not have to wait for
     /// an election. Does nothing if there is no other.
     pub async fn step_down(&self) {
-        let core = self.core();
-        if core.leader() != Some(Leader::Here) || core.is_sole_voter() {
-            return;
-        }
-        match core.change(Change::TransferLeader(0), STEP_DOWN_TIMEOUT).await {
-            Ok(text) => tracing::info!("{text}"),
-            Err(error) => tracing::warn!(%error, "nobody has taken over the lead"),
-        }
+        self.core().step_down().await;
     }
 
     /// Takes a snapshot: the log up to here can be purged. Returns when there is one.
@@ -213,6 +209,19 @@ impl Replica {
                 _ if Instant::now() >= deadline => return Err(ChangeError::Timeout(timeout)),
                 _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
+        }
+    }
+}
+
+impl Core {
+    /// If this replica leads, lets another one lead. Does nothing if there is no other.
+    pub(crate) async fn step_down(&self) {
+        if self.leader() != Some(Leader::Here) || self.is_sole_voter() {
+            return;
+        }
+        match self.change(Change::TransferLeader(0), STEP_DOWN_TIMEOUT).await {
+            Ok(text) => tracing::info!("{text}"),
+            Err(error) => tracing::warn!(%error, "nobody has taken over the lead"),
         }
     }
 }

@@ -65,6 +65,35 @@ pub(crate) async fn equal(replicas: &[&Replica]) {
     }
 }
 
+/// Issue 4: three voters take writes with one of them out of space, also if that one was the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_space_lets_another_one_lead() {
+    let dir = memory_dir();
+    let first = open_member(dir.path(), 1, &[]).await;
+    let address = first.raft_address().to_owned();
+    let second = open_member(dir.path(), 2, &[&address]).await;
+    let full = Config { free_bytes_min: 1 << 60, ..member_config(dir.path(), 3, &[&address]) };
+    let full = Replica::open(full).await.unwrap();
+    eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
+    eventually("the full one leads", async || {
+        first.change_members(MemberChange::TransferLeader(Some(3))).await.is_ok()
+    })
+    .await;
+    let mut n = 0;
+    for replica in [&first, &second, &full] {
+        eventually("it takes writes", async || {
+            n += 1;
+            replica.transact(put("a", format!("{n}").as_bytes())).await.is_ok()
+        })
+        .await;
+    }
+    assert_ne!(first.leader(), Some(3));
+    equal(&[&first, &second, &full]).await;
+    for replica in [full, second, first] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
 /// Replicas join by address, become voters, and take writes wherever they come in.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_join_and_take_writes_anywhere() {
