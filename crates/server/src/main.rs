@@ -142,6 +142,9 @@ fn config_flags(flags: ConfigFlags, data_dir: Option<String>) -> Flags {
 }
 
 fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    if let Some(tls) = loaded.config.raft.tls() {
+        tls.check().map_err(|error| Failure::new(format_args!("raft.tls_cert: {error}")))?;
+    }
     if answer.output == Output::Text {
         for warning in &loaded.warnings {
             writeln!(answer.out, "warning: {warning}")?;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use crate::TlsConfig;
+use crate::{REPLICA_ID_MAX, TlsConfig};
 
 /// Settings of a [`crate::Replica`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +113,9 @@ impl Config {
             if holds { Ok(()) } else { Err(ConfigError { key, value, rule }) }
         };
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        check(self.replica_id > 0, "replica_id", self.replica_id, "at least 1")?;
+        let id = self.replica_id;
+        let rule = "at least 1, and at most 9223372036854775807";
+        check((1..=REPLICA_ID_MAX).contains(&id), "replica_id", id, rule)?;
         let connections = self.connections_max;
         check(connections > 0, "connections_max", connections as u64, "at least 1")?;
         let entries = self.snapshot_log_entries;

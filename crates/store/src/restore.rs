@@ -19,7 +19,7 @@ use chancery_model::{Incarnation, Revision, TransactionMeta};
 use chancery_proto::raft::v1 as pb;
 
 use crate::{
-    BackupError, BackupInfo, ClusterId, OpenError, backup,
+    BackupError, BackupInfo, ClusterId, OpenError, REPLICA_ID_MAX, backup,
     database::{Access, Batch, Database},
     directory::{Directory, Found, Making, damaged},
     high_water::{HighWater, Mark},
@@ -36,6 +36,8 @@ use crate::{
 
 /// Revisions between a backup and what is restored from it: more than were lost.
 const REVISIONS_LEFT_OUT: u64 = (1 << 32) - 1;
+/// Revisions stay below: up to there numbers in JSON are exact in every language.
+const REVISIONS_END: u64 = 1 << 53;
 /// The term in which the restored state was written: that of a cluster that has just been formed.
 const TERM: u64 = 1;
 
@@ -92,10 +94,12 @@ pub enum RestoreError {
         cluster_id: ClusterId,
     },
     /// A replica has no such number.
-    #[error("a replica's number is at least 1, not 0")]
+    #[error("a replica's number is from 1 to {REPLICA_ID_MAX}")]
     ReplicaId,
     /// There are no revisions left.
-    #[error("no revision is left after {0}")]
+    #[error(
+        "no revision is left after {0}: a restore skips up to 4294967296, and revisions stay below 2^53"
+    )]
     Revision(Revision),
     /// The directory can not be made.
     #[error(transparent)]
@@ -108,7 +112,7 @@ pub enum RestoreError {
 /// See [`RestoreError`]. Nothing has been made then.
 pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, RestoreError> {
     let unusable = |source| RestoreError::Backup { path: from.to_owned(), source };
-    if options.replica_id == 0 {
+    if !(1..=REPLICA_ID_MAX).contains(&options.replica_id) {
         return Err(RestoreError::ReplicaId);
     }
     let mut file = File::open(from).map_err(|error| unusable(error.into()))?;
@@ -147,7 +151,8 @@ pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, Restor
 /// The first revision that a cluster that was at `revision`, and whatever it has done since, has not
 /// used.
 fn next_revision(revision: Revision) -> Option<Revision> {
-    (revision.0 | REVISIONS_LEFT_OUT).checked_add(1).map(Revision)
+    let next = (revision.0 | REVISIONS_LEFT_OUT).checked_add(1)?;
+    (next < REVISIONS_END).then_some(Revision(next))
 }
 
 fn meta(options: &RestoreOptions, info: &BackupInfo) -> TransactionMeta {

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use chancery_store::RequestId;
+use chancery_store::{REPLICA_ID_MAX, RequestId};
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::{NonEmptyStringValueParser, RangedU64ValueParser},
@@ -343,7 +343,7 @@ pub(crate) struct History {
 
 /// A number that a replica can have.
 fn replica_id() -> RangedU64ValueParser<u64> {
-    RangedU64ValueParser::new().range(1..)
+    RangedU64ValueParser::new().range(1..=REPLICA_ID_MAX)
 }
 
 /// `cluster`
@@ -483,6 +483,7 @@ mod tests {
             ("cluster grow 2", ErrorKind::InvalidSubcommand),
             ("cluster add 2", ErrorKind::MissingRequiredArgument),
             ("cluster add 0 a:1", ErrorKind::ValueValidation),
+            ("cluster add 9223372036854775808 a:1", ErrorKind::ValueValidation),
             ("cluster remove", ErrorKind::MissingRequiredArgument),
             ("apply -f x --stale", ErrorKind::MissingRequiredArgument),
             ("serve --join a:1 --peers 1=a:1", ErrorKind::ArgumentConflict),

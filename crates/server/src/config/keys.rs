@@ -18,7 +18,7 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
             ),
             (
                 "transaction_bytes_max",
-                "Largest transaction, of all its encoded resources together.",
+                "Largest transaction, of all its encoded resources together. The same on all replicas: raise it on all before anyone uses it.",
             ),
             ("transact_timeout", "A write that is not committed by then fails."),
             (

@@ -203,10 +203,14 @@ fn read_like(like: &Value, text: &str) -> Value {
     read.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// A list; whatever is empty is left out.
+/// A list, as it was between commas. A comma at its end is left out; whatever else is empty is not, so that
+/// a variable that was not set is not taken for the wish for an empty list.
 pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
-    let items = items.into_iter().map(str::trim).filter(|item| !item.is_empty());
-    Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
+    let mut items: Vec<&str> = items.into_iter().map(str::trim).collect();
+    if items.len() > 1 {
+        items.pop_if(|last| last.is_empty());
+    }
+    Value::Array(items.into_iter().map(|item| Value::String(item.to_owned())).collect())
 }
 
 fn type_rule(key: &str, value: &Value, message: &str) -> String {
@@ -523,8 +527,15 @@ mod tests {
         assert!(!loaded.is_given("raft.address"));
         let loaded = load_with("", &[("CHANCERY_RAFT_JOIN", "a:1, b:2,")]).unwrap();
         assert_eq!(loaded.config.store().join, join);
-        let loaded = load_with("", &[("CHANCERY_RAFT_JOIN", "")]).unwrap();
-        assert!(loaded.config.store().join.is_empty());
+        // A replica that was meant to join would form a cluster of its own.
+        for empty in ["", " ", ",,", "a:1,,b:1"] {
+            let error = load_with("", &[("CHANCERY_RAFT_JOIN", empty)]).unwrap_err();
+            let said = error.contains("(from CHANCERY_RAFT_JOIN): names an empty address");
+            assert!(said, "{empty:?}: {error}");
+            assert!(load_with("", &[("CHANCERY_RAFT_PEERS", empty)]).is_err(), "{empty:?}");
+        }
+        assert!(load_with("[raft]\njoin = ['']", &[]).unwrap_err().contains("empty address"));
+        assert!(load_with("[raft]\njoin = []", &[]).unwrap().config.store().join.is_empty());
         let error = load_with("[raft]\njoin = 'a:1'", &[]).unwrap_err();
         assert!(error.ends_with("is not a list such as [\"a\", \"b\"]"), "{error}");
         let error = load_with("", &[("CHANCERY_RAFT_PEERS", "1=a:1,2=b")]).unwrap_err();

@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
 };
 
-use chancery_store::TlsConfig;
+use chancery_store::{REPLICA_ID_MAX, TlsConfig, check_address};
 use serde::{Deserialize, Serialize};
 
 use super::{Span, loopback};
@@ -59,9 +59,15 @@ impl Default for Raft {
 fn peer(text: &str) -> Result<(u64, &str), String> {
     let rule = || format!("{text:?} has to be ID=HOST:PORT, such as 2=10.0.0.2:18002");
     let (id, address) = text.split_once('=').ok_or_else(rule)?;
-    let id = id.trim().parse::<u64>().ok().filter(|id| *id > 0).ok_or_else(rule)?;
+    let id = id.trim().parse::<u64>().ok().ok_or_else(rule)?;
+    if !(1..=REPLICA_ID_MAX).contains(&id) {
+        return Err(format!("{text:?} has to begin with a number from 1 to {REPLICA_ID_MAX}"));
+    }
     let address = address.trim();
-    chancery_store::check_address(address).map_err(|_| rule())?;
+    check_address(address).map_err(|error| match address.contains(':') {
+        true => error,
+        false => rule(),
+    })?;
     Ok((id, address))
 }
 
@@ -128,11 +134,7 @@ impl Raft {
             ));
         }
         if !self.advertise.is_empty() {
-            broken.extend(
-                chancery_store::check_address(&self.advertise)
-                    .err()
-                    .map(|_| ("advertise", "has to be HOST:PORT, or empty".to_owned())),
-            );
+            broken.extend(check_address(&self.advertise).err().map(|error| ("advertise", error)));
         }
         let nowhere = self.address.ip().is_unspecified() && self.advertised().is_empty();
         if nowhere {
@@ -144,10 +146,13 @@ impl Raft {
                 ),
             ));
         }
-        for address in &self.join {
-            if chancery_store::check_address(address).is_err() {
-                broken.push(("join", format!("{address:?} has to be HOST:PORT")));
-            }
+        if self.join.iter().any(|address| address.trim().is_empty()) {
+            let rule = "names an empty address: give HOST:PORT of a member, or leave raft.join out to form a \
+                        cluster";
+            broken.push(("join", rule.to_owned()));
+        }
+        for address in self.join.iter().filter(|address| !address.trim().is_empty()) {
+            broken.extend(check_address(address).err().map(|error| ("join", error)));
         }
         self.peer_rules(&mut broken);
         let timeout = (100..=600_000).contains(&self.catch_up_timeout.millis());
@@ -229,7 +234,18 @@ mod tests {
         let (key, rule) = broken(|raft| raft.peers = list(&["2=a:1"]));
         assert!(key == "peers" && rule.ends_with("raft.replica_id is 1"), "{rule}");
         let (key, rule) = broken(|raft| raft.join = list(&["a"]));
-        assert_eq!((key, rule.as_str()), ("join", "\"a\" has to be HOST:PORT"));
+        assert!(key == "join" && rule.starts_with("\"a\" is no address of a replica"), "{rule}");
+        let (key, rule) = broken(|raft| raft.join = list(&["", "a:1", ""]));
+        assert!(key == "join" && rule.starts_with("names an empty address"), "{rule}");
+        let (key, rule) = broken(|raft| raft.peers = list(&["1=a:1", "9223372036854775808=b:1"]));
+        assert!(key == "peers" && rule.contains("from 1 to 9223372036854775807"), "{rule}");
+        for nowhere in ["0.0.0.0:1", "[::]:1"] {
+            let rules = raft(|raft| raft.advertise = nowhere.to_owned()).rules();
+            assert!(
+                rules[0].0 == "advertise" && rules[0].1.contains("can not reach it"),
+                "{rules:?}"
+            );
+        }
         let (key, _) = broken(|raft| {
             (raft.join, raft.peers) = (list(&["a:1"]), list(&["1=a:1", "2=b:1"]));
         });

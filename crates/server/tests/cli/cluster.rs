@@ -273,6 +273,9 @@ fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
     assert_eq!((done.code, done.err.as_str()), (1, "error: replica 4 is no member\n"));
     let done = asked.run(&["cluster", "add", "4", "nowhere"], "");
     assert!(done.code == 1 && done.err.contains("HOST:PORT"), "{done:?}");
+    let long = format!("{}:18002", "a".repeat(256));
+    let done = asked.run(&["cluster", "add", "4", &long], "");
+    assert!(done.code == 1 && done.err.contains("at most 261"), "{done:?}");
 }
 
 /// OPS-04, design 4.10: what a replica has it serves, whoever is gone; what is current it can not know.

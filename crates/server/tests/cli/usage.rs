@@ -115,6 +115,13 @@ fn the_configuration_is_checked_and_printed_with_what_overrides_it() {
     fs::write(&file, printed.out).unwrap();
     assert_eq!(config(&["check"]).code, 0);
 
+    // Files that are named are read, as they are at the start.
+    fs::write(&file, "[raft]\ntls_cert = \"c.pem\"\ntls_key = \"k.pem\"\ntls_ca = \"none.pem\"\n")
+        .unwrap();
+    let missing = config(&["check"]);
+    assert_eq!((missing.code, missing.out.as_str()), (1, ""), "{missing:?}");
+    assert!(missing.err.contains("cannot read the CA in none.pem: "), "{missing:?}");
+
     fs::write(&file, "[xds]\nack_timeout = \"soon\"\n[log]\nformat = \"xml\"\n").unwrap();
     let refused = config(&["check"]);
     assert_eq!((refused.code, refused.out.as_str()), (1, ""));

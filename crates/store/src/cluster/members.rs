@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -47,11 +48,30 @@ fn refused(text: impl Into<String>) -> Attempt {
     Attempt::Done(Err(ChangeError::Refused(text.into())))
 }
 
+/// The greatest number that a replica can have: the greatest that a configuration file can say.
+pub const REPLICA_ID_MAX: u64 = (1 << 63) - 1;
+/// The longest name of a host, a colon, and a port.
+const ADDRESS_BYTES_MAX: usize = 255 + 6;
+
 /// Whether an address can be one of a replica: host and port.
 ///
 /// # Errors
 /// What is wrong with it, in words.
 pub fn check_address(address: &str) -> Result<(), String> {
+    let len = address.len();
+    if len > ADDRESS_BYTES_MAX {
+        return Err(format!(
+            "the address of a replica has {len} bytes, at most {ADDRESS_BYTES_MAX} are possible"
+        ));
+    }
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    if ip.is_ok_and(|ip| ip.is_unspecified()) {
+        return Err(format!(
+            "{address:?} is no address of a replica: others can not reach it at {host}, which stands for all \
+             addresses of a machine"
+        ));
+    }
     let valid = address.parse::<http::uri::Authority>().is_ok_and(|authority| {
         !authority.host().is_empty() && authority.port_u16().is_some_and(|port| port > 0)
     });
@@ -170,8 +190,8 @@ impl Core {
     /// Why nobody of this number and address can be a new member; `None` if it can.
     pub(crate) fn refuse_peer(&self, peer: &pb::Peer) -> Option<String> {
         let id = peer.replica_id;
-        if id == 0 {
-            return Some("a replica's number is at least 1".to_owned());
+        if !(1..=REPLICA_ID_MAX).contains(&id) {
+            return Some(format!("a replica's number is from 1 to {REPLICA_ID_MAX}, not {id}"));
         }
         let n_members = self.membership().nodes().count();
         if n_members >= MEMBERS_MAX && self.peer(id).is_none() {

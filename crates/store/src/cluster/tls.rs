@@ -135,6 +135,15 @@ struct Sides {
 type Stamp = [Option<(u64, i64, i64, u64)>; 3];
 
 impl TlsConfig {
+    /// Reads the files, as a replica does when it starts.
+    ///
+    /// # Errors
+    /// What is wrong with the first of them that can not be used.
+    pub fn check(&self) -> Result<(), TlsError> {
+        self.server_name.as_deref().map(server_name).transpose()?;
+        self.read().map(drop)
+    }
+
     fn stamp(&self) -> Stamp {
         [&self.cert, &self.key, &self.ca].map(|path| {
             let metadata = fs::metadata(path).ok()?;

@@ -319,14 +319,20 @@ async fn only_an_empty_directory_is_restored_into() {
     assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
     let nobody = RestoreOptions { replica_id: 0, ..options(&dir.path().join("new")) };
     assert!(matches!(restore(&file, &nobody).unwrap_err(), RestoreError::ReplicaId));
-    let last = RestoreOptions { after: Revision(u64::MAX), ..options(&dir.path().join("new")) };
-    assert!(matches!(restore(&file, &last).unwrap_err(), RestoreError::Revision(_)));
+    // Revisions stay below 2^53 (ADR 5).
+    for after in [u64::MAX, 1 << 53, (1 << 53) - 1, (1 << 53) - (1 << 32)] {
+        let last = RestoreOptions { after: Revision(after), ..options(&dir.path().join("new")) };
+        assert!(matches!(restore(&file, &last).unwrap_err(), RestoreError::Revision(_)), "{after}");
+    }
     assert!(!dir.path().join("new").exists());
     // An empty one that is there already will do, and revisions can be kept clear of another life.
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
     let after = RestoreOptions { after: Revision(1 << 32), ..options(&empty) };
     assert_eq!(restore(&file, &after).unwrap().revision, Revision(2 << 32));
+    let last = (1 << 53) - (1 << 32);
+    let after = RestoreOptions { after: Revision(last - 1), ..options(&dir.path().join("last")) };
+    assert_eq!(restore(&file, &after).unwrap().revision, Revision(last));
 }
 
 /// A restore that was interrupted is never taken for an empty directory, from which a replica would

@@ -66,6 +66,37 @@ async fn a_command_that_can_not_be_applied_is_refused() {
     replica.shutdown().await.unwrap();
 }
 
+/// Issue 4: who can have no such number or address is not let in. A member that nobody can reach would count
+/// among those that a majority is made of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_or_address_that_none_can_have_is_refused() {
+    let dir = memory_dir();
+    let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
+    let address = replica.raft_address().to_owned();
+    commit(&replica, put("a", b"1")).await;
+    let protocol = hello(&address).await.unwrap().protocol;
+    let mut client = ReplicationClient::connect(format!("http://{address}")).await.unwrap();
+    let long = format!("{}:1", "a".repeat(260));
+    for (replica_id, address, why) in [
+        (0, "b:1", "from 1 to 9223372036854775807, not 0"),
+        (1 << 63, "b:1", "from 1 to 9223372036854775807, not 9223372036854775808"),
+        (2, &long, "has 262 bytes, at most 261 are possible"),
+        (2, "0.0.0.0:1", "others can not reach it at 0.0.0.0"),
+        (2, "[::]:1", "others can not reach it at [::]"),
+        (2, "", "has to be HOST:PORT"),
+    ] {
+        let peer = pb::Peer { replica_id, address: address.to_owned(), learner: true };
+        let request = pb::JoinRequest { peer: Some(peer), protocol };
+        let answer = client.join(request).await.unwrap().into_inner();
+        match answer.result {
+            Some(pb::join_response::Result::Refused(text)) => assert!(text.contains(why), "{text}"),
+            other => panic!("{replica_id} at {address:?}: {other:?}"),
+        }
+    }
+    assert_eq!(replica.members().await.len(), 1);
+    replica.shutdown().await.unwrap();
+}
+
 /// Issue 4: whoever asks a replica that has data while it starts is told of which cluster it is. One that said
 /// that it is in none would let another one form a second cluster.
 #[tokio::test(flavor = "multi_thread")]
