@@ -242,6 +242,9 @@ mod tests {
         assert_eq!(next(4711), Some(1 << 32));
         assert_eq!(next((1 << 32) - 1), Some(1 << 32));
         assert_eq!(next(1 << 32), Some(2 << 32), "of a cluster that was restored before");
-        assert_eq!(next(u64::MAX - 5), None);
+        assert_eq!(next((1 << 53) - (1 << 32) - 1), Some((1 << 53) - (1 << 32)));
+        for revision in [(1 << 53) - (1 << 32), (1 << 53) - 1, 1 << 53, u64::MAX - 5] {
+            assert_eq!(next(revision), None, "{revision}: 2^53 is no revision (ADR 5)");
+        }
     }
 }
