@@ -379,7 +379,8 @@ impl Subscription {
     /// answered with the same once more.
     fn hold_other_names(&mut self, resource: &Arc<Resource>, view: &TypeView) {
         for name in std::iter::once(resource.name()).chain(resource.aliases()) {
-            if self.stale.contains(name) && view.get(name.as_str()) == Some(resource) {
+            let marked = self.dirty || self.stale.contains(name);
+            if marked && view.get(name.as_str()) == Some(resource) {
                 self.stale.remove(name);
                 self.hold(name, Held::Sent(Arc::clone(resource)));
             }
