@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     Config, OpenError,
-    cluster::{client::Peers, outbox::Outbox, transfer::Progress},
+    cluster::{client::Peers, lives::Removal, outbox::Outbox, transfer::Progress},
     failure::Failure,
     identity::Identity,
     log_size::LogSize,
@@ -50,7 +50,7 @@ pub(crate) struct Core {
     /// How far this replica has come with taking over snapshots.
     pub(crate) snapshot_progress: Progress,
     /// Set when it is known that this replica is no member any more.
-    pub(crate) removed: watch::Sender<bool>,
+    pub(crate) removed: watch::Sender<Option<Removal>>,
     /// The term in which this replica was last seen to lead, and since when.
     pub(crate) leads_since: Mutex<Option<(u64, Instant)>>,
     pub(crate) failure: Failure,
@@ -85,13 +85,15 @@ impl Leader {
 
     /// Who leads, from now on. Raft's metrics change with every entry; those who wait for a leader, one for
     /// each write that is on its way, are woken only when it is another one. To be called on the runtime of
-    /// the store; ends with Raft.
-    pub(crate) fn watch(raft: &Raft, own: u64) -> watch::Receiver<Option<Self>> {
+    /// the store; ends with Raft. Keeps `peers` up to date as well, which says in each call for whom it is.
+    pub(crate) fn watch(raft: &Raft, own: u64, peers: &Peers) -> watch::Receiver<Option<Self>> {
+        let mut metrics = raft.metrics();
+        peers.update(&metrics.borrow_watched().membership_config);
         let (sender, receiver) = watch::channel(Self::of(raft, own));
-        let raft = raft.clone();
+        let (raft, peers) = (raft.clone(), peers.clone());
         tokio::spawn(async move {
-            let mut metrics = raft.metrics();
             while metrics.changed().await.is_ok() {
+                peers.update(&metrics.borrow_watched().membership_config);
                 let leader = Self::of(&raft, own);
                 sender.send_if_modified(|known| {
                     let is_new = *known != leader;

@@ -39,7 +39,7 @@ use crate::{
 };
 
 const IDENTITY: Identity =
-    Identity { cluster_id: [9; 16], replica_id: 1, incarnation: Incarnation(77) };
+    Identity { cluster_id: [9; 16], replica_id: 1, incarnation: Incarnation(77), instance: 5 };
 
 /// What is below Raft, in a directory that can be opened again.
 struct Store {

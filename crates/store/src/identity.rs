@@ -5,11 +5,13 @@
 //! cluster 000102030405060708090a0b0c0d0e0f
 //! replica 1
 //! incarnation 1234567890
+//! instance 1234567890
 //! checksum 0123456789abcdef
 //! ```
 //!
 //! The first line and the checksum over all lines before it stay as they are in every format version,
-//! so that a newer one can be told from a damaged file.
+//! so that a newer one can be told from a damaged file. A directory that was made before there were
+//! instances has no line for one.
 
 use chancery_model::Incarnation;
 use xxhash_rust::xxh3::xxh3_64;
@@ -28,6 +30,9 @@ pub(crate) struct Identity {
     pub(crate) replica_id: u64,
     /// The life of the cluster that its versions carry.
     pub(crate) incarnation: Incarnation,
+    /// Which of the replicas that have had this number: random, made with the directory. 0 if it was made
+    /// before there were instances.
+    pub(crate) instance: u64,
 }
 
 /// Why an identity can not be read.
@@ -48,6 +53,9 @@ impl Identity {
             self.replica_id,
             self.incarnation.0
         );
+        if self.instance > 0 {
+            text.push_str(&format!("instance {}\n", self.instance));
+        }
         let checksum = xxh3_64(text.as_bytes());
         text.push_str(&format!("checksum {checksum:016x}\n"));
         text
@@ -76,7 +84,11 @@ impl Identity {
         let replica_id = number(field("replica ")?)?;
         let incarnation = u32::try_from(number(field("incarnation ")?)?)
             .map_err(|_| damaged("the incarnation is wrong"))?;
-        Ok(Self { cluster_id, replica_id, incarnation: Incarnation(incarnation) })
+        let instance = match lines.find_map(|line| line.strip_prefix("instance ")) {
+            Some(instance) => number(instance)?,
+            None => 0,
+        };
+        Ok(Self { cluster_id, replica_id, incarnation: Incarnation(incarnation), instance })
     }
 }
 
@@ -100,6 +112,13 @@ pub(crate) fn fill_random(mut bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Which replica it is that is made now: never 0.
+pub(crate) fn new_instance() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    fill_random(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +127,7 @@ mod tests {
         cluster_id: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
         replica_id: 3,
         incarnation: Incarnation(4_000_000_000),
+        instance: 0,
     };
 
     /// Design 4.1: the format of the first release is readable for ever.
@@ -122,9 +142,25 @@ mod tests {
         assert_eq!(Identity::parse(text.as_bytes()), Ok(IDENTITY));
     }
 
+    /// As it is since directories have instances: an older release reads it too, it stops before that line.
+    #[test]
+    fn an_identity_says_which_replica_of_its_number_it_is() {
+        let identity = Identity { instance: u64::MAX, ..IDENTITY };
+        let text = identity.to_text();
+        assert!(
+            text.contains("\nincarnation 4000000000\ninstance 18446744073709551615\nchecksum ")
+        );
+        assert_eq!(Identity::parse(text.as_bytes()), Ok(identity));
+        let body = text.split_once("checksum").unwrap().0.replace("instance 1", "instance x");
+        let wrong = format!("{body}checksum {:016x}\n", xxh3_64(body.as_bytes()));
+        let error = Identity::parse(wrong.as_bytes());
+        assert_eq!(error, Err(IdentityError::Damaged("a number is wrong")));
+        assert_ne!(new_instance().unwrap(), new_instance().unwrap());
+    }
+
     #[test]
     fn any_flipped_bit_and_any_cut_is_damage() {
-        let text = IDENTITY.to_text().into_bytes();
+        let text = Identity { instance: 7, ..IDENTITY }.to_text().into_bytes();
         for bit in 0..text.len() * 8 {
             let mut damaged = text.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);

@@ -69,6 +69,7 @@ mod wal;
 pub use backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource};
 pub use cluster::{
     handle::{Member, MemberChange, Report, Role},
+    lives::Removal,
     members::{REPLICA_ID_MAX, check_address},
     tls::{TlsConfig, TlsError},
 };

@@ -30,12 +30,12 @@ use crate::{
     failure::Failure,
     flusher::Flusher,
     high_water::hex,
-    identity::Identity,
+    identity::{Identity, new_instance},
     log::LogStore,
     machine::Machine,
     maintenance::Maintenance,
     metrics::StoreMetrics,
-    parts::{Opened, Parts, Start},
+    parts::{Opened, Parts, Start, random_failed},
     raft::Raft,
     recovery::Recovered,
     space::Space,
@@ -162,8 +162,10 @@ async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service)
         Opened::Replica(parts) => *parts,
         Opened::Fresh(directory) => {
             let (config, address, peers) = (config.clone(), address.clone(), peers.clone());
+            let instance =
+                new_instance().map_err(|source| random_failed(directory.path(), source))?;
             let beginning = runtime.spawn(async move {
-                let joiner = Joiner { config: &config, address: &address, peers: &peers };
+                let joiner = Joiner { config: &config, address: &address, instance, peers: &peers };
                 (joiner.begin().await, config.replica_id)
             });
             let abort = AbortOnDrop(beginning.abort_handle());
@@ -225,7 +227,7 @@ async fn start(
     };
     let leader = {
         let _on_runtime = runtime.enter();
-        Leader::watch(&raft, id)
+        Leader::watch(&raft, id, &peers)
     };
     let (outbox, parcels) = outbox::channel();
     let core = Arc::new(Core {
@@ -236,7 +238,7 @@ async fn start(
         space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
         heard_at: Mutex::new(Instant::now()),
         snapshot_progress,
-        removed: watch::Sender::new(false),
+        removed: watch::Sender::new(None),
         leads_since: Mutex::default(),
         runtime: runtime.handle().clone(),
         config,

@@ -10,7 +10,7 @@ use crate::{
     database::{Access, Batch, Database},
     directory::{Directory, Found, Making, damaged},
     high_water::{HighWater, MarkError},
-    identity::{Identity, fill_random},
+    identity::{Identity, fill_random, new_instance},
     image::Image,
     log::{Ends, VOTE_KEY},
     log_size::LogSize,
@@ -129,13 +129,16 @@ pub(crate) fn read_mark(
 pub(crate) fn new_identity(path: &Path, replica_id: u64) -> Result<Identity, OpenError> {
     let mut cluster_id = [0; 16];
     let mut incarnation = [0; 4];
+    let failed = |source| random_failed(path, source);
     for bytes in [&mut cluster_id[..], &mut incarnation[..]] {
-        fill_random(bytes).map_err(|source| OpenError::Io {
-            what: "get random bytes for",
-            path: path.to_owned(),
-            source,
-        })?;
+        fill_random(bytes).map_err(failed)?;
     }
     let incarnation = Incarnation(u32::from_le_bytes(incarnation));
-    Ok(Identity { cluster_id, replica_id, incarnation })
+    let instance = new_instance().map_err(failed)?;
+    Ok(Identity { cluster_id, replica_id, incarnation, instance })
+}
+
+/// There are no random bytes for what is to be in a directory.
+pub(crate) fn random_failed(path: &Path, source: std::io::Error) -> OpenError {
+    OpenError::Io { what: "get random bytes for", path: path.to_owned(), source }
 }

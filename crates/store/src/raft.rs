@@ -72,6 +72,9 @@ pub(crate) struct Peer {
     pub(crate) address: String,
     /// It is to stay a learner; otherwise it becomes a voter once it has caught up.
     pub(crate) learner: bool,
+    /// Which of the replicas that have had its number, see [`crate::identity::Identity::instance`]; 0 if
+    /// not known.
+    pub(crate) instance: u64,
 }
 
 /// A log id by its parts.

@@ -74,7 +74,14 @@ pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, Recor
 
 /// Makes the message of a member.
 pub(crate) fn peer_to_proto(replica_id: u64, peer: &Peer) -> pb::Peer {
-    pb::Peer { replica_id, address: peer.address.clone(), learner: peer.learner }
+    let Peer { address, learner, instance } = peer.clone();
+    pb::Peer { replica_id, address, learner, instance }
+}
+
+/// Reads a member.
+fn peer_from_proto(message: pb::Peer) -> (u64, Peer) {
+    let pb::Peer { replica_id, address, learner, instance } = message;
+    (replica_id, Peer { address, learner, instance })
 }
 
 /// Makes the message of a membership.
@@ -94,11 +101,7 @@ pub(crate) fn membership_from_proto(message: pb::Membership) -> Result<Membershi
         .into_iter()
         .map(|voters| voters.replica_ids.into_iter().collect())
         .collect();
-    let peers: BTreeMap<u64, Peer> = message
-        .peers
-        .into_iter()
-        .map(|peer| (peer.replica_id, Peer { address: peer.address, learner: peer.learner }))
-        .collect();
+    let peers: BTreeMap<u64, Peer> = message.peers.into_iter().map(peer_from_proto).collect();
     if configs.is_empty() && peers.is_empty() {
         return Ok(Membership::default());
     }
@@ -145,7 +148,7 @@ mod tests {
             round_trip(EntryPayload::Normal(command)),
             "0168f58c719b902def0a05080310ac021a07636f6d6d616e64"
         );
-        let peer = |address: &str| Peer { address: address.to_owned(), learner: false };
+        let peer = |address: &str| Peer { address: address.to_owned(), ..Peer::default() };
         let peers = BTreeMap::from([(1, peer("a:1")), (2, peer("b:2")), (3, peer(""))]);
         let configs = vec![BTreeSet::from([1, 2]), BTreeSet::from([2])];
         let membership = Membership::new(configs, peers).unwrap();
@@ -153,6 +156,18 @@ mod tests {
             round_trip(EntryPayload::Membership(membership)),
             "015a20663f1e4dbd640a05080310ac0222210a040a0201020a030a0102120708011203613a31120708021203623a3212020803"
         );
+    }
+
+    /// As they are since members have instances.
+    #[test]
+    fn a_member_keeps_its_instance() {
+        let peer =
+            Peer { address: "a:1".to_owned(), learner: true, instance: 0x0102_0304_0506_0708 };
+        let membership =
+            Membership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, peer)])).unwrap();
+        let record = round_trip(EntryPayload::Membership(membership));
+        let bytes = "12120801".to_owned() + "1203613a31" + "1801" + "210807060504030201";
+        assert!(record.ends_with(&bytes), "{record}");
     }
 
     #[test]

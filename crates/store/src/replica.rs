@@ -103,10 +103,10 @@ impl Replica {
         let failed = |error: &dyn std::fmt::Display| core.failed(error);
         match start {
             Start::Form => {
-                let peer = Peer { address: core.address.clone(), learner: false };
+                let Identity { cluster_id, incarnation, instance, .. } = core.identity;
+                let peer = Peer { address: core.address.clone(), learner: false, instance };
                 let members = BTreeMap::from([(core.id(), peer)]);
                 raft.initialize(members).await.map_err(|error| failed(&error))?;
-                let Identity { cluster_id, incarnation, .. } = core.identity;
                 let form = ask_to_proto(&Ask::Form { cluster_id, incarnation });
                 let deadline = Instant::now() + core.config.open_timeout;
                 core.propose(form, None, deadline).await.map_err(|error| failed(&error))?;

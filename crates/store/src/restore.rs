@@ -165,8 +165,9 @@ fn meta(options: &RestoreOptions, info: &BackupInfo) -> TransactionMeta {
 
 /// A cluster of one.
 fn life(identity: Identity, revision: Revision) -> Life {
-    let Identity { cluster_id, replica_id, incarnation } = identity;
-    let members = Membership::from(BTreeMap::from([(replica_id, Peer::default())]));
+    let Identity { cluster_id, replica_id, incarnation, instance } = identity;
+    let peer = Peer { instance, ..Peer::default() };
+    let members = Membership::from(BTreeMap::from([(replica_id, peer)]));
     Life {
         cluster_id,
         incarnation,

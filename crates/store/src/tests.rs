@@ -244,7 +244,7 @@ fn small_image() -> Image {
     let transaction = Transaction { upserts: vec![upsert], ..Transaction::default() };
     apply(&mut image, &mut records, ask(transaction));
     image.applied = Some(log_id(2, 3));
-    let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into(), learner: false })]);
+    let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into(), ..Peer::default() })]);
     image.membership = StoredMembership::new(Some(log_id(0, 0)), Membership::from(peers));
     image
 }

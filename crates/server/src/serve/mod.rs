@@ -23,7 +23,7 @@ use std::{
 
 use chancery_admin::AdminDeps;
 use chancery_fanout::Fanout;
-use chancery_store::{CaughtUp, Replica};
+use chancery_store::{CaughtUp, Removal, Replica};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -169,7 +169,7 @@ async fn run_parts(
     let began = tokio::select! {
         began = running.begin(config, replica) => began.map(|()| None),
         ended = signals.next() => Ok(Some(Ended::Signal(ended))),
-        () = replica.removed() => Ok(Some(Ended::removed())),
+        removal = replica.removed() => Ok(Some(Ended::removed(removal))),
     };
     let ended = match began {
         Ok(Some(ended)) => ended,
@@ -178,7 +178,7 @@ async fn run_parts(
             tokio::select! {
                 ended = running.until_ended(signals) => ended,
                 // What it has gets old, and nobody would know (L5): its clients go elsewhere.
-                () = replica.removed() => Ended::removed(),
+                removal = replica.removed() => Ended::removed(removal),
             }
         }
         Err(failure) => Ended::Part(failure.lines.join("; ")),
@@ -223,12 +223,8 @@ enum Ended {
 }
 
 impl Ended {
-    fn removed() -> Self {
-        Self::Part(
-            "this replica was removed from its cluster; to use it again, start it with an empty data \
-             directory"
-                .to_owned(),
-        )
+    fn removed(removal: Removal) -> Self {
+        Self::Part(format!("this replica {removal}"))
     }
 }
 

@@ -12,7 +12,7 @@ use chancery_proto::raft::v1 as pb;
 use openraft::ReadPolicy;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{client::Lane, codec};
+use super::client::Lane;
 use crate::{
     ReadError,
     core::{Core, Leader},
@@ -106,7 +106,7 @@ impl Core {
     }
 
     async fn ask(&self, id: u64, address: &str, timeout: Duration) -> Option<u64> {
-        let header = Some(codec::header(self.identity, id));
+        let header = Some(self.peers.header(self.identity, id));
         let mut client = self.peers.client(address, Lane::Control).ok()?;
         let call = client.read_index(pb::ReadIndexRequest { header });
         let answer = tokio::time::timeout(timeout, call).await.ok()?.ok()?.into_inner();

@@ -26,7 +26,8 @@ use super::{
 use crate::{
     identity::Identity,
     metrics::Elections,
-    raft::{Peer, Snapshot, Types, Vote},
+    raft::{LogId, Peer, Snapshot, StoredMembership, Types, Vote},
+    raft_codec::log_id_to_proto,
     record::RecordError,
     snapshot::SnapshotData,
 };
@@ -76,8 +77,16 @@ struct Shared {
     /// `None`: connections are not encrypted.
     tls: Option<Tls>,
     channels: Mutex<HashMap<(String, Lane), Channel>>,
-    /// Where the members are by now: openraft keeps a connection when a member's address changes.
-    addresses: Mutex<HashMap<u64, String>>,
+    /// openraft keeps a connection when a member's address changes.
+    members: Mutex<Members>,
+}
+
+/// The members as they are by now.
+#[derive(Default)]
+struct Members {
+    /// The entry that brought them; `None` before there were any.
+    id: Option<LogId>,
+    peers: HashMap<u64, Peer>,
 }
 
 /// A client of one replica.
@@ -86,8 +95,8 @@ pub(crate) type Client = ReplicationClient<Channel>;
 impl Peers {
     /// No connections yet. A message may have `message_bytes_max` bytes.
     pub(crate) fn new(message_bytes_max: usize, tls: Option<Tls>) -> Self {
-        let (channels, addresses) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { message_bytes_max, tls, channels, addresses }))
+        let (channels, members) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { message_bytes_max, tls, channels, members }))
     }
 
     /// The certificates; `None` if connections are not encrypted.
@@ -95,17 +104,27 @@ impl Peers {
         self.0.tls.as_ref()
     }
 
-    /// Takes over where the members are. Connections to other addresses are forgotten.
-    pub(crate) fn update<'a>(&self, members: impl Iterator<Item = (u64, &'a str)>) {
-        let new: HashMap<u64, String> =
-            members.map(|(id, address)| (id, address.to_owned())).collect();
-        let mut addresses = self.0.addresses.lock();
-        if *addresses == new {
+    /// Takes over who the members are, and where. Connections to other addresses are forgotten.
+    pub(crate) fn update(&self, membership: &StoredMembership) {
+        let mut members = self.0.members.lock();
+        if members.id == *membership.log_id() {
             return;
         }
-        let known = |address: &String| new.values().any(|known| known == address);
+        let peers: HashMap<u64, Peer> =
+            membership.nodes().map(|(id, peer)| (*id, peer.clone())).collect();
+        let known = |address: &String| peers.values().any(|peer| peer.address == *address);
         self.0.channels.lock().retain(|(address, _), _| known(address));
-        *addresses = new;
+        *members = Members { id: *membership.log_id(), peers };
+    }
+
+    /// The header of a call of this replica to a member.
+    pub(crate) fn header(&self, identity: Identity, to: u64) -> pb::Header {
+        let members = self.0.members.lock();
+        pb::Header {
+            to_instance: members.peers.get(&to).map_or(0, |peer| peer.instance),
+            membership_id: members.id.as_ref().map(log_id_to_proto),
+            ..codec::header(identity, to)
+        }
     }
 
     /// A client of the replica at an address. Connects when it is used, and again when the connection
@@ -170,7 +189,8 @@ pub(crate) struct Connection {
     peers: Peers,
     elections: Elections,
     target: u64,
-    address: String,
+    /// As it was when the connection was made.
+    peer: Peer,
     lane: Lane,
 }
 
@@ -189,7 +209,7 @@ impl RaftNetworkFactory<Types> for Network {
 impl Network {
     fn connection(&self, target: u64, peer: &Peer, lane: Lane) -> Connection {
         let Self { identity, peers, elections } = self.clone();
-        Connection { identity, peers, elections, target, address: peer.address.clone(), lane }
+        Connection { identity, peers, elections, target, peer: peer.clone(), lane }
     }
 }
 
@@ -208,8 +228,8 @@ impl Connection {
     #[cfg(test)]
     pub(super) fn for_test(identity: Identity, peers: Peers, target: u64, address: &str) -> Self {
         let elections = crate::metrics::StoreMetrics::new().cluster.elections;
-        let address = address.to_owned();
-        Self { identity, peers, elections, target, address, lane: Lane::Data }
+        let peer = Peer { address: address.to_owned(), ..Peer::default() };
+        Self { identity, peers, elections, target, peer, lane: Lane::Data }
     }
 
     /// A client of the replica, wherever it is by now.
@@ -223,12 +243,17 @@ impl Connection {
     }
 
     /// Who calls.
-    pub(super) fn from(&self) -> u64 {
-        self.identity.replica_id
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
     }
 
+    /// For the one that is a member by now; if that is not known, for the one that it was made for.
     pub(super) fn header(&self) -> pb::Header {
-        codec::header(self.identity, self.target)
+        let mut header = self.peers.header(self.identity, self.target);
+        if header.to_instance == 0 {
+            header.to_instance = self.peer.instance;
+        }
+        header
     }
 
     pub(super) fn unreachable(&self, error: impl fmt::Display) -> Unreachable<Types> {
@@ -237,8 +262,8 @@ impl Connection {
 
     /// Where the replica is by now.
     fn address(&self) -> String {
-        let addresses = self.peers.0.addresses.lock();
-        addresses.get(&self.target).unwrap_or(&self.address).clone()
+        let members = self.peers.0.members.lock();
+        members.peers.get(&self.target).unwrap_or(&self.peer).address.clone()
     }
 
     /// Makes a call, and reads its answer.

@@ -30,7 +30,13 @@ fn vote(message: Option<pb::Vote>) -> Result<Vote, RecordError> {
     message.as_ref().map(vote_from_proto).ok_or_else(|| missing("the vote"))
 }
 
-/// The header of a call of `identity` to a replica.
+/// Who asks another replica how it is doing.
+pub(crate) fn hello(identity: Identity) -> pb::HelloRequest {
+    let Identity { replica_id, instance, .. } = identity;
+    pb::HelloRequest { from: replica_id, from_instance: Some(instance) }
+}
+
+/// The header of a call of `identity` to a replica of which no more than its number is known.
 pub(crate) fn header(identity: Identity, to: u64) -> pb::Header {
     pb::Header {
         cluster_id: identity.cluster_id.to_vec().into(),
@@ -38,6 +44,9 @@ pub(crate) fn header(identity: Identity, to: u64) -> pb::Header {
         from: identity.replica_id,
         to,
         protocol: Some(protocol::own()),
+        from_instance: Some(identity.instance),
+        to_instance: 0,
+        membership_id: None,
     }
 }
 

@@ -7,10 +7,15 @@ use chancery_proto::raft::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
-use super::client::Lane;
+use super::{
+    client::Lane,
+    codec,
+    lives::{self, Removal},
+};
 use crate::{
     ChangeError, Replica,
     core::{Core, Leader},
+    raft::Peer,
 };
 
 /// A replica that does not answer in this time is shown as silent.
@@ -126,7 +131,7 @@ impl Replica {
     pub async fn change_members(&self, change: MemberChange) -> Result<String, ChangeError> {
         let change = match change {
             MemberChange::Add { replica_id, address, learner } => {
-                Change::Add(pb::Peer { replica_id, address, learner })
+                Change::Add(pb::Peer { replica_id, address, learner, instance: 0 })
             }
             MemberChange::Promote(id) => Change::Promote(id),
             MemberChange::Remove(id) => Change::Remove(id),
@@ -160,29 +165,39 @@ impl Replica {
     async fn report(&self, id: u64, address: &str) -> Option<Report> {
         let core = self.core();
         if id == core.id() {
-            return Some(core.hello(id).into());
+            return Some(core.hello(&codec::hello(core.identity)).into());
         }
         let mut client = core.peers.client(address, Lane::Control).ok()?;
-        let from = core.id();
-        let call = async move { client.hello(pb::HelloRequest { from }).await };
+        let request = codec::hello(core.identity);
+        let call = async move { client.hello(request).await };
         let call = tokio::time::timeout(HELLO_TIMEOUT, core.runtime.spawn(call));
         let hello = call.await.ok()?.ok()?.ok()?.into_inner();
         if hello.replica_id != id || hello.cluster_id[..] != core.identity.cluster_id {
             return None;
         }
-        let known = core.membership().log_id().as_ref().map(|id| id.index);
-        let newer = hello.membership_id.as_ref().map(|id| id.index) > known;
+        let membership = core.membership();
+        // Somebody else may be where it was.
+        let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
+        if !membership.get_node(&id).is_some_and(own) {
+            return None;
+        }
+        let newer = lives::is_newer(hello.membership_id.as_ref(), &membership);
         let disowns = newer && !hello.knows_caller;
         Some(Report { disowns, ..hello.into() })
     }
 
-    /// Returns when it is known that this replica was removed from its cluster: it is told nothing any
-    /// more, and what it has gets old.
-    pub async fn removed(&self) {
+    /// Returns when it is known that this replica is no member of its cluster any more: it is told nothing,
+    /// and what it has gets old.
+    pub async fn removed(&self) -> Removal {
         let mut removed = self.core().removed.subscribe();
-        if removed.wait_for(|removed| *removed).await.is_err() {
+        let removal = match removed.wait_for(Option::is_some).await {
+            Ok(removal) => *removal,
+            Err(_) => None,
+        };
+        match removal {
+            Some(removal) => removal,
             // The replica has ended in another way.
-            std::future::pending().await
+            None => std::future::pending().await,
         }
     }
 

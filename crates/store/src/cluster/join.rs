@@ -59,6 +59,8 @@ pub(crate) struct Joiner<'a> {
     pub(crate) config: &'a Config,
     /// Where other replicas reach this one.
     pub(crate) address: &'a str,
+    /// Which of the replicas that have had its number it will be.
+    pub(crate) instance: u64,
     pub(crate) peers: &'a Peers,
 }
 
@@ -127,7 +129,8 @@ impl Joiner<'_> {
             let (id, address) = (*id, address.clone());
             async move {
                 let mut client = self.peers.client(&address, Lane::Control).ok()?;
-                let call = client.hello(pb::HelloRequest { from: self.config.replica_id });
+                let call = client
+                    .hello(pb::HelloRequest { from: self.config.replica_id, from_instance: None });
                 let hello = tokio::time::timeout(CALL_TIMEOUT, call).await.ok()?.ok()?;
                 Some((id, address, hello.into_inner()))
             }
@@ -189,6 +192,7 @@ impl Joiner<'_> {
             replica_id: self.config.replica_id,
             address: self.address.to_owned(),
             learner: self.config.learner,
+            instance: self.instance,
         };
         let client = self.peers.client(address, Lane::Control);
         let mut client = client.map_err(|status| status.message().to_owned())?;
@@ -209,6 +213,7 @@ impl Joiner<'_> {
             cluster_id: cluster_id_from_proto(&joined.cluster_id).map_err(wrong)?,
             replica_id: self.config.replica_id,
             incarnation: chancery_model::Incarnation(joined.incarnation),
+            instance: self.instance,
         };
         match joined.vote.as_ref().map(vote_from_proto) {
             Some(vote) => Ok(Beginning::Joined { identity, vote }),
@@ -261,16 +266,23 @@ impl Core {
             return Err(NotYet::Refused(refusal));
         }
         let id = peer.replica_id;
-        let new = Peer { address: peer.address.clone(), learner: peer.learner };
+        let (address, learner) = (peer.address.clone(), peer.learner);
+        let new = Peer { address, learner, instance: peer.instance };
+        let mut change = ChangeMembers::AddNodes(BTreeMap::from([(id, new.clone())]));
         if let Some(known) = self.peer(id) {
             let is_new = known.address == new.address && self.silence(id).is_none();
             let voters: BTreeSet<u64> = self.membership().voter_ids().collect();
-            if is_new && !voters.contains(&id) {
+            if is_new && !voters.contains(&id) && known.instance == new.instance {
                 return Ok(());
             }
-            self.forget_member(id, &voters).await?;
+            if is_new && !voters.contains(&id) && known.instance == 0 {
+                // It was added before it was started, when nobody could know which one it would be.
+                let known = Peer { instance: new.instance, ..known };
+                change = ChangeMembers::SetNodes(BTreeMap::from([(id, known)]));
+            } else {
+                self.forget_member(id, &voters).await?;
+            }
         }
-        let change = ChangeMembers::AddNodes(BTreeMap::from([(id, new)]));
         self.change_now(change).await?;
         tracing::info!(replica = id, address = peer.address, "a replica has joined as a learner");
         Ok(())

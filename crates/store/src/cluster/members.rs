@@ -14,7 +14,7 @@ use openraft::{
 };
 use pb::change_request::Change;
 
-use super::{client::Lane, codec};
+use super::{client::Lane, codec, lives};
 use crate::{
     ChangeError,
     core::{Core, Leader},
@@ -115,7 +115,7 @@ impl Core {
         change: &Change,
         deadline: Instant,
     ) -> Attempt {
-        let header = Some(codec::header(self.identity, id));
+        let header = Some(self.peers.header(self.identity, id));
         let message = pb::ChangeRequest { header, change: Some(change.clone()) };
         let Ok(mut client) = self.peers.client(address, Lane::Control) else {
             return Attempt::NotLeader;
@@ -178,7 +178,7 @@ impl Core {
             None => {}
         }
         let (address, learner) = (peer.address.clone(), peer.learner);
-        let nodes = BTreeMap::from([(id, Peer { address: address.clone(), learner })]);
+        let nodes = BTreeMap::from([(id, Peer { address: address.clone(), learner, instance: 0 })]);
         let then = match learner {
             true => "stays a learner",
             false => "becomes a voter once it has caught up",
@@ -232,12 +232,17 @@ impl Core {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        let nodes = BTreeMap::from([(id, Peer { learner: false, ..peer })]);
-        let change = ChangeMembers::Batch(vec![
-            ChangeMembers::SetNodes(nodes),
-            ChangeMembers::AddVoterIds(BTreeSet::from([id])),
-        ]);
-        self.apply_change(change, deadline, format!("replica {id} is a voter now")).await
+        let make = || {
+            let now = self.peer(id).filter(|now| now.instance == peer.instance);
+            let now =
+                now.ok_or_else(|| format!("replica {id} is not the one any more that it was"))?;
+            let nodes = BTreeMap::from([(id, Peer { learner: false, ..now })]);
+            Ok(ChangeMembers::Batch(vec![
+                ChangeMembers::SetNodes(nodes),
+                ChangeMembers::AddVoterIds(BTreeSet::from([id])),
+            ]))
+        };
+        self.apply_made(make, deadline, format!("replica {id} is a voter now")).await
     }
 
     async fn remove(&self, id: u64, deadline: Instant) -> Attempt {
@@ -320,15 +325,23 @@ impl Core {
             return refused(error);
         }
         let text = format!("replica {id} is at {} now", peer.address);
-        match self.peer(id) {
-            None => refused(format!("replica {id} is no member")),
-            Some(known) if known.address == peer.address => Attempt::Done(Ok(text)),
-            Some(known) => {
-                let peer = Peer { address: peer.address.clone(), ..known };
-                let nodes = BTreeMap::from([(id, peer)]);
-                self.apply_change(ChangeMembers::SetNodes(nodes), deadline, text).await
+        let known = || match self.peer(id) {
+            None => Err(format!("replica {id} is no member")),
+            Some(known) if lives::is_another(&known, Some(peer.instance)) => {
+                Err(lives::replaced(id))
             }
+            Some(known) => Ok(known),
+        };
+        match known() {
+            Err(refusal) => return refused(refusal),
+            Ok(known) if known.address == peer.address => return Attempt::Done(Ok(text)),
+            Ok(_) => {}
         }
+        let make = || {
+            let new = Peer { address: peer.address.clone(), ..known()? };
+            Ok(ChangeMembers::SetNodes(BTreeMap::from([(id, new)])))
+        };
+        self.apply_made(make, deadline, text).await
     }
 
     async fn apply_change(
@@ -337,8 +350,22 @@ impl Core {
         deadline: Instant,
         text: String,
     ) -> Attempt {
+        self.apply_made(|| Ok(change.clone()), deadline, text).await
+    }
+
+    /// Makes the change anew for each attempt, of what the membership is by then: other changes may come first.
+    async fn apply_made(
+        &self,
+        make: impl Fn() -> Result<ChangeMembers<u64, Peer>, String>,
+        deadline: Instant,
+        text: String,
+    ) -> Attempt {
         loop {
-            let call = self.raft.change_membership(change.clone(), false);
+            let change = match make() {
+                Ok(change) => change,
+                Err(refusal) => return refused(refusal),
+            };
+            let call = self.raft.change_membership(change, false);
             let Ok(result) = tokio::time::timeout_at(deadline.into(), call).await else {
                 return ChangeError::Timeout(self.config.change_timeout).into();
             };
@@ -368,14 +395,16 @@ impl Core {
 
     /// Makes changes of the membership that nobody has to ask for. To be called now and then.
     pub(crate) async fn tend_members(&self) {
-        let membership = self.membership();
-        self.peers.update(membership.nodes().map(|(id, peer)| (*id, peer.address.as_str())));
         self.tend_address().await;
         if self.leader() != Some(Leader::Here) {
             if self.heard_at.lock().elapsed() > SILENCE {
                 self.look_for_removal().await;
             }
             return;
+        }
+        if self.present_leader().is_none() {
+            // Nobody follows it any more: perhaps somebody else has its number now.
+            return self.look_for_removal().await;
         }
         let membership = self.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
@@ -399,7 +428,8 @@ impl Core {
         else {
             return;
         };
-        let peer = peer_to_proto(self.id(), &Peer { address: self.address.clone(), ..known });
+        let (address, instance) = (self.address.clone(), self.identity.instance);
+        let peer = peer_to_proto(self.id(), &Peer { address, instance, ..known });
         let deadline = Instant::now() + self.config.change_timeout;
         let announce = Change::Announce(peer);
         let attempt = match self.leader() {
@@ -417,23 +447,6 @@ impl Core {
         }
     }
 
-    /// When no leader is heard: whether that is because this replica is no member any more. Nobody tells it, for
-    /// nobody sends it anything; the others know a later membership, without it.
-    async fn look_for_removal(&self) {
-        let known = self.membership().log_id().as_ref().map(|id| id.index);
-        let removed = self.ask_members().await.iter().any(|hello| {
-            let theirs = hello.membership_id.as_ref().map(|id| id.index);
-            !hello.knows_caller && theirs > known
-        });
-        if removed && known.is_some() && !*self.removed.borrow() {
-            // First: whoever is told that it was removed finds that it takes no writes.
-            self.failure.set(
-                "it was removed from its cluster; to use it again, start it with an empty data directory",
-            );
-            self.removed.send_replace(true);
-        }
-    }
-
     /// Asks all other members who leads.
     async fn find_leader(&self) -> Option<(u64, String)> {
         let answers = self.ask_members().await.into_iter();
@@ -443,14 +456,14 @@ impl Core {
     }
 
     /// What all other members that can be reached say of themselves.
-    async fn ask_members(&self) -> Vec<pb::HelloResponse> {
+    pub(super) async fn ask_members(&self) -> Vec<pb::HelloResponse> {
         let membership = self.membership();
         let hello = |(id, peer): (&u64, &Peer)| {
             let client =
                 (*id != self.id()).then(|| self.peers.client(&peer.address, Lane::Control));
             async move {
                 let mut client = client?.ok()?;
-                let call = client.hello(pb::HelloRequest { from: self.id() });
+                let call = client.hello(codec::hello(self.identity));
                 let hello = tokio::time::timeout(SILENCE, call).await.ok()?.ok()?.into_inner();
                 (hello.cluster_id[..] == self.identity.cluster_id).then_some(hello)
             }

@@ -4,8 +4,9 @@
 //! can not delay a heartbeat (design 4.9). The protocol is gRPC, `chancery.raft.v1.Replication`.
 //!
 //! Invariants:
-//! - Every call of a member names cluster, incarnation, caller and callee; one that names others is
-//!   refused before anything else of it is looked at.
+//! - Every call of a member names cluster, incarnation, caller and callee, and which of the replicas that
+//!   have had their numbers these are; one that names others is refused before anything else of it is
+//!   looked at.
 //! - What keeps the cluster alive (heartbeats, votes) has a connection of its own, so that it never
 //!   waits behind entries or a snapshot.
 //! - Whoever has no data asks to join; whoever has some never does. A replica that has lost its data is
@@ -14,7 +15,7 @@
 //!
 //! # Map
 //! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
-//! becomes a member, `members` how the membership changes, `forward` how a write gets to the leader, by `outbox`;
+//! becomes a member, `lives` tells it from others of its number, `members` is how the membership changes, `forward` how a write gets to the leader, by `outbox`;
 //! `transfer` is how a snapshot is sent, `barrier` how a replica learns what has been committed, `watch` what it tells of all that; `protocol`
 //! says who understands whom, `accept` and `places` let connections in, `wire` is one, `tls` keeps others out.
 
@@ -25,6 +26,7 @@ pub(crate) mod codec;
 pub(crate) mod forward;
 pub(crate) mod handle;
 pub(crate) mod join;
+pub(crate) mod lives;
 pub(crate) mod members;
 pub(crate) mod outbox;
 pub(crate) mod places;

@@ -11,7 +11,7 @@ use chancery_proto::raft::v1 as pb;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::{client::Lane, codec};
+use super::client::Lane;
 use crate::core::{Core, Leader};
 
 /// Writes that wait to be sent; whoever writes waits when there are more.
@@ -100,7 +100,7 @@ impl Core {
             commands.push(command);
             waiting.push((answer, place));
         }
-        let header = Some(codec::header(self.identity, *id));
+        let header = Some(self.peers.header(self.identity, *id));
         let Ok(mut client) = self.peers.client(address, Lane::Data) else { return };
         self.metrics.forwarded_writes.increment(commands.len() as u64);
         let response = tokio::select! {

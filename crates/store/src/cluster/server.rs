@@ -19,7 +19,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming, service::interceptor::InterceptedService};
 
-use super::{accept::accept, codec, places::Caller, protocol, tls::Tls};
+use super::{accept::accept, codec, lives, places::Caller, protocol, tls::Tls};
 use crate::{
     core::{Core, Leader},
     identity::Identity,
@@ -94,7 +94,9 @@ impl Service {
     fn checked(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
         let core = self.core()?;
         let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
-        check_header(core.identity, header).map_err(Status::failed_precondition)?;
+        check_header(core.identity, header)
+            .and_then(|()| lives::check_caller(&core.membership(), header))
+            .map_err(Status::failed_precondition)?;
         Ok(core)
     }
 }
@@ -134,7 +136,7 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
             header.to, own.replica_id
         ));
     }
-    Ok(())
+    lives::check_callee(own, header)
 }
 
 fn invalid(error: RecordError) -> Status {
@@ -252,11 +254,12 @@ impl Replication for Service {
             replica_id: self.replica_id,
             cluster_id: identity.map(|own| own.cluster_id.to_vec().into()).unwrap_or_default(),
             incarnation: identity.map_or(0, |own| own.incarnation.0),
+            instance: identity.map_or(0, |own| own.instance),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: Some(protocol::own()),
             ..pb::HelloResponse::default()
         };
-        let hello = self.core.get().map(|core| core.hello(request.get_ref().from));
+        let hello = self.core.get().map(|core| core.hello(request.get_ref()));
         Ok(Response::new(hello.unwrap_or_else(idle)))
     }
 
@@ -273,7 +276,7 @@ impl Replication for Service {
 
 impl Core {
     /// How this replica is doing, for another one.
-    pub(crate) fn hello(&self, caller: u64) -> pb::HelloResponse {
+    pub(crate) fn hello(&self, caller: &pb::HelloRequest) -> pb::HelloResponse {
         let metrics = self.raft.metrics().borrow_watched().clone();
         let image = self.published.image();
         let leader = self.present_leader();
@@ -283,6 +286,9 @@ impl Core {
             _ => String::new(),
         };
         let membership = &metrics.committed_membership_config;
+        let known = membership.get_node(&caller.from);
+        let replaced_caller =
+            known.is_some_and(|known| lives::is_another(known, caller.from_instance));
         pb::HelloResponse {
             replica_id: self.id(),
             cluster_id: self.identity.cluster_id.to_vec().into(),
@@ -295,7 +301,9 @@ impl Core {
             applied: image.applied.map_or(0, |id| id.index),
             revision: image.state.revision.0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            knows_caller: membership.get_node(&caller).is_some(),
+            knows_caller: known.is_some() && !replaced_caller,
+            replaced_caller,
+            instance: self.identity.instance,
             membership_id: membership.log_id().as_ref().map(log_id_to_proto),
             protocol: Some(protocol::own()),
             failure: self.failure.get().unwrap_or_default().to_owned(),
@@ -313,7 +321,8 @@ mod tests {
     /// A call of another cluster, of another life of this one, or for another replica.
     #[test]
     fn a_call_that_is_not_for_this_replica_is_refused() {
-        let own = Identity { cluster_id: [7; 16], replica_id: 2, incarnation: Incarnation(5) };
+        let (cluster_id, incarnation) = ([7; 16], Incarnation(5));
+        let own = Identity { cluster_id, replica_id: 2, incarnation, instance: 9 };
         let caller = Identity { replica_id: 1, ..own };
         let error = |caller, to| check_header(own, &codec::header(caller, to)).unwrap_err();
         assert_eq!(check_header(own, &codec::header(caller, 2)), Ok(()));

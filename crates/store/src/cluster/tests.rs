@@ -12,8 +12,8 @@ use tonic::{Code, Status};
 
 use super::codec;
 use crate::{
-    CaughtUp, Config, MemberChange, Replica, TransactError, database::Database, identity::Identity,
-    valve::Point,
+    CaughtUp, Config, MemberChange, Removal, Replica, TransactError, database::Database,
+    identity::Identity, valve::Point,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -198,8 +198,13 @@ async fn no_call_that_is_for_others_is_listened_to() {
     let mut client = Client::connect(format!("http://{}", replica.raft_address())).await.unwrap();
     let other_cluster = Identity { cluster_id: [8; 16], ..caller };
     let other_life = Identity { incarnation: Incarnation(own.incarnation.0 ^ 1), ..caller };
-    let headers =
-        [codec::header(other_cluster, 1), codec::header(other_life, 1), codec::header(caller, 3)];
+    let other_instance = pb::Header { to_instance: own.instance ^ 1, ..codec::header(caller, 1) };
+    let headers = [
+        codec::header(other_cluster, 1),
+        codec::header(other_life, 1),
+        codec::header(caller, 3),
+        other_instance,
+    ];
     for header in headers {
         for (call, result) in calls(&mut client, &header).await {
             let refused = result.expect_err(call);
@@ -210,4 +215,55 @@ async fn no_call_that_is_for_others_is_listened_to() {
     let after = replica.status();
     assert_eq!((after.term, after.leader), (status.term, Some(1)));
     replica.shutdown().await.unwrap();
+}
+
+/// A replica was replaced, and its old disk turns up again, with or without an instance: it neither gives nor
+/// gets a vote, nor anything else, its address is not taken for the other one's, and it finds out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_was_replaced_counts_for_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, learner, database) = pair(dir.path(), |_| {}).await;
+    drop(database);
+    learner.shutdown().await.unwrap();
+    drop(learner);
+    let path = |name: &str| dir.path().join(name).join("2");
+    std::fs::create_dir(dir.path().join("old")).unwrap();
+    std::fs::rename(dir.path().join("2"), path("old")).unwrap();
+    let replacement = open(config(dir.path(), 2, &[leader.raft_address()])).await;
+    let identity = replacement.core().identity;
+    let known = leader.core().peer(2).unwrap();
+    assert_eq!((known.instance, &*known.address), (identity.instance, replacement.raft_address()));
+    for has_instance in [true, false] {
+        if !has_instance {
+            let file = path("old").join("IDENTITY");
+            let identity = Identity::parse(&std::fs::read(&file).unwrap()).unwrap();
+            assert!(![0, known.instance].contains(&identity.instance), "{identity:?}");
+            std::fs::write(file, Identity { instance: 0, ..identity }.to_text()).unwrap();
+        }
+        let before = leader.status().term;
+        let old = Replica::open(config(&dir.path().join("old"), 2, &[])).await.unwrap();
+        let (asks, asked) = (leader.core(), old.core());
+        let pairs = [
+            (asks.peers.header(asks.identity, 2), &old),
+            (asked.peers.header(asked.identity, 1), &leader),
+        ];
+        for (header, to) in pairs {
+            let mut client =
+                Client::connect(format!("http://{}", to.raft_address())).await.unwrap();
+            for (call, result) in calls(&mut client, &header).await {
+                let refused = result.expect_err(call);
+                assert_eq!(refused.code(), Code::FailedPrecondition, "{call}: {refused}");
+                assert!(refused.message().contains("replaced"), "{call}: {refused}");
+            }
+        }
+        let removal = tokio::time::timeout(DEADLINE, old.removed()).await.unwrap();
+        assert_eq!(removal, Removal::Replaced);
+        assert_eq!(leader.status().term, before);
+        assert_eq!(leader.core().peer(2).as_ref(), Some(&known));
+        old.shutdown().await.unwrap();
+    }
+    replacement.transact(put("a", b"1")).await.unwrap();
+    for replica in [&replacement, &leader] {
+        replica.shutdown().await.unwrap();
+    }
 }

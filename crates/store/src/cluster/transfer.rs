@@ -24,7 +24,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 
-use super::client::{Connection, Lane};
+use super::{
+    client::{Connection, Lane},
+    codec,
+};
 use crate::{
     raft::{Types, Vote},
     raft_codec::{vote_from_proto, vote_to_proto},
@@ -124,7 +127,7 @@ impl Connection {
 
     async fn ask_progress(&self) -> Option<u64> {
         let mut client = self.client(Lane::Control).ok()?;
-        let call = client.hello(pb::HelloRequest { from: self.from() });
+        let call = client.hello(codec::hello(self.identity()));
         let hello = tokio::time::timeout(HELLO_TIMEOUT, call).await.ok()?.ok()?.into_inner();
         Some(hello.snapshot_progress)
     }

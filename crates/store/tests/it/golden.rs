@@ -13,10 +13,10 @@ use chancery_model::{
     Assignment, AssignmentOp, Glob, NodeMatcher, ResourceName, ScopeTemplate, State, Transaction,
     TransactionMeta,
 };
-use chancery_store::{Config, Replica};
+use chancery_store::{CaughtUp, Config, MemberChange, Replica};
 
 use crate::{
-    cluster::{DEADLINE, eventually},
+    cluster::{DEADLINE, equal, eventually, member_config},
     support::{commit, config, files, key, memory_dir, put, restore, scope, upsert},
 };
 
@@ -151,4 +151,29 @@ async fn a_directory_of_the_first_release_opens_and_goes_on() {
     assert_eq!(text(&replica), after);
     assert_eq!(replica.state().revision.0, before.0 + 1);
     replica.shutdown().await.unwrap();
+}
+
+/// Nor is a replica without an instance kept out of a cluster whose others have one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_of_the_first_release_becomes_a_cluster() {
+    let dir = memory_dir();
+    restore(&dir.path().join("1"), &files(&golden("data")));
+    let few = |id, join: &[&str]| {
+        let config = member_config(dir.path(), id, join);
+        Config { snapshot_log_entries: 4, log_entries_keep: 2, ..config }
+    };
+    let first = Replica::open(few(1, &[])).await.unwrap();
+    let second = Replica::open(few(2, &[first.raft_address()])).await.unwrap();
+    eventually("two voters", async || first.status().voters == [1, 2]).await;
+    first.change_members(MemberChange::TransferLeader(Some(2))).await.unwrap();
+    commit(&first, put("new", b"1")).await;
+    equal(&[&first, &second]).await;
+    first.shutdown().await.unwrap();
+    drop(first);
+    let first = Replica::open(few(1, &[])).await.unwrap();
+    assert_eq!(first.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    commit(&first, put("again", b"1")).await;
+    for replica in [&first, &second] {
+        replica.shutdown().await.unwrap();
+    }
 }

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use chancery_model::Transaction;
-use chancery_store::{CaughtUp, Config, MemberChange, Replica};
+use chancery_store::{CaughtUp, Config, MemberChange, Removal, Replica};
 
 use crate::{
-    cluster::{DEADLINE, equal, eventually, member_config, three, voters},
+    cluster::{DEADLINE, equal, eventually, member_config, open_member, three, voters},
     support::{commit, key, memory_dir, put, scope},
 };
 
@@ -95,6 +95,73 @@ async fn a_removed_replica_disturbs_nobody() {
     assert_eq!((replicas[0].status().term, third.status().term), (before.term, before.term));
     assert_eq!(replicas[0].status().leader, before.leader);
     for replica in [&third, &replicas[0], &replicas[1]] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A replica was replaced, and then its old machine comes back with its old disk, at another address: it is not
+/// taken for the other one, whatever has its number, and ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_replica_that_comes_back_changes_nothing() {
+    let (dir, mut replicas) = three().await;
+    commit(&replicas[0], put("a", b"1")).await;
+    let join = replicas[0].raft_address().to_owned();
+    let second = replicas.remove(1);
+    second.shutdown().await.unwrap();
+    drop(second);
+    let elsewhere = dir.path().join("old");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::rename(dir.path().join("2"), elsewhere.join("2")).unwrap();
+    replicas.push(open_member(dir.path(), 2, &[&join]).await);
+    eventually("three voters", async || voters(&replicas[0]).await == [1, 2, 3]).await;
+    let addresses = async |replica: &Replica| -> Vec<String> {
+        replica.members().await.into_iter().map(|member| member.address).collect()
+    };
+    let before = (addresses(&replicas[0]).await, replicas[0].status().term);
+    for _ in 0..2 {
+        let old = Replica::open(member_config(&elsewhere, 2, &[])).await.unwrap();
+        let mut n = 0_u8;
+        let removal = tokio::time::timeout(DEADLINE, old.removed());
+        tokio::pin!(removal);
+        let removal = loop {
+            tokio::select! {
+                removal = &mut removal => break removal.expect("it does not find out"),
+                _ = commit(&replicas[usize::from(n) % 3], put("b", &[n])) => n = n.wrapping_add(1),
+            }
+            assert_eq!(addresses(&replicas[0]).await, before.0);
+        };
+        assert_eq!(removal, Removal::Replaced);
+        assert!(old.failure().unwrap().contains("was replaced by another one"));
+        let error = old.transact(put("c", b"1")).await.unwrap_err();
+        assert!(error.to_string().contains("was replaced"), "{error}");
+        old.shutdown().await.unwrap();
+    }
+    assert_eq!((addresses(&replicas[0]).await, replicas[0].status().term), before);
+    // The other one's vote and log count: without replica 3, which leads, writes go on.
+    replicas[0].change_members(MemberChange::TransferLeader(Some(3))).await.unwrap();
+    replicas.remove(1).shutdown().await.unwrap();
+    commit(&replicas[1], put("d", b"1")).await;
+    equal(&[&replicas[0], &replicas[1]]).await;
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// One that was added before it was started becomes the member that it is when it joins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_was_added_before_it_was_started_joins() {
+    let dir = memory_dir();
+    let first = open_member(dir.path(), 1, &[]).await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let add = MemberChange::Add { replica_id: 2, address: free.to_string(), learner: false };
+    first.change_members(add).await.unwrap();
+    let join = first.raft_address();
+    let config = Config { listen: Some(free), ..member_config(dir.path(), 2, &[join]) };
+    let second = Replica::open(config).await.unwrap();
+    assert_eq!(second.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    eventually("two voters", async || voters(&first).await == [1, 2]).await;
+    commit(&second, put("a", b"1")).await;
+    for replica in [&second, &first] {
         replica.shutdown().await.unwrap();
     }
 }

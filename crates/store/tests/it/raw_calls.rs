@@ -15,7 +15,7 @@ use crate::{
 
 async fn hello(address: &str) -> Option<pb::HelloResponse> {
     let mut client = ReplicationClient::connect(format!("http://{address}")).await.ok()?;
-    Some(client.hello(pb::HelloRequest { from: 0 }).await.ok()?.into_inner())
+    Some(client.hello(pb::HelloRequest::default()).await.ok()?.into_inner())
 }
 
 /// Issue 4: a command that can not be applied would stop every replica, now and at each start. It does not get
@@ -33,6 +33,7 @@ async fn a_command_that_can_not_be_applied_is_refused() {
         from: 2,
         to: 1,
         protocol: known.protocol,
+        ..pb::Header::default()
     };
     let form = pb::command::Command::Form(pb::Form {
         cluster_id: known.cluster_id.clone(),
@@ -85,7 +86,8 @@ async fn a_number_or_address_that_none_can_have_is_refused() {
         (2, "[::]:1", "others can not reach it at [::]"),
         (2, "", "has to be HOST:PORT"),
     ] {
-        let peer = pb::Peer { replica_id, address: address.to_owned(), learner: true };
+        let at = address.to_owned();
+        let peer = pb::Peer { replica_id, address: at, learner: true, instance: 0 };
         let request = pb::JoinRequest { peer: Some(peer), protocol };
         let answer = client.join(request).await.unwrap().into_inner();
         match answer.result {

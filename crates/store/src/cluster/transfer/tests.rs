@@ -157,7 +157,8 @@ async fn send_to(habit: Habit) -> (Result<Vote, Unreachable<Types>>, Duration) {
         .add_service(ReplicationServer::new(receiver))
         .serve_with_incoming(TcpListenerStream::new(listener));
     let server = tokio::spawn(server);
-    let own = Identity { cluster_id: [9; 16], replica_id: 1, incarnation: Incarnation(1) };
+    let (cluster_id, incarnation) = ([9; 16], Incarnation(1));
+    let own = Identity { cluster_id, replica_id: 1, incarnation, instance: 1 };
     let connection = Connection::for_test(own, Peers::new(4 << 20, None), 2, &address);
     let start = Instant::now();
     let sent = connection.send_snapshot(&Vote::new_committed(3, 1), snapshot(), STALL).await;
