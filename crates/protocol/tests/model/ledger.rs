@@ -67,8 +67,8 @@ pub(crate) struct Line {
     pub(crate) lapsed: BTreeSet<String>,
     /// Names that the client said it holds though it does not ask for them (DELTA-46).
     pub(crate) extra: BTreeSet<String>,
-    /// What a wildcard had been sent when it ended with responses unanswered: the client may keep it if
-    /// it takes them only when it asks for everything again.
+    /// What had been sent when it was given up with responses unanswered: the client may keep it if it takes
+    /// them only when it asks for everything.
     adrift: BTreeSet<String>,
     /// The opening request, or a new wildcard, is answered even with nothing.
     pub(crate) opening: bool,
@@ -301,7 +301,7 @@ impl Line {
     fn on_delta(&mut self, t: usize, request: &DeltaRequest, first: bool, now: u64) {
         let before = self.asked.names.clone();
         let turn = self.asked.delta(t, request);
-        if turn.ended && !self.unacked.is_empty() {
+        if (turn.ended || !turn.gone.is_empty()) && !self.unacked.is_empty() {
             self.adrift.extend(self.sent.keys().cloned());
         }
         self.close(&turn);
