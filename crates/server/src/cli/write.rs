@@ -219,7 +219,8 @@ impl From<&Status> for Refused {
             Code::Unavailable if said && says_not_written(status) => {
                 (Written::No, Again::Elsewhere)
             }
-            Code::Unavailable if said => (Written::Unknown, Again::Elsewhere),
+            // It takes effect once, however often it is sent: also to the server that has just said so.
+            Code::Unavailable if said => (Written::Unknown, Again::Anywhere),
             Code::Unavailable | Code::Unknown | Code::Cancelled if !said => {
                 (Written::Unknown, Again::Anywhere)
             }
