@@ -45,7 +45,8 @@ pub(crate) struct Core {
     pub(crate) in_flight: Arc<Semaphore>,
     /// Writes for a leader on another replica.
     pub(crate) outbox: Outbox,
-    /// When a leader of the present term, or of a later one, was last heard. Whom Raft takes for the leader may have been gone for long.
+    /// When a leader of the present term, or of a later one, was last heard. Whom Raft takes for the leader
+    /// may have been gone for long.
     pub(crate) heard_at: Mutex<Instant>,
     /// How far this replica has come with taking over snapshots.
     pub(crate) snapshot_progress: Progress,
