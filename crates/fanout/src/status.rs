@@ -18,6 +18,9 @@ pub enum EndCode {
     Unimplemented,
     /// The replica goes away, or wants the client to come back.
     Unavailable,
+    /// The connection has reached its age. To the client, that is "ok": nothing is wrong (SOTW-110), and
+    /// grpc-js tells any other status to its calls that wait for a resource.
+    Aged,
     /// The client has left a response unanswered for too long. To it, that is "unavailable" too: it
     /// comes back at once and begins anew (CLI-G-15, CLI-G-28).
     Silent,

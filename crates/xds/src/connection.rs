@@ -248,9 +248,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
     connection.end_all(&match drain.has_begun() {
         true => End::new(EndCode::Unavailable, "draining: this replica is shutting down"),
-        false => {
-            End::new(EndCode::Unavailable, "the connection has reached its maximum age; reconnect")
-        }
+        false => End::new(EndCode::Aged, "the connection has reached its maximum age; reconnect"),
     });
     // A client that does not read its streams' ends is cut off.
     tokio::select! {

@@ -105,7 +105,7 @@ pub(crate) fn not_grpc(status: StatusCode) -> Response<ResponseBody> {
 /// The status that ends a stream.
 pub(crate) fn trailers(end: &End) -> HeaderMap {
     let code = match end.code {
-        EndCode::Ok => Code::Ok,
+        EndCode::Ok | EndCode::Aged => Code::Ok,
         EndCode::InvalidArgument => Code::InvalidArgument,
         EndCode::ResourceExhausted => Code::ResourceExhausted,
         EndCode::Unimplemented => Code::Unimplemented,

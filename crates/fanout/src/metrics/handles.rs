@@ -112,7 +112,7 @@ impl ShardMetrics {
             None => &self.ends_client,
             Some(EndCode::Ok) => &self.ends_half_close,
             Some(EndCode::Silent) => &self.ends_silent,
-            Some(EndCode::Unavailable) => &self.ends_moved,
+            Some(EndCode::Unavailable | EndCode::Aged) => &self.ends_moved,
             Some(EndCode::DeadlineExceeded) => &self.ends_deadline,
             Some(
                 EndCode::InvalidArgument

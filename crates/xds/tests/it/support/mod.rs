@@ -255,7 +255,12 @@ where
             loop {
                 match self.responses.message().await {
                     Ok(Some(_)) => {}
-                    Ok(None) => return Status::new(Code::Ok, ""),
+                    Ok(None) => {
+                        let trailers = self.responses.trailers().await.ok().flatten();
+                        let status =
+                            Status::from_header_map(&trailers.unwrap_or_default().into_headers());
+                        return status.unwrap_or_else(|| Status::new(Code::Ok, ""));
+                    }
                     Err(status) => return status,
                 }
             }
