@@ -34,6 +34,9 @@ const JOBS_MAX: usize = 1024;
 /// A high-water mark that was written is synced after this time.
 const MARK_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A sync that takes this long is told: writes wait for it, and may run out of time.
+const SLOW_SYNC: Duration = Duration::from_secs(1);
+
 /// Something written that is to be made durable.
 pub(crate) enum Job {
     /// Entries; `callback` acknowledges them.
@@ -151,7 +154,11 @@ impl State {
         }
         let before = Instant::now();
         self.database.sync()?;
-        self.metrics.fsync_seconds.record(before.elapsed());
+        let took = before.elapsed();
+        if took >= SLOW_SYNC {
+            tracing::warn!(?took, "the disk was slow to sync the log; writes waited for it");
+        }
+        self.metrics.fsync_seconds.record(took);
         self.metrics.count_fsync();
         let mut mark = self.high_water.mark();
         let mut lowered = false;
