@@ -214,10 +214,13 @@ impl Subscription {
             Held::Nothing | Held::Absent => None,
         });
         self.known.extend(held);
-        // What is on its way comes after the client has begun anew: it may keep it.
+        // What is on its way comes after the client has begun anew: it may keep it. Unless its removal is on
+        // its way, too: it has been told (DELTA-44).
         let unanswered = self.outstanding.iter().filter_map(|sent| sent.resources.as_ref());
-        for resource in unanswered.flat_map(Resources::iter) {
-            self.known.entry(resource.name().clone()).or_insert(None);
+        for name in unanswered.flat_map(Resources::iter).map(|resource| resource.name()) {
+            if !matches!(self.names.get(name), Some(Held::Absent)) {
+                self.known.entry(name.clone()).or_insert(None);
+            }
         }
         (self.base, self.answer_due, self.dirty) = (None, self.properties.answer_empty, true);
         self.urgent = true;

@@ -393,6 +393,27 @@ fn a_wildcard_that_begins_anew_minds_what_is_on_its_way() {
     );
 }
 
+/// DELTA-44: what is on its way when a wildcard begins, and its removal behind it, is not removed again.
+#[test]
+fn a_wildcard_that_begins_repeats_no_removal() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1
+        -> CDS +b
+        <- CDS b=1
+        commit -CDS/b CDS/d=1
+        wait 5000
+        <- CDS -b
+        -> CDS +*
+        <- CDS d=1
+        ack CDS
+        wait 20000
+        ",
+    );
+}
+
 /// ADS-08, SOTW-85: SotW has no word for a route that is deleted. When it is there again before the client was
 /// sent anything, the client still has it as it was, and needs the cluster that it had then. The commit and
 /// the ACK of the listener come before the stream can take a response.
