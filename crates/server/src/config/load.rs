@@ -11,7 +11,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::{
-    Config, ConfigError, Source,
+    Config, ConfigError, Source, environment,
     keys::{render, table},
 };
 
@@ -55,9 +55,6 @@ impl Loaded {
         render(&self.config)
     }
 }
-
-/// Variables that are not keys.
-const OTHER_VARIABLES: [&str; 3] = ["CHANCERY_LOG", "CHANCERY_SERVER", "CHANCERY_CONFIG"];
 
 /// Reads and checks a configuration. `environment` has all variables of the process.
 ///
@@ -128,31 +125,30 @@ impl Values {
         Ok(())
     }
 
-    fn overlay_environment(&mut self, environment: impl IntoIterator<Item = (String, String)>) {
+    fn overlay_environment(&mut self, given: impl IntoIterator<Item = (String, String)>) {
         let mut names = BTreeMap::new();
         for (section, keys) in &self.table {
             for (key, value) in keys.as_table().into_iter().flatten() {
-                let name = format!("CHANCERY_{section}_{key}").to_uppercase();
+                let name = format!("{}{section}_{key}", environment::PREFIX).to_uppercase();
                 names.insert(name, (section.clone(), key.clone(), value.clone()));
             }
         }
-        let level = ("log".to_owned(), "level".to_owned(), Value::String(String::new()));
-        names.insert("CHANCERY_LOG".to_owned(), level);
+        let known: Vec<&str> = names.keys().map(String::as_str).collect();
+        let warning = |name: &str| environment::warning(name, &known);
         // Sorted: CHANCERY_LOG_LEVEL overrides CHANCERY_LOG, whatever order the process has them
         // in.
-        let environment: BTreeMap<String, String> =
-            environment.into_iter().filter(|(name, _)| name.starts_with("CHANCERY_")).collect();
-        for (name, text) in environment {
+        let given: BTreeMap<String, String> =
+            given.into_iter().filter(|(name, _)| environment::is_ours(name)).collect();
+        let warnings: Vec<String> = (given.keys().filter(|name| !names.contains_key(*name)))
+            .filter_map(|name| warning(name))
+            .collect();
+        self.warnings.extend(warnings);
+        let level = ("log".to_owned(), "level".to_owned(), Value::String(String::new()));
+        names.insert("CHANCERY_LOG".to_owned(), level);
+        for (name, text) in given {
             if let Some((section, key, like)) = names.get(&name) {
                 let value = read_like(like, &text);
                 self.set(section, key, value, Source::Environment(name));
-            } else if !OTHER_VARIABLES.contains(&name.as_str()) {
-                // Only a warning: Kubernetes sets variables such as CHANCERY_XDS_PORT of its own
-                // accord.
-                let section = name.split('_').nth(1).unwrap_or_default().to_lowercase();
-                if self.table.contains_key(&section) {
-                    self.warnings.push(format!("the environment variable {name} sets no key"));
-                }
             }
         }
     }
@@ -277,8 +273,9 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     let safe = |address: SocketAddr, allowed: bool| address.ip().is_loopback() || allowed;
     rule(safe(xds.address, xds.allow_plaintext), "xds", "address", plaintext("xds"));
     rule(safe(admin.address, admin.allow_plaintext), "admin", "address", plaintext("admin"));
-    for (key, text) in raft.rules() {
-        rule(false, "raft", key, text);
+    let raft_rules = raft.rules();
+    for (key, text) in &raft_rules {
+        rule(false, "raft", key, text.clone());
     }
     let ports = [
         ("raft", "address", raft.address),
@@ -302,8 +299,13 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     rule(close_after == 0 || fits, "xds", "ack_close_after", text);
     // Each component knows its own rules, and calls its settings by the names they have here.
     if let Err(error) = config.store().validate() {
-        let section = if error.key == "replica_id" { "raft" } else { "store" };
-        rule(false, section, error.key, format!("has to be {}", error.rule));
+        let section = match error.key {
+            "replica_id" | "connections_max" => "raft",
+            _ => "store",
+        };
+        // Its section may have said so, with narrower bounds.
+        let is_told = raft_rules.iter().any(|(key, _)| section == "raft" && *key == error.key);
+        rule(is_told, section, error.key, format!("has to be {}", error.rule));
     }
     if let Err(error) = config.fanout().validate() {
         rule(false, "xds", error.key, format!("has to be at least {}", error.min));
@@ -419,6 +421,12 @@ mod tests {
             load_with("", &id).unwrap_err(),
             "raft.replica_id = \"18446744073709551615\" (from CHANCERY_RAFT_REPLICA_ID): is not a whole number from 1 to \
              9223372036854775807"
+        );
+        // Two parts have a rule for it; it was told twice, once by the name of no key.
+        let none = [("CHANCERY_RAFT_CONNECTIONS_MAX", "0")];
+        assert_eq!(
+            load_with("", &none).unwrap_err(),
+            "raft.connections_max = 0 (from CHANCERY_RAFT_CONNECTIONS_MAX): must be from 256 to 65536"
         );
         let error = load_with("[xds]\nrequests_burst_max = -1", &[]).unwrap_err();
         assert!(error.ends_with("is not a whole number from 0 to 4294967295"), "{error}");
@@ -589,7 +597,7 @@ mod tests {
         assert_eq!(loaded.config.log.level, "debug");
         assert_eq!(loaded.config.store.snapshot_log_entries, 7);
         assert_eq!(loaded.config.admin.request_bytes_max.bytes(), 64 << 10);
-        assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+        assert_eq!(loaded.warnings.len(), 3, "{:?}", loaded.warnings);
 
         let error = load_with("", &[("CHANCERY_XDS_ADDRESS", "nowhere")]).unwrap_err();
         assert!(error.contains("xds.address = \"nowhere\" (from CHANCERY_XDS_ADDRESS)"), "{error}");

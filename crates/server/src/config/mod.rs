@@ -5,6 +5,7 @@
 //! rule.
 
 mod convert;
+mod environment;
 mod error;
 mod keys;
 mod load;
