@@ -14,6 +14,7 @@ use std::{
     process::ExitCode,
 };
 
+use chancery_store::TlsError;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use cli::{
@@ -143,7 +144,16 @@ fn config_flags(flags: ConfigFlags, data_dir: Option<String>) -> Flags {
 
 fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
     if let Some(tls) = loaded.config.raft.tls() {
-        tls.check().map_err(|error| Failure::new(format_args!("raft.tls_cert: {error}")))?;
+        tls.check().map_err(|error| {
+            let key = match &error {
+                TlsError::File { path, .. } if *path == tls.ca => "tls_ca",
+                TlsError::File { path, .. } if *path == tls.key => "tls_key",
+                TlsError::Mismatch { .. } => "tls_key",
+                TlsError::ServerName { .. } => "tls_server_name",
+                TlsError::File { .. } | TlsError::Untrusted { .. } => "tls_cert",
+            };
+            Failure::new(format_args!("raft.{key}: {error}"))
+        })?;
     }
     if answer.output == Output::Text {
         for warning in &loaded.warnings {

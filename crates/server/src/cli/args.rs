@@ -9,7 +9,7 @@ use clap::{
 };
 use clap_complete::Shell;
 
-use crate::config::Span;
+use crate::config::{LISTEN_RULE, Span};
 
 /// An xDS control plane: `chancery serve` runs it, the other commands talk to it.
 ///
@@ -97,6 +97,16 @@ pub(crate) enum Command {
     },
 }
 
+/// Where to listen.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("it {LISTEN_RULE}"))
+}
+
+/// Where to listen for other replicas, which may reach it by a name.
+fn raft_address(text: &str) -> Result<SocketAddr, String> {
+    listen_address(text).map_err(|error| format!("{error}; a name goes into --advertise"))
+}
+
 /// Where the configuration of a replica is.
 #[derive(Debug, Args, Default)]
 pub(crate) struct ConfigFlags {
@@ -107,13 +117,13 @@ pub(crate) struct ConfigFlags {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Address for xDS clients [default: 127.0.0.1:18000].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub(crate) xds: Option<SocketAddr>,
     /// Address for the command line, the HTTP API and metrics [default: 127.0.0.1:18001].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub(crate) admin: Option<SocketAddr>,
     /// Address for other replicas [default: 127.0.0.1:18002, if it is free].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = raft_address)]
     pub(crate) raft: Option<SocketAddr>,
     /// Number of this replica in its cluster [default: 1].
     #[arg(long, value_name = "N")]
@@ -494,6 +504,22 @@ mod tests {
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!((error.kind(), error.exit_code()), (kind, 2), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_address_to_listen_on_is_no_name() {
+        for (line, rule) in [
+            (
+                "serve --raft localhost:1",
+                "it has to be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000; a name",
+            ),
+            ("serve --raft 127.0.0.1", "a name goes into --advertise"),
+            ("serve --xds localhost:1", "it has to be IP:PORT, such as"),
+            ("serve --admin 127.0.0.1:99999", "it has to be IP:PORT, such as"),
+        ] {
+            let error = parse(line).expect_err(line).to_string();
+            assert!(error.contains(rule), "{line}: {error}");
         }
     }
 

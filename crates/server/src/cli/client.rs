@@ -1,6 +1,6 @@
 //! The connection to a replica.
 
-use std::time::Duration;
+use std::{cell::RefCell, error::Error, time::Duration};
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use prost::Message;
@@ -9,7 +9,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::failure::Failure;
+use super::{cluster::VERSION, failure::Failure};
 
 /// How long the connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,21 +22,31 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const HEADER_LIST_BYTES_MAX: u32 = 1 << 20;
 
 /// The replicas that a command may talk to, in the order in which they are tried.
-pub(crate) struct Servers(Vec<String>);
+pub(crate) struct Servers {
+    list: Vec<String>,
+    /// The one that was connected to last.
+    asked: RefCell<String>,
+}
 
 impl Servers {
     /// Reads a list with commas.
     pub(crate) fn new(list: &str) -> Self {
-        Self(list.split(',').map(|server| server.trim().to_owned()).collect())
+        let list = list.split(',').map(|server| server.trim().to_owned()).collect();
+        Self { list, asked: RefCell::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     /// Whose turn it is.
     pub(crate) fn name(&self, turn: usize) -> &str {
-        &self.0[turn % self.0.len()]
+        &self.list[turn % self.list.len()]
+    }
+
+    /// Says in a failure which server it is of: the one that was asked last.
+    pub(crate) fn named(&self, failure: Failure) -> Failure {
+        failure.at(&self.asked.borrow())
     }
 
     /// Connects to one of them, in turn.
@@ -48,7 +58,8 @@ impl Servers {
     /// one that hangs takes connections too.
     async fn reach(&self, server: &str) -> Result<Channel, Failure> {
         let channel = channel(server).await?;
-        if self.0.len() == 1 {
+        server.clone_into(&mut self.asked.borrow_mut());
+        if self.list.len() == 1 {
             return Ok(channel);
         }
         let mut client = admin(channel.clone());
@@ -56,7 +67,7 @@ impl Servers {
         match tokio::time::timeout(ANSWER_TIMEOUT, version).await {
             // Whatever it says, it is there.
             Ok(Ok(_)) => Ok(channel),
-            Ok(Err(status)) if std::error::Error::source(&status).is_none() => Ok(channel),
+            Ok(Err(status)) if status.source().is_none() => Ok(channel),
             Ok(Err(status)) => Err(Failure::new(format_args!(
                 "the server at {server} has hung up: {}",
                 root_cause(&status)
@@ -75,13 +86,13 @@ impl Servers {
     /// The same connection, for another service.
     pub(crate) async fn any_channel(&self) -> Result<Channel, Failure> {
         let mut lines = Vec::new();
-        for server in &self.0 {
+        for server in &self.list {
             match self.reach(server).await {
                 Ok(channel) => return Ok(channel),
                 Err(failure) => lines.extend(failure.lines),
             }
         }
-        Err(Failure { lines })
+        Err(Failure::lines(lines))
     }
 }
 
@@ -95,13 +106,18 @@ fn admin(channel: Channel) -> AdminClient<Channel> {
 async fn channel(server: &str) -> Result<Channel, Failure> {
     let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let how = "set --server or CHANCERY_SERVER";
-    let endpoint = Endpoint::from_shared(url)
-        .ok()
-        .filter(|endpoint| endpoint.uri().scheme_str() == Some("http"))
-        .filter(|endpoint| endpoint.uri().host().is_some_and(|host| !host.is_empty()));
-    let Some(endpoint) = endpoint else {
+    // Only a URL has a port that is not written.
+    let is_address = |endpoint: &Endpoint| {
+        let Some(authority) = endpoint.uri().authority() else { return false };
+        let has_port = authority.port_u16().is_some_and(|port| port > 0);
+        let is_host = server.contains("://") && authority.as_str() == authority.host();
+        endpoint.uri().scheme_str() == Some("http")
+            && !authority.host().is_empty()
+            && (has_port || is_host)
+    };
+    let Some(endpoint) = Endpoint::from_shared(url).ok().filter(is_address) else {
         return Err(Failure::new(format_args!(
-            "{server:?} is not the address of a server: {how} to host:port"
+            "{server:?} is not the address of a server: {how} to HOST:PORT, such as 127.0.0.1:18001"
         )));
     };
     endpoint
@@ -122,17 +138,45 @@ async fn channel(server: &str) -> Result<Channel, Failure> {
 }
 
 /// The innermost error: it is the one that says what happened.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
+fn root_cause(error: &(dyn Error + 'static)) -> String {
+    causes(error).last().map(|error| message(*error)).unwrap_or_default()
+}
+
+/// An error, what caused it, and so on.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source()).collect()
+}
+
+fn message(error: &dyn Error) -> String {
     let text = error.to_string();
     // `Connection refused (os error 111)`: the number helps nobody.
     match text.split_once(" (os error") {
         Some((message, _)) => message.to_lowercase(),
         None => text,
     }
+}
+
+/// What became of a connection on which there was no answer.
+fn broken(source: &(dyn Error + 'static), message_of_status: &str) -> Failure {
+    let causes = causes(source);
+    let is_silent = |error: &&(dyn Error + 'static)| {
+        error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout)
+    };
+    if causes.iter().any(is_silent) {
+        let silence = KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT;
+        return Failure::of_server(format_args!(
+            "could not answer: it has said nothing for {silence:?}, although the connection stands; it may hang"
+        ));
+    }
+    let mut reasons = vec![message_of_status.to_owned()];
+    for reason in causes.into_iter().map(|error| message(error)) {
+        // Some repeat what caused them.
+        if !reasons.iter().any(|told| told.contains(&reason)) {
+            reasons.push(reason);
+        }
+    }
+    reasons.retain(|reason| !reason.is_empty());
+    Failure::of_server(format_args!("could not answer: {}", reasons.join(": ")))
 }
 
 /// `google.rpc.Status`, of which only the details matter here.
@@ -157,8 +201,18 @@ pub(crate) fn refusal(status: &Status) -> Failure {
         }
         return Failure::lines(lines);
     }
+    // What comes from the connection has a cause, what the server says has none.
+    if let Some(source) = status.source() {
+        return broken(source, status.message());
+    }
     match (status.code(), status.message()) {
-        (Code::Unimplemented, "") => Failure::new("the server does not know this command"),
+        (Code::Unimplemented, said) => {
+            let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+            Failure::of_server(format_args!(
+                "does not know this command: perhaps it is not the admin port (18001, unless admin.address says \
+                 otherwise) of a chancery server of this release, {VERSION}{said}"
+            ))
+        }
         (code, "") => Failure::new(format_args!("the server answered {code:?} without a reason")),
         (Code::OutOfRange, message) if message.contains("message length too large") => {
             Failure::new(format_args!(
@@ -193,9 +247,70 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_is_none_is_told() {
-        for server in ["", "not an address", "https://h:1", "http://:1"] {
+        for server in [
+            "",
+            "not an address",
+            "https://h:1",
+            "http://:1",
+            "127.0.0.1",
+            "127.0.0.1:",
+            "127.0.0.1:0",
+            "127.0.0.1:99999",
+            "http://127.0.0.1:99999",
+            "[::1]",
+        ] {
             let failure = channel(server).await.unwrap_err();
-            assert!(failure.lines[0].contains("is not the address of a server"), "{failure:?}");
+            let expected = format!(
+                "{server:?} is not the address of a server: set --server or CHANCERY_SERVER to HOST:PORT, such \
+                 as 127.0.0.1:18001"
+            );
+            assert_eq!(failure.lines, [expected]);
+        }
+    }
+
+    /// A server that was stopped in the middle of an answer: who it is, and for how long.
+    #[tokio::test]
+    async fn a_server_that_falls_silent_is_named_with_how_long_it_was() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let servers = Servers::new(&address);
+        let mut client = servers.connect_any().await.unwrap();
+        // From here on time passes when nothing else happens.
+        tokio::time::pause();
+        let status = client.get_version(pb::GetVersionRequest {}).await.unwrap_err();
+        let expected = format!(
+            "the server at {address} could not answer: it has said nothing for 40s, although the connection \
+             stands; it may hang"
+        );
+        assert_eq!(servers.named(refusal(&status)).lines, [expected]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_told_with_all_its_causes() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let servers = Servers::new(&address);
+        let mut client = servers.connect_any().await.unwrap();
+        let hang_up = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // Not what was agreed to be spoken.
+            std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        });
+        let status = client.get_version(pb::GetVersionRequest {}).await.unwrap_err();
+        hang_up.join().unwrap();
+        let line = servers.named(refusal(&status)).lines.join("; ");
+        assert!(line.starts_with(&format!("the server at {address} could not answer: ")), "{line}");
+        assert!(!line.ends_with("http2 error") && !line.ends_with("transport error"), "{line}");
+    }
+
+    #[test]
+    fn what_is_no_admin_port_of_this_release_is_told() {
+        for (said, end) in [("", VERSION), ("x is not served here", ": x is not served here")] {
+            let failure = refusal(&Status::unimplemented(said)).at("h:1");
+            let start =
+                "the server at h:1 does not know this command: perhaps it is not the admin port";
+            let line = &failure.lines[0];
+            assert!(line.starts_with(start) && line.ends_with(end), "{line}");
         }
     }
 }

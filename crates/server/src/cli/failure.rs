@@ -7,24 +7,43 @@ use std::fmt;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) lines: Vec<String>,
+    /// The one line, without `the server` before it: what a server did whose address is not known where it
+    /// was seen.
+    of_server: Option<String>,
 }
 
 impl Failure {
     /// A failure of one line.
     pub(crate) fn new(line: impl fmt::Display) -> Self {
-        Self { lines: vec![line.to_string().replace('\n', "; ")] }
+        Self::lines([line])
     }
 
     /// A failure of several lines.
     pub(crate) fn lines(lines: impl IntoIterator<Item = impl fmt::Display>) -> Self {
-        Self { lines: lines.into_iter().map(|line| line.to_string().replace('\n', "; ")).collect() }
+        let lines = lines.into_iter().map(|line| line.to_string().replace('\n', "; "));
+        Self { lines: lines.collect(), of_server: None }
+    }
+
+    /// What a server did, to be told with its address.
+    pub(crate) fn of_server(did: impl fmt::Display) -> Self {
+        let failure = Self::new(format_args!("the server {did}"));
+        let did = failure.lines[0].strip_prefix("the server ").map(str::to_owned);
+        Self { of_server: did, ..failure }
+    }
+
+    /// The same, of the server at `address`, if it is of one.
+    pub(crate) fn at(self, address: &str) -> Self {
+        match self.of_server {
+            Some(did) => Self::new(format_args!("the server at {address} {did}")),
+            None => self,
+        }
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
-            return Self { lines: Vec::new() };
+            return Self::lines(Vec::<String>::new());
         }
         Self::new(format_args!("cannot write the output: {error}"))
     }

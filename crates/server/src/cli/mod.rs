@@ -64,18 +64,26 @@ pub(crate) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let servers = client::Servers::new(server);
+    ask(command, &servers, answer).await.map_err(|failure| servers.named(failure))
+}
+
+async fn ask(
+    command: Command,
+    servers: &client::Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
     if matches!(command, Command::Version) {
         return cluster::version(servers.connect_any().await.ok(), answer).await;
     }
     match command {
-        Command::Backup(backup) => return backup::backup(&servers, &backup, answer).await,
+        Command::Backup(backup) => return backup::backup(servers, &backup, answer).await,
         Command::Restore(restore) => return backup::restore(restore, answer),
         _ => {}
     }
     // Input is read first: a missing file is told even if the server can not be reached.
     let write = write::Request::read(&command)?;
     if let Some(write) = write {
-        return write.run(&servers, answer).await;
+        return write.run(servers, answer).await;
     }
     let client = servers.connect_any().await?;
     match command {

@@ -161,7 +161,11 @@ impl Values {
                 let one = Table::from_iter([(key.clone(), value.clone())]);
                 let one = Table::from_iter([(section.clone(), Value::Table(one))]);
                 if let Err(error) = Config::deserialize(one) {
-                    errors.push(self.refuse(section, key, type_rule(key, value, error.message())));
+                    errors.push(self.refuse(
+                        section,
+                        key,
+                        type_rule(section, key, value, error.message()),
+                    ));
                 }
             }
         }
@@ -209,9 +213,15 @@ pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     Value::Array(items.into_iter().map(|item| Value::String(item.to_owned())).collect())
 }
 
-fn type_rule(key: &str, value: &Value, message: &str) -> String {
+/// What an address to listen on has to be.
+pub(crate) const LISTEN_RULE: &str = "has to be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000";
+
+fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
     if message.contains("socket address") {
-        return "is not an address and a port such as 127.0.0.1:18000 or [::1]:18000".to_owned();
+        return match section {
+            "raft" => format!("{LISTEN_RULE}; a name goes into raft.advertise"),
+            _ => LISTEN_RULE.to_owned(),
+        };
     }
     match (value, message.split_once("expected ")) {
         // The last one names the type that was wanted.
@@ -368,10 +378,14 @@ mod tests {
 
     #[test]
     fn an_error_names_the_key_the_value_its_source_and_the_rule() {
-        let address = "is not an address and a port such as 127.0.0.1:18000 or [::1]:18000";
+        let address = LISTEN_RULE;
         for (file, expected) in [
             ("[xds]\naddress = 'x'", format!("xds.address = \"x\" (from FILE): {address}")),
             ("[xds]\naddress = 18000", format!("xds.address = 18000 (from FILE): {address}")),
+            (
+                "[raft]\naddress = 'localhost:1'",
+                format!("raft.address = \"localhost:1\" (from FILE): {address}; a name goes into raft.advertise"),
+            ),
             (
                 "[store]\nsnapshot_log_entries = 0",
                 "store.snapshot_log_entries = 0 (from FILE): has to be at least 1".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{chancery, run};
+use crate::support::{Server, chancery, run};
 
 fn code_and_error(args: &[&str]) -> (i32, String) {
     let mut command = chancery();
@@ -60,6 +60,37 @@ fn a_data_directory_that_is_not_text_is_refused() {
             format!("error: {what} is \"/tmp/chancery-\\xFF\", which is not UTF-8 text\n");
         assert_eq!((done.code, done.err), (1, expected));
     }
+}
+
+/// A replica that was to join a cluster formed one of its own, and nothing told why.
+#[test]
+fn a_variable_that_sets_nothing_is_told() {
+    for (name, meant) in [
+        ("CHANCERY_JOIN", "CHANCERY_RAFT_JOIN"),
+        ("CHANCERY_RAFTT_JOIN", "CHANCERY_RAFT_JOIN"),
+        ("CHANCERY_REPLICA_ID", "CHANCERY_RAFT_REPLICA_ID"),
+        ("CHANCERY_DATA_DIR", "CHANCERY_STORE_DATA_DIR"),
+        ("chancery_raft_join", "CHANCERY_RAFT_JOIN"),
+        ("CHANCERY_RAFT_JOINS", "CHANCERY_RAFT_JOIN"),
+    ] {
+        let mut command = chancery();
+        command.args(["config", "check"]).env(name, "127.0.0.1:1").env("CHANCERY_SERVER", "h:1");
+        let done = run(command, "");
+        let expected = format!(
+            "warning: the environment variable {name} sets no key: perhaps it was to be {meant}\n\
+             the configuration is valid\n"
+        );
+        assert_eq!((done.code, done.out), (0, expected));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let server = Server::start_with(&data, &[("CHANCERY_JOIN", "127.0.0.1:1")]);
+    assert_eq!(server.terminate().0, Some(0));
+    let log = fs::read_to_string(data.with_extension("log")).unwrap();
+    assert!(
+        log.contains("CHANCERY_JOIN sets no key: perhaps it was to be CHANCERY_RAFT_JOIN"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -120,7 +151,8 @@ fn the_configuration_is_checked_and_printed_with_what_overrides_it() {
         .unwrap();
     let missing = config(&["check"]);
     assert_eq!((missing.code, missing.out.as_str()), (1, ""), "{missing:?}");
-    assert!(missing.err.contains("cannot read the CA in none.pem: "), "{missing:?}");
+    let named = missing.err.starts_with("error: raft.tls_ca: cannot read the CA in none.pem: ");
+    assert!(named, "{missing:?}");
 
     fs::write(&file, "[xds]\nack_timeout = \"soon\"\n[log]\nformat = \"xml\"\n").unwrap();
     let refused = config(&["check"]);
