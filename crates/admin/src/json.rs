@@ -135,6 +135,7 @@ mod tests {
                 "changes_omitted": 0,
                 "problems": [],
                 "assignment_changes": [],
+                "repeated": false,
             })
         );
     }

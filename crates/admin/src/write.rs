@@ -362,6 +362,8 @@ impl Service {
                 } else {
                     response.changes_omitted =
                         summary.changed + summary.removed + summary.assignments;
+                    response.repeated =
+                        response.changes_omitted > 0 && summary.revision <= before.revision;
                 }
                 drop((before, tried));
                 if let Some(timeout) = checked.wait {
@@ -477,7 +479,7 @@ fn not_committed(error: &TransactError) -> AdminError {
         TransactError::DiskFull { .. } | TransactError::LeaderDiskFull { .. } => {
             AdminError::Exhausted(text)
         }
-        TransactError::Forgotten => AdminError::Precondition(text),
+        TransactError::Forgotten | TransactError::Reused { .. } => AdminError::Precondition(text),
         TransactError::Timeout(_) => AdminError::OutcomeUnknown(format!(
             "{text} (a retry with the same request_id takes effect once)"
         )),

@@ -11,6 +11,8 @@ use chancery_model::{
     TransactionMeta, TypeUrl, Upsert, Version,
 };
 use chancery_proto::raft::v1 as pb;
+use prost::Message;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::{history::RequestId, record::RecordError};
 
@@ -41,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) repeated: bool,
     /// A revision before the first attempt.
     pub(crate) since: Revision,
+    /// Of the transaction, see [`digest`]; 0 if it is not known.
+    pub(crate) digest: u64,
 }
 
 fn invalid(what: &str, error: impl std::fmt::Display) -> RecordError {
@@ -95,8 +99,8 @@ pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
 
 /// Makes the message of a request.
 pub(crate) fn request_to_proto(request: &Request) -> pb::Request {
-    let Request { id, repeated, since } = *request;
-    pb::Request { id: id.0.to_vec().into(), repeated, since: since.0 }
+    let Request { id, repeated, since, digest } = *request;
+    pb::Request { id: id.0.to_vec().into(), repeated, since: since.0, digest }
 }
 
 fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
@@ -104,7 +108,30 @@ fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
         RecordError::Content(format!("a request id has 16 bytes, this one {}", message.id.len()))
     })?;
     let (repeated, since) = (message.repeated, Revision(message.since));
-    Ok(Request { id: RequestId(id), repeated, since })
+    Ok(Request { id: RequestId(id), repeated, since, digest: message.digest })
+}
+
+/// Tells what a transaction is to write from what another one is, never 0: all of it but who, why and when.
+pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
+    fn add<M: Message>(digest: &mut Xxh3, kind: u8, messages: &[M]) {
+        let mut bytes = Vec::new();
+        for message in messages {
+            bytes.clear();
+            bytes.push(kind);
+            // One at a time: a transaction may be large.
+            bytes.extend(message.encode_length_delimited_to_vec());
+            digest.update(&bytes);
+        }
+    }
+    let pb::Transaction { preconditions, deletes, prune, upserts, assignments, meta: _ } =
+        transaction;
+    let mut digest = Xxh3::new();
+    add(&mut digest, 0, preconditions);
+    add(&mut digest, 1, deletes);
+    add(&mut digest, 2, prune);
+    add(&mut digest, 3, upserts);
+    add(&mut digest, 4, assignments);
+    digest.digest().max(1)
 }
 
 /// Makes the message of a transaction. Bodies are shared, not copied.

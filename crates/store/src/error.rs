@@ -2,7 +2,9 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use crate::{ConfigError, TlsError, failure::way_back};
+use chancery_model::Revision;
+
+use crate::{ConfigError, RequestId, TlsError, failure::way_back};
 
 /// Why a replica can not be opened. Nothing in the directory has been changed by then, other than a
 /// lock file.
@@ -172,6 +174,17 @@ pub enum TransactError {
     /// It was not committed in time. It may be later.
     #[error("the transaction was not committed within {0:?}; it may still be")]
     Timeout(Duration),
+    /// The name of its request is that of another write.
+    #[error(
+        "the request id {id} is that of another write, which became revision {revision}; nothing has been \
+         written: every write needs an id of its own, and keeps it when it is sent again"
+    )]
+    Reused {
+        /// The name.
+        id: RequestId,
+        /// Of the other write.
+        revision: Revision,
+    },
     /// It repeats a request that is too old to be remembered. Whether that took effect is not known; this
     /// attempt did not.
     #[error(

@@ -25,6 +25,8 @@ pub struct HistoryEntry {
     pub summary: Summary,
     /// Which request made it, if that had a name.
     pub request: Option<RequestId>,
+    /// What that request was to write, see [`crate::codec::digest`]; 0 if it is not known.
+    pub(crate) request_digest: u64,
     /// The revision of the backup, if restoring it made this revision: those between the two are left
     /// out.
     pub restored_from: Option<Revision>,
@@ -93,6 +95,7 @@ impl HistoryEntry {
             assignments: self.summary.assignments,
             request_id: self.request.map(|id| id.0.to_vec().into()).unwrap_or_default(),
             restored_from: self.restored_from.map(|revision| revision.0),
+            request_digest: self.request_digest,
         }
     }
 
@@ -109,6 +112,7 @@ impl HistoryEntry {
             },
             // What is no name names nothing.
             request: record.request_id[..].try_into().ok().map(RequestId),
+            request_digest: record.request_digest,
             restored_from: record.restored_from.map(Revision),
         }
     }

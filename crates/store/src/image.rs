@@ -55,6 +55,8 @@ enum Seen {
     No,
     /// As this revision.
     Before(Arc<HistoryEntry>),
+    /// Another one with its name has, as this revision.
+    Other(Revision),
     /// It is too long ago to tell.
     Forgotten,
 }
@@ -162,11 +164,9 @@ impl Image {
                 Response::Done
             }
             Ask::Transact { transaction, request } => match self.seen(request.as_ref()) {
-                Seen::No => {
-                    let id = request.map(|request| request.id);
-                    Response::Outcome(self.transact(&transaction, id, edits))
-                }
+                Seen::No => Response::Outcome(self.transact(&transaction, request.as_ref(), edits)),
                 Seen::Before(entry) => Response::Outcome(Outcome::Committed(entry.summary)),
+                Seen::Other(revision) => Response::Reused(revision),
                 Seen::Forgotten => Response::Forgotten,
             },
         }
@@ -178,7 +178,11 @@ impl Image {
         if let Some(revision) = self.requests.get(&request.id) {
             let at = self.history.binary_search_by(|entry| entry.revision.cmp(revision));
             if let Some(entry) = at.ok().and_then(|at| self.history.get(at)) {
-                return Seen::Before(Arc::clone(entry));
+                let is_known = entry.request_digest != 0 && request.digest != 0;
+                return match is_known && entry.request_digest != request.digest {
+                    true => Seen::Other(*revision),
+                    false => Seen::Before(Arc::clone(entry)),
+                };
             }
         }
         // All that came after `since` is still there, or nothing has been forgotten yet.
@@ -192,7 +196,7 @@ impl Image {
     fn transact(
         &mut self,
         transaction: &Transaction,
-        request: Option<RequestId>,
+        request: Option<&Request>,
         edits: &mut Vec<Edit>,
     ) -> Outcome {
         let Applied { state, outcome, changes } = self.state.apply(transaction);
@@ -242,16 +246,23 @@ impl Image {
     fn remember(
         &mut self,
         transaction: &Transaction,
-        request: Option<RequestId>,
+        request: Option<&Request>,
         summary: Summary,
         edits: &mut Vec<Edit>,
     ) {
         let revision = self.state.revision;
-        if let Some(id) = request {
-            self.requests.insert(id, revision);
+        if let Some(request) = request {
+            self.requests.insert(request.id, revision);
         }
-        let meta = transaction.meta.clone();
-        self.push(HistoryEntry { revision, meta, summary, request, restored_from: None }, edits);
+        let entry = HistoryEntry {
+            revision,
+            meta: transaction.meta.clone(),
+            summary,
+            request: request.map(|request| request.id),
+            request_digest: request.map_or(0, |request| request.digest),
+            restored_from: None,
+        };
+        self.push(entry, edits);
     }
 
     fn push(&mut self, entry: HistoryEntry, edits: &mut Vec<Edit>) {
@@ -283,7 +294,9 @@ impl Image {
             unchanged: self.n_resources,
             assignments: 0,
         };
-        let entry = HistoryEntry { revision, meta, summary, request: None, restored_from };
+        let (request, request_digest) = (None, 0);
+        let entry =
+            HistoryEntry { revision, meta, summary, request, request_digest, restored_from };
         self.push(entry, &mut Vec::new());
     }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use chancery_model::Outcome;
+use chancery_model::{Outcome, Revision};
 use openraft::alias::{
     CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
 };
@@ -54,6 +54,8 @@ pub(crate) enum Response {
     Done,
     /// The transaction's outcome.
     Outcome(Outcome),
+    /// Another transaction has the name of its request, that of this revision: nothing was changed.
+    Reused(Revision),
     /// It may repeat a transaction that is forgotten: nothing was changed, and whether it took effect
     /// before is not known.
     Forgotten,

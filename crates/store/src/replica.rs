@@ -8,6 +8,7 @@ use std::{
 };
 
 use chancery_model::{Outcome, State, Transaction};
+use chancery_proto::raft::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use prost::Message;
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use crate::{
     Config, HistoryEntry, OpenError, ReadError, RequestId, ShutdownError, Status, TransactError,
     cluster::barrier::Barrier,
-    codec::{Ask, Request, ask_to_proto},
+    codec::{Ask, Request, ask_to_proto, digest, request_to_proto, transaction_to_proto},
     core::Core,
     directory::{Directory, Making},
     identity::Identity,
@@ -190,11 +191,10 @@ impl Replica {
     }
 
     /// The same, as the request of that name: if it has taken effect already, this gives what came of it
-    /// then, whatever the transaction is now. The requests of the newest [`crate::HISTORY_MAX`] revisions
-    /// are known.
+    /// then. The requests of the newest [`crate::HISTORY_MAX`] revisions are known.
     ///
     /// # Errors
-    /// As [`Replica::transact`].
+    /// As [`Replica::transact`], and `Reused` if another transaction had the name.
     pub async fn transact_as(
         &self,
         id: RequestId,
@@ -207,9 +207,13 @@ impl Replica {
             return Err(TransactError::ShutDown);
         }
         let since = core.published.state().revision;
-        let request = Some(Request { id, repeated: false, since });
-        let transaction = Box::new(transaction);
-        let command = ask_to_proto(&Ask::Transact { transaction, request });
+        let transaction = transaction_to_proto(&transaction);
+        let digest = digest(&transaction);
+        let request = Request { id, repeated: false, since, digest };
+        let command = pb::Command {
+            command: Some(pb::command::Command::Transaction(transaction)),
+            request: Some(request_to_proto(&request)),
+        };
         let (len, max) = (command.encoded_len(), core.config.transaction_bytes_max);
         if len > max {
             core.metrics.refused_too_large.increment(1);
@@ -222,6 +226,7 @@ impl Replica {
         match core.propose(command, Some(Arc::new(place)), deadline).await? {
             Response::Outcome(outcome) => Ok(outcome),
             Response::Forgotten => Err(TransactError::Forgotten),
+            Response::Reused(revision) => Err(TransactError::Reused { id, revision }),
             Response::Done => {
                 Err(TransactError::Failed("a transaction was applied as something else".into()))
             }

@@ -1,6 +1,10 @@
 //! What only the inside can show: that images, records and snapshots are one and the same state.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use chancery_model::{
@@ -13,7 +17,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use crate::{
-    codec::{Ask, Request, ask_from_proto, ask_to_proto},
+    codec::{Ask, Request, ask_from_proto, ask_to_proto, digest, transaction_to_proto},
     history::{HISTORY_MAX, RequestId},
     image::{Image, Record},
     loader::Loader,
@@ -344,7 +348,8 @@ fn a_repeated_request_takes_effect_once() {
         assignment.priority = n;
         let assignments = vec![AssignmentOp::Put(assignment)];
         let transaction = Transaction { assignments, ..Transaction::default() };
-        let request = Request { id: RequestId([id; 16]), repeated, since: Revision(since) };
+        let (id, since, digest) = (RequestId([id; 16]), Revision(since), 0);
+        let request = Request { id, repeated, since, digest };
         Ask::Transact { transaction: Box::new(transaction), request: Some(request) }
     };
     let first = apply(&mut image, &mut records, write(1, 1, false, 0));
@@ -366,6 +371,57 @@ fn a_repeated_request_takes_effect_once() {
     let newest = image.state.revision.0;
     let new = apply(&mut image, &mut records, write(4, 4, true, newest - 5));
     assert!(matches!(new, Response::Outcome(_)), "all that came since is known");
+}
+
+/// Each part of a transaction makes it another one; who, why and when does not.
+#[test]
+fn a_digest_is_of_what_is_written() {
+    let scope = ScopeName::new("default").unwrap();
+    let key =
+        ResourceKey { type_url: TypeUrl::new("t").unwrap(), name: ResourceName::new("n").unwrap() };
+    let none = Transaction::default();
+    let draft = ResourceDraft::new(key.clone(), Bytes::new());
+    let upserts = |body: &'static [u8]| {
+        let draft = ResourceDraft { body: Bytes::from_static(body), ..draft.clone() };
+        vec![Upsert { scope: scope.clone(), draft }]
+    };
+    let precondition = Precondition::Revision(Revision(1));
+    let all = [
+        none.clone(),
+        Transaction { preconditions: vec![precondition], ..none.clone() },
+        Transaction { deletes: vec![(scope.clone(), key)], ..none.clone() },
+        Transaction { prune: vec![scope.clone()], ..none.clone() },
+        Transaction { upserts: upserts(b"1"), ..none.clone() },
+        Transaction { upserts: upserts(b"2"), ..none.clone() },
+        Transaction { assignments: vec![AssignmentOp::Delete("default".into())], ..none.clone() },
+    ];
+    let of = |transaction: &Transaction| digest(&transaction_to_proto(transaction));
+    let digests: BTreeSet<u64> = all.iter().map(of).collect();
+    assert_eq!(digests.len(), all.len());
+    let by = TransactionMeta { author: "me".to_owned(), time_ms: 7, ..TransactionMeta::default() };
+    assert_eq!(of(&Transaction { meta: by, ..none.clone() }), of(&none));
+}
+
+/// Design 4.1: another write under the name of one that took effect is neither written nor said to have been, also
+/// on a replica that has loaded its state. A request without a digest is of an earlier release, and not compared.
+#[test]
+fn the_name_of_a_request_is_not_that_of_another_write() {
+    let (mut image, mut records) = formed();
+    let write = |n: i64, digest| {
+        let Ask::Transact { transaction, .. } = ask_put(n) else { unreachable!() };
+        let (id, since) = (RequestId([1; 16]), Revision(0));
+        let request = Request { id, repeated: false, since, digest };
+        Ask::Transact { transaction, request: Some(request) }
+    };
+    let first = apply(&mut image, &mut records, write(1, 11));
+    let before = records.clone();
+    for mut image in [load(&image, &records), image] {
+        let other = apply(&mut image, &mut records, write(2, 22));
+        assert_eq!(other, Response::Reused(Revision(1)));
+        assert_eq!(apply(&mut image, &mut records, write(1, 11)), first);
+        assert_eq!(apply(&mut image, &mut records, write(2, 0)), first);
+        assert_eq!(records, before, "nothing has changed");
+    }
 }
 
 fn ask_put(priority: i64) -> Ask {

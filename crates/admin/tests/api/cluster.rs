@@ -14,18 +14,28 @@ async fn a_write_that_is_sent_twice_takes_effect_once() {
     let first = server.done("POST", &uri, &clusters(&["a"], "1s")).await;
     assert_eq!((&first["revision"], &first["changed"]), (&json!(1), &json!(1)));
     server.done("POST", "/v1/apply", &clusters(&["a"], "2s")).await;
-    // Neither its input nor what others have done since changes what came of it.
-    let again = server.done("POST", &uri, &clusters(&["a", "b"], "1s")).await;
+    assert_eq!(first["repeated"], false);
+    // What others have done since does not change what came of it.
+    let again = server.done("POST", &uri, &clusters(&["a"], "1s")).await;
     assert_eq!((&again["revision"], &again["changed"]), (&json!(1), &json!(1)));
+    assert_eq!(again["repeated"], true);
+    // Another write is another request.
+    let other = server.refused("POST", &uri, &clusters(&["a", "b"], "1s")).await;
+    let text = format!(
+        "the request id {ID} is that of another write, which became revision 1; nothing has been written: every \
+         write needs an id of its own, and keeps it when it is sent again"
+    );
+    assert_eq!(other, (409, "FAILED_PRECONDITION".to_owned(), text));
     let list = server.done("GET", "/v1/resources", "").await;
     assert_eq!(list["revision"], 2);
     assert_eq!(list["resources"].as_array().unwrap().len(), 1, "{list}");
     assert_eq!(list["resources"][0]["body"]["connect_timeout"], "2s");
 
     let deleted = format!("/v1/resources?type=cds&name=a&request_id={}", ID.replace('0', "1"));
-    for _ in 0..2 {
+    for repeated in [false, true] {
         let done = server.done("DELETE", &deleted, "").await;
         assert_eq!((&done["revision"], &done["removed"]), (&json!(3), &json!(1)));
+        assert_eq!(done["repeated"], repeated);
     }
     let refused = server.refused("POST", "/v1/apply?request_id=x", &clusters(&["a"], "1s")).await;
     let text = "request_id is \"x\": it has to be 32 hexadecimal digits";

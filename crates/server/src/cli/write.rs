@@ -297,7 +297,11 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         0 => String::new(),
         n => format!(", {}", count(n, "assignment")),
     };
-    let what = if response.dry_run { "dry run, nothing written; revision" } else { "revision" };
+    let what = match (response.dry_run, response.repeated) {
+        (true, _) => "dry run, nothing written; revision",
+        (false, true) => "written before by this request, as revision",
+        (false, false) => "revision",
+    };
     writeln!(
         out,
         "{what} {}: {} changed, {} removed, {} unchanged{assignments}",

@@ -186,6 +186,9 @@ pub(crate) fn outcome_to_proto(response: &Response) -> pb::Outcome {
     let outcome = match response {
         Response::Done => None,
         Response::Forgotten => Some(Message::Forgotten(pb::ForgottenRequest {})),
+        Response::Reused(revision) => {
+            Some(Message::Reused(pb::ReusedRequest { revision: revision.0 }))
+        }
         Response::Outcome(Outcome::Committed(summary)) => {
             Some(Message::Committed(summary_to_proto(summary)))
         }
@@ -202,6 +205,7 @@ pub(crate) fn outcome_from_proto(message: pb::Outcome) -> Result<Response, Recor
     Ok(match message.outcome {
         None => Response::Done,
         Some(Message::Forgotten(_)) => Response::Forgotten,
+        Some(Message::Reused(other)) => Response::Reused(Revision(other.revision)),
         Some(Message::Committed(summary)) => {
             Response::Outcome(Outcome::Committed(summary_from_proto(&summary)))
         }

@@ -87,7 +87,7 @@ async fn a_restored_state_is_the_same_in_another_life() {
     assert!(version(&new).revision <= info.revision);
 
     // A request of before is known; a new write is later than all that ever was.
-    assert_eq!(new.transact_as(id, put("a", b"9")).await.unwrap(), first);
+    assert_eq!(new.transact_as(id, put("a", b"1")).await.unwrap(), first);
     let next = commit(&new, put("a", b"3")).await.revision;
     assert_eq!(next, Revision((1 << 32) + 1));
     assert_ne!(version(&new), version(&old), "the same content, and still another version");

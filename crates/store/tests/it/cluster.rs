@@ -7,7 +7,7 @@ use std::{
 };
 
 use chancery_model::Outcome;
-use chancery_store::{CaughtUp, Config, MemberChange, Replica, RequestId, Role};
+use chancery_store::{CaughtUp, Config, MemberChange, Replica, RequestId, Role, TransactError};
 use tempfile::TempDir;
 
 use crate::support::{commit, config, memory_dir, put, render};
@@ -153,16 +153,27 @@ async fn a_learner_hears_the_leader_at_rest() {
     learner.shutdown().await.unwrap();
 }
 
-/// A write that is sent twice takes effect once, whichever replica gets it.
+/// A write that is sent twice takes effect once, whichever replica gets it; and another one under its name is
+/// refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_takes_effect_once_wherever_it_is_sent() {
     let (_dir, replicas) = three().await;
     let id = RequestId::random().unwrap();
     let first = replicas[1].transact_as(id, put("a", b"1")).await.unwrap();
-    let second = replicas[2].transact_as(id, put("a", b"2")).await.unwrap();
+    let second = replicas[2].transact_as(id, put("a", b"1")).await.unwrap();
     let Outcome::Committed(summary) = &first else { panic!("{first:?}") };
     assert_eq!(first, second);
-    assert_eq!(replicas[2].state().revision, summary.revision);
+    for replica in &replicas {
+        let other = replica.transact_as(id, put("a", b"2")).await;
+        let revision = summary.revision;
+        assert_eq!(
+            other,
+            Err(TransactError::Reused { id, revision }),
+            "{}",
+            replica.status().replica_id
+        );
+        assert_eq!(replica.state().revision, revision);
+    }
     for replica in &replicas {
         replica.shutdown().await.unwrap();
     }
