@@ -7,11 +7,7 @@ use chancery_proto::raft::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
-use super::{
-    client::Lane,
-    codec,
-    lives::{self, Removal},
-};
+use super::{client::Lane, codec, lives::Removal};
 use crate::{
     ChangeError, Replica,
     core::{Core, Leader},
@@ -181,8 +177,7 @@ impl Replica {
         if !membership.get_node(&id).is_some_and(own) {
             return None;
         }
-        let newer = lives::is_newer(hello.membership_id.as_ref(), &membership);
-        let disowns = newer && !hello.knows_caller;
+        let disowns = core.is_disowned_by(&hello, &membership);
         Some(Report { disowns, ..hello.into() })
     }
 

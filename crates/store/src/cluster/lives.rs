@@ -47,6 +47,15 @@ impl fmt::Display for Removal {
     }
 }
 
+/// Whether the entry of this replica's number in a newer membership is for one that has still to join, elsewhere: this
+/// replica was removed, and then its number was added again. Nobody else forgets the instance of a member, but a
+/// leader of an earlier release; that one does not move it.
+fn is_added_anew(own: Identity, address: &str, listed: Option<&Peer>, entry: &pb::Peer) -> bool {
+    let elsewhere = |known: &str| !known.is_empty() && known != entry.address;
+    let was_here = |listed: &Peer| listed.instance == own.instance && elsewhere(&listed.address);
+    own.instance > 0 && entry.instance == 0 && elsewhere(address) && listed.is_none_or(was_here)
+}
+
 /// What a replica is told that was replaced.
 pub(crate) fn replaced(id: u64) -> String {
     format!("replica {id} {}", Removal::Replaced)
@@ -88,37 +97,60 @@ pub(crate) fn check_caller(known: &StoredMembership, header: &pb::Header) -> Res
 }
 
 impl Core {
-    /// When no leader is heard: whether that is because this replica is no member any more. Nobody tells it, for
-    /// nobody sends it anything; the others know a later membership, without it.
+    /// When no leader is heard, or knows where this replica is: whether that is because it is no member any more.
+    /// Nobody tells it, for nobody sends it anything; the others know a later membership, without it.
     pub(super) async fn look_for_removal(&self) {
         let membership = self.membership();
         if membership.log_id().is_none() || self.removed.borrow().is_some() {
             return;
         }
-        let listed = membership.get_node(&self.id()).map(|own| own.instance);
         let answers = self.ask_members().await;
-        let mut told = answers.iter().filter(|hello| {
-            // One that has joined reads the old entries first, of a time in which it was no member, or another one
-            // was: only who leads knows for certain what came since. One without an instance has not joined since
-            // there are any.
-            let own = self.identity.instance;
-            let is_certain = match listed {
-                _ if own == 0 => true,
-                Some(instance) if instance == own => true,
-                Some(instance) if instance > 0 => false,
-                Some(_) | None => hello.leader == hello.replica_id,
-            };
-            let is_newer = is_newer(hello.membership_id.as_ref(), &membership);
-            !hello.knows_caller && is_newer && is_certain
-        });
+        let mut told = answers.iter().filter_map(|hello| self.removal_in(hello, &membership));
         let Some(first) = told.next() else { return };
-        let removal = match first.replaced_caller || told.any(|hello| hello.replaced_caller) {
+        let removal = match first == Removal::Replaced || told.any(|it| it == Removal::Replaced) {
             true => Removal::Replaced,
             false => Removal::Removed,
         };
         // First: whoever is told that it was removed finds that it takes no writes.
         self.failure.set(format!("it {removal}"));
         self.removed.send_replace(Some(removal));
+    }
+
+    /// Whether an answer says for certain that this replica is no member any more.
+    fn removal_in(
+        &self,
+        hello: &pb::HelloResponse,
+        membership: &StoredMembership,
+    ) -> Option<Removal> {
+        // One that has joined reads the old entries first, of a time in which it was no member, or another one
+        // was: only who leads knows for certain what came since. One without an instance has not joined since
+        // there are any.
+        let own = self.identity.instance;
+        let is_certain = match membership.get_node(&self.id()).map(|listed| listed.instance) {
+            _ if own == 0 => true,
+            Some(instance) if instance == own => true,
+            Some(instance) if instance > 0 => false,
+            Some(_) | None => hello.leader == hello.replica_id,
+        };
+        if !is_certain || !self.is_disowned_by(hello, membership) {
+            return None;
+        }
+        Some(match hello.replaced_caller {
+            true => Removal::Replaced,
+            false => Removal::Removed,
+        })
+    }
+
+    /// Whether an answer is of a newer membership, of which this replica is not.
+    pub(super) fn is_disowned_by(
+        &self,
+        hello: &pb::HelloResponse,
+        membership: &StoredMembership,
+    ) -> bool {
+        let listed = membership.get_node(&self.id());
+        let is_another = |entry| is_added_anew(self.identity, &self.address, listed, entry);
+        is_newer(hello.membership_id.as_ref(), membership)
+            && (!hello.knows_caller || hello.caller.as_ref().is_some_and(is_another))
     }
 }
 
@@ -132,6 +164,7 @@ mod tests {
     use crate::{
         cluster::codec,
         raft::{Membership, log_id},
+        raft_codec::peer_to_proto,
     };
 
     const OWN: Identity =
@@ -176,6 +209,29 @@ mod tests {
         let old_release = pb::Header { from_instance: None, ..of(0) };
         assert_eq!(check_caller(&membership(20), &old_release), Ok(()));
         assert_eq!(check_caller(&membership(0), &of(20)), Ok(()), "a membership of an old release");
+    }
+
+    /// Whoever moves, or has a leader of an earlier release, which knows of no instances, stays who it is.
+    #[test]
+    fn a_number_that_was_added_again_elsewhere_is_for_another_replica() {
+        let at = |address: &str, instance| Peer {
+            address: address.to_owned(),
+            instance,
+            ..Peer::default()
+        };
+        let anew = |address, listed: Option<Peer>, entry: &Peer| {
+            is_added_anew(OWN, address, listed.as_ref(), &peer_to_proto(1, entry))
+        };
+        assert!(anew("a:1", Some(at("a:1", 10)), &at("b:1", 0)));
+        assert!(anew("a:1", None, &at("b:1", 0)), "it knows that it was removed");
+        assert!(!anew("a:1", Some(at("a:1", 10)), &at("b:1", 10)), "it has moved before");
+        assert!(!anew("a:1", Some(at("a:1", 10)), &at("a:1", 0)), "an earlier release leads");
+        assert!(!anew("b:1", Some(at("a:1", 10)), &at("b:1", 0)), "which has moved it");
+        assert!(!anew("b:1", Some(at("a:1", 10)), &at("a:1", 0)), "it is about to move");
+        assert!(!anew("b:1", Some(at("a:1", 0)), &at("c:1", 0)), "nobody knows its instance");
+        let old = Identity { instance: 0, ..OWN };
+        let entry = peer_to_proto(1, &at("b:1", 0));
+        assert!(!is_added_anew(old, "a:1", Some(&at("a:1", 0)), &entry), "an old directory");
     }
 
     /// One that was away hears of those that have been replaced from nobody but themselves.

@@ -428,6 +428,11 @@ impl Core {
         else {
             return;
         };
+        // Whoever has its number by now is not moved here.
+        self.look_for_removal().await;
+        if self.removed.borrow().is_some() {
+            return;
+        }
         let (address, instance) = (self.address.clone(), self.identity.instance);
         let peer = peer_to_proto(self.id(), &Peer { address, instance, ..known });
         let deadline = Instant::now() + self.config.change_timeout;

@@ -24,7 +24,7 @@ use crate::{
     core::{Core, Leader},
     identity::Identity,
     raft::Snapshot,
-    raft_codec::{log_id_to_proto, vote_from_proto, vote_to_proto},
+    raft_codec::{log_id_to_proto, peer_to_proto, vote_from_proto, vote_to_proto},
     record::RecordError,
     snapshot::Decoder,
 };
@@ -308,6 +308,7 @@ impl Core {
             protocol: Some(protocol::own()),
             failure: self.failure.get().unwrap_or_default().to_owned(),
             snapshot_progress: self.snapshot_progress.bytes(),
+            caller: known.map(|known| peer_to_proto(caller.from, known)),
         }
     }
 }

@@ -99,6 +99,45 @@ async fn a_removed_replica_disturbs_nobody() {
     }
 }
 
+/// The number of a replica that was removed is added again, for another one elsewhere: the old one, which runs on,
+/// is not that one, and finds out; so it does at its next start, wherever that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
+    let (dir, mut replicas) = three().await;
+    replicas[0].change_members(MemberChange::TransferLeader(Some(1))).await.unwrap();
+    // Nobody listens there.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut third = replicas.remove(2);
+    replicas[0].change_members(MemberChange::Remove(3)).await.unwrap();
+    let add = MemberChange::Add { replica_id: 3, address: free.to_string(), learner: false };
+    replicas[0].change_members(add).await.unwrap();
+    let before = third.raft_address().parse().unwrap();
+    for next in [Some(before), member_config(dir.path(), 3, &[]).listen] {
+        let removal = tokio::time::timeout(DEADLINE, third.removed()).await;
+        assert_eq!(removal.expect("it does not find out"), Removal::Removed);
+        assert!(third.failure().unwrap().contains("was removed from its cluster"));
+        third.shutdown().await.unwrap();
+        drop(third);
+        let config = Config { listen: next, ..member_config(dir.path(), 3, &[]) };
+        third = Replica::open(config).await.unwrap();
+    }
+    let removal = tokio::time::timeout(DEADLINE, third.removed()).await;
+    assert_eq!(removal.expect("it does not find out"), Removal::Removed);
+    third.shutdown().await.unwrap();
+    drop(third);
+    // The one that was meant joins.
+    std::fs::remove_dir_all(dir.path().join("3")).unwrap();
+    let join = replicas[0].raft_address().to_owned();
+    let config = Config { listen: Some(free), ..member_config(dir.path(), 3, &[&join]) };
+    replicas.push(Replica::open(config).await.unwrap());
+    eventually("three voters", async || voters(&replicas[0]).await == [1, 2, 3]).await;
+    commit(&replicas[2], put("a", b"1")).await;
+    equal(&replicas.iter().collect::<Vec<_>>()).await;
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
+
 /// A replica was replaced, and then its old machine comes back with its old disk, at another address: it is not
 /// taken for the other one, whatever has its number, and ends.
 #[tokio::test(flavor = "multi_thread")]
