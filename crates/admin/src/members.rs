@@ -29,7 +29,11 @@ pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
             role: role.to_owned(),
             ..pb::MemberStatus::default()
         };
-        let Some(report) = &member.report else { return silent };
+        let Some(report) = &member.report else {
+            let somebody = |stranger| format!("at its address is {stranger}");
+            let failure = member.stranger.as_ref().map(somebody).unwrap_or_default();
+            return pb::MemberStatus { failure, ..silent };
+        };
         pb::MemberStatus {
             up: true,
             revision: report.revision.0,
@@ -97,7 +101,13 @@ pub(crate) fn warnings(
         let id = member.replica_id;
         if !member.up {
             let role = &member.role;
-            warnings.push(format!("replica {id} ({role}) does not answer at {:?}", member.address));
+            let somebody = match member.failure.as_str() {
+                "" => String::new(),
+                failure => format!(": {failure}"),
+            };
+            let address = &member.address;
+            warnings
+                .push(format!("replica {id} ({role}) does not answer at {address:?}{somebody}"));
         } else if !member.failure.is_empty() {
             warnings.push(format!("replica {id} takes no writes: {}", member.failure));
         } else if let Some(lag) = member.lag.filter(|lag| *lag > LAG_MAX) {
@@ -232,6 +242,12 @@ mod tests {
                 "2 of 3 voters answer: if one more is lost, nothing can be written",
             ]
         );
+        members[2].failure = "at its address is replica 3 of another cluster, ab".to_owned();
+        assert_eq!(
+            warnings(&members, Some(1), 1, None)[0],
+            "replica 3 (voter) does not answer at \"r3:1\": at its address is replica 3 of another cluster, ab"
+        );
+        members[2].failure.clear();
         members[1].up = false;
         let told = warnings(&members, None, 1, None);
         assert!(told[0].starts_with("only 1 of 3 voters answer, 2 are needed: "), "{told:?}");

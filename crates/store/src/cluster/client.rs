@@ -14,12 +14,13 @@ use openraft::{
 };
 use parking_lot::Mutex;
 use tonic::{
-    Response, Status,
+    Code, Response, Status,
     transport::{Channel, Endpoint},
 };
 
 use super::{
     codec,
+    refusals::Refusals,
     tls::{HANDSHAKE_TIMEOUT, Tls},
     wire,
 };
@@ -79,6 +80,7 @@ struct Shared {
     channels: Mutex<HashMap<(String, Lane), Channel>>,
     /// openraft keeps a connection when a member's address changes.
     members: Mutex<Members>,
+    refusals: Refusals,
 }
 
 /// The members as they are by now.
@@ -96,7 +98,8 @@ impl Peers {
     /// No connections yet. A message may have `message_bytes_max` bytes.
     pub(crate) fn new(message_bytes_max: usize, tls: Option<Tls>) -> Self {
         let (channels, members) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { message_bytes_max, tls, channels, members }))
+        let refusals = Refusals::default();
+        Self(Arc::new(Shared { message_bytes_max, tls, channels, members, refusals }))
     }
 
     /// The certificates; `None` if connections are not encrypted.
@@ -277,7 +280,15 @@ impl Connection {
         let client = self.client(lane).map_err(|e| self.unreachable(e))?;
         match tokio::time::timeout(timeout, call(client)).await {
             Ok(Ok(response)) => read(response.into_inner()).map_err(|e| self.unreachable(e)),
-            Ok(Err(status)) => Err(self.unreachable(status.message())),
+            Ok(Err(status)) => {
+                if status.code() == Code::FailedPrecondition {
+                    let (target, address) = (self.target, self.address());
+                    let refused = status.message();
+                    let text = format!("replica {target} at {address} takes no calls: {refused}");
+                    self.peers.0.refusals.tell(&text);
+                }
+                Err(self.unreachable(status.message()))
+            }
             Err(_) => Err(self.unreachable(format!("no answer within {timeout:?}"))),
         }
     }

@@ -11,6 +11,7 @@ use super::{client::Lane, codec, lives::Removal};
 use crate::{
     ChangeError, Replica,
     core::{Core, Leader},
+    high_water::hex,
     raft::Peer,
 };
 
@@ -63,6 +64,8 @@ pub struct Member {
     pub role: Role,
     /// Its own report; `None` if it does not answer.
     pub report: Option<Report>,
+    /// Who answers at its address instead of it, for people.
+    pub stranger: Option<String>,
 }
 
 /// What a replica says of itself.
@@ -151,34 +154,39 @@ impl Replica {
             };
             let (replica_id, address) = (*id, peer.address.clone());
             async move {
-                let report = self.report(replica_id, &address).await;
-                Member { replica_id, address, role, report }
+                let (report, stranger) = match self.report(replica_id, &address).await {
+                    Ok(report) => (Some(report), None),
+                    Err(stranger) => (None, stranger),
+                };
+                Member { replica_id, address, role, report, stranger }
             }
         });
         futures::future::join_all(reports).await
     }
 
-    async fn report(&self, id: u64, address: &str) -> Option<Report> {
+    /// What a member says of itself, or else who answers at its address, if anybody does.
+    async fn report(&self, id: u64, address: &str) -> Result<Report, Option<String>> {
         let core = self.core();
         if id == core.id() {
-            return Some(core.hello(&codec::hello(core.identity)).into());
+            return Ok(core.hello(&codec::hello(core.identity)).into());
         }
-        let mut client = core.peers.client(address, Lane::Control).ok()?;
-        let request = codec::hello(core.identity);
-        let call = async move { client.hello(request).await };
-        let call = tokio::time::timeout(HELLO_TIMEOUT, core.runtime.spawn(call));
-        let hello = call.await.ok()?.ok()?.ok()?.into_inner();
-        if hello.replica_id != id || hello.cluster_id[..] != core.identity.cluster_id {
-            return None;
+        let hello = core.ask_at(address, HELLO_TIMEOUT).await.ok_or(None)?;
+        if let Some(stranger) = core.stranger(&hello) {
+            return Err(Some(stranger));
+        }
+        if hello.replica_id != id {
+            return Err(Some(format!("replica {} of this cluster", hello.replica_id)));
         }
         let membership = core.membership();
         // Somebody else may be where it was.
         let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
         if !membership.get_node(&id).is_some_and(own) {
-            return None;
+            return Err(Some(format!(
+                "another replica {id}, which that one has replaced, or which replaces it"
+            )));
         }
         let disowns = core.is_disowned_by(&hello, &membership);
-        Some(Report { disowns, ..hello.into() })
+        Ok(Report { disowns, ..hello.into() })
     }
 
     /// Returns when it is known that this replica is no member of its cluster any more: it is told nothing,
@@ -224,6 +232,29 @@ impl Replica {
 }
 
 impl Core {
+    /// What a replica says of itself that is at an address.
+    pub(super) async fn ask_at(
+        &self,
+        address: &str,
+        timeout: Duration,
+    ) -> Option<pb::HelloResponse> {
+        let mut client = self.peers.client(address, Lane::Control).ok()?;
+        let request = codec::hello(self.identity);
+        let call = async move { client.hello(request).await };
+        let call = tokio::time::timeout(timeout, self.runtime.spawn(call));
+        Some(call.await.ok()?.ok()?.ok()?.into_inner())
+    }
+
+    /// Who somebody is that is not of this cluster, for people; `None` if it is.
+    pub(super) fn stranger(&self, hello: &pb::HelloResponse) -> Option<String> {
+        let id = hello.replica_id;
+        match &hello.cluster_id[..] {
+            [] => Some(format!("a replica {id} that is in no cluster yet")),
+            own if own == self.identity.cluster_id => None,
+            other => Some(format!("replica {id} of another cluster, {}", hex(other))),
+        }
+    }
+
     /// If this replica leads, lets another one lead. Does nothing if there is no other.
     pub(crate) async fn step_down(&self) {
         if self.leader() != Some(Leader::Here) || self.is_sole_voter() {

@@ -177,6 +177,15 @@ impl Core {
             }
             None => {}
         }
+        // One that is in no cluster yet is the one that is meant.
+        let there = self.ask_at(&peer.address, SILENCE).await;
+        let other = there.filter(|hello| !hello.cluster_id.is_empty());
+        if let Some(other) = other.and_then(|hello| self.stranger(&hello)) {
+            return refused(format!(
+                "at {} is {other}; to be a member here it has to be started with an empty data directory",
+                peer.address
+            ));
+        }
         let (address, learner) = (peer.address.clone(), peer.learner);
         let nodes = BTreeMap::from([(id, Peer { address: address.clone(), learner, instance: 0 })]);
         let then = match learner {

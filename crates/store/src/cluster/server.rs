@@ -19,7 +19,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming, service::interceptor::InterceptedService};
 
-use super::{accept::accept, codec, lives, places::Caller, protocol, tls::Tls};
+use super::{accept::accept, codec, lives, places::Caller, protocol, refusals::Refusals, tls::Tls};
 use crate::{
     core::{Core, Leader},
     identity::Identity,
@@ -43,6 +43,7 @@ pub(crate) struct Service {
     /// What its directory says; `None` if that is empty.
     identity: Option<Identity>,
     core: Arc<OnceLock<Arc<Core>>>,
+    refusals: Arc<Refusals>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -50,7 +51,7 @@ type Answer<T> = Result<Response<T>, Status>;
 impl Service {
     /// A service of a replica that does not run yet; without an identity it is in no cluster either.
     pub(crate) fn new(replica_id: u64, identity: Option<Identity>) -> Self {
-        Self { replica_id, identity, core: Arc::default() }
+        Self { replica_id, identity, core: Arc::default(), refusals: Arc::default() }
     }
 
     /// From now on the replica runs, as a member.
@@ -95,6 +96,8 @@ impl Service {
         let core = self.core()?;
         let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
         check_header(core.identity, header)
+            .inspect_err(|error| self.refusals.tell(&format!("a call was refused: {error}")))
+            .and_then(|()| lives::check_callee(core.identity, header))
             .and_then(|()| lives::check_caller(&core.membership(), header))
             .map_err(Status::failed_precondition)?;
         Ok(core)
@@ -110,7 +113,7 @@ fn note_caller(request: Request<()>) -> Result<Request<()>, Status> {
     Ok(request)
 }
 
-/// Whether a header is of a member's call to this replica.
+/// Whether a header is of a member's call to a replica of this number.
 fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     let from = header.from;
     protocol::check(header.protocol.as_ref())
@@ -136,7 +139,7 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
             header.to, own.replica_id
         ));
     }
-    lives::check_callee(own, header)
+    Ok(())
 }
 
 fn invalid(error: RecordError) -> Status {

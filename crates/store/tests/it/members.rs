@@ -222,6 +222,41 @@ async fn the_number_of_a_living_replica_is_not_given_away() {
     }
 }
 
+/// A replica whose directory is lost and that is started with none to join forms a cluster of its own: the others say
+/// that it is of another one, and nobody makes it a member.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_of_another_cluster_at_the_address_of_a_member_is_told() {
+    let (dir, mut replicas) = three().await;
+    let add = |replica_id, address| MemberChange::Add { replica_id, address, learner: true };
+    // When this is done the change before it is, too: the others need the first one no more.
+    replicas[0].change_members(add(4, "127.0.0.1:4".to_owned())).await.unwrap();
+    let first = replicas.remove(0);
+    let listen: std::net::SocketAddr = first.raft_address().parse().unwrap();
+    first.shutdown().await.unwrap();
+    drop(first);
+    std::fs::remove_dir_all(dir.path().join("1")).unwrap();
+    let config = Config { listen: Some(listen), ..member_config(dir.path(), 1, &[]) };
+    let first = Replica::open(config).await.unwrap();
+    let expected = format!("replica 1 of another cluster, {}", first.status().cluster_id);
+    for replica in &replicas {
+        let members = replica.members().await;
+        assert!(members[0].report.is_none());
+        assert_eq!(members[0].stranger.as_ref(), Some(&expected));
+        assert!(members[1..].iter().all(|member| member.stranger.is_none()));
+    }
+    let others = || replicas.iter().map(Replica::leader);
+    eventually("one of the others leads", async || others().all(|id| id > Some(1))).await;
+    eventually("the first one is removed", async || {
+        replicas[0].change_members(MemberChange::Remove(1)).await.is_ok()
+    })
+    .await;
+    let refused = replicas[0].change_members(add(1, listen.to_string())).await.unwrap_err();
+    assert!(refused.to_string().contains(&format!("is {expected}; to be")), "{refused}");
+    for replica in replicas.iter().chain([&first]) {
+        replica.shutdown().await.unwrap();
+    }
+}
+
 /// Changes of the membership that come together are made one after the other; none is refused because of
 /// another one, of which whoever asks may know nothing.
 #[tokio::test(flavor = "multi_thread")]
