@@ -26,7 +26,7 @@ pub struct Config {
     /// Most connections of other replicas at a time. One more takes the place of another, which is one that
     /// has said nothing yet, or else has been silent for the longest time.
     pub connections_max: usize,
-    /// This replica is to stay a learner: it serves streams, and never votes.
+    /// This replica joins as one that is to stay a learner: it serves streams, and votes only if somebody promotes it.
     pub learner: bool,
     /// A snapshot is taken, and the log purged, after so many entries.
     pub snapshot_log_entries: u64,

@@ -85,8 +85,8 @@ pub enum OpenError {
     /// Something that was acknowledged is damaged or gone.
     #[error(
         "{} is damaged: {what}: {detail}. Nothing has been changed. A replica of a larger cluster \
-         can be removed from it and rejoin with an empty directory; a cluster of one has to be \
-         restored from a backup (chancery restore)",
+         can rejoin it (--join) with an empty directory; a cluster of one has to be restored from a backup \
+         (chancery restore)",
         path.display()
     )]
     Damaged {

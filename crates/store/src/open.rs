@@ -18,7 +18,7 @@ use crate::{
     cluster::{
         client::{Network, Peers},
         forward::AbortOnDrop,
-        join::Joiner,
+        join::{self, Joiner},
         outbox,
         server::Service,
         tls::Tls,
@@ -159,7 +159,14 @@ async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service)
     }
     let peers = Peers::new(message_bytes_max, tls);
     let parts = match opened {
-        Opened::Replica(parts) => *parts,
+        Opened::Replica(parts) => {
+            let Parts { identity, recovered, .. } = &*parts;
+            let told = join::no_effect(&config, *identity, &recovered.image.membership);
+            if let Some(told) = told {
+                tracing::warn!("{told}");
+            }
+            *parts
+        }
         Opened::Fresh(directory) => {
             let (config, address, peers) = (config.clone(), address.clone(), peers.clone());
             let instance =

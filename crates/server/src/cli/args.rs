@@ -137,7 +137,7 @@ pub(crate) struct ConfigFlags {
     /// All replicas of a new cluster, this one too: another way to form one.
     #[arg(long, value_name = "ID=HOST:PORT", value_delimiter = ',', conflicts_with = "join")]
     pub(crate) peers: Vec<String>,
-    /// Stay a learner: serve streams, and never vote.
+    /// Join as a learner that serves streams and does not become a voter by itself.
     #[arg(long)]
     pub(crate) learner: bool,
     /// Allow addresses other than loopback although the ports are not encrypted.
@@ -371,7 +371,7 @@ pub(crate) enum Cluster {
         /// Where its replication port is.
         #[arg(value_name = "HOST:PORT")]
         address: String,
-        /// It stays a learner: it serves streams, and never votes.
+        /// It stays a learner: it serves streams, and does not become a voter by itself.
         #[arg(long)]
         learner: bool,
     },

@@ -64,7 +64,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "peers",
                 "All replicas of a new cluster, this one too, as ID=HOST:PORT: the first forms it when all are there, the others join. Only for an empty directory.",
             ),
-            ("learner", "Whether this replica stays a learner: it serves streams and never votes."),
+            (
+                "learner",
+                "Whether this replica joins as one that stays a learner: it serves streams and is not made a voter by itself.",
+            ),
             (
                 "catch_up_timeout",
                 "A replica that starts and finds no leader serves what it has after so long.",

@@ -154,6 +154,13 @@ impl Raft {
         for address in self.join.iter().filter(|address| !address.trim().is_empty()) {
             broken.extend(check_address(address).err().map(|error| ("join", error)));
         }
+        let (listens, advertised) = (self.address.to_string(), self.advertised());
+        let is_own = |address: &String| [&listens, &advertised].contains(&address);
+        if self.peers.is_empty() && !self.join.is_empty() && self.join.iter().all(is_own) {
+            let rule = "names only this replica itself: give HOST:PORT of another member, or leave raft.join out to \
+                        form a cluster";
+            broken.push(("join", rule.to_owned()));
+        }
         self.peer_rules(&mut broken);
         let timeout = (100..=600_000).contains(&self.catch_up_timeout.millis());
         if !timeout {
@@ -237,6 +244,15 @@ mod tests {
         assert!(key == "join" && rule.starts_with("\"a\" is no address of a replica"), "{rule}");
         let (key, rule) = broken(|raft| raft.join = list(&["", "a:1", ""]));
         assert!(key == "join" && rule.starts_with("names an empty address"), "{rule}");
+        let (key, rule) = broken(|raft| raft.join = list(&["127.0.0.1:18002"]));
+        assert!(key == "join" && rule.starts_with("names only this replica itself"), "{rule}");
+        let (key, rule) = broken(|raft| {
+            raft.advertise = "r1:1".to_owned();
+            raft.join = list(&["r1:1", "127.0.0.1:18002"]);
+        });
+        assert!(key == "join" && rule.starts_with("names only this replica itself"), "{rule}");
+        let among = raft(|raft| raft.join = list(&["127.0.0.1:18002", "r2:18002"]));
+        assert_eq!(among.rules(), vec![]);
         let (key, rule) = broken(|raft| raft.peers = list(&["1=a:1", "9223372036854775808=b:1"]));
         assert!(key == "peers" && rule.contains("from 1 to 9223372036854775807"), "{rule}");
         for nowhere in ["0.0.0.0:1", "[::]:1"] {

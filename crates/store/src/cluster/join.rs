@@ -13,11 +13,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    error::Error,
     time::{Duration, Instant},
 };
 
 use chancery_proto::raft::v1 as pb;
 use openraft::{ChangeMembers, async_runtime::WatchReceiver};
+use tonic::{Code, Status};
 
 use super::{
     client::{Lane, Peers},
@@ -28,8 +30,9 @@ use crate::{
     Config, OpenError,
     codec::cluster_id_from_proto,
     core::{Core, Leader},
+    high_water::hex,
     identity::Identity,
-    raft::{Peer, Vote},
+    raft::{Peer, StoredMembership, Vote},
     raft_codec::{vote_from_proto, vote_to_proto},
 };
 
@@ -160,9 +163,13 @@ impl Joiner<'_> {
     ) -> Result<Option<Beginning>, OpenError> {
         let mut addresses = addresses.to_vec();
         let mut asked = BTreeSet::new();
-        let mut reason = String::new();
+        let mut reasons = BTreeMap::new();
         while let Some(address) = addresses.pop() {
-            if !asked.insert(address.clone()) || address == self.address {
+            if !asked.insert(address.clone()) {
+                continue;
+            }
+            if address == self.address {
+                reasons.insert(address, "this replica itself".to_owned());
                 continue;
             }
             use pb::join_response::Result;
@@ -172,18 +179,23 @@ impl Joiner<'_> {
                     Some(Result::Refused(refused)) => {
                         return Err(OpenError::Cluster(format!("{address} refused: {refused}")));
                     }
-                    Some(Result::Later(later)) => reason = format!("{address}: {later}"),
+                    Some(Result::Later(later)) => drop(reasons.insert(address, later)),
                     Some(Result::NotLeader(_)) if !answer.leader_address.is_empty() => {
+                        let reason = format!("the leader is at {}", answer.leader_address);
+                        reasons.insert(address, reason);
                         addresses.push(answer.leader_address);
                     }
                     Some(Result::NotLeader(_)) | None => {
-                        reason = format!("{address}: the cluster has no leader at the moment");
+                        let reason = "the cluster has no leader at the moment".to_owned();
+                        reasons.insert(address, reason);
                     }
                 },
-                Err(error) => reason = format!("{address}: {error}"),
+                Err(error) => drop(reasons.insert(address, error)),
             }
         }
-        progress.say(format!("waiting to join the cluster: {reason}"));
+        let reasons: Vec<String> =
+            reasons.iter().map(|(address, reason)| format!("{address}: {reason}")).collect();
+        progress.say(format!("waiting to join the cluster: {}", reasons.join("; ")));
         Ok(None)
     }
 
@@ -200,7 +212,7 @@ impl Joiner<'_> {
             client.join(pb::JoinRequest { peer: Some(peer), protocol: Some(protocol::own()) });
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(status.message().to_owned()),
+            Ok(Err(status)) => Err(cause(&status)),
             Err(_) => Err(format!("no answer within {CALL_TIMEOUT:?}")),
         }
     }
@@ -220,6 +232,52 @@ impl Joiner<'_> {
             None => Err(OpenError::Cluster("the answer of the cluster has no vote".to_owned())),
         }
     }
+}
+
+/// Why a call to somebody who may be no replica has failed.
+fn cause(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    if text.is_empty() {
+        let code = status.code();
+        text = match code {
+            Code::Unimplemented => "who answers there is no replica's replication port".to_owned(),
+            code => code.description().to_owned(),
+        };
+    }
+    // The first is that a transport failed, which is not the reason.
+    let mut source = status.source();
+    while let Some(error) = source {
+        let reason = error.to_string();
+        if !text.contains(&reason) && reason != "transport error" {
+            text = format!("{text}: {reason}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// What is to be told of addresses to join at that are of no use, because the directory belongs to a cluster already, of
+/// which none of them is.
+pub(crate) fn no_effect(
+    config: &Config,
+    identity: Identity,
+    membership: &StoredMembership,
+) -> Option<String> {
+    let members: Vec<(u64, &str)> =
+        membership.nodes().map(|(id, peer)| (*id, peer.address.as_str())).collect();
+    let is_member = |address: &String| members.iter().any(|(_, known)| known == address);
+    if config.join.is_empty() || members.is_empty() || config.join.iter().any(is_member) {
+        return None;
+    }
+    let members = members.iter().map(|(id, address)| format!("{id} at {address:?}"));
+    Some(format!(
+        "{} belongs to cluster {} with replicas {}; none of them is in the list to join, {:?}, which has no \
+         effect: empty the directory to join another cluster",
+        config.data_dir.display(),
+        hex(&identity.cluster_id),
+        members.collect::<Vec<_>>().join(", "),
+        config.join,
+    ))
 }
 
 fn own((id, address): (&u64, &String)) -> (u64, String) {
@@ -317,5 +375,56 @@ impl Core {
             Ok(Err(error)) => Err(NotYet::Later(error.to_string())),
             Err(_) => Err(NotYet::Later("the membership could not be changed in time".to_owned())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::Incarnation;
+
+    use super::*;
+    use crate::raft::{Membership, log_id};
+
+    fn membership(addresses: &[&str]) -> StoredMembership {
+        let peer = |address: &&str| Peer { address: (*address).to_owned(), ..Peer::default() };
+        let peers: BTreeMap<u64, Peer> = (1..).zip(addresses.iter().map(peer)).collect();
+        let membership = Membership::new(vec![peers.keys().copied().collect()], peers).unwrap();
+        StoredMembership::new(Some(log_id(3, 30)), membership)
+    }
+
+    #[test]
+    fn addresses_to_join_at_that_are_of_no_member_are_told() {
+        let identity = Identity {
+            cluster_id: [7; 16],
+            replica_id: 1,
+            incarnation: Incarnation(5),
+            instance: 1,
+        };
+        let told = |join: &[&str], members: &[&str]| {
+            let join = join.iter().map(|address| (*address).to_owned()).collect();
+            let config = Config { join, data_dir: "/data".into(), ..Config::default() };
+            no_effect(&config, identity, &membership(members))
+        };
+        let config = Config { join: vec!["x:1".to_owned()], ..Config::default() };
+        let unknown = no_effect(&config, identity, &StoredMembership::default());
+        assert_eq!(unknown, None, "it does not know yet who they are");
+        assert_eq!(told(&[], &["a:1"]), None);
+        assert_eq!(told(&["x:1", "b:1"], &["a:1", "b:1"]), None);
+        assert_eq!(
+            told(&["x:1"], &["a:1", ""]).unwrap(),
+            "/data belongs to cluster 07070707070707070707070707070707 with replicas 1 at \"a:1\", 2 at \"\"; \
+             none of them is in the list to join, [\"x:1\"], which has no effect: empty the directory to join \
+             another cluster"
+        );
+    }
+
+    #[test]
+    fn what_a_failed_call_says_has_its_cause() {
+        let refused = std::io::Error::other("connection refused");
+        let status = Status::from_error(Box::new(refused));
+        assert!(cause(&status).contains("connection refused"), "{status}");
+        let nowhere = Status::new(Code::Unimplemented, "");
+        assert_eq!(cause(&nowhere), "who answers there is no replica's replication port");
+        assert!(!cause(&Status::new(Code::Internal, "")).is_empty());
     }
 }
