@@ -65,6 +65,11 @@ pub(crate) fn says_removed(members: &[Member]) -> Option<u64> {
     members.iter().find(disowns).map(|member| member.replica_id)
 }
 
+/// That a replica that does not lead could take no writes if it did.
+pub(crate) fn would_refuse(id: u64, full: &str) -> String {
+    format!("replica {id}, which answers, will take no writes when it leads: {full}")
+}
+
 /// What is wrong with the cluster, or may soon be: the worst first.
 pub(crate) fn warnings(
     members: &[pb::MemberStatus],

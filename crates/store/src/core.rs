@@ -177,6 +177,15 @@ impl Core {
         }
     }
 
+    /// Why this replica takes no writes: for good, or, if it leads, for lack of space.
+    pub(crate) fn refuses_writes(&self) -> Option<String> {
+        let failure = self.failure.get().map(str::to_owned);
+        failure.or_else(|| match self.leader()? {
+            Leader::Here => self.space.full().map(|full| full.to_string()),
+            Leader::There { .. } => None,
+        })
+    }
+
     /// An error of the start, with the first reason if there is one.
     pub(crate) fn failed(&self, error: &dyn std::fmt::Display) -> OpenError {
         match self.failure.get() {

@@ -220,6 +220,25 @@ fn write_durably(path: &Path, content: &[u8]) -> Result<(), OpenError> {
     write().map_err(io_error("write", path))
 }
 
+/// The data directory that a path is somewhere in, whether there is anything at the path or not; not that at
+/// the path itself.
+pub(crate) fn around(path: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(path).ok()?;
+    let mut there = absolute.ancestors().filter_map(|path| path.canonicalize().ok());
+    let existing = there.next()?;
+    let above = existing.ancestors().skip(usize::from(path.exists()));
+    above.into_iter().find(|path| is_data_directory(path)).map(Path::to_owned)
+}
+
+/// Whether it says that it is one, or is to become one. RocksDB has files of the same name.
+fn is_data_directory(path: &Path) -> bool {
+    let says = |name| {
+        fs::read(path.join(name))
+            .is_ok_and(|content| content.starts_with(b"chancery data directory"))
+    };
+    [IDENTITY, IDENTITY_NEW, IDENTITY_PART].into_iter().any(says)
+}
+
 /// Decides what a directory is, without changing it.
 fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
     let read = |name: &str| match fs::read(path.join(name)) {

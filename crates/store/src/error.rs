@@ -123,6 +123,21 @@ pub enum OpenError {
     /// The certificates for other replicas can not be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// There is no room for a new cluster and what has to stay free.
+    #[error(
+        "the replica can not start: a cluster is not formed on a disk that is nearly full: {free} bytes are free \
+         for {}, {needed} are needed, with those that stay free (store.free_bytes_min); make room, then start it \
+         again",
+        path.display()
+    )]
+    DiskFull {
+        /// The data directory.
+        path: PathBuf,
+        /// Bytes free.
+        free: u64,
+        /// Bytes that have to be free.
+        needed: u64,
+    },
     /// Raft could not start, or stopped at once.
     #[error("the replica can not start: {0}")]
     Failed(String),

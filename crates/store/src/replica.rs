@@ -110,7 +110,14 @@ impl Replica {
                 raft.initialize(members).await.map_err(|error| failed(&error))?;
                 let form = ask_to_proto(&Ask::Form { cluster_id, incarnation });
                 let deadline = Instant::now() + core.config.open_timeout;
-                core.propose(form, None, deadline).await.map_err(|error| failed(&error))?;
+                let formed = core.propose(form, None, deadline).await;
+                formed.map_err(|error| match error {
+                    // It is tried again only by another start.
+                    TransactError::DiskFull { path, free, needed } => {
+                        OpenError::DiskFull { path, free, needed }
+                    }
+                    error => failed(&error),
+                })?;
                 self.finish_forming()
             }
             Start::Again if self.votes_alone().await? => {
@@ -298,6 +305,7 @@ impl Replica {
             log_bytes: inner.size.lock().bytes(),
             disk_bytes: Directory::disk_bytes(&inner.config.data_dir),
             free_bytes: inner.space.free(),
+            full: inner.space.full().map(|full| full.to_string()),
             fsyncs: inner.metrics.fsyncs(),
             failure: self.failure(),
         }

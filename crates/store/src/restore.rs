@@ -21,7 +21,7 @@ use chancery_proto::raft::v1 as pb;
 use crate::{
     BackupError, BackupInfo, ClusterId, OpenError, REPLICA_ID_MAX, backup,
     database::{Access, Batch, Database},
-    directory::{Directory, Found, Making, damaged},
+    directory::{self, Directory, Found, Making, damaged},
     high_water::{HighWater, Mark},
     identity::Identity,
     image::{Image, Life, Record},
@@ -93,6 +93,18 @@ pub enum RestoreError {
         /// Its cluster.
         cluster_id: ClusterId,
     },
+    /// The directory is somewhere in that of a replica.
+    #[error(
+        "{} is inside the data directory of a replica, {}; give one that is not",
+        path.display(),
+        data_dir.display()
+    )]
+    Inside {
+        /// The directory to make.
+        path: PathBuf,
+        /// The data directory.
+        data_dir: PathBuf,
+    },
     /// A replica has no such number.
     #[error("a replica's number is from 1 to {REPLICA_ID_MAX}")]
     ReplicaId,
@@ -120,6 +132,9 @@ pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, Restor
     let revision = next_revision(info.revision.max(options.after))
         .ok_or(RestoreError::Revision(info.revision.max(options.after)))?;
     let path = &options.data_dir;
+    if let Some(data_dir) = directory::around(path) {
+        return Err(RestoreError::Inside { path: path.clone(), data_dir });
+    }
     let existed = path.exists();
     let (directory, found) = Directory::open(path, None)?;
     if let Found::Replica(identity) = found {

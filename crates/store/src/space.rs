@@ -1,6 +1,7 @@
 //! Whether there is room for another write.
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -28,6 +29,16 @@ pub(crate) struct Full {
     pub(crate) needed: u64,
 }
 
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { free, needed } = self;
+        write!(
+            f,
+            "the disk is nearly full: {free} bytes are free, {needed} are needed (store.free_bytes_min)"
+        )
+    }
+}
+
 impl Space {
     pub(crate) fn new(path: &Path, reserve: u64) -> Self {
         Self { path: path.to_owned(), reserve, measured: Mutex::new(None) }
@@ -50,6 +61,12 @@ impl Space {
         };
         *measured = Some((Instant::now(), free));
         Some(free)
+    }
+
+    /// That there is no room for a write of any length.
+    pub(crate) fn full(&self) -> Option<Full> {
+        let free = self.free().filter(|free| *free <= self.reserve)?;
+        Some(Full { free, needed: self.reserve.saturating_add(AMPLIFICATION) })
     }
 
     /// Whether `len` more bytes may be written. What is written is taken off what was measured, so

@@ -59,6 +59,8 @@ pub struct Status {
     pub disk_bytes: u64,
     /// Bytes free on its file system, if that is known.
     pub free_bytes: Option<u64>,
+    /// That those are too few for any write, in words: this replica refuses them when it leads.
+    pub full: Option<String>,
     /// Syncs of the write-ahead log since the replica was opened.
     pub fsyncs: u64,
     /// Why the replica takes no writes any more; `None` if it does.

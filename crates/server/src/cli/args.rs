@@ -178,7 +178,7 @@ pub(crate) struct Write {
     /// Refuse if what is touched has changed after this revision.
     #[arg(long, value_name = "REVISION")]
     pub(crate) if_revision: Option<u64>,
-    /// Who asks for it, for the history [default: the user's name].
+    /// Who asks for it, for the history [default: $USER, nobody if that is not set].
     #[arg(long)]
     pub(crate) author: Option<String>,
     /// Why, for the history.
@@ -360,7 +360,14 @@ fn replica_id() -> RangedU64ValueParser<u64> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cluster {
     /// Show the members, who leads, what is wrong, and the replica that answers.
-    Status,
+    ///
+    /// Exit code 0 says that a replica answered, whatever it said; `-o json` has `leader`, which is null if there
+    /// is none.
+    Status {
+        /// End with exit code 1, after the answer, if the replica hears no leader.
+        #[arg(long)]
+        check: bool,
+    },
     /// Make a replica a member: a learner, which becomes a voter once it has caught up.
     ///
     /// A replica that is started with `--join` or `--peers` does this by itself.
@@ -431,7 +438,7 @@ pub(crate) struct Restore {
     /// If this backup was restored before: the last revision of the cluster that came of that.
     #[arg(long, value_name = "REVISION", default_value_t = 0)]
     pub(crate) after_revision: u64,
-    /// Who does it, for the history [default: the user's name].
+    /// Who does it, for the history [default: $USER, nobody if that is not set].
     #[arg(long)]
     pub(crate) author: Option<String>,
     /// Why, for the history.

@@ -14,10 +14,16 @@ pub(crate) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let changed = match command {
-        Cluster::Status => {
+        Cluster::Status { check } => {
             let response = client.get_cluster(pb::GetClusterRequest {}).await;
             let status = response.map_err(|status| refusal(&status))?.into_inner();
-            return answer.show(&status, |out| write_status(&status, out));
+            answer.show(&status, |out| write_status(&status, out))?;
+            return match (check, status.leader) {
+                (true, None) => {
+                    Err(Failure::of_server("hears no leader: nothing can be written there"))
+                }
+                _ => Ok(()),
+            };
         }
         Cluster::Snapshot => {
             let response = client.take_snapshot(pb::TakeSnapshotRequest {}).await;

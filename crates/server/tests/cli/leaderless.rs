@@ -57,6 +57,13 @@ fn a_leader_that_is_silent_is_none() {
         let status = left.json(&["cluster", "status"]);
         assert!(status["leader"].is_null(), "{status}");
         let text = left.run(&["cluster", "status"], "").out;
+        let checked = left.run(&["cluster", "status", "--check"], "");
+        let said = format!(
+            "error: the server at {} hears no leader: nothing can be written there\n",
+            left.admin
+        );
+        assert_eq!((checked.code, checked.err), (1, said));
+        assert!(checked.out.contains("): no leader, "), "the answer is shown all the same");
         assert!(text.contains("): no leader, 1 of 3 voters answer (2 needed)"), "{text}");
         // It serves on, and is ready.
         assert_eq!(http_get(&left.admin, "/readyz"), (200, "ready\n".to_owned()));

@@ -10,6 +10,7 @@ mod lifecycle;
 mod metrics;
 mod recovery;
 mod retries;
+mod space;
 mod strangers;
 mod support;
 mod tls;

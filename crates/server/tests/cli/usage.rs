@@ -98,6 +98,7 @@ fn help_and_version_and_completions_are_no_failure() {
     for (args, text) in [
         (["--help"].as_slice(), "an xds control plane"),
         (&["apply", "--help"], "--prune"),
+        (&["apply", "--help"], "[default: $user, nobody if that is not set]"),
         (&["--version"], "chancery 0."),
         (&["completions", "bash"], "_chancery"),
     ] {

@@ -309,7 +309,7 @@ impl Core {
             instance: self.identity.instance,
             membership_id: membership.log_id().as_ref().map(log_id_to_proto),
             protocol: Some(protocol::own()),
-            failure: self.failure.get().unwrap_or_default().to_owned(),
+            failure: self.refuses_writes().unwrap_or_default(),
             snapshot_progress: self.snapshot_progress.bytes(),
             caller: known.map(|known| peer_to_proto(caller.from, known)),
         }

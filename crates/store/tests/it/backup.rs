@@ -335,6 +335,25 @@ async fn only_an_empty_directory_is_restored_into() {
     assert_eq!(restore(&file, &after).unwrap().revision, Revision(last));
 }
 
+/// A replica would be lost with the other one's directory, when that is emptied; and both may fill its disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_restored_inside_the_directory_of_a_replica() {
+    let (dir, file) = small().await;
+    let old = dir.path().join("old");
+    let before = state_files(&old);
+    std::os::unix::fs::symlink(&old, dir.path().join("link")).unwrap();
+    for inside in ["old/sub", "old/db", "old/db/a/b", "old/no/../sub", "link/sub"] {
+        let error = restore(&file, &options(&dir.path().join(inside))).unwrap_err();
+        let RestoreError::Inside { data_dir, .. } = &error else { panic!("{inside}: {error}") };
+        assert_eq!(data_dir, &old.canonicalize().unwrap(), "{inside}");
+    }
+    let entries = fs::read_dir(&old).unwrap().count();
+    assert!(before == state_files(&old) && entries == 4, "{entries}");
+    // A file of the same name says nothing.
+    fs::write(dir.path().join("IDENTITY"), "of something else").unwrap();
+    restore(&file, &options(&dir.path().join("new/sub"))).unwrap();
+}
+
 /// A restore that was interrupted is never taken for an empty directory, from which a replica would
 /// serve nothing to a fleet; it can be done again.
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use chancery_store::{Config, Replica, TransactError};
+use chancery_store::{Config, OpenError, Replica, TransactError};
 use tempfile::TempDir;
 
 use crate::support::{Random, commit, config, put, render, skipped};
@@ -84,18 +84,37 @@ async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
     assert!(error.to_string().contains("nearly full"), "{error}");
     let (before, status) = (render(&replica.state()), replica.status());
     assert_eq!(status.failure, None, "a refused write is no failure");
+    let full = status.full.unwrap();
+    assert!(full.starts_with("the disk is nearly full: "), "{full}");
+    let members = replica.members().await;
+    assert_eq!(members[0].report.as_ref().unwrap().failure.as_ref(), Some(&full));
     fs::remove_file(disk.filler()).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while replica.transact(put("c", b"3")).await.is_err() {
         assert!(std::time::Instant::now() < deadline, "writes are still refused");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
+    let report = replica.members().await.remove(0).report.unwrap();
+    assert_eq!((replica.status().full, report.failure), (None, None));
     assert!(render(&replica.state()).len() > before.len());
     let before = render(&replica.state());
     replica.shutdown().await.unwrap();
     let replica = Replica::open(config).await.unwrap();
     assert_eq!(render(&replica.state()), before);
     replica.shutdown().await.unwrap();
+}
+
+/// What is said of a write that is refused is not true of a start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_not_formed_without_room_for_it() {
+    let Some(disk) = SmallDisk::mount("70m") else { return };
+    let config = Config { free_bytes_min: 128 << 20, ..config(&disk.path().join("data")) };
+    let error = Replica::open(config.clone()).await.unwrap_err();
+    assert!(matches!(error, OpenError::DiskFull { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("(store.free_bytes_min); make room, then start it again"), "{text}");
+    disk.grow("256m");
+    Replica::open(config).await.unwrap().shutdown().await.unwrap();
 }
 
 async fn write_until_refused(replica: &Replica, round: u64) -> (u64, TransactError) {
