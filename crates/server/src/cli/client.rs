@@ -169,7 +169,7 @@ fn broken(source: &(dyn Error + 'static), message_of_status: &str) -> Failure {
         ));
     }
     let mut reasons = vec![message_of_status.to_owned()];
-    for reason in causes.into_iter().map(|error| message(error)) {
+    for reason in causes.into_iter().map(message) {
         // Some repeat what caused them.
         if !reasons.iter().any(|told| told.contains(&reason)) {
             reasons.push(reason);
