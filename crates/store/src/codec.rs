@@ -114,13 +114,10 @@ fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
 /// Tells what a transaction is to write from what another one is, never 0: all of it but who, why and when.
 pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
     fn add<M: Message>(digest: &mut Xxh3, kind: u8, messages: &[M]) {
-        let mut bytes = Vec::new();
         for message in messages {
-            bytes.clear();
-            bytes.push(kind);
             // One at a time: a transaction may be large.
-            bytes.extend(message.encode_length_delimited_to_vec());
-            digest.update(&bytes);
+            digest.update(&[kind]);
+            digest.update(&message.encode_length_delimited_to_vec());
         }
     }
     let pb::Transaction { preconditions, deletes, prune, upserts, assignments, meta: _ } =

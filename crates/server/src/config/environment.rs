@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use strsim::levenshtein;
+
 /// What every variable of this program begins with.
 pub(super) const PREFIX: &str = "CHANCERY_";
 /// Variables that are not keys: of the command line, of the tests, and of the tools that measure.
@@ -36,7 +38,7 @@ fn near<'a>(name: &str, keys: &[&'a str]) -> Vec<&'a str> {
     for known in keys.iter().copied().chain(OTHERS) {
         let rest = known.strip_prefix(PREFIX).unwrap_or(known);
         let key = rest.split_once('_').map_or(rest, |(_, key)| key);
-        let edits = edits(given, rest).min(edits(given, key));
+        let edits = levenshtein(given, rest).min(levenshtein(given, key));
         if edits < least {
             near.clear();
             least = edits;
@@ -48,33 +50,9 @@ fn near<'a>(name: &str, keys: &[&'a str]) -> Vec<&'a str> {
     near.into_iter().collect()
 }
 
-/// How many bytes have to be changed, added or removed to make one text the other.
-fn edits(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, byte) in one.bytes().enumerate() {
-        let mut diagonal = at;
-        row[0] = at + 1;
-        for (column, expected) in other.bytes().enumerate() {
-            let change = diagonal + usize::from(byte != expected);
-            diagonal = row[column + 1];
-            row[column + 1] = change.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn edits_are_counted_in_any_direction() {
-        for (one, other, n) in
-            [("", "", 0), ("", "ab", 2), ("abc", "", 3), ("kitten", "sitting", 3)]
-        {
-            assert_eq!((edits(one, other), edits(other, one)), (n, n), "{one} {other}");
-        }
-    }
 
     #[test]
     fn a_variable_that_sets_nothing_is_told_with_what_is_near() {
