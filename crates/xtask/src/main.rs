@@ -60,6 +60,7 @@ fn run() -> Result<ExitCode> {
     let paths = Paths::find()?;
     match args.as_slice() {
         ["setup"] => setup::all(&paths)?,
+        [setup::PROBE_LIBCLANG_COMMAND] => setup::probe_libclang()?,
         ["demo", flags @ ..] => {
             if let Some(unknown) = flags.iter().find(|flag| !["--check", "--dev"].contains(flag)) {
                 bail!("demo has no {unknown:?}");

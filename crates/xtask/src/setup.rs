@@ -66,7 +66,13 @@ const CPP: Need = Need {
         proc::succeeds(Command::new(compiler).arg("--version"))
     },
 };
-const LIBCLANG: Need = Need { what: "libclang", package: "libclang-dev", is_there: has_libclang };
+const LIBCLANG: Need =
+    Need { what: "libclang with its headers", package: "libclang-dev", is_there: has_libclang };
+
+/// The command of xtask that runs [`probe_libclang`].
+pub(crate) const PROBE_LIBCLANG_COMMAND: &str = "probe-libclang";
+/// The headers that `rocksdb/c.h` includes, for which bindgen generates bindings.
+const PROBE_HEADER: &str = "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n";
 
 const ETCD: Need = Need {
     what: "etcd",
@@ -114,31 +120,29 @@ fn apt(args: &[&str]) -> Result<()> {
     proc::run(&mut command)
 }
 
-/// Whether bindgen will find libclang: where its loader looks, in short.
+/// Returns whether bindgen will find libclang. A process of its own looks: after one failure the
+/// loader never looks again, and a broken library may crash whoever loads it.
 fn has_libclang() -> bool {
-    if env::var_os("LIBCLANG_PATH").is_some() {
-        return true;
-    }
-    let mut dirs: Vec<PathBuf> = [
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/local/lib",
-    ]
-    .map(PathBuf::from)
-    .into();
-    dirs.extend(
-        entries(Path::new("/usr/lib"))
-            .into_iter()
-            .filter_map(|(name, path)| name.starts_with("llvm").then(|| path.join("lib"))),
-    );
-    dirs.iter().any(|dir| entries(dir).iter().any(|(name, _)| is_libclang(name)))
+    env::current_exe()
+        .is_ok_and(|xtask| proc::succeeds(Command::new(xtask).arg(PROBE_LIBCLANG_COMMAND)))
 }
 
-fn is_libclang(file: &str) -> bool {
-    (file.starts_with("libclang.so") || file.starts_with("libclang-"))
-        && file.split('.').any(|part| part == "so")
+/// Fails unless bindgen would succeed: the loader that bindgen uses finds libclang, and libclang
+/// finds the headers that come with the compiler. `libclang-cpp.so` is another library, and
+/// `libclang1` without its headers parses no file that includes `stddef.h`.
+pub(crate) fn probe_libclang() -> Result<()> {
+    let clang = clang::Clang::new().map_err(anyhow::Error::msg).context("load libclang")?;
+    let index = clang::Index::new(&clang, false, false);
+    let header = clang::Unsaved::new("probe.h", PROBE_HEADER);
+    let unit = index.parser("probe.h").unsaved(&[header]).parse().context("parse a header")?;
+    let errors = unit
+        .get_diagnostics()
+        .into_iter()
+        .filter(|diagnostic| diagnostic.get_severity() >= clang::diagnostic::Severity::Error);
+    match errors.map(|diagnostic| diagnostic.get_text()).next() {
+        Some(error) => bail!("parse a header: {error}"),
+        None => Ok(()),
+    }
 }
 
 /// Names and paths in a directory; none if it can not be read.
@@ -279,16 +283,6 @@ fn objects(build: &Path) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libclang_is_told_from_its_neighbors() {
-        for name in ["libclang.so", "libclang.so.1", "libclang-14.so.1", "libclang-14.so"] {
-            assert!(is_libclang(name), "{name}");
-        }
-        for name in ["libclang_rt.asan.so", "libclang.a", "libclangAST.so", "libLLVM-14.so"] {
-            assert!(!is_libclang(name), "{name}");
-        }
-    }
 
     #[test]
     fn the_rocksdb_package_takes_the_locked_version() {
