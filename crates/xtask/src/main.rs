@@ -40,7 +40,7 @@ usage: cargo xtask <command>
   conformance [--check]  writes (or checks) docs/conformance.md from the doc comments of tests
   metrics [--check]      writes (or checks) docs/metrics.md from the METRICS tables in the code
   mutants [--group NAME] plants bugs in a copy of the crates, and fails if no test catches one; writes
-                         docs/mutants.md; groups are protocol and store; --only N plants one
+                         docs/mutants.md; groups are protocol, store, server; --only N plants one
   setup                  installs what the system lacks, builds RocksDB once, installs real clients
 ";
 

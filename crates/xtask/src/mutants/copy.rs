@@ -25,6 +25,12 @@ const COPIED: &[&str] = &[
     "crates/proto",
     "crates/store",
     "crates/fanout",
+    "crates/xds",
+    "crates/admission",
+    "crates/admin",
+    "crates/server",
+    // Pages that tests read.
+    "docs",
 ];
 
 /// What a suite may take, its compilation included; a core that never comes to rest is caught by this.
@@ -44,7 +50,9 @@ impl Copy {
         for name in COPIED {
             update_dir(&paths.root.join(name), &dir.join(name))?;
         }
-        update(&dir.join("Cargo.lock"), &read(&paths.root.join("Cargo.lock"))?)?;
+        for name in ["Cargo.lock", "README.md"] {
+            update(&dir.join(name), &read(&paths.root.join(name))?)?;
+        }
         let manifest = text(&paths.root.join("Cargo.toml"))?;
         ensure!(manifest.contains("members = ["), "Cargo.toml names no members");
         let manifest: String =

@@ -38,7 +38,7 @@ const fn suite(
 }
 
 /// All of them.
-pub(crate) const GROUPS: [Group; 2] = [
+pub(crate) const GROUPS: [Group; 3] = [
     Group {
         name: "protocol",
         about: "What clients are sent. Most are pitfalls of other servers. Each is tried by the transcripts \
@@ -66,6 +66,26 @@ pub(crate) const GROUPS: [Group; 2] = [
             suite("chancery-store", &["--lib"], "store"),
             suite("chancery-fanout", &["--lib"], "fanout"),
             suite("chancery-store", &["--test", "it"], "replicas"),
+        ],
+        always: 0,
+        needs_rocksdb: true,
+    },
+    Group {
+        name: "server",
+        about: "What strangers can do to a replica, and what it tells people. `… unit` are the tests inside a \
+                crate, `cli` those of\nthe program as a process, `real` those with real clients.",
+        list: "crates/xtask/src/mutants/server.txt",
+        first: 300,
+        suites: &[
+            suite("chancery-fanout", &["--lib"], "fanout unit"),
+            suite("chancery-xds", &["--lib"], "xds unit"),
+            suite("chancery-xds", &["--test", "it"], "xds"),
+            suite("chancery-admission", &["--lib", "--tests"], "admission"),
+            suite("chancery-admin", &["--lib"], "admin unit"),
+            suite("chancery-admin", &["--test", "api"], "admin"),
+            suite("chancery-server", &["--bins"], "server unit"),
+            suite("chancery-server", &["--test", "cli"], "cli"),
+            suite("chancery-server", &["--test", "real_clients"], "real"),
         ],
         always: 0,
         needs_rocksdb: true,

@@ -54,7 +54,8 @@ impl Mutant {
     }
 }
 
-/// Reads a list of which the first bug has the number `first`. Lines before the first `==` are for people.
+/// Reads a list whose numbers ascend from `first`; a range of numbers may be unused. Lines before the first
+/// `==` are for people.
 pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
     let mut all: Vec<Mutant> = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -82,9 +83,11 @@ pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
             _ => bail!("line {line_number}: {line:?} begins with none of == @ ? - +"),
         }
     }
-    for (expected, mutant) in (first..).zip(&all) {
+    let mut least = first;
+    for mutant in &all {
         let number = mutant.number;
-        ensure!(number == expected, "mutant {number} is in the place of mutant {expected}");
+        ensure!(number >= least, "mutant {number} stands after mutant {}", least - 1);
+        least = number + 1;
         ensure!(!mutant.file.is_empty(), "mutant {number} names no file");
         ensure!(!mutant.search.is_empty(), "mutant {number} has nothing to look for");
         ensure!(mutant.search != mutant.replacement, "mutant {number} changes nothing");
@@ -131,8 +134,11 @@ mod tests {
 
     #[test]
     fn a_list_that_makes_no_sense_is_refused() {
-        assert!(parse("== 2 | P | b\n@ a\n-x\n", 1).is_err(), "numbers have no holes");
-        assert!(parse("== 2 | P | b\n@ a\n-x\n", 2).is_ok());
+        assert!(parse("== 2 | P | b\n@ a\n-x\n", 3).is_err(), "the number belongs to another list");
+        let twice = "== 2 | P | b\n@ a\n-x\n";
+        assert!(parse(&twice.repeat(2), 2).is_err(), "the number is not unique");
+        assert!(parse(twice, 2).is_ok());
+        assert!(parse(twice, 1).is_ok(), "a number may be unused");
         assert!(parse("== 1 | P\n", 1).is_err(), "nothing is wrong");
         assert!(parse("== 1 | P | b\n@ a\n-x\n+x\n", 1).is_err(), "it changes nothing");
         assert!(parse("== 1 | P | b\n@ a\n!x\n", 1).is_err());
