@@ -291,6 +291,11 @@ fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, 
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_log_entries),
         max_in_snapshot_log_to_keep: config.log_entries_keep,
         purge_batch_size: (config.snapshot_log_entries / 4).clamp(1, 1000),
+        // A restarted leader may have lost an unsynced tail that followers hold. If it led on in the
+        // same term, it would give the same log ids to other entries (`docs/adr/0006-raft-settings.md`).
+        enable_leader_restore: Some(false),
+        allow_log_reversion: Some(false),
+        broadcast_submitted_on_append: Some(false),
         enable_pre_vote: Some(true),
         // The lease is an election timeout; without this a leader that reaches only a minority could
         // keep a connected majority from electing another.

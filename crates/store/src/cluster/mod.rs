@@ -30,6 +30,8 @@ pub(crate) mod lives;
 pub(crate) mod members;
 pub(crate) mod outbox;
 pub(crate) mod places;
+#[cfg(test)]
+mod power_cut_tests;
 pub(crate) mod protocol;
 pub(crate) mod refusals;
 pub(crate) mod server;

@@ -1,0 +1,137 @@
+//! Power cuts, in one process: a data directory goes back to what had been synced.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use chancery_model::{
+    ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert,
+};
+use openraft::async_runtime::WatchReceiver;
+
+use crate::{Config, Replica, valve::Point};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+pub(super) fn put(name: &str) -> Transaction {
+    let type_url = TypeUrl::from_static("type.googleapis.com/a.B");
+    let key = ResourceKey { type_url, name: ResourceName::new(name).unwrap() };
+    let draft = ResourceDraft::new(key, Bytes::copy_from_slice(name.as_bytes()));
+    let upserts = vec![Upsert { scope: ScopeName::new("default").unwrap(), draft }];
+    Transaction { upserts, ..Transaction::default() }
+}
+
+fn config(dir: &Path, replica_id: u64, join: &[String]) -> Config {
+    Config {
+        data_dir: dir.join(replica_id.to_string()),
+        replica_id,
+        listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        join: join.to_vec(),
+        free_bytes_min: 0,
+        ..Config::default()
+    }
+}
+
+/// Waits until a condition holds.
+pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Starts a replica again, with the data that it has and at its old address: the others know no other.
+pub(super) async fn start(dir: &Path, replica_id: u64, address: &str) -> Replica {
+    let listen = Some(address.parse().unwrap());
+    Replica::open(Config { listen, ..config(dir, replica_id, &[]) }).await.unwrap()
+}
+
+/// Forms a cluster of three voters, of which the first leads.
+pub(super) async fn trio(dir: &Path) -> Vec<Replica> {
+    let first = Replica::open(config(dir, 1, &[])).await.unwrap();
+    let join = [first.raft_address().to_owned()];
+    let mut replicas = vec![first];
+    for id in 2..=3 {
+        replicas.push(Replica::open(config(dir, id, &join)).await.unwrap());
+    }
+    for replica in &replicas {
+        replica.catch_up(DEADLINE).await.unwrap();
+    }
+    until("three voters", || replicas.iter().all(|one| one.status().voters.len() == 3)).await;
+    replicas[0].transact(put("first")).await.unwrap();
+    until("the first write everywhere", || replicas.iter().all(|one| one.state().len() == 1)).await;
+    assert_eq!(replicas[0].leader(), Some(1));
+    replicas
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+/// L1, L2, L8: the leader loses an unsynced tail that its followers hold and have committed. When it comes
+/// back it must not lead on in its old term: it would give the log ids of the lost entries to others, and
+/// its followers would skip those.
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
+    let dir = tempfile::tempdir().unwrap();
+    let replicas = trio(dir.path()).await;
+    let term = replicas[0].status().term;
+    let (synced, lost) = (dir.path().join("synced"), dir.path().join("1"));
+    let database = replicas[0].database();
+    database.sync().unwrap();
+    let held = database.valve.hold(Point::Sync);
+    copy(&lost, &synced);
+    let leader = replicas[0].clone();
+    let write = tokio::spawn(async move { leader.transact(put("second")).await });
+    until("a majority that has the second write", || {
+        replicas[1..].iter().all(|one| one.state().len() == 2)
+    })
+    .await;
+    drop(held);
+    drop(database);
+    // The answer does not matter: the write is committed.
+    drop(write.await.unwrap());
+    let addresses: Vec<String> = replicas.iter().map(|one| one.raft_address().to_owned()).collect();
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+    drop(replicas);
+    fs::remove_dir_all(&lost).unwrap();
+    fs::rename(&synced, &lost).unwrap();
+
+    let mut replicas = vec![start(dir.path(), 1, &addresses[0]).await];
+    let raft = replicas[0].core().raft.metrics().borrow_watched().clone();
+    assert_ne!(
+        (raft.current_leader, raft.current_term),
+        (Some(1), term),
+        "the restarted leader leads on without an election"
+    );
+    replicas.push(start(dir.path(), 2, &addresses[1]).await);
+    replicas.push(start(dir.path(), 3, &addresses[2]).await);
+    until("a leader", || replicas.iter().any(|one| one.leader().is_some())).await;
+    for (at, replica) in replicas.iter().enumerate() {
+        replica.transact(put(&format!("after-{at}"))).await.unwrap();
+    }
+    until("five resources everywhere", || replicas.iter().all(|one| one.state().len() == 5)).await;
+    let contents = replicas.iter().map(|one| one.core().published.image().tally);
+    let contents: Vec<_> = contents.collect();
+    assert!(contents.iter().all(|one| *one == contents[0]), "replicas differ: {contents:?}");
+    assert!(replicas.iter().all(|one| one.status().term > term));
+    for replica in &replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
