@@ -3,7 +3,7 @@
 use std::{pin::Pin, time::Duration};
 
 use chancery_proto::admin::v1::{self as pb, backup_service_server::BackupService};
-use chancery_store::{Backup, BackupError};
+use chancery_store::{Backup, BackupError, ReadError};
 use futures::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -42,6 +42,9 @@ impl BackupService for GrpcBackup {
 
 fn refusal(error: &BackupError) -> AdminError {
     match error {
+        BackupError::NotCurrent(reason @ ReadError::Diverged(_)) => {
+            AdminError::Unavailable(reason.to_string())
+        }
         BackupError::NotCurrent(reason) => AdminError::Unavailable(format!(
             "{reason}; `chancery backup --stale` gives what this replica has"
         )),

@@ -2,6 +2,7 @@
 
 use chancery_model::{Assignment, Glob};
 use chancery_proto::admin::v1 as pb;
+use chancery_store::StateDigest;
 
 use crate::{
     AdminError, members,
@@ -95,6 +96,7 @@ impl Service {
             voters_up,
             quorum,
             warnings,
+            state_digests: status.digests.iter().map(show_digest).collect(),
         }
     }
 
@@ -102,6 +104,11 @@ impl Service {
     pub(crate) fn version(&self) -> pb::VersionInfo {
         pb::VersionInfo { version: self.version.to_owned() }
     }
+}
+
+fn show_digest(digest: &StateDigest) -> pb::StateDigest {
+    let StateDigest { index, digest } = *digest;
+    pb::StateDigest { applied_index: index, digest: format!("{digest:016x}") }
 }
 
 /// An assignment as people see it.

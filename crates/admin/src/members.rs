@@ -44,6 +44,7 @@ pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
             applied_index: report.applied,
             version: report.version.clone(),
             failure: report.failure.clone().unwrap_or_default(),
+            state_alarm: report.state_alarm.clone().unwrap_or_default(),
             ..silent
         }
     };
@@ -101,6 +102,9 @@ pub(crate) fn warnings(
                  delete its data before it joins again; ask another replica about the cluster"
             ),
         );
+    }
+    for member in members.iter().filter(|member| !member.state_alarm.is_empty()) {
+        warnings.push(format!("ALARM: replica {}: {}", member.replica_id, member.state_alarm));
     }
     for member in members {
         let id = member.replica_id;
@@ -263,6 +267,10 @@ mod tests {
         assert!(
             told[0].starts_with("replica 2, which answers, is no member any more (says replica 1)")
         );
+        members[2].up = true;
+        members[2].state_alarm = "its state differs".to_owned();
+        assert_eq!(warnings(&members, Some(1), 1, None)[0], "ALARM: replica 3: its state differs");
+        members[2] = member(3, "voter", false);
         members[0].failure = "the disk".to_owned();
         members[1].lag = Some(20_000);
         members[1].version = "2".to_owned();

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use chancery_fanout::Fanout;
 use chancery_model::State;
-use chancery_store::Replica;
+use chancery_store::{ReadError, Replica};
 use tokio_util::sync::CancellationToken;
 
 use crate::{AdminError, metrics::Metrics, wait::Waits, work::Work};
@@ -91,13 +91,15 @@ impl Service {
 
     /// Returns when what this replica has is as new as it has to be.
     pub(crate) async fn catch_up(&self, freshness: Freshness) -> Result<(), AdminError> {
-        if freshness == Freshness::Stale {
-            return Ok(());
-        }
-        self.replica.read_barrier(READ_TIMEOUT).await.map_err(|error| {
-            AdminError::Unavailable(format!(
-                "{error}; --stale (stale=true) reads what it has all the same"
-            ))
+        let read = match freshness {
+            Freshness::Stale => self.replica.check_diverged(),
+            Freshness::Current => self.replica.read_barrier(READ_TIMEOUT).await,
+        };
+        read.map_err(|error| {
+            AdminError::Unavailable(match error {
+                ReadError::Diverged(_) => error.to_string(),
+                _ => format!("{error}; --stale (stale=true) reads what it has all the same"),
+            })
         })
     }
 

@@ -351,6 +351,7 @@ impl Replica {
     /// # Errors
     /// If it has no state yet.
     pub fn backup_stale(&self) -> Result<Backup, BackupError> {
+        self.check_diverged()?;
         self.backup_of(BackupSource::Stale)
     }
 

@@ -14,9 +14,13 @@ use tokio::{
 
 use crate::{
     Config, OpenError,
-    cluster::{client::Peers, lives::Removal, outbox::Outbox, transfer::Progress},
+    cluster::{
+        client::Peers, digests::Differences, lives::Removal, outbox::Outbox, transfer::Progress,
+    },
+    digest::Digests,
     failure::Failure,
     identity::Identity,
+    log::WeakLogStore,
     log_size::LogSize,
     machine::Published,
     metrics::StoreMetrics,
@@ -35,6 +39,13 @@ pub(crate) struct Core {
     /// Who leads, as far as this replica knows.
     pub(crate) leader: watch::Receiver<Option<Leader>>,
     pub(crate) published: Published,
+    /// The digests of the newest applied positions.
+    pub(crate) digests: Arc<Digests>,
+    /// The voters that have another state.
+    pub(crate) differences: Mutex<Differences>,
+    /// Set when it is known that the state or the log of this replica is wrong: the reason.
+    pub(crate) diverged: watch::Sender<Option<Arc<str>>>,
+    pub(crate) log: WeakLogStore,
     pub(crate) peers: Peers,
     /// The runtime of the store: what talks to other replicas runs there.
     pub(crate) runtime: Handle,

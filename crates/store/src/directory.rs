@@ -5,6 +5,7 @@
 //! IDENTITY.new   instead of it, while the replica is being formed
 //! IDENTITY.part  instead of it, while a backup is being restored
 //! HIGHWATER      what has been acknowledged at least
+//! DIVERGED       why the replica must not start again with this data
 //! LOCK           locked by the process that uses the directory, and its id
 //! db/            RocksDB
 //! ```
@@ -31,6 +32,7 @@ const IDENTITY: &str = "IDENTITY";
 const IDENTITY_NEW: &str = "IDENTITY.new";
 const IDENTITY_PART: &str = "IDENTITY.part";
 const HIGH_WATER: &str = "HIGHWATER";
+const DIVERGED: &str = "DIVERGED";
 const LOCK: &str = "LOCK";
 const DATABASE: &str = "db";
 /// What a file system makes in its root by itself.
@@ -240,6 +242,17 @@ fn is_data_directory(path: &Path) -> bool {
 }
 
 /// Decides what a directory is, without changing it.
+/// Notes, durably, that the replica must not start again with the data in a directory.
+pub(crate) fn mark_diverged(path: &Path, reason: &str) -> Result<(), OpenError> {
+    let file = path.join(DIVERGED);
+    let written = File::create(&file).and_then(|mut file| {
+        writeln!(file, "{reason}")?;
+        file.sync_all()
+    });
+    written.map_err(io_error("write", &file))?;
+    sync_directory(path)
+}
+
 fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
     let read = |name: &str| match fs::read(path.join(name)) {
         Ok(content) => Ok(Some(content)),
@@ -256,6 +269,10 @@ fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
         if let Some(configured) = replica_id.filter(|id| *id != identity.replica_id) {
             let (path, found) = (path.to_owned(), identity.replica_id);
             return Err(OpenError::ReplicaId { path, found, configured });
+        }
+        if let Some(reason) = read(DIVERGED)? {
+            let reason = String::from_utf8_lossy(&reason).trim_end().to_owned();
+            return Err(OpenError::Diverged { path: path.to_owned(), reason });
         }
         for part in [HIGH_WATER, DATABASE] {
             if !path.join(part).exists() {

@@ -367,7 +367,7 @@ async fn an_installed_snapshot_replaces_all_that_was_there() {
     let mut leader = Store::create(from.path());
     leader.commit(&[form(0), put(1, "a", "1"), put(2, "b", "2"), delete(3, "a")]).await;
     let snapshot = leader.machine.build_snapshot().await.unwrap();
-    let expected = records(&leader.image());
+    let (expected, digest) = (records(&leader.image()), leader.image().digest());
     assert_eq!(snapshot.meta.last_log_id, Some(log_id(1, 3)));
     leader.close();
 
@@ -391,6 +391,7 @@ async fn an_installed_snapshot_replaces_all_that_was_there() {
     drop(held);
     installed.await.unwrap();
     assert!(records(&store.image()) == expected, "another state is shown");
+    assert_eq!(store.machine.digests().at(3), digest, "L13: the digest is that of the leader");
     store.log.purge(log_id(1, 3)).await.unwrap();
     // What comes later goes on from there.
     store.commit(&[put(4, "c", "4")]).await;

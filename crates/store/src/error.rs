@@ -47,6 +47,18 @@ pub enum OpenError {
         /// The data directory.
         path: PathBuf,
     },
+    /// The replica has found that its state or its log is not that of its cluster.
+    #[error(
+        "{} holds a state that is not that of its cluster: {reason}. Nothing has been changed. If this is known to \
+         be the right state after all, remove the file DIVERGED from it",
+        path.display()
+    )]
+    Diverged {
+        /// The data directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// A later release wrote it.
     #[error(
         "{} has format version {found}, this program knows only {supported}: run the release that \
@@ -224,6 +236,9 @@ pub enum ReadError {
          what this replica has is current"
     )]
     NoLeader,
+    /// The state or the log of this replica is not that of the cluster.
+    #[error("the replica has failed and serves no reads: {0}")]
+    Diverged(String),
     /// This replica is behind, and has not caught up in time.
     #[error("this replica has not caught up with the leader within {0:?}")]
     Behind(Duration),

@@ -17,7 +17,7 @@
 //! opens; `cluster` is the way to other replicas; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
 //! applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
 //! `backup` keeps a state in a file, `restore` makes a directory of one; both and `snapshot` are made of
-//! `frames`;
+//! `frames`; `digest` and `held` find replicas that differ;
 //! `directory`, `identity` and `high_water` are the files beside the database; `record`, `codec` and
 //! `raft_codec` are the formats, whose messages are in `/proto/chancery/raft/v1`.
 //!
@@ -31,6 +31,7 @@ mod config;
 mod conformance;
 mod core;
 mod database;
+mod digest;
 mod directory;
 #[cfg(test)]
 mod durability;
@@ -38,6 +39,7 @@ mod error;
 mod failure;
 mod flusher;
 mod frames;
+mod held;
 mod high_water;
 mod history;
 mod identity;
@@ -79,4 +81,4 @@ pub use history::{HISTORY_MAX, HistoryEntry, RequestId, RequestIdError};
 pub use metrics::METRICS;
 pub use replica::{CaughtUp, Replica};
 pub use restore::{RestoreError, RestoreOptions, Restored, restore};
-pub use status::{ClusterId, Status};
+pub use status::{ClusterId, StateDigest, Status};

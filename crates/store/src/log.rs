@@ -12,7 +12,7 @@ use std::{
     fmt::Debug,
     io,
     ops::{Bound, RangeBounds},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Instant,
 };
 
@@ -64,6 +64,15 @@ impl Ends {
 #[derive(Clone)]
 pub(crate) struct LogStore(Arc<Inner>);
 
+/// The log, for as long as somebody else uses it: the thread that syncs it ends with its last [`LogStore`].
+pub(crate) struct WeakLogStore(Weak<Inner>);
+
+impl WeakLogStore {
+    pub(crate) fn upgrade(&self) -> Option<LogStore> {
+        self.0.upgrade().map(LogStore)
+    }
+}
+
 struct Inner {
     database: Arc<Database>,
     jobs: Sender,
@@ -90,8 +99,17 @@ impl LogStore {
         Self(Arc::new(Inner { database, jobs, ends, size, recent, failure, metrics }))
     }
 
+    pub(crate) fn downgrade(&self) -> WeakLogStore {
+        WeakLogStore(Arc::downgrade(&self.0))
+    }
+
+    /// The index of the last entry in the log; `None` if there is none.
+    pub(crate) fn last_index(&self) -> Option<u64> {
+        self.0.ends.lock().last.map(|id| id.index)
+    }
+
     /// Entries from `from` up to, not including, `to`, until they have `bytes` bytes; one at least.
-    fn read(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
+    pub(crate) fn read(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
         let from = from.max(self.0.ends.lock().purged.map_or(0, |id| id.index + 1));
         if from >= to {
             return Ok(Vec::new());

@@ -29,6 +29,7 @@ use tokio::sync::{oneshot, watch};
 use crate::{
     cluster::transfer::Progress,
     database::{Batch, Database},
+    digest::Digests,
     failure::Failure,
     image::{Edit, Image, Record},
     metrics::{StoreMetrics, gauge_value},
@@ -53,6 +54,7 @@ pub(crate) struct Machine(Arc<Inner>);
 struct Inner {
     database: Arc<Database>,
     published: Published,
+    digests: Arc<Digests>,
     /// Of snapshots that are taken over.
     progress: Progress,
     /// Which set of records is the state.
@@ -159,8 +161,11 @@ impl Machine {
         failure: Failure,
         metrics: StoreMetrics,
     ) -> Self {
+        let digests = Arc::new(Digests::default());
+        digests.note(&image);
         let machine = Self(Arc::new(Inner {
             database,
+            digests,
             has_snapshot: AtomicBool::new(image.applied.is_some()),
             published: Published::new(image),
             progress: Progress::default(),
@@ -175,6 +180,11 @@ impl Machine {
     /// What it has published.
     pub(crate) fn published(&self) -> Published {
         self.0.published.clone()
+    }
+
+    /// The digests of what it has applied.
+    pub(crate) fn digests(&self) -> Arc<Digests> {
+        Arc::clone(&self.0.digests)
     }
 
     /// How far it has come with writing snapshots of the leader.
@@ -216,6 +226,7 @@ impl Machine {
             self.0.failure.set(&reason);
             io::Error::new(io::ErrorKind::InvalidData, reason)
         })?;
+        self.0.digests.note(&pending.image);
         pending.bytes += self.stage(&mut pending.batch, edits);
         if matches!(response, Response::Outcome(Outcome::Committed(_))) {
             pending.n_commits += 1;
@@ -361,6 +372,7 @@ impl RaftStateMachine<Types> for Machine {
                 machine.0.failure.set_io("a snapshot can not be written", error);
             })?;
             machine.0.has_snapshot.store(true, Ordering::Release);
+            machine.0.digests.note(&image);
             // What was there before is dropped here, too.
             machine.publish(image);
             Ok(())

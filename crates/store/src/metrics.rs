@@ -58,6 +58,16 @@ pub const METRICS: &[(&str, &str, &str)] = &[
         "Seconds until other replicas refuse the certificate of this one (raft.tls_cert) because it, or one between it and \
          the CA, has expired; negative once it has, +Inf without TLS",
     ),
+    (
+        "chancery_raft_state_differences",
+        "gauge",
+        "Voters whose state differs from that of this replica at the same position of the log; anything but 0 is an alarm",
+    ),
+    (
+        "chancery_raft_diverged",
+        "gauge",
+        "1 if this replica has stopped because its state or its log is not that of the cluster, else 0",
+    ),
     ("chancery_raft_voters", "gauge", "Members that vote"),
     ("chancery_raft_learners", "gauge", "Members that do not vote"),
     (
@@ -156,6 +166,8 @@ pub(crate) struct ClusterMetrics {
     pub(crate) elections: Elections,
     pub(crate) leader_changes: Counter,
     pub(crate) certificate_seconds_left: Gauge,
+    pub(crate) state_differences: Gauge,
+    pub(crate) diverged: Gauge,
     pub(crate) voters: Gauge,
     pub(crate) learners: Gauge,
     pub(crate) voters_up: Gauge,
@@ -224,6 +236,8 @@ impl ClusterMetrics {
             elections: Elections::new(),
             leader_changes: counter!("chancery_raft_leader_changes_total"),
             certificate_seconds_left: gauge!("chancery_raft_certificate_seconds_left"),
+            state_differences: gauge!("chancery_raft_state_differences"),
+            diverged: gauge!("chancery_raft_diverged"),
             voters: gauge!("chancery_raft_voters"),
             learners: gauge!("chancery_raft_learners"),
             voters_up: gauge!("chancery_raft_voters_up"),

@@ -17,6 +17,7 @@ use crate::{
     Config, OpenError, ShutdownError,
     cluster::{
         client::{Network, Peers},
+        digests,
         forward::AbortOnDrop,
         join::{self, Joiner},
         outbox,
@@ -215,7 +216,8 @@ async fn start(
     let machine =
         Machine::new(Arc::clone(&database), image, generation, failure.clone(), metrics.clone());
     let raft_config = raft_config(&config, identity)?;
-    let (id, published) = (config.replica_id, machine.published());
+    let (id, published, digests) = (config.replica_id, machine.published(), machine.digests());
+    let weak_log = log.downgrade();
     let snapshot_progress = machine.progress();
     let elections = metrics.cluster.elections.clone();
     elections.begin_after(known_term);
@@ -253,6 +255,10 @@ async fn start(
         address,
         raft,
         published,
+        digests,
+        differences: Mutex::default(),
+        diverged: watch::Sender::new(None),
+        log: weak_log,
         peers,
         size,
         failure,
@@ -268,6 +274,7 @@ async fn start(
     runtime.spawn(maintenance.run());
     runtime.spawn(outbox::run(Arc::downgrade(&core), parcels));
     runtime.spawn(tend_cluster(Arc::downgrade(&core)));
+    runtime.spawn(digests::run(Arc::downgrade(&core)));
     runtime.spawn(tend_certificates(Arc::downgrade(&core)));
     Ok((core, database, flusher, directory, start))
 }

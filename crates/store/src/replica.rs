@@ -27,6 +27,9 @@ use crate::{
     status::ClusterId,
 };
 
+/// The state digests that [`Status`] shows: of the newest positions, and of those that are kept for longer.
+const SHOWN_NEWEST: usize = 4;
+const SHOWN_STEPS: usize = 28;
 /// A state that is not there yet is looked for again after this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -157,7 +160,13 @@ impl Replica {
             let recovered = core.raft.wait_for_recovery(Some(timeout)).await;
             let formed = core.published.image().cluster_id.is_some();
             match recovered {
-                Ok(_) if formed => return Ok(CaughtUp::Yes),
+                Ok(_) if formed => {
+                    // Before anything is served: a state that differs may be known to be wrong by now.
+                    let shared = Arc::clone(&self.0.core);
+                    let compared = core.runtime.spawn(async move { shared.compare_states().await });
+                    drop(compared.await);
+                    return Ok(CaughtUp::Yes);
+                }
                 Err(openraft::metrics::WaitError::Timeout(..)) if formed => {
                     return Ok(CaughtUp::Alone);
                 }
@@ -246,7 +255,19 @@ impl Replica {
     /// # Errors
     /// If the leader can not be asked, or this replica does not catch up in time.
     pub async fn read_barrier(&self, timeout: Duration) -> Result<(), ReadError> {
+        self.check_diverged()?;
         self.0.barrier.pass(timeout).await
+    }
+
+    /// Fails if the state of this replica is not that of the cluster: not even a stale read may show it.
+    ///
+    /// # Errors
+    /// [`ReadError::Diverged`].
+    pub fn check_diverged(&self) -> Result<(), ReadError> {
+        match self.diverged() {
+            Some(reason) => Err(ReadError::Diverged(reason.to_string())),
+            None => Ok(()),
+        }
     }
 
     /// The newest applied state.
@@ -306,6 +327,7 @@ impl Replica {
             disk_bytes: Directory::disk_bytes(&inner.config.data_dir),
             free_bytes: inner.space.free(),
             full: inner.space.full().map(|full| full.to_string()),
+            digests: inner.digests.recent(SHOWN_NEWEST, SHOWN_STEPS),
             fsyncs: inner.metrics.fsyncs(),
             failure: self.failure(),
         }

@@ -22,6 +22,15 @@ impl fmt::Debug for ClusterId {
     }
 }
 
+/// The digest of the state after a position in the log. Equal on all replicas that have applied that position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StateDigest {
+    /// The index of the last applied entry.
+    pub index: u64,
+    /// The digest of the state at that entry.
+    pub digest: u64,
+}
+
 /// How a replica is doing. Positions in the log are indexes of entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
@@ -61,6 +70,8 @@ pub struct Status {
     pub free_bytes: Option<u64>,
     /// That those are too few for any write, in words: this replica refuses them when it leads.
     pub full: Option<String>,
+    /// The digests of the newest applied positions, ordered by index.
+    pub digests: Vec<StateDigest>,
     /// Syncs of the write-ahead log since the replica was opened.
     pub fsyncs: u64,
     /// Why the replica takes no writes any more; `None` if it does.

@@ -195,6 +195,9 @@ async fn run_parts(
 
 /// The one line on the standard output. A replica serves on if nobody reads it.
 fn announce(running: &Running, replica: &Replica, out: &mut dyn Write) {
+    if running.xds.is_none() {
+        return;
+    }
     let raft = match replica.raft_address() {
         "" => "none",
         address => address,
@@ -312,10 +315,29 @@ impl Running {
                  older than what others have; writes wait until most voters are there"
             );
         }
+        if replica.diverged().is_some() {
+            // It is not ready and says so; a client that connects is refused.
+            return Ok(());
+        }
         let Some(socket) = self.xds_socket.take() else { return Ok(()) };
         let listener = listen_on("xds", socket, self.xds_address)?;
-        let (fanout, drain) = (self.fanout.clone(), self.drain.clone());
-        self.xds = Some(tokio::spawn(chancery_xds::serve(listener, fanout, config.xds(), drain)));
+        let (fanout, stop, drain) =
+            (self.fanout.clone(), self.drain.clone(), self.drain.child_token());
+        let xds = chancery_xds::serve(listener, fanout, config.xds(), drain.clone());
+        let replica = replica.clone();
+        self.xds = Some(tokio::spawn(async move {
+            let mut xds = std::pin::pin!(xds);
+            tokio::select! {
+                ended = &mut xds => ended,
+                // Its streams end, nobody gets another one, and the admin API says why.
+                _ = replica.until_diverged() => {
+                    drain.cancel();
+                    xds.await?;
+                    stop.cancelled().await;
+                    Ok(())
+                }
+            }
+        }));
         self.started.cancel();
         Ok(())
     }

@@ -5,6 +5,7 @@
 mod backup;
 mod cluster;
 mod connections;
+mod diverged;
 mod leaderless;
 mod lifecycle;
 mod metrics;

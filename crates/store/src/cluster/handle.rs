@@ -1,6 +1,9 @@
 //! What the handle of a replica can do about its cluster.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use chancery_model::Revision;
 use chancery_proto::raft::v1 as pb;
@@ -85,6 +88,8 @@ pub struct Report {
     pub version: String,
     /// Why it takes no writes; `None` if it does.
     pub failure: Option<String>,
+    /// Which voters have another state; `None` if no difference is known.
+    pub state_alarm: Option<String>,
     /// It has a newer membership than the one that asks, who is not in it: that one was removed.
     pub disowns: bool,
 }
@@ -99,6 +104,7 @@ impl From<pb::HelloResponse> for Report {
             revision: Revision(hello.revision),
             version: hello.version,
             failure: Some(hello.failure).filter(|failure| !failure.is_empty()),
+            state_alarm: Some(hello.state_alarm).filter(|alarm| !alarm.is_empty()),
             disowns: false,
         }
     }
@@ -199,6 +205,24 @@ impl Replica {
         };
         match removal {
             Some(removal) => removal,
+            // The replica has ended in another way.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Why the state or the log of this replica is not that of the cluster; `None` if nothing is known of it.
+    /// Such a replica must serve nothing.
+    #[must_use]
+    pub fn diverged(&self) -> Option<Arc<str>> {
+        self.core().diverged()
+    }
+
+    /// Returns the reason when [`Replica::diverged`] has one.
+    pub async fn until_diverged(&self) -> Arc<str> {
+        let mut diverged = self.core().diverged.subscribe();
+        let reason = diverged.wait_for(Option::is_some).await.ok().and_then(|it| it.clone());
+        match reason {
+            Some(reason) => reason,
             // The replica has ended in another way.
             None => std::future::pending().await,
         }

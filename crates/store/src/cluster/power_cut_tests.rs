@@ -15,7 +15,7 @@ use openraft::async_runtime::WatchReceiver;
 
 use crate::{Config, Replica, valve::Point};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn put(name: &str) -> Transaction {
@@ -26,7 +26,7 @@ pub(super) fn put(name: &str) -> Transaction {
     Transaction { upserts, ..Transaction::default() }
 }
 
-fn config(dir: &Path, replica_id: u64, join: &[String]) -> Config {
+pub(super) fn config(dir: &Path, replica_id: u64, join: &[String]) -> Config {
     Config {
         data_dir: dir.join(replica_id.to_string()),
         replica_id,

@@ -91,8 +91,17 @@ impl Service {
         })
     }
 
-    /// The replica, if the call is for it.
+    /// The replica, if the call is for it and its state is not known to be wrong.
     fn checked(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
+        let core = self.checked_header(header)?;
+        match core.diverged() {
+            Some(reason) => Err(Status::failed_precondition(&*reason)),
+            None => Ok(core),
+        }
+    }
+
+    /// The replica, if the call is for it.
+    fn checked_header(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
         let core = self.core()?;
         let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
         check_header(core.identity, header)
@@ -155,7 +164,13 @@ impl Replication for Service {
     async fn append(&self, request: Request<pb::AppendRequest>) -> Answer<pb::AppendResponse> {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
+        let from = message.header.as_ref().map_or(0, |header| header.from);
         let request = codec::append_from_proto(message).map_err(invalid)?;
+        // Raft skips entries whose log ids it has.
+        if let Err(other) = core.log.check(&request.entries, from).await {
+            core.diverge(&other.to_string());
+            return Err(Status::data_loss(other.to_string()));
+        }
         // Somebody who has led before, and does not know that it is over, is no leader.
         if request.vote.leader_id().term >= core.raft.metrics().borrow_watched().current_term {
             *core.heard_at.lock() = Instant::now();
@@ -251,6 +266,13 @@ impl Replication for Service {
         Ok(Response::new(core.take_change(change).await))
     }
 
+    async fn digests(&self, request: Request<pb::DigestsRequest>) -> Answer<pb::DigestsResponse> {
+        let message = request.into_inner();
+        // Also if its state is wrong: the others find it out by that.
+        let core = self.checked_header(message.header.as_ref())?;
+        Ok(Response::new(core.take_digests(&message.indexes)))
+    }
+
     async fn hello(&self, request: Request<pb::HelloRequest>) -> Answer<pb::HelloResponse> {
         let identity = self.identity.as_ref();
         let idle = || pb::HelloResponse {
@@ -311,6 +333,7 @@ impl Core {
             protocol: Some(protocol::own()),
             failure: self.refuses_writes().unwrap_or_default(),
             snapshot_progress: self.snapshot_progress.bytes(),
+            state_alarm: self.state_alarm().unwrap_or_default(),
             caller: known.map(|known| peer_to_proto(caller.from, known)),
         }
     }

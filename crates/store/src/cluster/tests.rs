@@ -184,6 +184,12 @@ async fn calls(
         ("write", done(client.write(write).await)),
         ("read_index", done(client.read_index(pb::ReadIndexRequest { header: header() }).await)),
         ("change", done(client.change(change).await)),
+        (
+            "digests",
+            done(
+                client.digests(pb::DigestsRequest { header: header(), ..Default::default() }).await,
+            ),
+        ),
     ]
 }
 

@@ -122,6 +122,10 @@ impl Replication for Receiver {
         nobody_asks()
     }
 
+    async fn digests(&self, _: Request<pb::DigestsRequest>) -> Answer<pb::DigestsResponse> {
+        nobody_asks()
+    }
+
     async fn join(&self, _: Request<pb::JoinRequest>) -> Answer<pb::JoinResponse> {
         nobody_asks()
     }

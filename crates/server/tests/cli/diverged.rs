@@ -1,0 +1,131 @@
+//! A replica that finds out that its log or its state is not that of the cluster, as its clients and operators see it.
+
+use chancery_model::types::CLUSTER;
+use chancery_proto::{
+    discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
+    raft::v1::{self as pb, replication_client::ReplicationClient},
+};
+use prost::Message;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming, transport::Channel};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{
+    cluster::{Replica, eventually, index, joined},
+    support::{DEADLINE, http_get},
+};
+
+const DELTA: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+type Requests = tokio::sync::mpsc::Sender<DeltaDiscoveryRequest>;
+
+async fn subscribe(xds: &str) -> Result<(Requests, Streaming<DeltaDiscoveryResponse>), Status> {
+    let channel = Channel::from_shared(format!("http://{xds}")).unwrap();
+    let channel = channel.connect().await.map_err(|error| Status::from_error(error.into()))?;
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.map_err(|error| Status::from_error(error.into()))?;
+    let (requests, stream) = tokio::sync::mpsc::channel(4);
+    let node = chancery_proto::node::Node { id: "n".into(), ..Default::default() };
+    let request = DeltaDiscoveryRequest {
+        node: Some(node.encode_to_vec().into()),
+        type_url: CLUSTER.to_owned(),
+        ..Default::default()
+    };
+    requests.send(request).await.unwrap();
+    let codec = tonic_prost::ProstCodec::default();
+    let path = http::uri::PathAndQuery::from_static(DELTA);
+    let response = client.streaming(Request::new(ReceiverStream::new(stream)), path, codec).await?;
+    Ok((requests, response.into_inner()))
+}
+
+/// An entry that carries nothing, as it is on disk.
+fn blank_record(id: pb::LogId) -> Vec<u8> {
+    const LOG_FAMILY: u8 = 4;
+    const FORMAT_VERSION: u8 = 1;
+    let key = id.index.to_be_bytes();
+    let payload = Some(pb::log_entry::Payload::Blank(pb::Blank {}));
+    let message = pb::LogEntry { id: Some(id), payload }.encode_to_vec();
+    let mut hash = Xxh3::new();
+    hash.update(&[LOG_FAMILY, FORMAT_VERSION]);
+    hash.update(&(key.len() as u64).to_le_bytes());
+    hash.update(&key);
+    hash.update(&message);
+    [&[FORMAT_VERSION][..], &hash.digest().to_le_bytes(), &message].concat()
+}
+
+/// Sends a replica another entry under the log id of its last one.
+async fn send_other_entry(to: &Replica, from: u64) -> Status {
+    let url = format!("http://{}", to.raft);
+    let mut client = ReplicationClient::connect(url).await.unwrap();
+    let known = client.hello(pb::HelloRequest::default()).await.unwrap().into_inner();
+    let id = pb::LogId { term: known.term, index: known.last_log_index };
+    let header = pb::Header {
+        cluster_id: known.cluster_id,
+        incarnation: known.incarnation,
+        from,
+        to: to.id,
+        protocol: known.protocol,
+        ..pb::Header::default()
+    };
+    let append = pb::AppendRequest {
+        header: Some(header),
+        vote: Some(pb::Vote { term: known.term, replica_id: from, committed: true }),
+        previous: Some(pb::LogId { term: known.term, index: id.index - 1 }),
+        entries: vec![pb::EntryRecord { index: id.index, record: blank_record(id).into() }],
+        leader_commit: None,
+    };
+    client.append(append).await.unwrap_err()
+}
+
+/// L13: it is not ready, ends its streams with `UNAVAILABLE` and takes no others, refuses reads, stale ones too, and
+/// writes, and says what to do; the others go on and show it.
+#[tokio::test(flavor = "multi_thread")]
+async fn replica_with_another_entry_stops_serving_and_says_why() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let leader = index(&replicas[0].wait_voters(3)["leader"]);
+    let wrong = (leader + 1) % 3;
+    replicas[leader].apply("a");
+    replicas[wrong].json(&["get"]);
+    let ready = replicas[wrong].output("out");
+    let xds = ready.split_whitespace().find_map(|word| word.strip_prefix("xds=")).unwrap();
+    let (_requests, mut responses) = subscribe(xds).await.unwrap();
+    let first = responses.message().await.unwrap().unwrap();
+    assert_eq!(first.resources.len(), 1);
+
+    let refused = send_other_entry(&replicas[wrong], replicas[leader].id).await;
+    assert_eq!(refused.code(), Code::DataLoss, "{refused}");
+    let ended = tokio::time::timeout(DEADLINE, responses.message()).await.expect("in time");
+    assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
+    assert!(subscribe(xds).await.is_err(), "it takes no stream");
+    let (status, text) = http_get(&replicas[wrong].admin, "/readyz");
+    assert_eq!(status, 503);
+    assert!(text.contains("the log holds another entry"), "{text}");
+    assert!(text.contains("empty its data directory"), "{text}");
+    for command in [&["get"][..], &["get", "--stale"], &["delete", "cluster", "a"]] {
+        let done = replicas[wrong].run(command, "");
+        assert_eq!(done.code, 1, "{command:?}: {done:?}");
+        assert!(done.err.contains("the log holds another entry"), "{command:?}: {done:?}");
+    }
+
+    replicas[leader].apply("b");
+    let id = replicas[wrong].id;
+    eventually("the others show it", || {
+        let status = replicas[leader].run(&["cluster", "status"], "").out;
+        status.contains(&format!("replica {id} takes no writes: the log holds")).then_some(())
+    });
+    replicas[wrong].terminate();
+    replicas[wrong].start(&[]);
+    let mut child = replicas[wrong].child.take().unwrap();
+    let status = eventually("it does not start", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(1));
+    let log = replicas[wrong].output("log");
+    assert!(log.contains("holds a state that is not that of its cluster"), "{log}");
+
+    std::fs::remove_dir_all(&replicas[wrong].directory).unwrap();
+    let join = replicas[leader].raft.clone();
+    replicas[wrong].start_and_wait(&["--join", &join]);
+    replicas[wrong].wait_voters(3);
+    assert_eq!(http_get(&replicas[wrong].admin, "/readyz"), (200, "ready\n".to_owned()));
+}
