@@ -32,6 +32,11 @@ impl Board {
         }
     }
 
+    /// The replicas that are ready.
+    pub(crate) fn ids(&self) -> Vec<Id> {
+        self.0.lock().keys().copied().collect()
+    }
+
     /// The ports of a replica, if it is ready.
     pub(crate) fn ports(&self, id: Id) -> Option<Ports> {
         self.0.lock().get(&id).map(|(_, ports)| *ports)

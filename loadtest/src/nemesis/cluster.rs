@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,8 +18,10 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     board::Board,
+    disk::Sabotage,
     ledger::{Ledger, Promise},
     load::{self, Admin, Change},
+    power,
     proxy::{Id, Network, Rules},
     replica::{Replica, Start},
 };
@@ -25,6 +30,10 @@ use crate::{metrics::Metrics, random::Random, report::say, server::get};
 const POLL: Duration = Duration::from_millis(50);
 /// A replica that does not tell how it is by then is taken for one that does not answer.
 const STATUS: Duration = Duration::from_secs(3);
+/// What is written in this time is lost by a power cut.
+const LOST: Duration = Duration::from_millis(200);
+/// Between two comparisons of the states of all replicas.
+const COMPARE: Duration = Duration::from_millis(500);
 const CHANGE: Duration = Duration::from_secs(12);
 /// All replicas have to be ready again after so long. A debug build on a busy machine takes its time.
 const READY: Duration = Duration::from_secs(120);
@@ -128,8 +137,51 @@ impl Cluster {
 
     /// How a replica is; `None` if it does not say.
     pub(crate) async fn status(&self, id: Id) -> Option<ClusterStatus> {
-        let mut admin = Admin::new(self.board.ports(id)?).ok()?;
-        timeout(STATUS, admin.status()).await.ok()?.ok()
+        status(id, &self.board, &self.ledger).await
+    }
+
+    /// Cuts the power of the disks of some replicas.
+    pub(crate) async fn shut_down_disks(&mut self, ids: &[Id]) -> Result<()> {
+        let mut paths = Vec::new();
+        for id in ids {
+            // The process may see its disk fail for a moment.
+            self.had_disk_fault.insert(*id);
+            paths.push(self.replica(*id)?.disk.path().to_owned());
+        }
+        power::cut(&paths).await
+    }
+
+    /// The same where that is not possible: from some moment on no disk syncs anything.
+    pub(crate) async fn hold_syncs(&mut self, ids: &[Id], strace_starts: Duration) -> Result<()> {
+        for id in ids {
+            self.had_disk_fault.insert(*id);
+            let replica = self.replica(*id)?;
+            let pid = replica.pid().context("the replica does not run")?;
+            replica.disk.sabotage(pid, Sabotage::Hold)?;
+        }
+        sleep(strace_starts).await;
+        for id in ids {
+            self.replica(*id)?.disk.copy_synced()?;
+        }
+        sleep(LOST).await;
+        Ok(())
+    }
+
+    /// Ends the processes of some replicas whose disks have lost their power, and starts them again at once.
+    pub(crate) async fn power_up(&mut self, ids: &[Id]) -> Result<()> {
+        for id in ids {
+            self.replica(*id)?.signal(Signal::KILL)?;
+        }
+        for id in ids {
+            // Not before: a sync that was held up must not return. Not later: strace keeps the process from ending.
+            self.replica(*id)?.disk.end_sabotage().await?;
+            self.replica(*id)?.kill().await?;
+        }
+        for id in ids {
+            self.replica(*id)?.disk.power_up().await?;
+            self.spawn(*id, true, !self.voters.contains(id))?;
+        }
+        Ok(())
     }
 
     /// Who leads, as far as anybody knows.
@@ -215,6 +267,11 @@ impl Cluster {
             if let Some(end) = ended {
                 let words = replica.last_words();
                 replica.kill().await?;
+                if words.contains("holds a state that is not that of its cluster") {
+                    let what = format!("replica {id} does not start again:\n{words}");
+                    self.ledger.report(Promise::SameState, what);
+                    bail!("replica {id} has another state than the others");
+                }
                 if end.is_unasked() && !is_excused && !words.contains("cannot listen") {
                     let what = format!("replica {id} ended by itself ({end:?}):\n{words}");
                     self.ledger.report(Promise::Alive, what);
@@ -334,6 +391,24 @@ impl Cluster {
         }
         say!("all replicas have ended");
         Ok(())
+    }
+}
+
+/// How a replica is; `None` if it does not say. Its state digests go into the ledger.
+async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus> {
+    let mut admin = Admin::new(board.ports(id)?).ok()?;
+    let status = timeout(STATUS, admin.status()).await.ok()?.ok()?;
+    for digest in &status.state_digests {
+        ledger.state_digest(id, digest.applied_index, &digest.digest);
+    }
+    Some(status)
+}
+
+/// Compares the states of all replicas, again and again, until `stop`.
+pub(crate) async fn compare_states(board: Arc<Board>, ledger: Arc<Ledger>, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        join_all(board.ids().into_iter().map(|id| status(id, &board, &ledger))).await;
+        sleep(COMPARE).await;
     }
 }
 

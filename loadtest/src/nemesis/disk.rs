@@ -1,12 +1,15 @@
 //! The disk of a replica, which can fill up, become slow, and fail.
 //!
-//! - Full: the data are on a small file system of their own (tmpfs, where mounting is permitted), and a
-//!   file takes all that is left of it. What the replica gets is a real ENOSPC.
+//! - Full: the data are on a small file system of their own (where mounting is permitted), and a file takes all
+//!   that is left of it. What the replica gets is a real ENOSPC.
+//! - Power cut: the file system is ext4 in an image on a loop device (where root may make one; else tmpfs). It is
+//!   shut down without writing its journal (`EXT4_IOC_SHUTDOWN`, NOLOGFLUSH) and mounted again: what was not
+//!   synced is gone. Elsewhere `strace` holds every sync up, the data are copied, and the copy takes their place
+//!   ([`power`](super::power)).
 //! - Slow and failing: `strace`, where it is installed and may be attached, delays `fdatasync`, `fsync` and
 //!   the writes of the process, or lets the syncs return EIO without doing anything. No FUSE is needed.
 //!
-//! Not possible this way: reads that fail, short writes, a power cut that forgets what was not synced. What
-//! is written outlives the process that is killed, synced or not.
+//! Not possible this way: reads that fail, short writes.
 
 use std::{
     fs,
@@ -19,8 +22,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::{Child, Command};
 
+use super::power::{self, Image, PowerCut};
+
 /// Enough for the data of a long run, with a log that is purged.
-const SIZE: &str = "320m";
+pub(super) const SIZE: u64 = 320 << 20;
 /// Never more than that is written to fill a disk.
 const FILL_MAX: u64 = 400 << 20;
 
@@ -29,6 +34,8 @@ const FILL_MAX: u64 = 400 << 20;
 pub(crate) struct Means {
     pub(crate) mount: bool,
     pub(crate) strace: bool,
+    /// How a power cut is done, if it can be.
+    pub(crate) power: Option<PowerCut>,
 }
 
 /// What a process is told of its syncs.
@@ -38,6 +45,8 @@ pub(crate) enum Sabotage {
     Slow(Duration),
     /// They fail.
     Fail,
+    /// They do not return.
+    Hold,
 }
 
 /// The disk of one replica.
@@ -45,6 +54,8 @@ pub(crate) enum Sabotage {
 pub(crate) struct Disk {
     path: PathBuf,
     is_mounted: bool,
+    /// What the file system is in, if its power can be cut.
+    image: Option<Image>,
     saboteur: Option<Child>,
 }
 
@@ -52,11 +63,15 @@ impl Disk {
     /// A file system of its own, or a directory where that is not permitted.
     pub(crate) fn new(path: PathBuf) -> Result<Self> {
         fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
-        let mut mount = std::process::Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={SIZE},mode=700"), "chancery-nemesis"]);
-        mount.arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
-        let is_mounted = mount.status().is_ok_and(|status| status.success());
-        Ok(Self { path, is_mounted, saboteur: None })
+        let image = Image::mounted_at(&path)?;
+        let options = format!("size={SIZE},mode=700");
+        let is_mounted = image.is_some()
+            || power::succeeds(
+                "mount",
+                &["-t", "tmpfs", "-o", &options, "chancery-nemesis"],
+                &path,
+            );
+        Ok(Self { path, is_mounted, image, saboteur: None })
     }
 
     /// What is possible here.
@@ -64,7 +79,35 @@ impl Disk {
         let mut strace = std::process::Command::new("strace");
         strace.args(["-e", "trace=none", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
         let strace = strace.status().is_ok_and(|status| status.success());
-        Means { mount: self.is_mounted, strace }
+        let power = match (&self.image, strace) {
+            (Some(_), _) => Some(PowerCut::Image),
+            (None, true) => Some(PowerCut::Copy),
+            (None, false) => None,
+        };
+        Means { mount: self.is_mounted, strace, power }
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Copies the data while no sync can return: all that was acknowledged is in the copy.
+    pub(crate) fn copy_synced(&self) -> Result<()> {
+        copy(&self.data(), &self.synced())
+    }
+
+    /// Has what was synced again after its power was cut, and nothing else. Nobody uses it.
+    pub(crate) async fn power_up(&mut self) -> Result<()> {
+        if let Some(image) = &self.image {
+            return image.mount_again(&self.path).await;
+        }
+        fs::remove_dir_all(self.data()).context("remove the data")?;
+        fs::rename(self.synced(), self.data()).context("put the copy in place")
+    }
+
+    fn synced(&self) -> PathBuf {
+        self.path.join("synced")
     }
 
     /// The data directory on it.
@@ -107,6 +150,7 @@ impl Disk {
                 ("fdatasync,fsync,pwrite64", format!("delay_enter={}", by.as_micros()))
             }
             Sabotage::Fail => ("fdatasync,fsync", "error=EIO".to_owned()),
+            Sabotage::Hold => ("fdatasync,fsync", "delay_enter=30000000".to_owned()),
         };
         let child = Command::new("strace")
             .args(["-qq", "-f", "-p", &pid.to_string()])
@@ -125,20 +169,29 @@ impl Disk {
 
     /// The disk is as it should be again.
     pub(crate) async fn heal(&mut self) -> Result<()> {
+        self.end_sabotage().await?;
+        self.free()
+    }
+
+    /// A process feels nothing of its disk any longer.
+    pub(crate) async fn end_sabotage(&mut self) -> Result<()> {
         if let Some(mut saboteur) = self.saboteur.take() {
             saboteur.kill().await.context("end strace")?;
         }
-        self.free()
+        Ok(())
     }
 
     /// Copies the data to a directory that stays.
     pub(crate) fn keep(&self, to: &Path) -> Result<()> {
-        let mut copy = std::process::Command::new("cp");
-        copy.arg("-a").arg(&self.path).arg(to);
-        let copied = copy.status().context("copy the data")?;
-        ensure!(copied.success(), "copy {} to {}: {copied}", self.path.display(), to.display());
-        Ok(())
+        copy(&self.path, to)
     }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+    let copied = copied.context("start cp")?;
+    ensure!(copied.success(), "copy {} to {}: {copied}", from.display(), to.display());
+    Ok(())
 }
 
 impl Drop for Disk {

@@ -13,6 +13,7 @@ use super::{
     disk::{Means, Sabotage},
     linear::Time,
     load::{self, Admin, Change},
+    power::PowerCut,
     proxy::{Id, Rules},
 };
 use crate::{random::Random, report::say};
@@ -27,6 +28,8 @@ const BURST_TIME: Duration = Duration::from_secs(15);
 const DELAY_MAX: Duration = Duration::from_millis(250);
 /// Longest time that a slow disk takes in addition.
 const SLOW_MAX: Duration = Duration::from_millis(100);
+/// By then strace has attached to a process.
+const STRACE_STARTS: Duration = Duration::from_millis(400);
 /// Longest time between two changes of a network that flaps.
 const FLAP_MAX: Duration = Duration::from_millis(400);
 
@@ -55,6 +58,9 @@ pub(crate) enum Fault {
     Learner,
     Transfer,
     Terminate,
+    PowerCutAll,
+    PowerCutLeader,
+    PowerCutPair,
 }
 
 /// How often what happened.
@@ -70,6 +76,10 @@ pub(crate) struct Tally {
     pub(crate) restarts_of_all: u64,
     pub(crate) orderly_restarts: u64,
     pub(crate) transfers: u64,
+    pub(crate) power_cuts: u64,
+    pub(crate) power_cuts_of_all: u64,
+    pub(crate) power_cuts_of_leader: u64,
+    pub(crate) power_cuts_of_pairs: u64,
 }
 
 /// Who does it.
@@ -91,6 +101,7 @@ impl Fault {
     fn all(means: Means) -> Vec<Self> {
         use Fault::*;
         let (disk, syscalls) = (usize::from(means.mount), usize::from(means.strace));
+        let power = usize::from(means.power.is_some());
         let shares = [
             (3, KillLeader),
             (2, KillFollower),
@@ -113,6 +124,9 @@ impl Fault {
             (1, Learner),
             (1, Transfer),
             (1, Terminate),
+            (2 * power, PowerCutAll),
+            (2 * power, PowerCutLeader),
+            (power, PowerCutPair),
         ];
         shares.into_iter().flat_map(|(n, fault)| std::iter::repeat_n(fault, n)).collect()
     }
@@ -136,6 +150,9 @@ impl Fault {
         }
         if means.strace {
             few.push(DiskError);
+        }
+        if means.power.is_some() {
+            few.extend([PowerCutLeader, PowerCutAll]);
         }
         few
     }
@@ -193,6 +210,7 @@ impl Nemesis {
                 self.disturb(fault).await?;
             }
             DiskFull | DiskSlow | DiskError => self.spoil_disk(fault).await?,
+            PowerCutAll | PowerCutLeader | PowerCutPair => self.cut_power(fault).await?,
             Lag => self.lag().await?,
             Wipe | RemoveAndWipe => self.wipe(fault).await?,
             Learner => self.learner().await?,
@@ -363,6 +381,44 @@ impl Nemesis {
         if self.random.one_in(3) {
             self.kill(id).await?;
         }
+        Ok(())
+    }
+
+    /// The machines of some replicas lose their power, and get it back at once.
+    async fn cut_power(&mut self, fault: Fault) -> Result<()> {
+        let leader = self.leader().await?;
+        let mut ids = match fault {
+            Fault::PowerCutAll => self.cluster.ids(),
+            _ => vec![leader],
+        };
+        if fault == Fault::PowerCutPair {
+            ids.push(self.follower().await?);
+            ids.dedup();
+        }
+        // Its followers then hold, and commit, what it has not synced yet.
+        let is_image = self.means.power == Some(PowerCut::Image);
+        if is_image && self.means.strace && !self.random.one_in(3) {
+            let replica = self.cluster.replica(leader)?;
+            if let Some(pid) = replica.pid() {
+                let by = SLOW_MAX / 2 + self.random.time(SLOW_MAX);
+                self.cluster.replica(leader)?.disk.sabotage(pid, Sabotage::Slow(by))?;
+                sleep(STRACE_STARTS).await;
+            }
+        }
+        sleep(self.random.time(self.hold / 8)).await;
+        self.cluster.count_snapshots().await;
+        match self.means.power {
+            Some(PowerCut::Image) => self.cluster.shut_down_disks(&ids).await?,
+            _ => self.cluster.hold_syncs(&ids, STRACE_STARTS).await?,
+        }
+        self.cluster.power_up(&ids).await?;
+        self.tally.power_cuts += 1;
+        match fault {
+            Fault::PowerCutAll => self.tally.power_cuts_of_all += 1,
+            Fault::PowerCutLeader => self.tally.power_cuts_of_leader += 1,
+            _ => self.tally.power_cuts_of_pairs += 1,
+        }
+        sleep(self.random.time(self.hold / 2)).await;
         Ok(())
     }
 

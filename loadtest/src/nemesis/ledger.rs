@@ -41,6 +41,8 @@ pub(crate) enum Promise {
     Resent,
     /// L8: a version has one content, and what was written once has one version.
     SameBytes,
+    /// L13: two replicas that have applied the same entries have the same state.
+    SameState,
     /// A healed cluster takes writes soon.
     Progress,
     /// No process ends by itself, none panics.
@@ -101,6 +103,8 @@ pub(crate) struct Counts {
     pub(crate) resumes: u64,
     pub(crate) resent_delta: u64,
     pub(crate) resent_sotw: u64,
+    /// State digests that two replicas had at the same position.
+    pub(crate) compared_digests: u64,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +114,8 @@ struct Inner {
     bodies: HashMap<(String, Version), u64>,
     /// SotW bodies by value.
     values: HashMap<u64, u64>,
+    /// By index of the last applied entry: the digest, and the replicas that had it.
+    digests: HashMap<u64, (String, HashSet<u64>)>,
     /// A value that a client was given after another one, both without a known version.
     unordered: HashSet<(u64, u64)>,
     violations: Vec<Violation>,
@@ -194,6 +200,22 @@ impl Ledger {
     pub(crate) fn new() -> Self {
         let id = u64::from(std::process::id());
         Self { id, start: Instant::now(), inner: Mutex::default() }
+    }
+
+    /// A replica has said that this is the digest of its state after the entry at that index.
+    pub(crate) fn state_digest(&self, replica: u64, index: u64, digest: &str) {
+        let mut inner = self.inner.lock();
+        let known = inner.digests.entry(index);
+        let (first, replicas) = known.or_insert_with(|| (digest.to_owned(), HashSet::new()));
+        if first != digest {
+            let what = format!(
+                "replica {replica} has the state digest {digest} at index {index}, but {first} was that of \
+                 {replicas:?}"
+            );
+            inner.report(Promise::SameState, what);
+        } else if replicas.insert(replica) && replicas.len() > 1 {
+            inner.counts.compared_digests += 1;
+        }
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -1,5 +1,5 @@
 //! Real replicas on one machine, to which bad things happen while they are written to and listened to;
-//! and a check that they have kept their promises (`reliability.md`, L1 to L6 and L8).
+//! and a check that they have kept their promises (`reliability.md`, L1 to L6, L8 and L13).
 //!
 //! In each round one fault of a seeded schedule happens ([`Nemesis`]), is healed, and every replica has to
 //! take writes again soon. Writers and clients go on all the time ([`load`], [`streams`]); what they ask
@@ -36,11 +36,13 @@ mod faults;
 mod ledger;
 mod linear;
 mod load;
+mod power;
 mod proxy;
 mod replica;
 mod streams;
 
-use cluster::Cluster;
+use cluster::{Cluster, compare_states};
+use disk::Means;
 use faults::{Fault, Nemesis};
 use ledger::{Doubts, Ledger, Promise};
 use linear::Time;
@@ -72,6 +74,9 @@ pub(crate) struct Args {
     /// So many faults of disks at least.
     #[arg(long, default_value_t = 100)]
     disk_faults: u64,
+    /// So many power cuts at least [default: 30 where disks can lose their power, and none with --only].
+    #[arg(long)]
+    power_cuts: Option<u64>,
     /// One round of each of a few kinds, whatever the numbers above are.
     #[arg(long)]
     short: bool,
@@ -102,9 +107,9 @@ pub(crate) struct Args {
     /// Writes per second that have to be acknowledged, on average.
     #[arg(long, default_value_t = 10.0)]
     rate_min: f64,
-    /// Only this fault, again and again (`kill_leader`, …).
-    #[arg(long, value_name = "FAULT", value_parser = parse_fault)]
-    only: Option<Fault>,
+    /// Only these faults, in turns (`kill_leader`, …), until there were `--rounds`, `--minutes` or `--power-cuts`.
+    #[arg(long, value_name = "FAULT,…", value_parser = parse_fault, value_delimiter = ',')]
+    only: Vec<Fault>,
 }
 
 /// What goes on beside the faults.
@@ -113,6 +118,8 @@ struct Load {
     stop_listening: Arc<AtomicBool>,
     writers: JoinSet<Result<()>>,
     clients: JoinSet<Result<()>>,
+    /// Compares the states of the replicas.
+    comparing: JoinSet<()>,
     holdings: Vec<(String, Holding)>,
 }
 
@@ -140,6 +147,12 @@ impl Args {
         let means = cluster.replicas.values().next().context("no replicas")?.disk.means();
         say!("disks can be: {means:?}");
         let mut load = self.start_load(&ledger, &cluster);
+        let compared = compare_states(
+            Arc::clone(&cluster.board),
+            Arc::clone(&ledger),
+            Arc::clone(&load.stop_listening),
+        );
+        load.comparing.spawn(compared);
         let first_term = cluster.term().await;
         let mut nemesis = Nemesis::new(cluster, Random::new(self.seed), hold, means);
         let ended = self.torment(&mut nemesis, start).await;
@@ -168,6 +181,7 @@ impl Args {
             stop_listening: Arc::default(),
             writers: JoinSet::new(),
             clients: JoinSet::new(),
+            comparing: JoinSet::new(),
             holdings: Vec::new(),
         };
         let random = |n: u64| Random::new(self.seed.wrapping_mul(1_000_003).wrapping_add(n));
@@ -217,16 +231,33 @@ impl Args {
         let end = start + Duration::from_secs_f64(self.minutes * 60.0);
         while Instant::now() < end && nemesis.tally.rounds < self.rounds {
             let tally = nemesis.tally;
-            let is_enough = tally.kills >= self.kills
-                && tally.partitions >= self.partitions
-                && tally.disk_faults >= self.disk_faults;
-            if is_enough {
+            let cuts = self.least_power_cuts(nemesis.means);
+            let is_enough = match self.only.is_empty() {
+                false => cuts > 0,
+                true => {
+                    tally.kills >= self.kills
+                        && tally.partitions >= self.partitions
+                        && tally.disk_faults >= self.disk_faults
+                }
+            };
+            if is_enough && tally.power_cuts >= cuts {
                 break;
             }
             let next = nemesis.next();
-            nemesis.round(self.only.unwrap_or(next)).await?;
+            let turn = usize::try_from(tally.rounds)?.checked_rem(self.only.len());
+            nemesis.round(turn.map_or(next, |turn| self.only[turn])).await?;
         }
         Ok(())
+    }
+
+    /// The power cuts without which a run counts as failed.
+    fn least_power_cuts(&self, means: Means) -> u64 {
+        let default = match (self.short, self.only.is_empty(), means.power.is_some()) {
+            (true, _, true) => 2,
+            (false, true, true) => 30,
+            _ => 0,
+        };
+        self.power_cuts.unwrap_or(default)
     }
 
     /// No faults, no writes: every client comes to hold what was committed. Then every register is read.
@@ -309,6 +340,10 @@ impl Args {
             "disks      {:?}; stores restarted after a fault {}",
             nemesis.means, nemesis.cluster.restarted_after_failure
         )?;
+        if nemesis.means.power.is_none() {
+            let needs = "root, loop devices, mkfs.ext4 and python3; or strace";
+            writeln!(text, "power      not cut: that needs {needs}")?;
+        }
         writeln!(text, "snapshots  {installed} installed; {} elections", checked.elections)?;
         writeln!(text, "checked    {counts:?}, {rate:.1} acknowledged writes per second")?;
         writeln!(text, "quiet      {} clients hold what was committed", checked.streams)?;
@@ -337,6 +372,8 @@ impl Args {
             Gate::none("resources that went back", of(&[Backwards])),
             Gate::none("resources that nobody wrote", of(&[Phantom])),
             Gate::none("versions with two contents, values with two versions", of(&[SameBytes])),
+            Gate::none("state digests that differ at one position", of(&[SameState])),
+            Gate::above("state digests compared", float(counts.compared_digests), 0.5),
             Gate::none("clients without what was committed", of(&[Complete])),
             Gate::none("resources sent again to delta clients that had them", of(&[Resent])),
             Gate::none("healed clusters that took no writes", of(&[Progress])),
@@ -371,22 +408,24 @@ impl Args {
         let (tally, means) = (nemesis.tally, nemesis.means);
         let least =
             |what, found: u64, least: u64| Gate::above(what, float(found), float(least) - 0.5);
-        let (kills, partitions, disks) = match (self.short, self.only) {
+        let any = self.only.is_empty();
+        let (kills, partitions, disks) = match (self.short, any) {
             (true, _) => (6, 3, u64::from(means.mount) + u64::from(means.strace)),
-            (false, Some(_)) => (0, 0, 0),
-            (false, None) => (self.kills, self.partitions, self.disk_faults),
+            (false, false) => (0, 0, 0),
+            (false, true) => (self.kills, self.partitions, self.disk_faults),
         };
         let mut gates = vec![
             least("SIGKILLs", tally.kills, kills),
             least("partitions", tally.partitions, partitions),
             least("faults of disks", tally.disk_faults, disks),
+            least("power cuts", tally.power_cuts, self.least_power_cuts(means)),
         ];
         // That disks failed shows in stores that stopped.
-        if !self.short && self.only.is_none() && means.strace {
+        if !self.short && any && means.strace {
             let stopped = nemesis.cluster.restarted_after_failure;
             gates.push(least("stores that stopped because of their disk", stopped, 1));
         }
-        if self.only.is_none() {
+        if any {
             gates.push(least("restarts of all", tally.restarts_of_all, 1));
             gates.push(least("stops", tally.stops, 1));
             gates.push(least("changes of the membership", tally.membership_changes, 1));
