@@ -3,14 +3,13 @@
 //! The first forms the cluster, the others join it by its address. All are on loopback.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    ops::Range,
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
 use chancery_proto::admin::v1::ClusterStatus;
+use chancery_testing::reserve_address;
 
 use crate::{
     Common,
@@ -19,8 +18,6 @@ use crate::{
     stats::count,
 };
 
-/// Below those that the kernel gives to connections, which could take one while its server is down.
-const PORTS: Range<u16> = 14_000..32_000;
 /// How long a cluster may take until all of its replicas vote, in a debug build on a busy machine.
 const WHOLE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(10);
@@ -48,10 +45,9 @@ impl Cluster {
         config: &str,
     ) -> Result<Self> {
         let mut cluster = Self { replicas: Vec::new() };
-        let mut free = free_ports();
-        let mut next = || free.next().context("no port is free");
         for id in 1..=replicas {
-            let ports = Ports { xds: next()?, admin: next()?, raft: next()? };
+            let [xds, admin, raft] = [(); 3].map(|()| reserve_address());
+            let ports = Ports { xds, admin, raft };
             let join = match cluster.replicas.first() {
                 Some(first) => format!("join = [\"{}\"]\n", first.ports.raft),
                 None => String::new(),
@@ -145,17 +141,6 @@ fn agreed(statuses: &[ClusterStatus], replicas: usize) -> Option<usize> {
 /// Entries that may be committed between two questions.
 const NEAR: u64 = 1000;
 
-/// Ports of loopback that nobody listens on now, each once.
-pub(crate) fn free_ports() -> impl Iterator<Item = SocketAddr> {
-    // Others on this machine may look for some, too.
-    let len = PORTS.end - PORTS.start;
-    let start = u16::try_from(std::process::id() % u32::from(len / 16)).unwrap_or(0) * 16;
-    (0..len)
-        .map(move |n| PORTS.start + (start + n) % len)
-        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        .filter(|address| TcpListener::bind(address).is_ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,13 +171,5 @@ mod tests {
         assert_eq!(with(status(3, Some(2), 4000)), None);
         assert_eq!(with(ClusterStatus { voters: vec![1, 2], ..whole[2].clone() }), None);
         assert_eq!(with(ClusterStatus { ready: false, ..whole[2].clone() }), None);
-    }
-
-    #[test]
-    fn ports_are_different_and_outside_of_those_of_connections() {
-        let ports: Vec<_> = free_ports().take(20).map(|address| address.port()).collect();
-        assert_eq!(ports.len(), 20);
-        assert!(ports.iter().all(|port| PORTS.contains(port)));
-        assert_eq!(ports.iter().collect::<std::collections::BTreeSet<_>>().len(), 20);
     }
 }

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
+use chancery_testing::reserve_address;
 use http::uri::PathAndQuery;
 use tokio::process::{Child, Command};
 use tonic::{
@@ -21,7 +22,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use crate::{cluster::free_ports, process::Process};
+use crate::process::Process;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const START: Duration = Duration::from_secs(60);
@@ -65,7 +66,7 @@ pub(super) struct Kv(Grpc<Channel>);
 impl Etcd {
     /// Starts a new cluster with its data in a directory, and waits until it takes writes.
     pub(super) async fn start(binary: &Path, dir: &Path, members: usize) -> Result<Self> {
-        let ports: Vec<SocketAddr> = free_ports().take(2 * members).collect();
+        let ports: Vec<SocketAddr> = (0..2 * members).map(|_| reserve_address()).collect();
         let (clients, peers) = ports.split_at(members);
         let named = peers.iter().enumerate().map(|(n, peer)| format!("m{n}=http://{peer}"));
         let all = named.collect::<Vec<_>>().join(",");

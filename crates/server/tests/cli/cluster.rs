@@ -14,16 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chancery_testing::{reserve_address, reserve_port};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{DEADLINE, Done, chancery, clusters, http_get, run, signal};
-
-/// Ports that were free a moment ago.
-fn ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
-}
 
 /// Polls until something holds; `what` says what, at the end of patience.
 pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
@@ -50,12 +45,11 @@ pub(crate) struct Replica {
 
 impl Replica {
     pub(crate) fn new(root: &Path, id: u64) -> Self {
-        let [raft, admin] = ports();
         Self {
             id,
             directory: root.join(id.to_string()),
-            raft: format!("127.0.0.1:{raft}"),
-            admin: format!("127.0.0.1:{admin}"),
+            raft: reserve_address().to_string(),
+            admin: reserve_address().to_string(),
             child: None,
             environment: Vec::new(),
         }
@@ -383,7 +377,7 @@ fn writes_go_on_while_all_replicas_are_restarted_one_by_one() {
 fn a_replica_that_waits_for_others_ends_when_told_to() {
     let root = tempfile::tempdir().unwrap();
     let mut replica = Replica::new(root.path(), 2);
-    let [nobody] = ports();
+    let nobody = reserve_port();
     replica.start(&["--join", &format!("127.0.0.1:{nobody}")]);
     eventually("it waits", || replica.output("log").contains("waiting to join").then_some(()));
     let start = Instant::now();

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command},
     time::{Duration, Instant},
@@ -11,6 +10,7 @@ use std::{
 
 use chancery_model::types::CLUSTER;
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use chancery_testing::reserve_port;
 use prost::Message;
 use rustix::process::Signal;
 use tokio_stream::wrappers::ReceiverStream;
@@ -29,8 +29,7 @@ struct Machines {
 
 impl Machines {
     fn new() -> Self {
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let ports = listeners.map(|listener| listener.local_addr().unwrap().port());
+        let ports = [(); 3].map(|()| reserve_port());
         let dir = tempfile::tempdir().unwrap();
         for name in ["1", "2", "3", "backup"] {
             fs::create_dir(dir.path().join(name)).unwrap();

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
 use crate::{
@@ -16,7 +17,6 @@ use crate::{
         http, in_directory,
         load::Load,
         manifests::{TYPES, api_listener, cluster, endpoints, listener, route},
-        ports,
         tap::Tap,
         upstream, wait_for,
     },
@@ -64,7 +64,7 @@ fn proxied(mode: Mode, port: u16, upstream: u16) -> [Value; 4] {
 fn ages(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
         let tap = Tap::start(chancery.at.xds)?;
         chancery.publish(&proxied(mode, port, a))?;
@@ -196,7 +196,7 @@ fn delta_ads_lives_through_a_drain_and_a_restart() -> Result<()> {
 fn drained(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let tap = Tap::start(chancery.at.xds)?;
         chancery.publish(&proxied(mode, port, a))?;
@@ -238,7 +238,7 @@ fn frequent_pings_of_envoy_are_answered() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start(dir)?;
         let tap = Tap::start(chancery.at.xds)?;
         chancery.publish(&proxied(mode, port, a))?;
@@ -276,7 +276,7 @@ fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start_with(dir, &settings)?;
         chancery.publish(&proxied(mode, port, a))?;
         let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
@@ -315,7 +315,7 @@ fn storm(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-moves";
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
         let tap = Tap::start(chancery.at.xds)?;
         let state = |round: usize| {
@@ -369,7 +369,7 @@ fn missed_moves(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-missed";
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
         let state = |round: usize| {
             let name = format!("cluster-{round}");

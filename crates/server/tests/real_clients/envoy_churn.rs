@@ -3,6 +3,7 @@
 use std::{env, thread, time::Duration};
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::Value;
 
 use crate::support::{
@@ -12,7 +13,7 @@ use crate::support::{
     http, in_directory,
     load::Load,
     manifests::{TYPES, cluster, endpoints, listener, route},
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 /// Transactions, each with a new cluster, the route moved to it, and the last cluster gone.
@@ -59,7 +60,7 @@ enum Interruption {
 fn storm(mode: Mode, interruption: Interruption) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let name = |round: usize| format!("cluster-{round}");
         let state = |round: usize| -> [Value; 4] {

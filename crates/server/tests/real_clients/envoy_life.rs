@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::Value;
 
 use crate::support::{
@@ -12,7 +13,7 @@ use crate::support::{
     http, in_directory,
     load::Load,
     manifests::{TYPES, cluster, endpoints, listener, route},
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 /// Envoy waits this long, by default, for endpoints that never come again after its cluster changed.
@@ -62,7 +63,7 @@ fn delta_per_type_loses_no_request() -> Result<()> {
 fn life(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let main_listener = listener(mode, "main", port, "main", "main");
         let chancery = Chancery::start(dir)?;
 
@@ -146,7 +147,7 @@ fn in_steps(mode: Mode, chancery: &Chancery, listener: &Value, a: u16, b: u16) -
 
 /// A second listener, with load of its own: added, changed, removed.
 fn listeners(mode: Mode, chancery: &Chancery, envoy: &Envoy, rest: &[Value]) -> Result<u64> {
-    let port = ports::free()?;
+    let port = reserve_port();
     let with = |stat_prefix| {
         let second =
             [listener(mode, "second", port, "second", stat_prefix), route("second", "two")];

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::{Context as _, Result, bail};
+use chancery_testing::reserve_port;
 
 use crate::support::{
     STEP,
@@ -11,7 +12,7 @@ use crate::support::{
     http, in_directory,
     load::Load,
     manifests::{LISTENER, TYPES, cluster, endpoints, listener, route},
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 /// SOTW-20, SOTW-21, SOTW-23, SOTW-27, SOTW-28: a listener that can not bind.
@@ -41,7 +42,7 @@ fn a_nack_of_the_unified_delta_mux_is_seen_and_recovered() -> Result<()> {
 fn nack_and_recovery(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start(dir)?;
         let base = |upstream| {
             [
@@ -58,7 +59,7 @@ fn nack_and_recovery(mode: Mode) -> Result<()> {
         chancery.wait_for_node("envoy-nack", "synced", &TYPES)?;
 
         // No check of ours can foresee it: on this machine the port belongs to somebody else.
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
         let taken = (taken.local_addr()?.port(), taken);
         let second = |port| listener(mode, "second", port, "main", "second");
         chancery.publish(&[base(a).as_slice(), &[second(taken.0)]].concat())?;
@@ -92,7 +93,7 @@ fn nack_and_recovery(mode: Mode) -> Result<()> {
         }
 
         // A good version.
-        let free = ports::free()?;
+        let free = reserve_port();
         chancery.publish(&[base(b).as_slice(), &[second(free)]].concat())?;
         wait_for("the good listener", STEP, || http::get(free, "/").map(Some))?;
         chancery.wait_for_node("envoy-nack", "synced", &TYPES)?;
@@ -118,7 +119,7 @@ fn delta_a_good_listener_beside_a_bad_one_serves() -> Result<()> {
 fn one_of_two(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let a = upstream::spawn("a")?;
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let with = |second: u16, clusters: &[&str]| {
             let mut resources = vec![
@@ -131,14 +132,14 @@ fn one_of_two(mode: Mode) -> Result<()> {
             }
             resources
         };
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
         chancery.publish(&with(taken.local_addr()?.port(), &["one", "two"]))?;
         let envoy = Envoy::start(dir, mode, "envoy-one-of-two", chancery.at.xds)?;
         wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-one-of-two", "nacked", &TYPES)?;
 
-        let free = ports::free()?;
+        let free = reserve_port();
         chancery.publish(&with(free, &["one", "two"]))?;
         wait_for("the mended listener", STEP, || http::get(free, "/").map(Some))?;
         if mode.is_delta() {
@@ -172,7 +173,7 @@ fn delta_rollback_after_a_nack_is_sent() -> Result<()> {
 fn rollback_after_nack(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let a = upstream::spawn("a")?;
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start(dir)?;
         let with_port = |port| {
             [
@@ -188,7 +189,7 @@ fn rollback_after_nack(mode: Mode) -> Result<()> {
         let load = Load::start(port);
         chancery.wait_for_node("envoy-rollback", "synced", &TYPES)?;
 
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
         chancery.publish(&with_port(taken.local_addr()?.port()))?;
         chancery.wait_for_node("envoy-rollback", "nacked", &TYPES)?;
         chancery.publish(&with_port(port))?;
@@ -205,7 +206,7 @@ fn the_author_who_waits_is_told_of_the_nack() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let a = upstream::spawn("a")?;
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start(dir)?;
         let base = [
             cluster(mode, "one", "1s"),
@@ -222,12 +223,12 @@ fn the_author_who_waits_is_told_of_the_nack() -> Result<()> {
             let manifest = serde_json::json!({"resources": [resource]}).to_string();
             chancery.cli(&["apply", "-f", "-", "--wait=5s"], &manifest)
         };
-        let good = apply(&listener(mode, "second", ports::free()?, "main", "second"))?;
+        let good = apply(&listener(mode, "second", reserve_port(), "main", "second"))?;
         if good["wait"]["settled"] != true {
             bail!("a good listener did not settle: {good}");
         }
 
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free()?))?;
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
         let bad = listener(mode, "third", taken.local_addr()?.port(), "main", "third");
         // The command fails, and its message names the node and the listener.
         let told = match apply(&bad) {

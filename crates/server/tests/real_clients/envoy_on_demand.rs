@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::json;
 
 use crate::support::{
@@ -13,7 +14,7 @@ use crate::support::{
     in_directory,
     load::Load,
     manifests::{CLUSTER, ENDPOINT, LISTENER, cluster, connection_manager, endpoints, listener_of},
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 /// Envoy gives a request up after 5 s, by default.
@@ -27,7 +28,7 @@ fn clusters_come_on_demand() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut manager = connection_manager(mode, "main", "main");
         let on_demand = json!({
             "name": "envoy.filters.http.on_demand",

@@ -1,6 +1,7 @@
 //! The server dies and comes back: with the same state, and with another.
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 
 use crate::support::{
     STEP,
@@ -9,7 +10,7 @@ use crate::support::{
     http, in_directory,
     load::Load,
     manifests::{TYPES, cluster, endpoints, listener, route},
-    ports, report, upstream, wait_for,
+    report, upstream, wait_for,
 };
 
 /// SOTW-14, SOTW-100, CLI-E-10, CLI-E-36: after `kill -9` the same versions; Envoy finds nothing to change.
@@ -52,7 +53,7 @@ fn the_unified_delta_mux_sees_the_same_state_after_a_kill() -> Result<()> {
 fn same_state(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let state = |upstream| {
             [
@@ -160,7 +161,7 @@ fn changed_state(mode: Mode) -> Result<u64> {
     let mut n_failed = 0;
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let state = |name, upstream| {
             [

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -16,7 +17,7 @@ use crate::support::{
         CLUSTER, ENDPOINT, LISTENER, ROUTE, cluster, connection_manager, endpoints, listener_of,
         route,
     },
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 const SCOPED_ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
@@ -50,7 +51,7 @@ fn scoped_routes(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-scoped";
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut manager = connection_manager(mode, "", "main");
         manager["rds"].take();
         manager["scoped_routes"] = json!({
@@ -134,7 +135,7 @@ fn virtual_hosts_come_on_demand() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut manager = connection_manager(mode, "main", "main");
         let on_demand = json!({
             "name": "envoy.filters.http.on_demand",

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -20,7 +21,7 @@ use crate::support::{
         CLUSTER, ENDPOINT, LISTENER, ROUTE, cluster, connection_manager, endpoints, listener,
         listener_of, route,
     },
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime";
@@ -44,7 +45,7 @@ fn runtime_values(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-runtime";
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut routes = route("main", "one");
         let by_default = routes["virtual_hosts"][0]["routes"][0].take();
         let fraction = json!({"default_value": {"numerator": 0}, "runtime_key": "routing.two"});
@@ -139,7 +140,7 @@ fn extensions(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-extensions";
     in_directory(|dir| {
         let echo = upstream::spawn_echo("x-stamp")?;
-        let port = ports::free()?;
+        let port = reserve_port();
         let plain = connection_manager(mode, "main", "main");
         let mut manager = plain.clone();
         let router = manager["http_filters"][0].take();
@@ -250,7 +251,7 @@ fn secrets(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-secrets";
     in_directory(|dir| {
         let a = upstream::spawn("a")?;
-        let (port, tls_port) = (ports::free()?, ports::free()?);
+        let (port, tls_port) = (reserve_port(), reserve_port());
         let (old, new) = (Identity::make(dir, "old")?, Identity::make(dir, "new")?);
         let secret = |name: &str| json!({"name": name, "sds_config": mode.config_source()});
         let mut hop = cluster(mode, "hop", "1s");

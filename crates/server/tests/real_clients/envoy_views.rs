@@ -1,6 +1,7 @@
 //! What a node sees changes by its assignment, and may be large: neither costs a request.
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
         http, in_directory,
         load::Load,
         manifests::{TYPES, api_listener, cluster, endpoints, listener, route},
-        ports,
         tap::Tap,
         upstream, wait_for,
     },
@@ -53,7 +53,7 @@ fn delta_ads_moves_between_scopes() -> Result<()> {
 fn envoy_moves(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-moves";
     in_directory(|dir| {
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start(dir)?;
         for name in ["blue", "green"] {
             let upstream = upstream::spawn(name)?;
@@ -156,7 +156,7 @@ fn a_large_state_in_parts_outlives_its_connections() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start_with(dir, &settings)?;
         let tap = Tap::start(chancery.at.xds)?;
         let state = |round: usize| {

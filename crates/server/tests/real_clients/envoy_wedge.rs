@@ -2,6 +2,7 @@
 //! good new one, is neither acknowledged nor rejected until the bad cluster is removed.
 
 use anyhow::{Context as _, Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -11,7 +12,7 @@ use crate::support::{
     http, in_directory,
     load::Load,
     manifests::{CLUSTER, TYPES, cluster, endpoints, listener, route},
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 const NODE: &str = "envoy-wedge";
@@ -32,7 +33,7 @@ fn delta_clusters_that_are_never_acknowledged_block_nothing() -> Result<()> {
 fn wedge(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let port = ports::free()?;
+        let port = reserve_port();
         let chancery = Chancery::start_with(dir, &[("CHANCERY_XDS_ACK_TIMEOUT", "2s")])?;
         let with = |upstream, more: &[Value]| {
             let base = [

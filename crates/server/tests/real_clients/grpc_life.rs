@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use chancery_testing::{Lack, skip};
 
 use crate::support::{
     chancery::Chancery,
@@ -10,7 +11,6 @@ use crate::support::{
     grpc::{GrpcClient, GrpcServer, Kind},
     in_directory,
     manifests::{TYPES, api_listener, cluster, endpoints, route},
-    report,
 };
 
 const SERVICE: &str = "greeter.e2e";
@@ -19,7 +19,7 @@ const NODE: &str = "grpc-client";
 /// Runs a test with a client of this kind; says so if this machine can not have it.
 pub(crate) fn with(kind: Kind, test: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if let Some(reason) = kind.absence()? {
-        report(&format!("{kind:?} was not run: {reason}"));
+        skip(Lack::Go, &reason);
         return Ok(());
     }
     in_directory(test)

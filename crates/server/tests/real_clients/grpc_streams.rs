@@ -1,6 +1,7 @@
 //! gRPC processes with more than one stream, and gRPC servers that xDS configures.
 
 use anyhow::{Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
         grpc::{GrpcClient, GrpcServer, Kind},
         in_directory,
         manifests::{LISTENER, TYPES, api_listener, cluster, endpoints, listener_of, route},
-        ports, wait_for,
+        wait_for,
     },
 };
 
@@ -89,7 +90,7 @@ fn a_grpc_server_serves_by_its_listener() -> Result<()> {
     const SERVICE: &str = "greeter.e2e";
     const SERVER: &str = "grpc-server-served";
     in_directory(|dir| {
-        let port = ports::free()?;
+        let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let state = |filters: &[Value], prefix: &str| {
             let router = json!({

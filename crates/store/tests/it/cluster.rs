@@ -8,6 +8,7 @@ use std::{
 
 use chancery_model::Outcome;
 use chancery_store::{CaughtUp, Config, MemberChange, Replica, RequestId, Role, TransactError};
+use chancery_testing::reserve_port;
 use tempfile::TempDir;
 
 use crate::support::{commit, config, memory_dir, put, render};
@@ -276,12 +277,7 @@ async fn the_membership_changes_when_asked_to() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_peers_forms_one_cluster() {
     let dir = memory_dir();
-    let ports: Vec<u16> = (0..3)
-        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect::<Vec<_>>()
-        .iter()
-        .map(|listener| listener.local_addr().unwrap().port())
-        .collect();
+    let ports = [(); 3].map(|()| reserve_port());
     let peers: std::collections::BTreeMap<u64, String> =
         (1..).zip(&ports).map(|(id, port)| (id, format!("127.0.0.1:{port}"))).collect();
     let with_peers = |id: u64| {

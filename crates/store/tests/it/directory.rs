@@ -3,8 +3,9 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use chancery_store::{Config, OpenError, Replica};
+use chancery_testing::{Lack, skip};
 
-use crate::support::{commit, config, files, open, put, render, skipped, state_files};
+use crate::support::{commit, config, files, open, put, render, state_files};
 
 async fn refusal(config: Config) -> OpenError {
     let before = config.data_dir.is_dir().then(|| state_files(&config.data_dir));
@@ -128,7 +129,7 @@ async fn a_read_only_directory_is_refused() {
     };
     let path = dir.path().display().to_string();
     if !mount(&["--bind", &path]) {
-        skipped("mounting is not permitted here");
+        skip(Lack::Mount, "mounting is not permitted");
         return;
     }
     assert!(mount(&["-o", "remount,ro,bind"]), "a bind mount can be made read-only");

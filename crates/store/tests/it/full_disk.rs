@@ -8,9 +8,10 @@ use std::{
 };
 
 use chancery_store::{Config, OpenError, Replica, TransactError};
+use chancery_testing::{Lack, skip};
 use tempfile::TempDir;
 
-use crate::support::{Random, commit, config, put, render, skipped};
+use crate::support::{Random, commit, config, put, render};
 
 /// A file system of its own, in memory, of a few MiB.
 pub(crate) struct SmallDisk {
@@ -29,7 +30,7 @@ impl SmallDisk {
         if status.is_ok_and(|status| status.success()) {
             return Some(Self { dir });
         }
-        skipped("mounting a tmpfs is not permitted here");
+        skip(Lack::Mount, "mounting a tmpfs is not permitted");
         None
     }
 

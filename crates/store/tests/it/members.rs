@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use chancery_model::Transaction;
 use chancery_store::{CaughtUp, Config, MemberChange, Removal, Replica};
+use chancery_testing::reserve_address;
 
 use crate::{
     cluster::{DEADLINE, equal, eventually, member_config, open_member, three, voters},
@@ -106,7 +107,7 @@ async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
     let (dir, mut replicas) = three().await;
     replicas[0].change_members(MemberChange::TransferLeader(Some(1))).await.unwrap();
     // Nobody listens there.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = reserve_address();
     let mut third = replicas.remove(2);
     replicas[0].change_members(MemberChange::Remove(3)).await.unwrap();
     let add = MemberChange::Add { replica_id: 3, address: free.to_string(), learner: false };
@@ -191,7 +192,7 @@ async fn a_replaced_replica_that_comes_back_changes_nothing() {
 async fn a_replica_that_was_added_before_it_was_started_joins() {
     let dir = memory_dir();
     let first = open_member(dir.path(), 1, &[]).await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = reserve_address();
     let add = MemberChange::Add { replica_id: 2, address: free.to_string(), learner: false };
     first.change_members(add).await.unwrap();
     let join = first.raft_address();

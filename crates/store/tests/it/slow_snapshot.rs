@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use chancery_store::{CaughtUp, Config, Replica};
+use chancery_testing::reserve_address;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -66,9 +67,7 @@ async fn a_snapshot_over_a_slow_network_arrives() {
     eventually("the log is purged", async || first.status().purged.is_some()).await;
 
     let way = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (advertise, listen) = (way.local_addr().unwrap(), free.local_addr().unwrap());
-    drop(free);
+    let (advertise, listen) = (way.local_addr().unwrap(), reserve_address());
     let way = tokio::spawn(slow_way(way, listen.to_string()));
     let start = Instant::now();
     let second = Replica::open(Config {

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -19,12 +18,6 @@ use tempfile::TempDir;
 /// need no real disk.
 pub(crate) fn memory_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
-}
-
-/// Says that a test could not be done here, and why.
-pub(crate) fn skipped(why: &str) {
-    let mut out = std::io::stderr();
-    writeln!(out, "skipped: {why}").unwrap();
 }
 
 /// Settings that do not depend on how full the machine's disk is.

@@ -29,6 +29,7 @@ const COPIED: &[&str] = &[
     "crates/admission",
     "crates/admin",
     "crates/server",
+    "crates/testing",
     // Pages that tests read.
     "docs",
 ];

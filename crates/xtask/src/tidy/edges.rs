@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+/// The crate that any other may use in its tests.
+const TESTING: &str = "chancery-testing";
+
 /// Which of our crates each may use. A crate that is not here may not exist.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-model", &[]),
@@ -50,8 +53,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-admin",
         ],
     ),
+    // What tests share.
+    (TESTING, &[]),
     // Drives a server from outside, as a client and as an author do.
-    ("chancery-loadtest", &["chancery-model", "chancery-proto"]),
+    ("chancery-loadtest", &["chancery-model", "chancery-proto", TESTING]),
     // Measures what is pure.
     ("chancery-benches", &["chancery-model", "chancery-view", "chancery-protocol"]),
     ("xtask", &[]),
@@ -120,8 +125,8 @@ fn package(package: &Value) -> Result<Package> {
     Ok(Package { name, dependencies })
 }
 
-/// Every direct edge is an allowed one. Tests may also use what brings nothing with it: pure crates, and
-/// the messages, to read what would go on the wire.
+/// Every direct edge is an allowed one. Tests may also use what brings nothing with it: pure crates, what tests
+/// share, and the messages, to read what would go on the wire.
 pub(super) fn direct(packages: &[Package]) -> Vec<String> {
     let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
     let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
@@ -137,7 +142,8 @@ pub(super) fn direct(packages: &[Package]) -> Vec<String> {
             let is_own = ours.contains(on);
             let is_allowed = may_use.contains(&on)
                 || on == name
-                || (*reach == Reach::Tests && (PURE.contains(&on) || on == "chancery-proto"));
+                || (*reach == Reach::Tests
+                    && (PURE.contains(&on) || [TESTING, "chancery-proto"].contains(&on)));
             if is_own && !is_allowed {
                 complaints.push(format!("{name}: may not use {on}"));
             }

@@ -10,9 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::Value;
 
-use super::{http, ports, process::Process, wait_for};
+use super::{http, process::Process, wait_for};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
 /// How long a start may take, in a debug build on a busy machine.
@@ -29,7 +30,7 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     pub(crate) fn free() -> Result<Self> {
-        Ok(Self { xds: ports::free()?, admin: ports::free()?, raft: ports::free()? })
+        Ok(Self { xds: reserve_port(), admin: reserve_port(), raft: reserve_port() })
     }
 }
 

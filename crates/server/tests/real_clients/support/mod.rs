@@ -16,7 +16,6 @@ pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod manifests;
-pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod tap;
 pub(crate) mod upstream;
