@@ -30,6 +30,9 @@ use crate::{
 /// How long one step (a start, a first answer, a moved endpoint) may take.
 const STEP: Duration = Duration::from_secs(30);
 
+/// What the demo says first once all of it runs.
+pub(crate) const READY: &str = "the control plane is up";
+
 /// Files of `deploy/demo`, written with the demo's own ports in them.
 const FILES: &[&str] = &[
     "resources.yaml",
@@ -291,7 +294,7 @@ impl Demo {
         let clients = paths.clients.display();
         let chancery = format!("{} --server {}", self.chancery.display(), self.admin);
         format!(
-            "the control plane is up; Ctrl-C stops it and all that belongs to it
+            "{READY}; Ctrl-C stops it and all that belongs to it
 
 An Envoy (delta ADS), in another terminal:
   {clients}/bin/envoy -c {dir}/envoy.yaml --disable-hot-restart --concurrency 1

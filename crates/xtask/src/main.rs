@@ -10,6 +10,7 @@ use std::{fs, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
+mod bare;
 mod conformance;
 mod demo;
 mod metrics_page;
@@ -41,6 +42,8 @@ usage: cargo xtask <command>
   metrics [--check]      writes (or checks) docs/metrics.md from the METRICS tables in the code
   mutants [--group NAME] plants bugs in a copy of the crates, and fails if no test catches one; writes
                          docs/mutants.md; groups are protocol, store, server; --only N plants one
+  bare [--half]          runs this README's commands in a bare Debian root, with an empty cache (about 40
+                         minutes on two cores); --half: in one with some packages half there (5 minutes)
   setup                  installs what the system lacks, builds RocksDB once, installs real clients
 ";
 
@@ -85,6 +88,8 @@ fn run() -> Result<ExitCode> {
             let number = number.parse().with_context(|| format!("{number:?} is no number"))?;
             mutants::run(&paths, Which::One(number))?;
         }
+        ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
+        ["bare", "--half"] => bare::run(&paths, bare::Machine::HalfThere)?,
         ["metrics", "--check"] => metrics_page::check(&paths)?,
         [] | ["help" | "-h" | "--help", ..] => say!("{USAGE}"),
         other => {

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 mod clients;
 
@@ -50,6 +50,12 @@ pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     clients::install_all(paths)
 }
 
+/// What `cargo xtask bare` needs.
+pub(crate) fn bare_needs() -> Result<()> {
+    ensure!(is_root()?, "`cargo xtask bare` mounts and changes its root: run it as root");
+    install(&missing(&[DEBOOTSTRAP, GIT]))
+}
+
 /// Something the system has to have.
 #[derive(Debug, Clone, Copy)]
 struct Need {
@@ -78,6 +84,17 @@ const ETCD: Need = Need {
     what: "etcd",
     package: "etcd-server",
     is_there: || proc::succeeds(Command::new("etcd").arg("--version")),
+};
+
+const DEBOOTSTRAP: Need = Need {
+    what: "debootstrap",
+    package: "debootstrap",
+    is_there: || proc::succeeds(Command::new("debootstrap").arg("--version")),
+};
+const GIT: Need = Need {
+    what: "git",
+    package: "git",
+    is_there: || proc::succeeds(Command::new("git").arg("--version")),
 };
 
 fn missing(needs: &[Need]) -> Vec<Need> {
@@ -111,13 +128,17 @@ fn apt(args: &[&str]) -> Result<()> {
     if !proc::succeeds(Command::new("apt-get").arg("--version")) {
         bail!("there is no apt-get");
     }
-    let is_root = proc::output(Command::new("id").arg("-u"))?.trim() == "0";
+    let is_root = is_root()?;
     if !is_root && !proc::succeeds(Command::new("sudo").arg("--version")) {
         bail!("apt-get needs root, or sudo");
     }
     let mut command = Command::new(if is_root { "env" } else { "sudo" });
     command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]).args(args);
     proc::run(&mut command)
+}
+
+fn is_root() -> Result<bool> {
+    Ok(proc::output(Command::new("id").arg("-u"))?.trim() == "0")
 }
 
 /// Returns whether bindgen will find libclang. A process of its own looks: after one failure the
@@ -185,8 +206,9 @@ fn rocksdb(paths: &Paths) -> Result<()> {
         .and_then(|()| fs::write(package.join("src/lib.rs"), ""))
         .and_then(|()| fs::write(package.join("Cargo.lock"), &lock))
         .and_then(|()| {
-            fs::copy(paths.root.join(".cargo/config.toml"), package.join(".cargo/config.toml"))
-                .map(drop)
+            [".cargo/config.toml", ".cargo/linker.sh"]
+                .into_iter()
+                .try_for_each(|name| fs::copy(paths.root.join(name), package.join(name)).map(drop))
         })
         .with_context(|| format!("write the package {}", package.display()))?;
     say!(
