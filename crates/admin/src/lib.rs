@@ -37,6 +37,7 @@ use chancery_proto::{
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
+pub use chancery_admission::secret_values;
 pub use error::{AdminError, problem_line, says_not_written};
 pub use metrics::METRICS;
 pub use redact::MARK;

@@ -51,3 +51,4 @@ pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use manifest::{Manifest, Options, Prune, admit};
 pub use problem::Problem;
 pub use render::body_to_json;
+pub use sensitive::secret_values;

@@ -2,6 +2,8 @@
 
 use std::num::NonZeroUsize;
 
+use crate::SecretFinder;
+
 /// Settings of the fan-out.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -19,6 +21,8 @@ pub struct Config {
     pub control_plane: String,
     /// Settings of the protocol.
     pub session: chancery_protocol::Config,
+    /// Finds the secrets that a client may quote in a rejection.
+    pub secrets: SecretFinder,
 }
 
 /// A setting that can not be.
@@ -42,6 +46,7 @@ impl Default for Config {
             streams_max: 200_000,
             control_plane: "chancery".to_owned(),
             session: chancery_protocol::Config::default(),
+            secrets: SecretFinder::none(),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     line::{Line, Then},
     metrics::{Suppressed, limit_hit, type_place},
     queue::Lane,
+    rejection,
     said::Said,
     shard::{Now, Shard, key, place},
     status::{End, EndCode, NackRecord},
@@ -25,7 +26,7 @@ impl Shard {
     pub(crate) fn on_request(
         &mut self,
         line: &Arc<Line>,
-        request: Request,
+        mut request: Request,
         node: Option<Arc<Node>>,
         now: Now,
     ) {
@@ -49,6 +50,7 @@ impl Shard {
         self.reassign(at, now);
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
+        rejection::clean(&mut request, &entry.session, &self.config.secrets);
         match entry.session.on_request(request, view.as_ref(), now.ms) {
             Ok(receipt) => {
                 self.metrics.on_request(&receipt.type_url, receipt.kind);

@@ -10,7 +10,7 @@ use crate::{
     SubscriptionStatus,
     plan::{Moment, Which},
     response::size_of,
-    subscription::{Names, Outstanding, Subscription},
+    subscription::{Names, Outstanding, Subscription, parse_nonce},
 };
 
 mod order;
@@ -174,6 +174,19 @@ impl Session {
             },
         });
         Ok(Receipt { type_url, verdict, kind })
+    }
+
+    /// The type and the contents of the response that `request` answers. `None` if the session does not know
+    /// them.
+    #[must_use]
+    pub fn answered_contents(&self, request: &Request) -> Option<(&TypeUrl, &Resources)> {
+        let (type_url, nonce) = match request {
+            Request::Sotw(r) => (&r.type_url, &r.response_nonce),
+            Request::Delta(r) => (&r.type_url, &r.response_nonce),
+        };
+        let type_url = self.type_of(type_url).ok()?;
+        let subscription = self.subscriptions.iter().find(|s| s.type_url == type_url)?;
+        Some((&subscription.type_url, subscription.contents_of(parse_nonce(nonce)?)?))
     }
 
     /// The type of a request (SVC-06 to -10).

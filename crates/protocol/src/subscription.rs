@@ -20,7 +20,7 @@ mod rejections;
 mod requests;
 
 use rejections::Rejections;
-pub(crate) use requests::Names;
+pub(crate) use requests::{Names, parse_nonce};
 
 /// Most unanswered responses that are remembered; an answer to an older one is taken for a stale one.
 const OUTSTANDING_MAX: usize = 256;
@@ -322,6 +322,12 @@ impl Subscription {
             old.resources = None;
         }
         self.outstanding.push_back(sent);
+    }
+
+    /// The contents of the response with this nonce, if it is unanswered and its contents are still known.
+    pub(crate) fn contents_of(&self, nonce: u64) -> Option<&Resources> {
+        let mut unanswered = self.outstanding.iter().chain(&self.passed);
+        unanswered.find(|sent| sent.nonce == nonce)?.resources.as_ref()
     }
 
     pub(crate) fn nack(&self) -> Option<&Nack> {

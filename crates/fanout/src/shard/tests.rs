@@ -3,14 +3,14 @@
 use std::{sync::Arc, task::Poll};
 
 use chancery_model::{
-    Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ScopeTemplate, Transaction,
+    Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ScopeTemplate, Transaction, TypeUrl,
     types::{CLUSTER, ENDPOINT},
 };
 use chancery_protocol::{DeltaRequest, Request};
 
 use self::desk::{Client, Desk, answer, decode, text};
 use super::*;
-use crate::{Delivery, End, EndCode, UnsettledState};
+use crate::{Delivery, End, EndCode, SecretFinder, UnsettledState};
 
 mod counting;
 mod desk;
@@ -302,6 +302,31 @@ fn the_unsettled_are_those_who_have_not_acknowledged() {
     desk.state = Arc::new(State { revision: Revision(99), ..State::clone(&desk.state) });
     let behind = desk.unsettled();
     assert_eq!(behind[0].state, UnsettledState::Behind(Revision(2)), "{behind:?}");
+}
+
+/// L: a key that a client quotes is in nothing that is kept or shown.
+#[test]
+fn secret_in_a_rejection_is_not_kept() {
+    let mut desk = Desk::new();
+    let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
+    let config = Config { secrets: SecretFinder::new(find), ..Config::clone(&desk.shard.config) };
+    desk.shard.config = Arc::new(config);
+    desk.put("default", CLUSTER, &[("cert", "qT7-key-Zz93")]);
+    let mut client = desk.subscribe("bad", CLUSTER, &[]);
+    let response = desk.read(&mut client);
+    desk.nack(&client, &response[0], "can not load 'qT7-key-Zz93' of cert: inline_string: \"x\"");
+    desk.settle();
+    let told = "can not load '[redacted]' of cert: [redacted]";
+    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(told.into()));
+    let page = desk.shard.status_page(0);
+    assert_eq!(page.items[0].nacks[0].message, told);
+    let kept = format!("{page:?}");
+    assert!(!kept.contains("qT7-key") && !kept.contains("inline_string"), "{kept}");
+    // An answer to a response that is not known counts for nothing, and leaves nothing either.
+    let mut unknown = response[0].clone();
+    unknown.nonce = "77".to_owned();
+    desk.nack(&client, &unknown, "qT7-key-Zz93");
+    assert!(!format!("{:?}", desk.shard.status_page(0)).contains("qT7-key"));
 }
 
 /// Who is moved by a commit is unsettled from that commit on, and not only when the shard has come to

@@ -313,7 +313,7 @@ impl Subscription {
 }
 
 /// A nonce as this program writes it. Anything else names no response of ours.
-fn parse_nonce(text: &str) -> Option<u64> {
+pub(crate) fn parse_nonce(text: &str) -> Option<u64> {
     let nonce = text.parse().ok().filter(|nonce| *nonce > 0)?;
     (text == u64::to_string(&nonce)).then_some(nonce)
 }

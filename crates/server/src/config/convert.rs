@@ -46,6 +46,7 @@ impl Config {
                 nack_message_bytes_max: self.xds.nack_message_bytes_max.size(),
                 ..defaults.session
             },
+            secrets: chancery_fanout::SecretFinder::new(chancery_admin::secret_values),
             ..defaults
         }
     }

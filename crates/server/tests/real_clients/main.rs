@@ -12,6 +12,7 @@ mod envoy_nack;
 mod envoy_on_demand;
 mod envoy_restart;
 mod envoy_routes;
+mod envoy_secret_nack;
 mod envoy_types;
 mod envoy_views;
 mod envoy_wedge;

@@ -1,0 +1,121 @@
+//! A key in a resource that Envoy rejects: Envoy quotes the whole resource, and nobody is shown the key.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::support::{
+    STEP,
+    chancery::Chancery,
+    envoy::{Envoy, Mode},
+    http, in_directory,
+    manifests::{cluster, endpoints, listener, route},
+    ports, upstream, wait_for,
+};
+
+const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ9mXqTz7vQ0Rk3sWb5nLd8fPy2hGu6cVa1eYi4oZt0x\n\
+                   -----END PRIVATE KEY-----\n";
+const PASSWORD: &str = "quokka-lantern-orbit";
+
+/// OPS-19: over SotW.
+#[test]
+fn sotw_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
+    rejected_secret(Mode::SotwAds)
+}
+
+/// OPS-19: over delta.
+#[test]
+fn delta_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
+    rejected_secret(Mode::DeltaAds)
+}
+
+/// What Envoy refuses about it: a rule of its proto files, which makes it quote the resource, and a key that
+/// can not be loaded.
+fn bad_secrets() -> [Value; 2] {
+    let secret = |chain: Value, key: Value| {
+        json!({"@type": SECRET, "name": "shown", "tls_certificate": {
+            "certificate_chain": chain,
+            "private_key": key,
+            "password": {"inline_string": PASSWORD},
+        }})
+    };
+    [
+        secret(json!({"filename": ""}), json!({"inline_string": KEY})),
+        secret(json!({"inline_string": "no certificate"}), json!({"inline_string": KEY})),
+    ]
+}
+
+fn rejected_secret(mode: Mode) -> Result<()> {
+    const NODE: &str = "envoy-bad-secret";
+    in_directory(|dir| {
+        let a = upstream::spawn("a")?;
+        let (port, tls_port) = (ports::free()?, ports::free()?);
+        let mut tls = listener(mode, "tls", tls_port, "main", "tls");
+        let source = json!({"name": "shown", "sds_config": mode.config_source()});
+        tls["filter_chains"][0]["transport_socket"] = json!({"name": "tls", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": {"tls_certificate_sds_secret_configs": [source]},
+        }});
+        let chancery = Chancery::start_with(dir, &[("CHANCERY_LOG_LEVEL", "trace")])?;
+        let base = [
+            cluster(mode, "one", "1s"),
+            endpoints("one", a),
+            listener(mode, "main", port, "main", "main"),
+            route("main", "one"),
+            tls,
+        ];
+        chancery.publish(&base)?;
+        let _envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        for (round, secret) in bad_secrets().into_iter().enumerate() {
+            let manifest = json!({"resources": [secret]}).to_string();
+            let told = match chancery.cli(&["apply", "-f", "-", "--wait=20s"], &manifest) {
+                Ok(answer) => bail!("`apply --wait` says that all is well: {answer}"),
+                Err(error) => format!("{error:#}"),
+            };
+            let message = wait_for("the NACK in `chancery node`", STEP, || {
+                let all = chancery.subscriptions(NODE)?;
+                let of_secrets = all.iter().find(|it| it["type_url"] == SECRET);
+                let of_secrets = of_secrets.context("no subscription to secrets")?;
+                Ok((of_secrets["state"] == "nacked")
+                    .then(|| of_secrets["nack_message"].to_string()))
+            })?;
+            // The cause is still there.
+            let cause = ["Proto constraint validation failed", "certificate chain"][round];
+            if !message.contains(cause) || !told.contains("has rejected secret") {
+                bail!("the author is told {told:?}, and the node has {message:?}");
+            }
+            for (place, text) in [
+                ("the author of --wait", told),
+                ("`node`", chancery.node(NODE)?.to_string()),
+                ("`nodes`", chancery.cli(&["nodes"], "")?.to_string()),
+                ("`explain`", chancery.cli(&["explain", NODE, "secret", "shown"], "")?.to_string()),
+                ("`describe`", chancery.cli(&["describe", "secret", "shown"], "")?.to_string()),
+                ("`history`", chancery.cli(&["history"], "")?.to_string()),
+                ("/v1/nodes", http::get(chancery.at.admin, "/v1/nodes")?),
+                ("/metrics", http::get(chancery.at.admin, "/metrics")?),
+                ("the log", fs::read_to_string(dir.join("chancery.log"))?),
+            ] {
+                expect_no_secret(place, &text)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn expect_no_secret(place: &str, text: &str) -> Result<()> {
+    for secret in [KEY.as_bytes(), PASSWORD.as_bytes()] {
+        let shown = secret.windows(8).find(|run| {
+            text.as_bytes().windows(8).any(|window| window == *run)
+                // Words that Envoy says by itself.
+                && !" PRIVATE KEY".as_bytes().windows(8).any(|window| window == *run)
+        });
+        if let Some(run) = shown {
+            let run = String::from_utf8_lossy(run);
+            bail!("{place} shows {run:?}, a part of a secret: {text}");
+        }
+    }
+    Ok(())
+}
