@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
+use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -11,7 +12,7 @@ use crate::support::{
     envoy::{Envoy, Mode},
     http, in_directory,
     manifests::{cluster, endpoints, listener, route},
-    ports, upstream, wait_for,
+    upstream, wait_for,
 };
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
@@ -51,7 +52,7 @@ fn rejected_secret(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-bad-secret";
     in_directory(|dir| {
         let a = upstream::spawn("a")?;
-        let (port, tls_port) = (ports::free()?, ports::free()?);
+        let (port, tls_port) = (reserve_port(), reserve_port());
         let mut tls = listener(mode, "tls", tls_port, "main", "tls");
         let source = json!({"name": "shown", "sds_config": mode.config_source()});
         tls["filter_chains"][0]["transport_socket"] = json!({"name": "tls", "typed_config": {
