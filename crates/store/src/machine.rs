@@ -70,7 +70,7 @@ struct Inner {
 pub(crate) struct Published(Arc<Shared>);
 
 struct Shared {
-    /// Changed by the state machine's task alone; read by anybody.
+    /// Changed by the state machine's task alone, and only while `state` is locked; read by anybody.
     image: Mutex<Image>,
     state: watch::Sender<Arc<State>>,
     /// Those who wait for an entry to be applied, by its index. Each is woken once, when it is.
@@ -122,11 +122,15 @@ impl Published {
         self.0.state.borrow().clone()
     }
 
+    /// Makes an image visible: in one step for readers of the image and of the state, then for those who wait.
     fn publish(&self, image: Image) {
         let state = image.state.clone();
         let applied = image.applied.map_or(0, |id| id.index);
-        *self.0.image.lock() = image;
+        let mut replaced = image;
+        // The image is replaced under the lock of the watched state: whoever sees one of them in its new form, and
+        // then reads the other one, sees that in its new form, too. Nobody takes the locks in the other order.
         self.0.state.send_if_modified(|published| {
+            std::mem::swap(&mut *self.0.image.lock(), &mut replaced);
             let new =
                 published.revision != state.revision || published.incarnation != state.incarnation;
             if new {
@@ -384,5 +388,61 @@ impl RaftStateMachine<Types> for Machine {
     /// would keep all that has been replaced since in memory.
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         Ok(self.0.has_snapshot.load(Ordering::Acquire).then(|| self.snapshot()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use chancery_model::Revision;
+
+    use super::*;
+    use crate::raft::log_id;
+
+    /// The time in which a reader could see what it must not see.
+    const PATIENCE: Duration = Duration::from_millis(300);
+
+    fn image(n: u64) -> Image {
+        let mut image = Image { applied: Some(log_id(1, n)), ..Image::new() };
+        image.state.revision = Revision(n);
+        image
+    }
+
+    /// Design 4.2, L2: a linearizable read waits for an index, and then reads the watched state. The watched state
+    /// is held in its old form here, so that `publish` stops just before it replaces it.
+    #[tokio::test]
+    async fn index_is_shown_as_applied_only_with_its_state() {
+        let published = Published::new(image(0));
+        let watching = published.watch();
+        let old = watching.borrow();
+        let publisher = published.clone();
+        let publish = thread::spawn(move || publisher.publish(image(1)));
+        let wait = tokio::time::timeout(PATIENCE, published.wait_applied(1));
+        assert!(wait.await.is_err(), "a waiter was released at revision {}", old.revision);
+        assert_eq!(published.applied(), 0, "entry 1 is shown at revision {}", old.revision);
+        drop(old);
+        published.wait_applied(1).await;
+        assert_eq!(published.state().revision, Revision(1));
+        publish.join().unwrap();
+    }
+
+    /// Readers of both see the same, in whichever order they read.
+    #[test]
+    fn image_and_state_change_together() {
+        const LAST: u64 = 20_000;
+        let published = Published::new(image(0));
+        let publisher = published.clone();
+        let publish = thread::spawn(move || (1..=LAST).for_each(|n| publisher.publish(image(n))));
+        loop {
+            let state = published.state().revision.0;
+            let applied = published.applied();
+            let later = published.state().revision.0;
+            assert!(state <= applied && applied <= later, "{state}, {applied}, {later}");
+            if state == LAST {
+                break;
+            }
+        }
+        publish.join().unwrap();
     }
 }
