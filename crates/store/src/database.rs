@@ -155,15 +155,24 @@ impl Database {
     /// Makes a batch readable. It is durable only after the next [`Database::sync`].
     pub(crate) fn write(&self, batch: Batch) -> io::Result<()> {
         #[cfg(test)]
-        self.valve.pass(crate::valve::Point::Write)?;
+        {
+            self.valve.pass(crate::valve::Point::Write)?;
+            crate::valve::step(self.db.path(), crate::valve::Step::Change)?;
+        }
         self.db.write(batch.0).map_err(io_error)
     }
 
     /// Makes all that was written before durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         #[cfg(test)]
-        self.valve.pass(crate::valve::Point::Sync)?;
-        self.db.flush_wal(true).map_err(io_error)
+        {
+            self.valve.pass(crate::valve::Point::Sync)?;
+            crate::valve::step(self.db.path(), crate::valve::Step::Change)?;
+        }
+        self.db.flush_wal(true).map_err(io_error)?;
+        #[cfg(test)]
+        crate::valve::step(self.db.path(), crate::valve::Step::Synced)?;
+        Ok(())
     }
 
     /// Bytes that are held in memory and not in tables yet: more than [`WRITE_BUFFERS_BYTES`] after a

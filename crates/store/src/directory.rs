@@ -145,31 +145,35 @@ impl Directory {
     /// Begins to make a replica: removes what an interrupted attempt left.
     pub(crate) fn begin(&self, identity: Identity, making: Making) -> Result<(), OpenError> {
         let new = self.path.join(making.marker());
-        // In this order: whatever is left if this is interrupted in turn, the marker is there.
-        write_durably(&new, identity.to_text().as_bytes())?;
-        sync_directory(&self.path)?;
-        if making == Making::Restore {
-            let other = self.path.join(IDENTITY_NEW);
-            absent_ok(fs::remove_file(&other)).map_err(io_error("remove", &other))?;
-        }
+        // In this order: an interrupted start leaves either nothing but a marker, or a whole marker. A marker that is
+        // being replaced may be cut short, and then says nothing about the files beside it.
         self.clear()?;
+        sync_directory(&self.path)?;
+        write_durably(&new, identity.to_text().as_bytes())?;
+        if making == Making::Restore {
+            sync_directory(&self.path)?;
+            let other = self.path.join(IDENTITY_NEW);
+            change("remove", &other, || absent_ok(fs::remove_file(&other)))?;
+        }
         sync_directory(&self.path)
     }
 
     fn clear(&self) -> Result<(), OpenError> {
         let database = self.database();
-        absent_ok(fs::remove_dir_all(&database))
-            .map_err(io_error("remove the database of an interrupted start", &database))?;
+        change("remove the database of an interrupted start", &database, || {
+            absent_ok(fs::remove_dir_all(&database))
+        })?;
         let high_water = self.high_water();
-        absent_ok(fs::remove_file(&high_water))
-            .map_err(io_error("remove the high-water mark of an interrupted start", &high_water))
+        change("remove the high-water mark of an interrupted start", &high_water, || {
+            absent_ok(fs::remove_file(&high_water))
+        })
     }
 
     /// Makes the directory empty again: what was begun has failed.
     pub(crate) fn abandon(&self, making: Making) -> Result<(), OpenError> {
         self.clear()?;
         let new = self.path.join(making.marker());
-        absent_ok(fs::remove_file(&new)).map_err(io_error("remove", &new))?;
+        change("remove", &new, || absent_ok(fs::remove_file(&new)))?;
         sync_directory(&self.path)
     }
 
@@ -182,7 +186,9 @@ impl Directory {
     /// The replica has been made: from now on nothing in the directory may be lost.
     pub(crate) fn finish(&self, making: Making) -> Result<(), OpenError> {
         let new = self.path.join(making.marker());
-        fs::rename(&new, self.path.join(IDENTITY)).map_err(io_error("rename", &new))?;
+        // What `IDENTITY` vouches for has to be there before it is.
+        sync_directory(&self.path)?;
+        change("rename", &new, || fs::rename(&new, self.path.join(IDENTITY)))?;
         sync_directory(&self.path)
     }
 
@@ -213,13 +219,21 @@ pub(crate) fn sync_directory(path: &Path) -> Result<(), OpenError> {
 }
 
 fn write_durably(path: &Path, content: &[u8]) -> Result<(), OpenError> {
-    let write = || {
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        file.write_all(content)?;
-        file.sync_all()
-    };
-    write().map_err(io_error("write", path))
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = change("write", path, || options.open(path))?;
+    change("write", path, || file.write_all(content).and_then(|()| file.sync_all()))
+}
+
+/// Changes something in a data directory. In tests, the directory may be watched.
+pub(crate) fn change<T>(
+    what: &'static str,
+    path: &Path,
+    change: impl FnOnce() -> io::Result<T>,
+) -> Result<T, OpenError> {
+    #[cfg(test)]
+    crate::valve::step(path, crate::valve::Step::Change).map_err(io_error(what, path))?;
+    change().map_err(io_error(what, path))
 }
 
 /// The data directory that a path is somewhere in, whether there is anything at the path or not; not that at

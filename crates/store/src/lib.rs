@@ -44,6 +44,8 @@ mod high_water;
 mod history;
 mod identity;
 mod image;
+#[cfg(test)]
+mod joining;
 mod loader;
 mod log;
 mod log_size;

@@ -149,6 +149,12 @@ impl LogStore {
     }
 }
 
+/// The record of the last entry that is purged, and its key.
+pub(crate) fn purged_record(id: &LogId) -> (&'static [u8], Vec<u8>) {
+    let message = pb::PurgedRecord { id: Some(log_id_to_proto(id)) };
+    (PURGED_KEY, record::seal(Family::Meta, PURGED_KEY, &message))
+}
+
 async fn answer(done: oneshot::Receiver<io::Result<()>>) -> io::Result<()> {
     done.await.map_err(|_| io::Error::other("the thread that syncs the log is gone"))?
 }
@@ -289,9 +295,8 @@ impl RaftLogStorage<Types> for LogStore {
     async fn purge(&mut self, id: LogId) -> io::Result<()> {
         let from = self.0.ends.lock().purged.map_or(0, |id| id.index + 1);
         let mut batch = Batch::default();
-        let message = pb::PurgedRecord { id: Some(log_id_to_proto(&id)) };
-        let record = record::seal(Family::Meta, PURGED_KEY, &message);
-        self.0.database.put(&mut batch, Family::Meta, PURGED_KEY, &record);
+        let (key, record) = purged_record(&id);
+        self.0.database.put(&mut batch, Family::Meta, key, &record);
         let (from, to) = (log_key(from), log_key(id.index + 1));
         if from < to {
             self.0.database.delete_range(&mut batch, Family::Log, &from, &to);

@@ -32,6 +32,7 @@ use crate::{
     digest::Digests,
     failure::Failure,
     image::{Edit, Image, Record},
+    log,
     metrics::{StoreMetrics, gauge_value},
     raft::{Entry, LogId, Response, Snapshot, SnapshotMeta, StoredMembership, Types},
     record::{self, Family},
@@ -299,6 +300,11 @@ impl Machine {
         }
         let record = record::seal(Family::Meta, APPLIED_KEY, &image.applied_to_proto(new));
         database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
+        if let Some(id) = &image.applied {
+            // Raft purges the log up to here, later. A start between the two must not miss the entries.
+            let (key, record) = log::purged_record(id);
+            database.put(&mut batch, Family::Meta, key, &record);
+        }
         self.clear(&mut batch, old);
         database.write(batch)?;
         self.0.progress.add(bytes);

@@ -8,7 +8,7 @@ use crate::{
     Config, OpenError,
     cluster::join::Beginning,
     database::{Access, Batch, Database},
-    directory::{Directory, Found, Making, damaged},
+    directory::{Directory, Found, Making, change, damaged},
     high_water::{HighWater, MarkError},
     identity::{Identity, fill_random, new_instance},
     image::Image,
@@ -86,15 +86,14 @@ impl Parts {
         };
         directory.begin(identity, Making::Replica)?;
         let path = directory.high_water();
-        let high_water = HighWater::create(&path, identity.cluster_id)
-            .map_err(|source| OpenError::Io { what: "create", path, source })?;
+        let high_water = change("create", &path, || HighWater::create(&path, identity.cluster_id))?;
         let path = directory.database();
         let failed = |what| {
             let path = path.clone();
             move |source| OpenError::Io { what, path, source }
         };
         let database =
-            Database::open(&path, Access::Create).map_err(failed("create the database in"))?;
+            change("create the database in", &path, || Database::open(&path, Access::Create))?;
         let mut ends = Ends::default();
         if let Some(vote) = vote {
             let mut batch = Batch::default();
@@ -103,7 +102,8 @@ impl Parts {
             database.write(batch).map_err(failed("write the database in"))?;
             database.sync().map_err(failed("sync the database in"))?;
             ends.vote = Some(vote);
-            // Nothing has been acknowledged, and the cluster knows: what is lost from here on counts.
+            // Nothing has been acknowledged, and the cluster knows: what is lost from here on counts. There is no
+            // record of what has been applied before the first entry or snapshot comes.
             directory.finish(Making::Replica)?;
         }
         let recovered =

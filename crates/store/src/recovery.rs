@@ -23,7 +23,7 @@ use crate::{
     directory::{Directory, damaged},
     high_water::{Mark, hex},
     identity::Identity,
-    image::Image,
+    image::{Image, Tally},
     loader::Loader,
     log::{Ends, PURGED_KEY, VOTE_KEY},
     log_size::LogSize,
@@ -154,9 +154,16 @@ impl Reader<'_> {
         self.check_vote(vote, mark.vote)?;
         let purged: Option<pb::PurgedRecord> = self.meta(PURGED_KEY)?;
         let purged = purged.and_then(|record| record.id).as_ref().map(log_id_from_proto);
-        let applied: pb::AppliedRecord = self.meta(APPLIED_KEY)?.ok_or_else(|| {
-            self.damaged("the record \"applied\"", "it is gone, and with it what the state is")
-        })?;
+        let applied: pb::AppliedRecord = match self.meta(APPLIED_KEY)? {
+            Some(applied) => applied,
+            // A replica that has joined may end before the first entry or snapshot comes. If the record was lost
+            // with a state there, the records of the state are found to be too many.
+            None if purged.is_none() => Image::new().applied_to_proto(0),
+            None => {
+                let detail = "it is gone, and with it what the state is";
+                return Err(self.damaged("the record \"applied\"", detail));
+            }
+        };
         let applied_id = applied.id.as_ref().map(log_id_from_proto);
         let (ends, size) = self.read_log(
             Ends { purged, last: None, vote },
@@ -177,8 +184,11 @@ impl Reader<'_> {
         }
         let generation = applied.generation;
         let image = self.read_state(applied)?;
-        if image.cluster_id != Some(identity.cluster_id)
-            || image.state.incarnation != identity.incarnation
+        // The first entries of a log come before the one that names the cluster. They leave no records.
+        let is_unnamed = image.cluster_id.is_none() && image.tally == Tally::default();
+        if !is_unnamed
+            && (image.cluster_id != Some(identity.cluster_id)
+                || image.state.incarnation != identity.incarnation)
         {
             let found = image.cluster_id.map_or("none".to_owned(), |id| hex(&id));
             return Err(self.damaged(

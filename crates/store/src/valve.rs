@@ -3,7 +3,10 @@
 //! directory that is copied shows what was not synced.
 
 use std::{
-    io, thread,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -100,6 +103,49 @@ impl Turned<'_> {
             assert!(Instant::now() < deadline, "nothing has come to {:?}", self.point);
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+    }
+}
+
+/// Is called before each change of a data directory: of the files beside the database, before each write and each
+/// sync of the database, and after each sync. An error stands for the end of the process: nothing is changed.
+type Watcher = dyn Fn(Step) -> io::Result<()> + Send + Sync;
+
+/// What comes next in a data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A change.
+    Change,
+    /// Nothing: a sync of the database has just ended.
+    Synced,
+}
+
+static WATCHERS: Mutex<Vec<(PathBuf, Arc<Watcher>)>> = Mutex::new(Vec::new());
+
+/// The directory is watched for as long as this lives.
+#[must_use = "dropping it ends the watch"]
+pub(crate) struct Watched(PathBuf);
+
+/// Watches a data directory that may not be there yet.
+pub(crate) fn watch(
+    data_dir: &Path,
+    watcher: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static,
+) -> Watched {
+    WATCHERS.lock().push((data_dir.to_owned(), Arc::new(watcher)));
+    Watched(data_dir.to_owned())
+}
+
+/// To be called where something in a data directory is about to change; `path` is in it.
+pub(crate) fn step(path: &Path, step: Step) -> io::Result<()> {
+    let watchers = WATCHERS.lock();
+    let watcher = watchers.iter().find(|(dir, _)| path.starts_with(dir));
+    let watcher = watcher.map(|(_, watcher)| Arc::clone(watcher));
+    drop(watchers);
+    watcher.map_or(Ok(()), |watcher| watcher(step))
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        WATCHERS.lock().retain(|(dir, _)| *dir != self.0);
     }
 }
 
