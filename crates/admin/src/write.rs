@@ -484,7 +484,7 @@ fn not_committed(error: &TransactError) -> AdminError {
             "{text} (a retry with the same request_id takes effect once)"
         )),
         TransactError::Failed(_) | TransactError::ShutDown => AdminError::OutcomeUnknown(text),
-        TransactError::NoLeader => AdminError::Unavailable(text),
+        TransactError::NoLeader | TransactError::Behind(_) => AdminError::Unavailable(text),
     }
 }
 

@@ -212,13 +212,21 @@ pub enum TransactError {
         /// Of the other write.
         revision: Revision,
     },
-    /// It repeats a request that is too old to be remembered. Whether that took effect is not known; this
-    /// attempt did not.
+    /// An earlier attempt may have been written, but so many revisions have come since that the history no longer
+    /// shows it. This attempt was not written.
     #[error(
-        "the request is too old to be repeated: it is not known any more whether it took effect; look at \
-         the state, then send it as a new one"
+        "the outcome of the write is unknown: an attempt was not answered, and more than {} revisions have come since \
+         then, so that the history no longer shows whether it was written; this retry was not written; read the \
+         resources, and if they lack the change, send it again with a new request id",
+        crate::HISTORY_MAX
     )]
     Forgotten,
+    /// This replica is so far behind the leader that a retry could not be told from a new write. It was not sent.
+    #[error(
+        "this replica is catching up with the leader and was not ready within {0:?}; nothing has been written; send \
+         the write to another replica, or again later"
+    )]
+    Behind(Duration),
     /// The replica has stopped writing. If the transaction was on its way, its outcome is unknown.
     #[error("the replica has failed and takes no writes: {0}")]
     Failed(String),

@@ -95,6 +95,11 @@ impl Published {
         self.0.image.lock().applied.map_or(0, |id| id.index)
     }
 
+    /// Whether the cluster that the log is of has been formed in it.
+    pub(crate) fn is_formed(&self) -> bool {
+        self.0.image.lock().cluster_id.is_some()
+    }
+
     /// Returns when the entry at an index has been applied.
     pub(crate) async fn wait_applied(&self, index: u64) {
         let applied = {

@@ -222,6 +222,7 @@ impl Replica {
         if self.0.threads.lock().is_none() {
             return Err(TransactError::ShutDown);
         }
+        core.catch_up_for_write(deadline).await?;
         let since = core.published.state().revision;
         let transaction = transaction_to_proto(&transaction);
         let digest = digest(&transaction);

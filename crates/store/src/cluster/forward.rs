@@ -10,7 +10,10 @@ use std::{
 };
 
 use chancery_proto::raft::v1 as pb;
-use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{
+    async_runtime::WatchReceiver,
+    errors::{ClientWriteError, RaftError},
+};
 use prost::Message;
 use tokio::sync::oneshot;
 
@@ -19,7 +22,7 @@ use super::{
     outbox::{Parcel, Place},
 };
 use crate::{
-    TransactError,
+    HISTORY_MAX, TransactError,
     codec::{Ask, ask_from_proto},
     core::{Core, Leader},
     raft::{Command, Response},
@@ -28,6 +31,10 @@ use crate::{
 
 /// After an attempt that has changed nothing the next one waits so long, unless another leads by then.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A replica that lacks more committed entries than this catches up before it takes writes: a small part of the
+/// revisions that the history keeps, so that most of them are left for retries.
+const BEHIND_MAX: u64 = HISTORY_MAX as u64 / 10;
 
 /// What came of an attempt.
 enum Attempt {
@@ -89,6 +96,39 @@ impl Core {
             drop(tokio::time::timeout(wait, self.leader_changes(leader.as_ref())).await);
             self.check_alive()?;
         }
+    }
+
+    /// Waits while this replica is far behind the leader. A retry of a write says since when the first attempt may
+    /// have taken effect, which is the revision of this replica then. If that is older than the history of the
+    /// leader, the retry is refused ([`TransactError::Forgotten`]), however soon it comes.
+    ///
+    /// The answer to a write waits until this replica has applied it. So waiting here costs little, and if it takes
+    /// too long, the outcome is known: nothing was written.
+    pub(crate) async fn catch_up_for_write(&self, deadline: Instant) -> Result<(), TransactError> {
+        while self.is_far_behind() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.metrics.refused_behind.increment(1);
+                return Err(TransactError::Behind(self.config.transact_timeout));
+            }
+            tokio::time::sleep(left.min(RETRY_INTERVAL)).await;
+            self.check_alive()?;
+        }
+        Ok(())
+    }
+
+    /// Whether this replica lacks more entries than [`BEHIND_MAX`] that it knows to be committed, or has no state yet.
+    fn is_far_behind(&self) -> bool {
+        if self.leader() == Some(Leader::Here) {
+            return false;
+        }
+        let committed = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.cluster_committed.map_or(0, |id| id.index)
+        };
+        let behind = committed.saturating_sub(self.published.applied());
+        behind > BEHIND_MAX || !self.published.is_formed()
     }
 
     /// Fails if this replica takes no writes any more.

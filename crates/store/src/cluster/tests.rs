@@ -1,6 +1,11 @@
 //! What only the inside of a replica can hold up, or say to another one.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use chancery_model::{
@@ -8,12 +13,13 @@ use chancery_model::{
     Transaction, TypeUrl, Upsert,
 };
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use openraft::async_runtime::WatchReceiver;
 use tonic::{Code, Status};
 
 use super::codec;
 use crate::{
-    CaughtUp, Config, MemberChange, Removal, Replica, TransactError, database::Database,
-    identity::Identity, valve::Point,
+    CaughtUp, Config, HISTORY_MAX, MemberChange, Removal, Replica, TransactError,
+    database::Database, identity::Identity, valve::Point,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -122,6 +128,83 @@ async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
     drop(database);
     for replica in [&learner, &leader] {
         replica.shutdown().await.unwrap();
+    }
+}
+
+/// A write through a replica that is far behind is retried, because its first attempt got no answer. The first attempt
+/// was never written, and the retry must not be refused for being older than the history of the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_through_replica_far_behind_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, learner, database) = pair(dir.path(), |_| {}).await;
+    let held = database.valve.hold(Point::Apply);
+    let mut writers = tokio::task::JoinSet::new();
+    for n in 0..=HISTORY_MAX {
+        let leader = leader.clone();
+        writers.spawn(async move { leader.transact(put(&format!("n{n}"), b"1")).await.unwrap() });
+        if writers.len() >= 500 {
+            writers.join_next().await.unwrap().unwrap();
+        }
+    }
+    writers.join_all().await;
+    let committed = leader.status().applied.unwrap();
+    let known = || learner.core().raft.metrics().borrow_watched().cluster_committed;
+    wait_until("the learner knows what is committed", || {
+        known().is_some_and(|id| id.index >= committed)
+    })
+    .await;
+    let address = leader.raft_address().parse().unwrap();
+    leader.shutdown().await.unwrap();
+    let writer = learner.clone();
+    let written = tokio::spawn(async move { writer.transact(put("late", b"1")).await });
+    tokio::time::sleep(PATIENCE).await;
+    let leader = open(Config { listen: Some(address), ..config(dir.path(), 1, &[]) }).await;
+    drop(held);
+    let outcome = written.await.unwrap().unwrap();
+    assert!(matches!(outcome, Outcome::Committed(_)), "{outcome:?}");
+    drop(database);
+    for replica in [&learner, &leader] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// A replica that does not catch up says for certain that nothing was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn write_through_replica_far_behind_is_refused_before_it_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, learner, database) =
+        pair(dir.path(), |config| config.transact_timeout = Duration::from_secs(2)).await;
+    let held = database.valve.hold(Point::Apply);
+    let mut writers = tokio::task::JoinSet::new();
+    for n in 0..HISTORY_MAX / 10 + 10 {
+        let leader = leader.clone();
+        writers.spawn(async move { leader.transact(put(&format!("n{n}"), b"1")).await.unwrap() });
+    }
+    writers.join_all().await;
+    let committed = leader.status().applied.unwrap();
+    let known = || learner.core().raft.metrics().borrow_watched().cluster_committed;
+    wait_until("the learner knows what is committed", || {
+        known().is_some_and(|id| id.index >= committed)
+    })
+    .await;
+    let revision = leader.state().revision;
+    let error = learner.transact(put("late", b"1")).await.unwrap_err();
+    assert!(matches!(error, TransactError::Behind(_)), "{error}");
+    assert_eq!(leader.state().revision, revision, "{error}");
+    drop(held);
+    learner.read_barrier(DEADLINE).await.unwrap();
+    learner.transact(put("late", b"1")).await.unwrap();
+    drop(database);
+    for replica in [&learner, &leader] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+async fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < DEADLINE, "{what} not within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
