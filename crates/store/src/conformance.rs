@@ -12,9 +12,11 @@ use openraft::{
     testing::log::{StoreBuilder, Suite},
 };
 use parking_lot::Mutex;
+use prost::Message;
 use tempfile::TempDir;
 
 use crate::{
+    codec::{Ask, ask_to_proto},
     database::{Access, Database},
     failure::Failure,
     flusher::Flusher,
@@ -78,6 +80,20 @@ async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
     assert!(futures::poll!(&mut install).is_pending(), "it was done on the thread that asked");
     install.await.unwrap();
     assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 1)));
+}
+
+/// Design 4.9: a large transaction takes long to apply, which must not be the time of a thread that has heartbeats to
+/// answer.
+#[tokio::test]
+async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
+    let (_guard, _log, mut machine) = build();
+    let form = Ask::Form { cluster_id: [1; 16], incarnation: chancery_model::Incarnation(1) };
+    let command = Command(ask_to_proto(&form).encode_to_vec().into());
+    let entry = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
+    let mut apply = Box::pin(machine.apply(futures::stream::iter([Ok((entry, None))])));
+    assert!(futures::poll!(&mut apply).is_pending(), "it was done on the thread that asked");
+    apply.await.unwrap();
+    assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 0)));
 }
 
 /// Keeps what a store needs until the store is gone.

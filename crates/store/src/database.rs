@@ -8,6 +8,7 @@
 use std::{io, path::Path};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
     DBRecoveryMode, Direction, FlushOptions, IteratorMode, LogLevel, Options, ReadOptions,
@@ -38,6 +39,8 @@ pub(crate) enum Access {
 /// must not be closed while the process runs its static destructors.
 pub(crate) struct Database {
     db: DB,
+    /// Held by whoever changes up to where the log is purged, from looking it up until it is written.
+    pub(crate) purging: Mutex<()>,
     #[cfg(test)]
     pub(crate) valve: crate::valve::Valve,
 }
@@ -127,6 +130,7 @@ impl Database {
         };
         Ok(Self {
             db: db.map_err(io_error)?,
+            purging: Mutex::new(()),
             #[cfg(test)]
             valve: crate::valve::Valve::default(),
         })

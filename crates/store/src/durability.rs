@@ -7,6 +7,7 @@ use chancery_model::{
     Incarnation, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, Transaction,
     TypeUrl, Upsert,
 };
+use futures::StreamExt;
 use openraft::{
     EntryPayload, RaftLogReader,
     alias::{OneshotOf, OneshotReceiverOf},
@@ -37,6 +38,9 @@ use crate::{
     recovery::{self, Recovered},
     valve::Point,
 };
+
+/// For so long something that must not happen gets the chance to.
+const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
 
 const IDENTITY: Identity =
     Identity { cluster_id: [9; 16], replica_id: 1, incarnation: Incarnation(77), instance: 5 };
@@ -178,6 +182,34 @@ async fn entries_are_acknowledged_when_they_are_synced() {
     flushed.await.unwrap().unwrap();
     assert_eq!(store.mark().last, Some(log_id(1, 1)));
     drop(database);
+    store.close();
+}
+
+/// Design 4.9: Raft does not wait for the disk when it appends. What it has appended is read by replication at once. It
+/// is applied when it is written, so that a power cut leaves no state ahead of the log.
+#[tokio::test]
+async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::create(dir.path());
+    // Too large to stay in memory.
+    let command = Command(Bytes::from(vec![7; 5 << 20]));
+    let large = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
+    store.append(&[large]).await.unwrap().unwrap();
+    let (database, mut log) = (Arc::clone(&store.database), store.log.clone());
+    let held = database.valve.hold(Point::Write);
+    let flushed = store.append(&[blank(1, 1), blank(1, 2)]);
+    held.arrival().await;
+    assert_eq!(log.limited_get_log_entries(0, 3).await.unwrap().len(), 1, "from the database");
+    assert_eq!(log.limited_get_log_entries(1, 3).await.unwrap().len(), 2, "from memory");
+    assert_eq!(log.try_get_log_entries(0..3).await.unwrap().len(), 3, "from both");
+    let mut to_apply = Box::pin(log.entries_stream(1..3).await);
+    let next = tokio::time::timeout(PATIENCE, to_apply.next()).await;
+    assert!(next.is_err(), "an entry is applied before it is written");
+    drop(held);
+    assert_eq!(to_apply.next().await.unwrap().unwrap(), blank(1, 1));
+    flushed.await.unwrap().unwrap();
+    drop((to_apply, database));
+    drop(log);
     store.close();
 }
 

@@ -1,54 +1,94 @@
-//! The one thread that syncs the write-ahead log: group commit.
+//! The one thread that writes and syncs the Raft log: group commit.
 //!
-//! Whatever has been written while one sync ran is made durable by the next, in one system call, and
-//! then acknowledged in the order in which it came.
+//! Whatever has been handed over while one sync ran is written and made durable by the next, in one system call, and
+//! then acknowledged in the order in which it came. Nobody waits for the thread but for votes and truncations, and
+//! those who wait are tasks: a disk that stalls holds up no thread of Raft.
 //!
 //! Invariants:
 //! - Nothing is acknowledged before it is synced and the high-water mark says so.
-//! - After a sync has failed nothing is ever acknowledged again: the kernel may have dropped what it
+//! - Jobs take effect in the order in which they were handed over.
+//! - Entries are said to be written when they are in the database. What is applied is written to the database later
+//!   than its entries, so that a power cut never leaves a state that is ahead of the log.
+//! - After a write or a sync has failed nothing is ever acknowledged again: the kernel may have dropped what it
 //!   could not write, and a later sync that succeeds says nothing about it.
 
 use std::{
     io,
+    ops::Range,
     sync::{
         Arc,
-        mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
+        mpsc::{self, Receiver, RecvTimeoutError},
     },
     thread,
     time::{Duration, Instant},
 };
 
 use openraft::storage::IOFlushed;
-use tokio::sync::oneshot;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::{
-    database::Database,
+    database::{Batch, Database},
     failure::Failure,
     high_water::{HighWater, Mark},
+    log::{PURGED_KEY, VOTE_KEY, purged_record},
     metrics::StoreMetrics,
-    raft::{LogId, Types, Vote},
+    raft::{Entry, LogId, Types, Vote},
+    raft_codec::{entry_to_record, log_id_from_proto, log_key, vote_to_proto},
+    recent::Recent,
+    record::{self, Family},
 };
+use chancery_proto::raft::v1 as pb;
 
-/// Jobs that may wait; the log waits when there are more.
+/// Jobs that are handled together.
 const JOBS_MAX: usize = 1024;
+/// Bytes of entries that may wait. An append waits when there are more; a larger one waits until there are none.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Waiting bytes are counted in units of this many bytes.
+const UNIT_BYTES: usize = 1024;
+/// Bytes that are written to the database at once; one job may have more.
+const WRITE_BYTES: usize = 4 << 20;
 /// A high-water mark that was written is synced after this time.
 const MARK_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A sync that takes this long is told: writes wait for it, and may run out of time.
 const SLOW_SYNC: Duration = Duration::from_secs(1);
 
-/// Something written that is to be made durable.
+type Done = oneshot::Sender<io::Result<()>>;
+
+/// What is to be done to the log.
 pub(crate) enum Job {
-    /// Entries; `callback` acknowledges them.
-    Appended { callback: IOFlushed<Types>, last: Option<LogId>, since: Instant },
-    /// A vote.
-    Voted { vote: Vote, done: oneshot::Sender<io::Result<()>> },
-    /// The log is about to be truncated after `last`: lowers the high-water mark, durably.
-    Truncate { last: Option<LogId>, done: oneshot::Sender<io::Result<()>> },
+    /// Writes entries. `callback` acknowledges them when they are durable.
+    Append {
+        entries: Vec<Entry>,
+        callback: IOFlushed<Types>,
+        since: Instant,
+        /// Their part of the bytes that may wait.
+        place: OwnedSemaphorePermit,
+    },
+    /// Writes a vote, durably.
+    Vote { vote: Vote, done: Done },
+    /// Removes `indices`, all entries after `last`. The high-water mark is lowered first, durably.
+    Truncate { last: Option<LogId>, indices: Range<u64>, done: Done },
+    /// Removes the entries from `from` up to `id`. It is durable when what comes later is.
+    Purge { from: u64, id: LogId },
 }
 
-/// The way to the thread. The thread ends when the last sender is gone.
-pub(crate) type Sender = SyncSender<Job>;
+/// The way to the thread. Cheap to clone; the thread ends when the last clone is dropped.
+#[derive(Clone)]
+pub(crate) struct Sender {
+    jobs: mpsc::Sender<Job>,
+    places: Arc<Semaphore>,
+    shared: Arc<Shared>,
+}
+
+/// What the log and the thread share.
+pub(crate) struct Shared {
+    /// The newest entries: all that are not written, at least.
+    pub(crate) recent: Mutex<Recent>,
+    /// All entries before this index are written. `None` when nothing is written any more.
+    written: watch::Sender<Option<u64>>,
+}
 
 /// The thread, to be joined before the process ends.
 #[derive(Debug)]
@@ -62,7 +102,71 @@ struct State {
     failure: Failure,
     metrics: StoreMetrics,
     mark_synced: Instant,
+    shared: Arc<Shared>,
 }
+
+/// Jobs that become durable together.
+#[derive(Default)]
+struct Group {
+    batch: Batch,
+    /// Bytes in the batch.
+    bytes: usize,
+    /// The last entry in the batch, or before it.
+    last: Option<LogId>,
+    vote: Option<Vote>,
+    appended: Vec<(IOFlushed<Types>, Instant)>,
+    voted: Vec<Done>,
+    places: Vec<OwnedSemaphorePermit>,
+    error: Option<io::Error>,
+}
+
+// === impl Sender ===
+
+impl Sender {
+    /// Hands a job over. Never waits.
+    pub(crate) fn send(&self, job: Job) -> io::Result<()> {
+        self.jobs.send(job).map_err(|_| gone())
+    }
+
+    /// A part of the bytes that may wait; waits until there is room.
+    pub(crate) async fn place(&self, bytes: usize) -> io::Result<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(UNIT_BYTES).clamp(1, WAITING_BYTES_MAX / UNIT_BYTES);
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        Arc::clone(&self.places).acquire_many_owned(units).await.map_err(io::Error::other)
+    }
+
+    /// What the thread and the log share.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// The thread has ended.
+pub(crate) fn gone() -> io::Error {
+    io::Error::other("the thread that writes the log is gone")
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// All entries before an index are in the database, and none from there on.
+    pub(crate) fn set_written(&self, next: u64) {
+        self.recent.lock().set_written(next);
+        self.written.send_replace(Some(next));
+    }
+
+    /// Returns when an entry is written.
+    pub(crate) async fn wait_written(&self, index: u64) -> io::Result<()> {
+        let mut written = self.written.subscribe();
+        let written = written.wait_for(|next| next.is_none_or(|next| next > index)).await;
+        match written.map(|next| *next) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) | Err(_) => Err(gone()),
+        }
+    }
+}
+
+// === impl Flusher ===
 
 impl Flusher {
     /// Starts the thread.
@@ -72,20 +176,26 @@ impl Flusher {
         failure: Failure,
         metrics: StoreMetrics,
     ) -> io::Result<(Self, Sender)> {
-        let (sender, jobs) = mpsc::sync_channel(JOBS_MAX);
+        let (sender, jobs) = mpsc::channel();
         let mark_synced = Instant::now();
-        let state = State { database, high_water, failure, metrics, mark_synced };
+        let recent = Mutex::default();
+        let shared = Arc::new(Shared { recent, written: watch::Sender::new(Some(0)) });
+        let places = Arc::new(Semaphore::new(WAITING_BYTES_MAX / UNIT_BYTES));
+        let sender = Sender { jobs: sender, places, shared: Arc::clone(&shared) };
+        let state = State { database, high_water, failure, metrics, mark_synced, shared };
         let thread = thread::Builder::new()
-            .name("chancery-fsync".to_owned())
+            .name("chancery-log".to_owned())
             .spawn(move || state.run(&jobs))?;
         Ok((Self { thread }, sender))
     }
 
     /// Waits until the thread has ended.
     pub(crate) fn join(self) -> Result<(), String> {
-        self.thread.join().map_err(|_| "the thread that syncs the log has panicked".to_owned())
+        self.thread.join().map_err(|_| "the thread that writes the log has panicked".to_owned())
     }
 }
+
+// === impl State ===
 
 impl State {
     fn run(mut self, jobs: &Receiver<Job>) {
@@ -122,36 +232,121 @@ impl State {
         self.mark_synced = Instant::now();
     }
 
-    fn handle(&mut self, batch: Vec<Job>) {
-        let result = self.make_durable(&batch);
-        if let Err(error) = &result {
-            self.failure.set_io("the log can not be synced", error);
-        }
-        let outcome = || match &result {
-            Ok(()) => Ok(()),
-            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        };
-        for job in batch {
+    fn handle(&mut self, jobs: Vec<Job>) {
+        let mut group = Group::default();
+        for job in jobs {
             match job {
-                Job::Appended { callback, since, .. } => {
-                    self.metrics.append_seconds.record(since.elapsed());
-                    callback.io_completed(outcome());
+                Job::Append { entries, callback, since, place } => {
+                    for entry in entries {
+                        self.append(&mut group, &entry);
+                    }
+                    group.appended.push((callback, since));
+                    group.places.push(place);
                 }
-                // Who asked may have gone; then nobody needs the answer.
-                Job::Voted { done, .. } | Job::Truncate { done, .. } => {
-                    drop(done.send(outcome()));
+                Job::Vote { vote, done } => {
+                    let record = record::seal(Family::Meta, VOTE_KEY, &vote_to_proto(&vote));
+                    self.database.put(&mut group.batch, Family::Meta, VOTE_KEY, &record);
+                    group.vote = Some(vote);
+                    group.voted.push(done);
+                }
+                // What comes after either is only written when it is done.
+                Job::Truncate { last, indices, done } => {
+                    self.finish(std::mem::take(&mut group));
+                    // Who asked may have gone; then nobody needs the answer.
+                    drop(done.send(self.truncate(last, indices)));
+                }
+                Job::Purge { from, id } => {
+                    self.finish(std::mem::take(&mut group));
+                    if let Err(error) = self.purge(from, id) {
+                        tracing::debug!(%error, "the log was not purged");
+                    }
                 }
             }
         }
+        self.finish(group);
         if self.high_water.is_dirty() && self.mark_synced.elapsed() >= MARK_SYNC_INTERVAL {
             self.sync_mark();
         }
     }
 
-    fn make_durable(&mut self, batch: &[Job]) -> io::Result<()> {
-        if let Some(reason) = self.failure.get() {
-            return Err(io::Error::other(reason.to_owned()));
+    fn append(&self, group: &mut Group, entry: &Entry) {
+        let record = entry_to_record(entry);
+        let key = log_key(entry.log_id.index);
+        self.database.put(&mut group.batch, Family::Log, &key, &record);
+        group.bytes += record.len();
+        group.last = Some(entry.log_id);
+        if group.bytes >= WRITE_BYTES {
+            self.write(group);
         }
+    }
+
+    /// Writes what the group has gathered, unless something has failed before.
+    fn write(&self, group: &mut Group) {
+        let batch = std::mem::take(&mut group.batch);
+        group.bytes = 0;
+        if group.error.is_some() {
+            return;
+        }
+        match self.write_batch(batch) {
+            Ok(()) => {
+                if let Some(last) = group.last {
+                    self.shared.set_written(last.index + 1);
+                }
+            }
+            Err(error) => group.error = Some(error),
+        }
+    }
+
+    fn write_batch(&self, batch: Batch) -> io::Result<()> {
+        self.check()?;
+        self.database.write(batch).inspect_err(|error| {
+            self.failure.set_io("the log can not be written", error);
+            self.shared.written.send_replace(None);
+        })
+    }
+
+    /// Nothing is written or acknowledged after a failure.
+    fn check(&self) -> io::Result<()> {
+        match self.failure.get() {
+            Some(reason) => {
+                self.shared.written.send_replace(None);
+                Err(io::Error::other(reason.to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what is left of a group, makes it durable, and acknowledges it.
+    fn finish(&mut self, mut group: Group) {
+        if group.appended.is_empty() && group.voted.is_empty() {
+            return;
+        }
+        self.write(&mut group);
+        let result = match group.error.take() {
+            None => self.make_durable(group.last, group.vote),
+            Some(error) => Err(error),
+        };
+        let outcome = || match &result {
+            Ok(()) => Ok(()),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        for (callback, since) in group.appended {
+            self.metrics.append_seconds.record(since.elapsed());
+            callback.io_completed(outcome());
+        }
+        for done in group.voted {
+            drop(done.send(outcome()));
+        }
+    }
+
+    fn make_durable(&mut self, last: Option<LogId>, vote: Option<Vote>) -> io::Result<()> {
+        self.check()?;
+        self.sync(last, vote).inspect_err(|error| {
+            self.failure.set_io("the log can not be synced", error);
+        })
+    }
+
+    fn sync(&mut self, last: Option<LogId>, vote: Option<Vote>) -> io::Result<()> {
         let before = Instant::now();
         self.database.sync()?;
         let took = before.elapsed();
@@ -160,28 +355,56 @@ impl State {
         }
         self.metrics.fsync_seconds.record(took);
         self.metrics.count_fsync();
-        let mut mark = self.high_water.mark();
-        let mut lowered = false;
-        for job in batch {
-            match job {
-                Job::Appended { last, .. } => mark.last = last.or(mark.last),
-                Job::Voted { vote, .. } => mark.vote = Some(*vote),
-                Job::Truncate { last, .. } => {
-                    let keeps = mark
-                        .last
-                        .is_none_or(|mark| last.is_some_and(|last| mark.index <= last.index));
-                    if !keeps {
-                        mark = Mark { last: *last, ..mark };
-                        lowered = true;
-                    }
-                }
-            }
-        }
-        self.high_water.write(mark)?;
-        if lowered {
-            self.high_water.sync()?;
+        let mark = self.high_water.mark();
+        self.high_water.write(Mark { last: last.or(mark.last), vote: vote.or(mark.vote) })
+    }
+
+    fn truncate(&mut self, last: Option<LogId>, indices: Range<u64>) -> io::Result<()> {
+        self.check()?;
+        let mark = self.high_water.mark();
+        let keeps = mark.last.is_none_or(|mark| last.is_some_and(|last| mark.index <= last.index));
+        if !keeps {
+            let lowered = Mark { last, ..mark };
+            let lower = self.high_water.write(lowered).and_then(|()| self.high_water.sync());
+            lower.inspect_err(|error| {
+                self.failure.set_io("the high-water mark can not be synced", error);
+            })?;
             self.mark_synced = Instant::now();
         }
+        let from = indices.start;
+        let mut batch = Batch::default();
+        for index in indices {
+            self.database.delete(&mut batch, Family::Log, &log_key(index));
+        }
+        self.write_batch(batch)?;
+        self.shared.set_written(from);
         Ok(())
+    }
+
+    fn purge(&self, from: u64, id: LogId) -> io::Result<()> {
+        let mut batch = Batch::default();
+        // A snapshot that is being installed may say more, see `Machine::install`.
+        let _purging = self.database.purging.lock();
+        let stored = self.database.get(Family::Meta, PURGED_KEY)?;
+        let stored = stored.and_then(|record| {
+            let record: pb::PurgedRecord = record::open(Family::Meta, PURGED_KEY, record).ok()?;
+            record.id.as_ref().map(log_id_from_proto)
+        });
+        if stored.is_none_or(|stored| stored.index < id.index) {
+            let (key, record) = purged_record(&id);
+            self.database.put(&mut batch, Family::Meta, key, &record);
+        }
+        let (from, to) = (log_key(from), log_key(id.index + 1));
+        if from < to {
+            self.database.delete_range(&mut batch, Family::Log, &from, &to);
+        }
+        self.write_batch(batch)
+    }
+}
+
+impl Drop for State {
+    /// Nobody waits for a thread that has ended.
+    fn drop(&mut self) {
+        self.shared.written.send_replace(None);
     }
 }

@@ -14,8 +14,8 @@
 //!
 //! # Map
 //! `replica` is the handle, `core` what it shares with the rest; `open` starts it, `parts` is what it
-//! opens; `cluster` is the way to other replicas; `log` and `flusher` are the Raft log and the thread that syncs it; `machine`
-//! applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
+//! opens; `cluster` is the way to other replicas; `log` and `flusher` are the Raft log and the thread that writes and syncs it;
+//! `machine` applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
 //! `backup` keeps a state in a file, `restore` makes a directory of one; both and `snapshot` are made of
 //! `frames`; `digest` and `held` find replicas that differ;
 //! `directory`, `identity` and `high_water` are the files beside the database; `record`, `codec` and

@@ -1,8 +1,10 @@
 //! The Raft log and the vote, in RocksDB.
 //!
 //! Invariants:
-//! - Entries are readable when `append` returns and acknowledged only when they are durable, which
-//!   [`crate::flusher`] sees to.
+//! - Entries are readable when `append` returns, from memory. [`crate::flusher`] writes them, and acknowledges them
+//!   when they are durable. What is to be applied is read when it is written, so that no state is ever ahead of the
+//!   log in the database.
+//! - No thread of Raft waits for the disk: what is not in memory is read on a thread for blocking work.
 //! - Entries that are truncated are deleted one by one, purged ones by range: a range deletion that
 //!   damage makes ineffective can only bring back entries before the purge point, which nobody reads.
 //! - The committed position is not stored: the state is stored with every batch of applied entries, in
@@ -12,7 +14,10 @@ use std::{
     fmt::Debug,
     io,
     ops::{Bound, RangeBounds},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -21,17 +26,17 @@ use openraft::{
     LogState, OptionalSend, RaftLogReader,
     storage::{IOFlushed, RaftLogStorage},
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::{
-    database::{Batch, Database, Deleted},
+    database::{Database, Deleted},
     failure::Failure,
-    flusher::{Job, Sender},
+    flusher::{self, Job, Sender},
     log_size::LogSize,
     metrics::{StoreMetrics, gauge_value},
     raft::{Entry, LogId, Types, Vote},
-    raft_codec::{entry_from_record, entry_to_record, log_id_to_proto, log_key, vote_to_proto},
+    raft_codec::{entry_from_record, entry_record_len, log_id_to_proto, log_key},
     recent::Recent,
     record::{self, Family},
 };
@@ -64,7 +69,7 @@ impl Ends {
 #[derive(Clone)]
 pub(crate) struct LogStore(Arc<Inner>);
 
-/// The log, for as long as somebody else uses it: the thread that syncs it ends with its last [`LogStore`].
+/// The log, for as long as somebody else uses it: the thread that writes it ends with its last [`LogStore`].
 pub(crate) struct WeakLogStore(Weak<Inner>);
 
 impl WeakLogStore {
@@ -77,8 +82,9 @@ struct Inner {
     database: Arc<Database>,
     jobs: Sender,
     ends: Mutex<Ends>,
+    /// A purge has removed all that an interrupted start may have left before the beginning of the log.
+    swept: AtomicBool,
     size: Arc<Mutex<LogSize>>,
-    recent: Mutex<Recent>,
     failure: Failure,
     metrics: StoreMetrics,
 }
@@ -95,8 +101,13 @@ impl LogStore {
         metrics: StoreMetrics,
     ) -> Self {
         metrics.last_log_index.set(gauge_value(ends.last_or_purged().map_or(0, |id| id.index)));
-        let (ends, recent) = (Mutex::new(ends), Mutex::default());
-        Self(Arc::new(Inner { database, jobs, ends, size, recent, failure, metrics }))
+        jobs.shared().set_written(ends.last_or_purged().map_or(0, |id| id.index + 1));
+        let (ends, swept) = (Mutex::new(ends), AtomicBool::new(false));
+        Self(Arc::new(Inner { database, jobs, ends, swept, size, failure, metrics }))
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.0.jobs.shared().recent.lock()
     }
 
     pub(crate) fn downgrade(&self) -> WeakLogStore {
@@ -109,14 +120,50 @@ impl LogStore {
     }
 
     /// Entries from `from` up to, not including, `to`, until they have `bytes` bytes; one at least.
+    /// Waits for the disk if the first of them is not in memory.
     pub(crate) fn read(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
-        let from = from.max(self.0.ends.lock().purged.map_or(0, |id| id.index + 1));
-        if from >= to {
+        let mut next = self.first_to_read(from);
+        let mut entries = Vec::new();
+        while next < to {
+            let first = {
+                let recent = self.recent();
+                if let Some(found) = recent.read(next, to, bytes) {
+                    entries.extend(found);
+                    break;
+                }
+                recent.first()
+            };
+            // Those in memory may not be in the database yet.
+            let end = first.filter(|first| *first > next).map_or(to, |first| first.min(to));
+            let found = self.read_database(next, end, bytes)?;
+            next = found.last().map_or(end, |last| last.log_id.index + 1);
+            entries.extend(found);
+            if bytes < usize::MAX && !entries.is_empty() {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The same in a task: keeps no thread while it waits for the disk.
+    async fn fetch(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
+        let next = self.first_to_read(from);
+        if next >= to {
             return Ok(Vec::new());
         }
-        if let Some(entries) = self.0.recent.lock().read(from, to, bytes) {
+        if let Some(entries) = self.recent().read(next, to, bytes) {
             return Ok(entries);
         }
+        let log = self.clone();
+        let read = tokio::task::spawn_blocking(move || log.read(from, to, bytes));
+        read.await.map_err(io::Error::other)?
+    }
+
+    fn first_to_read(&self, from: u64) -> u64 {
+        from.max(self.0.ends.lock().purged.map_or(0, |id| id.index + 1))
+    }
+
+    fn read_database(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let mut len = 0;
         let (start, end) = (log_key(from), log_key(to));
@@ -137,15 +184,13 @@ impl LogStore {
         Ok(entries)
     }
 
-    fn write(&self, batch: Batch) -> io::Result<()> {
-        self.0.database.write(batch).inspect_err(|error| {
-            self.0.failure.set_io("the log can not be written", error);
-        })
-    }
-
-    /// Hands a job to the thread that syncs. Waits while it has too many.
-    fn send(&self, job: Job) -> io::Result<()> {
-        self.0.jobs.send(job).map_err(|_| io::Error::other("the thread that syncs the log is gone"))
+    /// The next entries to apply: those that are written.
+    async fn read_written(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
+        let entries = self.fetch(from, to, READ_BYTES).await?;
+        if let Some(last) = entries.last() {
+            self.0.jobs.shared().wait_written(last.log_id.index).await?;
+        }
+        Ok(entries)
     }
 }
 
@@ -156,7 +201,7 @@ pub(crate) fn purged_record(id: &LogId) -> (&'static [u8], Vec<u8>) {
 }
 
 async fn answer(done: oneshot::Receiver<io::Result<()>>) -> io::Result<()> {
-    done.await.map_err(|_| io::Error::other("the thread that syncs the log is gone"))?
+    done.await.map_err(|_| flusher::gone())?
 }
 
 fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
@@ -179,11 +224,11 @@ impl RaftLogReader<Types> for LogStore {
         range: R,
     ) -> io::Result<Vec<Entry>> {
         let (from, to) = bounds(&range);
-        self.read(from, to, usize::MAX)
+        self.fetch(from, to, usize::MAX).await
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        self.read(start, end, READ_BYTES)
+        self.fetch(start, end, READ_BYTES).await
     }
 
     /// What is applied is read by and by: a long log never has to fit into memory.
@@ -195,10 +240,11 @@ impl RaftLogReader<Types> for LogStore {
         R: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
         let (from, to) = bounds(&range);
+        let log = self.clone();
         let pages = stream::unfold(Some(from), move |next| {
-            let page = next.map(|from| self.read(from, to, READ_BYTES));
+            let log = log.clone();
             async move {
-                match page? {
+                match log.read_written(next?, to).await {
                     Ok(entries) => {
                         let next = entries.last()?.log_id.index + 1;
                         Some((entries.into_iter().map(Ok).collect::<Vec<_>>(), Some(next)))
@@ -228,12 +274,8 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        let mut batch = Batch::default();
-        let record = record::seal(Family::Meta, VOTE_KEY, &vote_to_proto(vote));
-        self.0.database.put(&mut batch, Family::Meta, VOTE_KEY, &record);
-        self.write(batch)?;
         let (done, durable) = oneshot::channel();
-        self.send(Job::Voted { vote: *vote, done })?;
+        self.0.jobs.send(Job::Vote { vote: *vote, done })?;
         answer(durable).await?;
         self.0.ends.lock().vote = Some(*vote);
         Ok(())
@@ -245,45 +287,33 @@ impl RaftLogStorage<Types> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let since = Instant::now();
-        let mut batch = Batch::default();
-        let mut last = None;
-        let mut appended = Vec::new();
-        for entry in entries {
-            let record = entry_to_record(&entry);
-            let index = entry.log_id.index;
-            self.0.database.put(&mut batch, Family::Log, &log_key(index), &record);
-            last = Some(entry.log_id);
-            appended.push((entry, record.len()));
-        }
-        self.write(batch)?;
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        let lens: Vec<usize> = entries.iter().map(entry_record_len).collect();
+        let place = self.0.jobs.place(lens.iter().sum()).await?;
         {
-            let (mut size, mut recent) = (self.0.size.lock(), self.0.recent.lock());
-            for (entry, len) in appended {
+            let (mut size, mut recent) = (self.0.size.lock(), self.recent());
+            for (entry, len) in entries.iter().zip(lens) {
                 size.append(entry.log_id.index, len);
-                recent.append(entry, len);
+                recent.append(entry.clone(), len);
             }
         }
-        if let Some(last) = last {
+        if let Some(last) = entries.last().map(|entry| entry.log_id) {
             self.0.ends.lock().last = Some(last);
             self.0.metrics.last_log_index.set(gauge_value(last.index));
         }
-        self.send(Job::Appended { callback, last, since })
+        self.0.jobs.send(Job::Append { entries, callback, since, place })
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
-        let (done, durable) = oneshot::channel();
-        self.send(Job::Truncate { last, done })?;
-        answer(durable).await?;
         let ends = *self.0.ends.lock();
         let from = last.map_or(0, |id| id.index + 1);
         let from = from.max(ends.purged.map_or(0, |id| id.index + 1));
-        let mut batch = Batch::default();
-        for index in from..ends.last.map_or(from, |id| id.index + 1) {
-            self.0.database.delete(&mut batch, Family::Log, &log_key(index));
-        }
-        self.write(batch)?;
+        let indices = from..ends.last.map_or(from, |id| id.index + 1);
+        let (done, truncated) = oneshot::channel();
+        self.0.jobs.send(Job::Truncate { last, indices, done })?;
+        answer(truncated).await?;
         self.0.size.lock().truncate(from);
-        self.0.recent.lock().truncate(from);
+        self.recent().truncate(from);
         let mut ends = self.0.ends.lock();
         if ends.last.is_some_and(|end| end.index >= from) {
             // What is purged is no entry any more.
@@ -292,22 +322,18 @@ impl RaftLogStorage<Types> for LogStore {
         Ok(())
     }
 
+    /// The entries are gone for readers when this returns. Nobody waits until they are removed from the database: a
+    /// start finds the same log with them.
     async fn purge(&mut self, id: LogId) -> io::Result<()> {
-        let from = self.0.ends.lock().purged.map_or(0, |id| id.index + 1);
-        let mut batch = Batch::default();
-        let (key, record) = purged_record(&id);
-        self.0.database.put(&mut batch, Family::Meta, key, &record);
-        let (from, to) = (log_key(from), log_key(id.index + 1));
-        if from < to {
-            self.0.database.delete_range(&mut batch, Family::Log, &from, &to);
-        }
-        self.write(batch)?;
+        let purged = self.0.ends.lock().purged.map_or(0, |id| id.index + 1);
+        let from = if self.0.swept.swap(true, Ordering::Relaxed) { purged } else { 0 };
+        self.0.jobs.send(Job::Purge { from, id })?;
         let mut ends = self.0.ends.lock();
         ends.purged = Some(id);
         ends.last = ends.last.filter(|last| last.index > id.index);
         let mut size = self.0.size.lock();
         size.purge(id.index);
-        self.0.recent.lock().purge(id.index);
+        self.recent().purge(id.index);
         self.0.metrics.log_bytes.set(gauge_value(size.bytes()));
         Ok(())
     }

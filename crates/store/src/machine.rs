@@ -35,6 +35,7 @@ use crate::{
     log,
     metrics::{StoreMetrics, gauge_value},
     raft::{Entry, LogId, Response, Snapshot, SnapshotMeta, StoredMembership, Types},
+    raft_codec::entry_record_len,
     record::{self, Family},
     snapshot::SnapshotData,
 };
@@ -244,6 +245,30 @@ impl Machine {
         Ok(response)
     }
 
+    /// Applies entries on a thread for blocking work: a large transaction takes long, and so does a disk that stalls,
+    /// while the threads of the runtime have heartbeats to answer.
+    async fn apply_elsewhere(&self, entries: Vec<EntryResponder<Types>>) -> io::Result<()> {
+        let machine = self.clone();
+        let applied = tokio::task::spawn_blocking(move || machine.apply_all(entries));
+        applied.await.map_err(|error| {
+            self.0.failure.set(format!("committed entries can not be applied: {error}"));
+            io::Error::other(error)
+        })?
+    }
+
+    fn apply_all(&self, entries: Vec<EntryResponder<Types>>) -> io::Result<()> {
+        let mut pending = self.pending();
+        for (entry, responder) in entries {
+            let response = self.apply_entry(&mut pending, entry)?;
+            pending.responses.push((responder, response));
+            if pending.bytes >= BATCH_BYTES {
+                self.commit(pending)?;
+                pending = self.pending();
+            }
+        }
+        if pending.responses.is_empty() { Ok(()) } else { self.commit(pending) }
+    }
+
     fn stage(&self, batch: &mut Batch, edits: Vec<Edit>) -> usize {
         let generation = self.generation();
         let mut bytes = 0;
@@ -305,6 +330,7 @@ impl Machine {
         }
         let record = record::seal(Family::Meta, APPLIED_KEY, &image.applied_to_proto(new));
         database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
+        let _purging = database.purging.lock();
         if let Some(id) = &image.applied {
             // Raft purges the log up to here, later. A start between the two must not miss the entries.
             let (key, record) = log::purged_record(id);
@@ -356,16 +382,16 @@ impl RaftStateMachine<Types> for Machine {
     {
         #[cfg(test)]
         self.0.database.valve.pass_in_task(crate::valve::Point::Apply).await?;
-        let mut pending = self.pending();
+        let (mut taken, mut bytes) = (Vec::new(), 0);
         while let Some((entry, responder)) = entries.try_next().await? {
-            let response = self.apply_entry(&mut pending, entry)?;
-            pending.responses.push((responder, response));
-            if pending.bytes >= BATCH_BYTES {
-                self.commit(pending)?;
-                pending = self.pending();
+            bytes += entry_record_len(&entry);
+            taken.push((entry, responder));
+            if bytes >= BATCH_BYTES {
+                bytes = 0;
+                self.apply_elsewhere(std::mem::take(&mut taken)).await?;
             }
         }
-        if pending.responses.is_empty() { Ok(()) } else { self.commit(pending) }
+        if taken.is_empty() { Ok(()) } else { self.apply_elsewhere(taken).await }
     }
 
     async fn get_snapshot_builder(&mut self) -> Self {

@@ -42,7 +42,8 @@ use crate::{
     space::Space,
 };
 
-/// Threads of the runtime on which Raft runs: one may be in RocksDB while the other keeps time.
+/// Threads of the runtime on which Raft runs. None of them waits for the disk: the log has a thread of its own
+/// (`crate::flusher`), and entries are applied on threads for blocking work.
 const RAFT_THREADS: usize = 2;
 /// Tasks of Raft get so long to end when it has been shut down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -43,6 +43,15 @@ pub(crate) fn vote_from_proto(message: &pb::Vote) -> Vote {
 
 /// The record of an entry, under the key of its index.
 pub(crate) fn entry_to_record(entry: &Entry) -> Vec<u8> {
+    record::seal(Family::Log, &log_key(entry.log_id.index), &entry_to_proto(entry))
+}
+
+/// The length of the record of an entry. Does not copy the entry.
+pub(crate) fn entry_record_len(entry: &Entry) -> usize {
+    record::sealed_len(&entry_to_proto(entry))
+}
+
+fn entry_to_proto(entry: &Entry) -> pb::LogEntry {
     let payload = match &entry.payload {
         EntryPayload::Blank => pb::log_entry::Payload::Blank(pb::Blank {}),
         EntryPayload::Normal(command) => pb::log_entry::Payload::Command(command.0.clone()),
@@ -50,8 +59,7 @@ pub(crate) fn entry_to_record(entry: &Entry) -> Vec<u8> {
             pb::log_entry::Payload::Membership(membership_to_proto(membership))
         }
     };
-    let message = pb::LogEntry { id: Some(log_id_to_proto(&entry.log_id)), payload: Some(payload) };
-    record::seal(Family::Log, &log_key(entry.log_id.index), &message)
+    pb::LogEntry { id: Some(log_id_to_proto(&entry.log_id)), payload: Some(payload) }
 }
 
 /// Reads the entry that is kept under `index`.

@@ -4,8 +4,8 @@
 //! replicas, and when it is applied. Those reads need no database, no checksum and no decoding.
 //!
 //! Invariants:
-//! - The entries are the end of the log, without a gap: what is here is in the database, and is the same.
-//! - They have [`BYTES_MAX`] bytes at most.
+//! - The entries are the end of the log, without a gap: what is written to the database is the same there.
+//! - They have [`BYTES_MAX`] bytes at most, but for those that are not in the database yet.
 
 use std::collections::VecDeque;
 
@@ -20,6 +20,8 @@ pub(crate) struct Recent {
     /// Each with the length of its record.
     entries: VecDeque<(Entry, usize)>,
     bytes: usize,
+    /// All entries before this index are in the database.
+    written: u64,
 }
 
 impl Recent {
@@ -27,17 +29,35 @@ impl Recent {
     pub(crate) fn append(&mut self, entry: Entry, len: usize) {
         if self.entries.back().is_some_and(|(last, _)| last.log_id.index + 1 != entry.log_id.index)
         {
-            *self = Self::default();
+            *self = Self { written: self.written, ..Self::default() };
         }
         self.bytes += len;
         self.entries.push_back((entry, len));
-        while self.bytes > BYTES_MAX {
+        self.shrink();
+    }
+
+    /// After all entries before an index were written to the database.
+    pub(crate) fn set_written(&mut self, next: u64) {
+        self.written = next;
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
+        let written = self.written;
+        let is_written = |(entry, _): &(Entry, usize)| entry.log_id.index < written;
+        while self.bytes > BYTES_MAX && self.entries.front().is_some_and(is_written) {
             self.pop(VecDeque::pop_front);
         }
     }
 
+    /// The index of the first entry that is here.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.entries.front().map(|(entry, _)| entry.log_id.index)
+    }
+
     /// After the entries from an index on were removed.
     pub(crate) fn truncate(&mut self, from: u64) {
+        self.written = self.written.min(from);
         while self.entries.back().is_some_and(|(entry, _)| entry.log_id.index >= from) {
             self.pop(VecDeque::pop_back);
         }
@@ -53,7 +73,7 @@ impl Recent {
     /// Entries from `from` up to, not including, `to`, until they have `bytes` bytes; one at least if there
     /// is any. `None` if the first of them is not here.
     pub(crate) fn read(&self, from: u64, to: u64, bytes: usize) -> Option<Vec<Entry>> {
-        let first = self.entries.front()?.0.log_id.index;
+        let first = self.first()?;
         let skip = usize::try_from(from.checked_sub(first)?).ok()?;
         if skip >= self.entries.len() {
             return None;
@@ -89,7 +109,7 @@ mod tests {
     }
 
     fn filled(range: std::ops::RangeInclusive<u64>, len: usize) -> Recent {
-        let mut recent = Recent::default();
+        let mut recent = Recent { written: u64::MAX, ..Recent::default() };
         range.for_each(|index| recent.append(entry(index), len));
         recent
     }
@@ -109,6 +129,18 @@ mod tests {
         assert_eq!(read(4, 10, usize::MAX), None, "the first is not here");
         assert_eq!(read(10, 12, usize::MAX), None);
         assert_eq!(indices(Recent::default().read(0, 1, 1)), None);
+    }
+
+    /// The database does not have them yet: readers have to find them here.
+    #[test]
+    fn entries_that_are_not_written_stay() {
+        let mut recent = Recent::default();
+        (1..=9).for_each(|index| recent.append(entry(index), BYTES_MAX / 4));
+        assert_eq!(indices(recent.read(1, 100, usize::MAX)).map(|all| all.len()), Some(9));
+        recent.set_written(4);
+        assert_eq!(recent.first(), Some(4));
+        recent.set_written(10);
+        assert_eq!(recent.first(), Some(6));
     }
 
     #[test]

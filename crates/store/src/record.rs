@@ -105,6 +105,11 @@ pub(crate) fn seal(family: Family, key: &[u8], message: &impl Message) -> Vec<u8
     record
 }
 
+/// The length of the record of a message.
+pub(crate) fn sealed_len(message: &impl Message) -> usize {
+    HEADER_LEN + message.encoded_len()
+}
+
 /// The checksum that a record carries; 0 if it is too short to have one.
 pub(crate) fn checksum(record: &[u8]) -> u64 {
     record.get(1..HEADER_LEN).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)

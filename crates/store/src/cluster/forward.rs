@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use chancery_proto::raft::v1 as pb;
 use openraft::{
     async_runtime::WatchReceiver,
@@ -36,6 +37,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// revisions that the history keeps, so that most of them are left for retries.
 const BEHIND_MAX: u64 = HISTORY_MAX as u64 / 10;
 
+/// A larger command of another replica is checked on a thread for blocking work.
+const INLINE_BYTES: usize = 64 << 10;
+
 /// What came of an attempt.
 enum Attempt {
     /// It was answered.
@@ -59,7 +63,9 @@ impl Core {
         loop {
             let leader = self.leader();
             let attempt = match &leader {
-                Some(Leader::Here) => self.propose_here(&command, deadline).await,
+                Some(Leader::Here) => {
+                    self.propose_here(command.encode_to_vec().into(), deadline).await
+                }
                 Some(there @ Leader::There { id, .. }) => {
                     let (answer, answered) = oneshot::channel();
                     let (to, command, place) = (there.clone(), command.clone(), place.clone());
@@ -141,15 +147,15 @@ impl Core {
     }
 
     /// As the leader.
-    async fn propose_here(&self, command: &pb::Command, deadline: Instant) -> Attempt {
-        let len = command.encoded_len() as u64;
+    async fn propose_here(&self, command: Bytes, deadline: Instant) -> Attempt {
+        let len = command.len() as u64;
         if let Err(Full { free, needed }) = self.space.take(len) {
             self.metrics.refused_disk_full.increment(1);
             self.refused_full.store(true, Ordering::Relaxed);
             let path = self.config.data_dir.clone();
             return Attempt::Done(Err(TransactError::DiskFull { path, free, needed }));
         }
-        let write = self.raft.client_write(Command(command.encode_to_vec().into()));
+        let write = self.raft.client_write(Command(command));
         let Ok(result) = tokio::time::timeout_at(deadline.into(), write).await else {
             return Attempt::Unknown;
         };
@@ -210,14 +216,17 @@ impl Core {
     }
 
     /// Takes a write that another replica has sent.
-    pub(crate) async fn take_write(&self, command: &pb::Command) -> pb::WriteResult {
+    pub(crate) async fn take_write(&self, command: pb::Command) -> pb::WriteResult {
         use pb::write_result::Result;
-        // What can not be applied must never get into the log: it would stop every replica.
-        if !matches!(ask_from_proto(command.clone()), Ok(Ask::Transact { .. })) {
+        let checked = match command.encoded_len() > INLINE_BYTES {
+            true => tokio::task::spawn_blocking(move || checked(command)).await.ok().flatten(),
+            false => checked(command),
+        };
+        let Some(command) = checked else {
             let message = "the command is no transaction that can be applied".to_owned();
             let error = pb::WriteError { kind: pb::write_error::Kind::Failed.into(), message };
             return pb::WriteResult { result: Some(Result::Error(error)) };
-        }
+        };
         let deadline = Instant::now() + self.config.transact_timeout;
         let result = match self.propose_here(command, deadline).await {
             Attempt::Done(Ok(response)) => Result::Written(pb::Written {
@@ -239,6 +248,12 @@ impl Core {
         };
         pb::WriteResult { result: Some(result) }
     }
+}
+
+/// The bytes of a command that can be applied. Any other one must never get into the log: it would stop every replica.
+fn checked(command: pb::Command) -> Option<Bytes> {
+    let bytes = command.encode_to_vec().into();
+    matches!(ask_from_proto(command), Ok(Ask::Transact { .. })).then_some(bytes)
 }
 
 /// Ends a task that nobody waits for any more.

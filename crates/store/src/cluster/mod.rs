@@ -39,6 +39,8 @@ pub(crate) mod protocol;
 pub(crate) mod refusals;
 pub(crate) mod server;
 #[cfg(test)]
+mod stall_tests;
+#[cfg(test)]
 mod tests;
 pub(crate) mod tls;
 pub(crate) mod transfer;

@@ -246,7 +246,8 @@ impl Replication for Service {
     async fn write(&self, request: Request<pb::WriteRequest>) -> Answer<pb::WriteResponse> {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
-        let results = join_all(message.commands.iter().map(|command| core.take_write(command)));
+        let results =
+            join_all(message.commands.into_iter().map(|command| core.take_write(command)));
         Ok(Response::new(pb::WriteResponse { results: results.await }))
     }
 

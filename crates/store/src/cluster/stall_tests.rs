@@ -1,0 +1,104 @@
+//! A disk that stalls: RocksDB holds up writes for seconds. Raft keeps time meanwhile.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::power_cut_tests::{put, trio};
+use crate::{Config, Replica, valve::Point};
+
+/// Longer than anything here takes on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// For so long something that must not happen gets the chance to.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Longer than followers wait before they stand for election.
+const STALL: Duration = Duration::from_millis(2500);
+const TICK: Duration = Duration::from_millis(10);
+
+/// Whether tasks run on the runtime of the store.
+async fn ticks(replica: &Replica) -> bool {
+    let ticking = replica.core().runtime.spawn(async {
+        for _ in 0..20 {
+            sleep(TICK).await;
+        }
+    });
+    timeout(DEADLINE, ticking).await.is_ok()
+}
+
+/// Whether Raft itself answers.
+async fn answers(replica: &Replica) -> bool {
+    timeout(DEADLINE, replica.core().raft.with_raft_state(|_| ())).await.is_ok()
+}
+
+/// Design 4.9. One write is being applied and another one appended to the log, which are two threads of two if each
+/// waits for the disk on a thread of the runtime.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_disk_leaves_the_threads_of_raft_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { data_dir: dir.path().join("1"), free_bytes_min: 0, ..Config::default() };
+    let replica = Replica::open(config).await.unwrap();
+    let database = replica.database();
+    let write = |name: &'static str| {
+        let replica = replica.clone();
+        tokio::spawn(async move { replica.transact(put(name)).await })
+    };
+    let syncing = database.valve.hold(Point::Sync);
+    let first = write("applied");
+    syncing.arrival().await;
+    let writing = database.valve.hold(Point::Write);
+    drop(syncing);
+    writing.arrival().await;
+    let second = write("appended");
+    sleep(PATIENCE).await;
+    let (ticks, answers) = (ticks(&replica).await, answers(&replica).await);
+    drop(writing);
+    assert!(ticks, "no task ran on the runtime of the store while the disk stalled");
+    assert!(answers, "Raft did not answer while the disk stalled");
+    for written in [first, second] {
+        written.await.unwrap().unwrap();
+    }
+    drop(database);
+    replica.shutdown().await.unwrap();
+}
+
+/// Stalls the disk of one of three voters under writes; the leader stays the leader.
+async fn stalls_without_an_election(stalled: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let replicas = trio(dir.path()).await;
+    let leader = &replicas[0];
+    let term = leader.status().term;
+    let database = replicas[stalled].database();
+    let writing = database.valve.hold(Point::Write);
+    let writer = leader.clone();
+    let written = tokio::spawn(async move {
+        for name in ["a", "b", "c"] {
+            writer.transact(put(name)).await.unwrap();
+        }
+    });
+    writing.arrival().await;
+    let begun = Instant::now();
+    while begun.elapsed() < STALL {
+        assert!(answers(&replicas[stalled]).await, "Raft did not answer while the disk stalled");
+        let terms = replicas.iter().map(|replica| replica.status().term).collect::<Vec<_>>();
+        assert_eq!(terms, [term; 3], "somebody has stood for election while the disk stalled");
+        sleep(TICK).await;
+    }
+    drop(writing);
+    written.await.unwrap();
+    assert_eq!(leader.status().term, term);
+    drop(database);
+    for replica in replicas.iter().rev() {
+        replica.shutdown().await.unwrap();
+    }
+}
+
+/// Design 4.9: heartbeats go on, so that nobody stands for election.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_disk_of_the_leader_causes_no_election() {
+    stalls_without_an_election(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_disk_of_a_follower_causes_no_election() {
+    stalls_without_an_election(1).await;
+}
