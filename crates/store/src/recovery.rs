@@ -149,6 +149,8 @@ impl Reader<'_> {
     }
 
     fn read_all(&self, identity: Identity, mark: Mark) -> Result<Recovered, OpenError> {
+        // The start itself writes a vote. Damage that shows only when tables are merged has to be found before that.
+        self.check_dead(Family::Meta, &[], None)?;
         let vote: Option<pb::Vote> = self.meta(VOTE_KEY)?;
         let vote = vote.as_ref().map(vote_from_proto);
         self.check_vote(vote, mark.vote)?;
