@@ -194,7 +194,7 @@ impl Fleet {
                 None,
             ) {
                 Request::Delta(ack) => {
-                    Request::Delta(DeltaRequest { unsubscribe: vec![more.clone()], ..ack })
+                    Request::Delta(DeltaRequest { unsubscribe: vec![more.clone()].into(), ..ack })
                 }
                 sotw @ Request::Sotw(_) => sotw,
             };
@@ -244,13 +244,13 @@ impl Fleet {
             Protocol::Sotw => Request::Sotw(SotwRequest {
                 type_url,
                 version_info: answered.map_or_else(String::new, |it| it.version.clone()),
-                resource_names: names.to_vec(),
+                resource_names: names.to_vec().into(),
                 response_nonce,
                 error_detail: error.cloned(),
             }),
             Protocol::Delta => Request::Delta(DeltaRequest {
                 type_url,
-                subscribe: names.to_vec(),
+                subscribe: names.to_vec().into(),
                 response_nonce,
                 error_detail: error.cloned(),
                 ..DeltaRequest::default()

@@ -116,7 +116,7 @@ mod tests {
         let state = State { revision: Revision(40), ..State::new(Incarnation(36)) };
         let (_sender, state) = watch::channel(Arc::new(state));
         let delta = |version: &str| {
-            let initial_resource_versions = vec![("a".to_owned(), version.to_owned())];
+            let initial_resource_versions = vec![("a".to_owned(), version.to_owned())].into();
             Request::Delta(DeltaRequest { initial_resource_versions, ..DeltaRequest::default() })
         };
         let mut unsure = Currency::new(Arc::new(Never), state.clone());

@@ -1,6 +1,10 @@
-//! The little of protobuf's wire format that makes shared frames possible.
+//! The parts of protobuf's wire format that sharing frames and reading untrusted requests need.
 
 use bytes::{BufMut, BytesMut};
+
+mod fields;
+
+pub use fields::{Fields, Token, WireError, text};
 
 /// Key byte of a length-delimited field. Only for field numbers up to 15, which is all that the
 /// discovery messages use here.

@@ -19,6 +19,7 @@
 
 mod config;
 mod error;
+mod list;
 mod plan;
 mod remains;
 mod request;
@@ -29,6 +30,7 @@ mod subscription;
 
 pub use config::Config;
 pub use error::{ErrorCode, ProtocolError};
+pub use list::{NameList, VersionList};
 pub use remains::Remains;
 pub use request::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
 pub use response::{Message, Response};

@@ -1,6 +1,8 @@
 //! Requests, as far as the protocol looks at them.
 
-use chancery_model::{Incarnation, Revision, TypeUrl, TypeVersion, Version};
+use chancery_model::{Incarnation, Revision, TypeUrl, TypeVersion};
+
+use crate::{NameList, VersionList};
 
 /// The two variants of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +39,7 @@ pub struct SotwRequest {
     /// `version_info`.
     pub version_info: String,
     /// `resource_names`: the whole subscription (SOTW-40).
-    pub resource_names: Vec<String>,
+    pub resource_names: NameList,
     /// `response_nonce`.
     pub response_nonce: String,
     /// `error_detail`: present in a NACK and only there.
@@ -50,11 +52,11 @@ pub struct DeltaRequest {
     /// `type_url`; may be empty on a stream of one type (SVC-07).
     pub type_url: String,
     /// `resource_names_subscribe`.
-    pub subscribe: Vec<String>,
+    pub subscribe: NameList,
     /// `resource_names_unsubscribe`.
-    pub unsubscribe: Vec<String>,
+    pub unsubscribe: NameList,
     /// `initial_resource_versions`: name and version of what the client holds.
-    pub initial_resource_versions: Vec<(String, String)>,
+    pub initial_resource_versions: VersionList,
     /// `response_nonce`.
     pub response_nonce: String,
     /// `error_detail`: present in a NACK and only there.
@@ -69,10 +71,7 @@ impl Request {
     pub fn newest_seen(&self, incarnation: Incarnation) -> Option<Revision> {
         match self {
             Self::Sotw(request) => TypeVersion::revision_of(&request.version_info, incarnation),
-            Self::Delta(request) => {
-                let versions = request.initial_resource_versions.iter();
-                versions.filter_map(|(_, text)| Some(Version::parse(text)?.revision)).max()
-            }
+            Self::Delta(request) => request.initial_resource_versions.newest(),
         }
     }
 }

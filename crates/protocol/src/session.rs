@@ -13,6 +13,7 @@ use crate::{
     subscription::{Names, Outstanding, Subscription, parse_nonce},
 };
 
+mod cost;
 mod order;
 mod watch;
 

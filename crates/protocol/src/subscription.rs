@@ -28,6 +28,9 @@ const OUTSTANDING_MAX: usize = 256;
 /// Of so many unanswered responses it is remembered what is in them.
 const CONTENTS_MAX: usize = 32;
 
+/// Bytes that a name takes beside its text: its places in the subscription and in the index of its shard.
+pub(crate) const NAME_COST_BYTES: usize = 192;
+
 /// The name that asks for everything (SOTW-60, DELTA-30).
 const WILDCARD: &str = "*";
 
@@ -105,12 +108,16 @@ pub(crate) struct Subscription {
     named: bool,
     /// The names it asks for.
     pub(crate) names: BTreeMap<ResourceName, Held>,
+    /// Bytes of the texts of `names`.
+    pub(crate) names_bytes: usize,
     /// The view that a wildcard was brought to; `None` before the first time, and for names, of which
     /// each remembers what it was sent: so that no old state is kept for a few of its resources.
     pub(crate) base: Option<TypeView>,
     /// What a client said it holds when it asked for everything; used up by the first plan. `None` as
     /// a version: one that this cluster never gave.
     pub(crate) known: BTreeMap<ResourceName, Option<Version>>,
+    /// Bytes of the texts that `known` was made from.
+    pub(crate) known_bytes: usize,
     /// Names that are answered whether or not they changed.
     pub(crate) pending: BTreeSet<ResourceName>,
     /// Names that are sent again because what refers to them was sent (ADS-11).
@@ -184,8 +191,10 @@ impl Subscription {
             resumed: false,
             named: false,
             names: BTreeMap::new(),
+            names_bytes: 0,
             base: None,
             known: BTreeMap::new(),
+            known_bytes: 0,
             pending: BTreeSet::new(),
             again: BTreeSet::new(),
             ahead: BTreeMap::new(),
@@ -398,6 +407,31 @@ impl Subscription {
     pub(crate) fn n_remembered(&self) -> usize {
         let given_up = self.train.as_ref().map_or(0, |train| train.given_up.len());
         self.names.len().max(self.pending.len()).max(self.known.len()).max(given_up)
+    }
+
+    /// Bytes of the names that are remembered for the client.
+    pub(crate) fn retained_bytes(&self) -> usize {
+        let known = if self.known.is_empty() { 0 } else { self.known_bytes };
+        let given_up = self.train.as_ref().map_or(0, |train| train.given_up.len());
+        let names = self.names.len().max(self.pending.len()) + self.known.len() + given_up;
+        names * NAME_COST_BYTES + self.names_bytes + known
+    }
+
+    /// Resources in the responses that are not answered yet.
+    pub(crate) fn n_sent(&self) -> usize {
+        self.outstanding.iter().filter_map(|sent| Some(sent.resources.as_ref()?.len())).sum()
+    }
+
+    /// Names and resources that a plan looks at, beside those of a wildcard's view.
+    pub(crate) fn cost_of_plan(&self) -> usize {
+        let all = self.dirty || (self.is_full_state() && !self.wildcard);
+        let names = if all && self.has_changes() { self.names.len() } else { 0 };
+        let marked = self.stale.len() + self.pending.len() + self.again.len() + self.ahead.len();
+        let given_up = self.train.as_ref().filter(|train| !train.given_up.is_empty());
+        let given_up = given_up.map_or(0, |train| {
+            train.resources.len() + train.removed.len() + train.absent.len() + train.given_up.len()
+        });
+        names + marked + self.known.len() + self.lingering.len() + given_up
     }
 
     /// Whether the client asks for the resource, by its name or by an alias.

@@ -136,7 +136,11 @@ fn a_removal_is_a_name() {
     let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
     let mut session = Session::new(kind, Arc::new(Config::DEFAULTS));
     let subscribe = vec!["gone".to_owned()];
-    let request = Request::Delta(DeltaRequest { type_url, subscribe, ..DeltaRequest::default() });
+    let request = Request::Delta(DeltaRequest {
+        type_url,
+        subscribe: subscribe.into(),
+        ..DeltaRequest::default()
+    });
     let view = View::resolve(&state(&[]), &[scope()]);
     session.on_request(request, Some(&view), 1).unwrap();
     let response = session.poll(Some(&view), &Differ::new(), 1).unwrap();

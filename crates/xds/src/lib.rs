@@ -24,6 +24,7 @@ mod peers;
 mod reader;
 mod reason;
 mod room;
+mod scan;
 mod serve;
 mod service;
 mod watched;

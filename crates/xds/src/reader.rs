@@ -9,11 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chancery_fanout::{End, EndCode, Intake, limit_hit};
 use chancery_model::Node;
-use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status};
-use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest};
+use chancery_protocol::{Protocol, Request};
 use http_body::Body;
 use metrics::Counter;
-use prost::Message;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
@@ -21,6 +19,7 @@ use crate::{
     bucket::Bucket,
     framing::{FrameError, Framed, Frames},
     node::{NodeError, NodeReader},
+    scan::{Limits, Scan, ScanError, Scanned},
 };
 
 /// Reads the requests of one stream.
@@ -31,9 +30,7 @@ pub(crate) struct Reader<B> {
     protocol: Protocol,
     node: NodeReader,
     bucket: Bucket,
-    names_max: usize,
-    name_bytes_max: usize,
-    nack_message_bytes_max: usize,
+    limits: Limits,
     bytes: Counter,
 }
 
@@ -49,16 +46,10 @@ struct Read {
 enum ReadError {
     #[error(transparent)]
     Frame(#[from] FrameError),
-    #[error("malformed {message}: {error}")]
-    Malformed { message: &'static str, error: prost::DecodeError },
+    #[error(transparent)]
+    Scan(#[from] ScanError),
     #[error(transparent)]
     Node(#[from] NodeError),
-    #[error("a request names {found} resources, at most {max} are allowed (names_per_request_max)")]
-    Names { found: usize, max: usize },
-    #[error(
-        "a request names a resource in {len} bytes, at most {max} are allowed (name_bytes_max)"
-    )]
-    NameLong { len: usize, max: usize },
     #[error("more than {max} requests per second (requests_per_second_max)")]
     Rate { max: u32 },
 }
@@ -77,9 +68,11 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             protocol,
             node: NodeReader::new(config.node_bytes_max, config.node_metadata_max),
             bucket: Bucket::new(config.requests_per_second_max, config.requests_burst_max),
-            names_max: config.names_per_request_max,
-            name_bytes_max: config.name_bytes_max,
-            nack_message_bytes_max: config.nack_message_bytes_max,
+            limits: Limits {
+                names_max: config.names_per_request_max,
+                name_bytes_max: config.name_bytes_max,
+                nack_message_bytes_max: config.nack_message_bytes_max,
+            },
             bytes,
         }
     }
@@ -111,73 +104,21 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if !self.bucket.take(Instant::now(), 1) {
             return Err(ReadError::Rate { max: self.bucket.per_second });
         }
-        let (request, node) = self.decode(bytes)?;
+        let (request, node) = self.decode(&bytes).await?;
         Ok(Some(Read { request, node, room }))
     }
 
-    fn decode(&mut self, bytes: Bytes) -> Result<(Request, Option<Arc<Node>>), ReadError> {
-        let (node, request) = match self.protocol {
-            Protocol::Sotw => {
-                let message = DiscoveryRequest::decode(bytes)
-                    .map_err(|error| ReadError::Malformed { message: "DiscoveryRequest", error })?;
-                self.check_names(message.resource_names.iter())?;
-                let request = SotwRequest {
-                    type_url: message.type_url,
-                    version_info: message.version_info,
-                    resource_names: message.resource_names,
-                    response_nonce: message.response_nonce,
-                    error_detail: message.error_detail.map(|status| self.error_detail(status)),
-                };
-                (message.node, Request::Sotw(request))
-            }
-            Protocol::Delta => {
-                let message = DeltaDiscoveryRequest::decode(bytes).map_err(|error| {
-                    ReadError::Malformed { message: "DeltaDiscoveryRequest", error }
-                })?;
-                self.check_names(
-                    (message.resource_names_subscribe.iter())
-                        .chain(&message.resource_names_unsubscribe)
-                        .chain(message.initial_resource_versions.keys()),
-                )?;
-                let request = DeltaRequest {
-                    type_url: message.type_url,
-                    subscribe: message.resource_names_subscribe,
-                    unsubscribe: message.resource_names_unsubscribe,
-                    initial_resource_versions: message
-                        .initial_resource_versions
-                        .into_iter()
-                        .collect(),
-                    response_nonce: message.response_nonce,
-                    error_detail: message.error_detail.map(|status| self.error_detail(status)),
-                };
-                (message.node, Request::Delta(request))
-            }
-        };
-        Ok((request, self.node.read(node)?))
-    }
-
-    fn check_names<'a>(
-        &self,
-        names: impl Iterator<Item = &'a String> + Clone,
-    ) -> Result<(), ReadError> {
-        let (found, max) = (names.clone().count(), self.names_max);
-        if found > max {
-            return Err(ReadError::Names { found, max });
+    /// Reads the message in bounded steps: other tasks run between them.
+    async fn decode(&mut self, message: &Bytes) -> Result<(Request, Option<Arc<Node>>), ReadError> {
+        let mut scan = Scan::new(self.protocol, message.len(), self.limits);
+        while !scan.step(message)? {
+            tokio::task::yield_now().await;
         }
-        let (len, max) = (names.map(String::len).max().unwrap_or(0), self.name_bytes_max);
-        if len > max { Err(ReadError::NameLong { len, max }) } else { Ok(()) }
-    }
-
-    /// A rejection, with its message as far as it is kept.
-    fn error_detail(&self, status: Status) -> ErrorDetail {
-        let Status { code, mut message, .. } = status;
-        let max = self.nack_message_bytes_max;
-        if message.len() > max {
+        let Scanned { request, node, is_nack_cut } = scan.finish(message);
+        if is_nack_cut {
             limit_hit("nack_message_bytes");
-            message.truncate(message.floor_char_boundary(max));
-            message.shrink_to_fit();
         }
-        ErrorDetail { code, message }
+        Ok((request, self.node.read(node)?))
     }
 
     fn refuse(&self, error: &ReadError) {
@@ -196,12 +137,11 @@ impl ReadError {
                 FrameError::TooLong { .. } | FrameError::Slow { .. } | FrameError::Stalled { .. },
             )
             | Self::Node(NodeError::TooLong { .. } | NodeError::Metadata { .. })
-            | Self::Names { .. }
-            | Self::NameLong { .. }
+            | Self::Scan(ScanError::Names { .. } | ScanError::NameLong { .. })
             | Self::Rate { .. } => EndCode::ResourceExhausted,
             Self::Frame(FrameError::Compressed) => EndCode::Unimplemented,
             Self::Frame(_) => EndCode::Internal,
-            Self::Malformed { .. } | Self::Node(_) => EndCode::InvalidArgument,
+            Self::Scan(_) | Self::Node(_) => EndCode::InvalidArgument,
         }
     }
 
@@ -213,10 +153,10 @@ impl ReadError {
             }
             Self::Node(NodeError::TooLong { .. }) => Some("node_bytes"),
             Self::Node(NodeError::Metadata { .. }) => Some("node_metadata"),
-            Self::Names { .. } => Some("names_per_request"),
-            Self::NameLong { .. } => Some("name_bytes"),
+            Self::Scan(ScanError::Names { .. }) => Some("names_per_request"),
+            Self::Scan(ScanError::NameLong { .. }) => Some("name_bytes"),
             Self::Rate { .. } => Some("requests_per_second"),
-            Self::Frame(_) | Self::Malformed { .. } | Self::Node(_) => None,
+            Self::Frame(_) | Self::Scan(_) | Self::Node(_) => None,
         }
     }
 }

@@ -69,7 +69,7 @@ fn requests_are_handled_while_nothing_can_be_written() {
     desk.settle();
     let subscribe = DeltaRequest {
         type_url: ENDPOINT.to_owned(),
-        subscribe: vec!["x".to_owned()],
+        subscribe: vec!["x".to_owned()].into(),
         ..DeltaRequest::default()
     };
     desk.send(&client, None, subscribe);

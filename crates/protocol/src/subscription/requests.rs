@@ -6,7 +6,7 @@ use chancery_model::{ResourceName, Version};
 use chancery_view::{Resources, TypeView};
 
 use super::{Answer, Held, Subscription, WILDCARD};
-use crate::{DeltaRequest, Interest, Protocol, ProtocolError, SotwRequest};
+use crate::{DeltaRequest, Interest, NameList, Protocol, ProtocolError, SotwRequest};
 
 impl Subscription {
     /// Whether the type can be asked for as a whole (SOTW-68). A type without a SotW method is opaque
@@ -63,7 +63,7 @@ impl Subscription {
     /// some were removed.
     fn set_names(
         &mut self,
-        list: &[String],
+        list: &NameList,
         shared: &Names<'_>,
     ) -> Result<(bool, bool), ProtocolError> {
         let legacy = list.is_empty() && !self.named;
@@ -80,9 +80,8 @@ impl Subscription {
             (self.base, self.answer_due, self.dirty) = (None, true, true);
             self.rejected.touch_all();
         }
-        let named = list.iter().map(String::as_str);
         let mut wanted: Vec<&str> =
-            named.filter(|name| !name.is_empty() && *name != WILDCARD).collect();
+            list.iter().filter(|name| !name.is_empty() && *name != WILDCARD).collect();
         wanted.sort_unstable();
         wanted.dedup();
         let (mut fresh, mut gone) = (Vec::new(), Vec::new());
@@ -123,13 +122,11 @@ impl Subscription {
         now: u64,
     ) -> Result<Option<Answer>, ProtocolError> {
         let first = !std::mem::replace(&mut self.opened, true);
-        let named = |list: &[String], star: bool| {
-            list.iter().any(|name| (name == WILDCARD) == star && !name.is_empty())
-        };
+        let named = |list: &NameList| list.iter().any(|name| name == WILDCARD);
         let lists_empty = request.subscribe.is_empty() && request.unsubscribe.is_empty();
         // DELTA-20: of `*` in both lists, unsubscribe wins.
-        let star_off = named(&request.unsubscribe, true);
-        let star_on = (named(&request.subscribe, true) || (first && lists_empty))
+        let star_off = named(&request.unsubscribe);
+        let star_on = (named(&request.subscribe) || (first && lists_empty))
             && !star_off
             && self.wildcard_allowed();
         let subscribe: Vec<ResourceName> = (request.subscribe.iter())
@@ -144,7 +141,7 @@ impl Subscription {
             self.start_wildcard(shared);
         }
         for name in request.unsubscribe.iter().filter(|name| *name != WILDCARD) {
-            let Some((name, _)) = self.names.get_key_value(name.as_str()) else { continue };
+            let Some((name, _)) = self.names.get_key_value(name) else { continue };
             let name = name.clone();
             self.forget(&name, shared);
             if self.wildcard {
@@ -191,8 +188,11 @@ impl Subscription {
                 let held = version.map_or(Held::Nothing, Held::Version);
                 let check = if held == Held::Nothing { &mut self.pending } else { &mut self.stale };
                 check.insert(name.clone());
-                self.names.insert(name.clone(), held);
+                if self.names.insert(name.clone(), held).is_none() {
+                    self.names_bytes += name.as_str().len();
+                }
             }
+            self.known_bytes += name.as_str().len();
             self.known.insert(name, version);
         }
         // What is gone of it is told at once, even to a client that asks for nothing (DELTA-46).
@@ -280,6 +280,7 @@ impl Subscription {
     fn ask(&mut self, name: ResourceName, shared: &Names<'_>) {
         if !self.names.contains_key(&name) {
             shared.note(Interest::Name(self.type_url.clone(), name.clone()));
+            self.names_bytes += name.as_str().len();
             self.names.insert(name.clone(), Held::Nothing);
         }
         self.pending.insert(name);
@@ -296,8 +297,11 @@ impl Subscription {
     /// DELTA-27).
     fn forget(&mut self, name: &ResourceName, shared: &Names<'_>) {
         shared.note(Interest::NoName(self.type_url.clone(), name.clone()));
-        if let Some(Held::Sent(sent)) = self.names.remove(name) {
-            self.rejected.touch(sent.name());
+        if let Some(held) = self.names.remove(name) {
+            self.names_bytes -= name.as_str().len();
+            if let Held::Sent(sent) = held {
+                self.rejected.touch(sent.name());
+            }
         }
         self.pending.remove(name);
         self.again.remove(name);

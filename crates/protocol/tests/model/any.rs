@@ -55,9 +55,9 @@ impl Client {
             _ => Vec::new(),
         };
         let delta = DeltaRequest {
-            subscribe: list,
-            unsubscribe,
-            initial_resource_versions,
+            subscribe: list.into(),
+            unsubscribe: unsubscribe.into(),
+            initial_resource_versions: initial_resource_versions.into(),
             ..DeltaRequest::default()
         };
         self.request(t, delta, nonce, None)

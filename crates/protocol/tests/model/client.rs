@@ -207,7 +207,7 @@ impl Client {
             Protocol::Sotw => Request::Sotw(SotwRequest {
                 type_url,
                 version_info: self.accepted[t].clone(),
-                resource_names: self.list[t].clone(),
+                resource_names: self.list[t].clone().into(),
                 response_nonce,
                 error_detail,
             }),

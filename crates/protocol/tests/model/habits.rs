@@ -83,8 +83,10 @@ impl Client {
 
     /// Opens a type as a whole, with what is held of it from before.
     fn open(&mut self, t: usize) -> Request {
-        let delta =
-            DeltaRequest { initial_resource_versions: self.versions(t), ..DeltaRequest::default() };
+        let delta = DeltaRequest {
+            initial_resource_versions: self.versions(t).into(),
+            ..DeltaRequest::default()
+        };
         self.list[t].clear();
         self.request(t, delta, String::new(), None)
     }
@@ -102,7 +104,7 @@ impl Client {
         let delta = DeltaRequest {
             subscribe: names.difference(&asked.names).cloned().collect(),
             unsubscribe: asked.names.difference(names).cloned().collect(),
-            initial_resource_versions: versions,
+            initial_resource_versions: versions.into(),
             ..DeltaRequest::default()
         };
         self.list[t] = names.iter().cloned().collect();

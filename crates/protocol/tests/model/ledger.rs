@@ -305,14 +305,14 @@ impl Line {
             self.adrift.extend(self.sent.keys().cloned());
         }
         self.close(&turn);
-        for name in plain(&request.unsubscribe).intersection(&before) {
+        for name in plain(&request.unsubscribe.to_vec()).intersection(&before) {
             self.told.remove(name);
             // DELTA-24.
             if self.asked.wildcard {
                 self.owed.insert(name.clone(), true);
             }
         }
-        for name in plain(&request.subscribe) {
+        for name in plain(&request.subscribe.to_vec()) {
             self.owed.insert(name, true);
         }
         // DELTA-35 is about a wildcard; one that was given up before it was answered needs no answer.
@@ -325,17 +325,17 @@ impl Line {
         }
         if first {
             self.resumed = !request.initial_resource_versions.is_empty();
-            for (name, version) in &request.initial_resource_versions {
+            for (name, version) in request.initial_resource_versions.to_vec() {
                 if name.is_empty() {
                     continue;
                 }
-                let (version, aliases) = (version.clone(), Vec::new());
+                let aliases = Vec::new();
                 let sent = Sent { version, aliases, at: now };
-                if self.asked.covers(name, &[]) {
+                if self.asked.covers(&name, &[]) {
                     self.sent.insert(name.clone(), sent);
-                    self.told.insert(name.clone(), Told::There);
+                    self.told.insert(name, Told::There);
                 } else {
-                    self.extra.insert(name.clone());
+                    self.extra.insert(name);
                 }
             }
         }

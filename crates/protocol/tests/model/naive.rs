@@ -274,7 +274,7 @@ impl Asked {
 
     /// SOTW-40, SOTW-60 to -68: each list replaces the one before.
     pub(crate) fn sotw(&mut self, t: usize, request: &SotwRequest) -> Turn {
-        let list = &request.resource_names;
+        let list = &request.resource_names.to_vec();
         self.opened = true;
         self.named |= !list.is_empty();
         let star = list.iter().any(|name| name == "*") || !self.named;
@@ -283,7 +283,7 @@ impl Asked {
 
     /// DELTA-20 to -38; DELTA-22 for a client that lists what it wants only in what it holds.
     pub(crate) fn delta(&mut self, t: usize, request: &DeltaRequest) -> Turn {
-        let (plus, minus) = (&request.subscribe, &request.unsubscribe);
+        let (plus, minus) = (&request.subscribe.to_vec(), &request.unsubscribe.to_vec());
         let opening = !std::mem::replace(&mut self.opened, true);
         let has_star = |list: &[String]| list.iter().any(|name| name == "*");
         let is_bare = opening && plus.is_empty() && minus.is_empty();
@@ -293,7 +293,7 @@ impl Asked {
         let mut names: BTreeSet<String> = self.names.difference(&minus).cloned().collect();
         names.extend(plain(plus));
         if is_bare && !can {
-            let held = request.initial_resource_versions.iter().map(|(name, _)| name.clone());
+            let held = request.initial_resource_versions.iter().map(|(name, _)| name.to_owned());
             names.extend(plain(&held.collect::<Vec<_>>()));
         }
         self.turn(star, names)

@@ -271,8 +271,8 @@ fn cut(world: &mut World<'_>, case: &Case, which: usize) -> Law {
         let held = world.client.versions(t);
         let versions = if world.ledger.protocol == Protocol::Delta { held } else { Vec::new() };
         let delta = DeltaRequest {
-            subscribe: names,
-            initial_resource_versions: versions,
+            subscribe: names.into(),
+            initial_resource_versions: versions.into(),
             ..DeltaRequest::default()
         };
         let request = world.client.request(t, delta, String::new(), None);

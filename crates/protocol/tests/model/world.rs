@@ -306,12 +306,12 @@ impl<'a> World<'a> {
         self.note(|| format!("{now} -> {}", shown(t, &request)));
         self.past.push((t, request.clone()));
         if let Request::Sotw(request) = &request {
-            self.client.list[t].clone_from(&request.resource_names);
+            self.client.list[t] = request.resource_names.to_vec();
         }
         let view = self.view();
         let first = !self.ledger.lines[t].asked.opened;
         if first && let Request::Delta(request) = &request {
-            self.claim(t, &request.initial_resource_versions);
+            self.claim(t, &request.initial_resource_versions.to_vec());
         }
         let seen = self.oracle.seen().map(|seen| &**seen);
         let word = self.ledger.on_request(t, &request, seen, self.now);

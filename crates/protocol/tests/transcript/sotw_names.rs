@@ -348,7 +348,7 @@ fn a_wildcard_given_up_at_once_is_not_answered() {
     for names in [vec![], vec!["a".to_owned()], vec![]] {
         let request = Request::Sotw(SotwRequest {
             type_url: chancery_model::types::CLUSTER.to_owned(),
-            resource_names: names,
+            resource_names: names.into(),
             ..SotwRequest::default()
         });
         session.on_request(request, Some(&view), 1).unwrap();

@@ -285,23 +285,25 @@ impl World {
             } else if let Some(version) = word.strip_prefix("v=") {
                 sotw.version_info = meant(&self.named_versions, version).to_owned();
             } else if let Some(held) = word.strip_prefix("irv=") {
+                let mut versions = delta.initial_resource_versions.to_vec();
                 for entry in list(held) {
                     let (name, version) = entry.split_once('@').unwrap();
                     let shown = View::resolve(&self.state, &self.scopes).of_type(&type_url);
                     let current = || shown.get(name).unwrap().version().to_string();
                     let version = if version == "held" { current() } else { version.to_owned() };
-                    delta.initial_resource_versions.push((name.to_owned(), version));
+                    versions.push((name.to_owned(), version));
                 }
+                delta.initial_resource_versions = versions.into();
             } else if let Some(names) = word.strip_prefix('+') {
-                delta.subscribe = list(names);
+                delta.subscribe = list(names).into();
             } else if let Some(names) = word.strip_prefix('-') {
-                delta.unsubscribe = list(names);
+                delta.unsubscribe = list(names).into();
             } else {
-                sotw.resource_names = list(word);
+                sotw.resource_names = list(word).into();
             }
         }
         let names = &mut self.stream().clients.entry(type_url).or_default().names;
-        names.clone_from(&sotw.resource_names);
+        *names = sotw.resource_names.to_vec();
         self.send(match self.protocol {
             Protocol::Sotw => Request::Sotw(sotw),
             Protocol::Delta => Request::Delta(delta),
@@ -321,7 +323,7 @@ impl World {
         let sotw = SotwRequest {
             type_url: type_url.to_string(),
             version_info: client.accepted.clone(),
-            resource_names: client.names.clone(),
+            resource_names: client.names.clone().into(),
             response_nonce: nonce.clone(),
             error_detail: error_detail.clone(),
         };

@@ -85,7 +85,8 @@ fn many_clients_that_connect_do_not_hold_up_a_small_update() {
     for (type_url, names) in [(CLUSTER, vec![]), (ENDPOINT, vec!["y".to_owned()])] {
         for (n, client) in many.iter().enumerate() {
             let type_url = type_url.to_owned();
-            let request = DeltaRequest { type_url, subscribe: names.clone(), ..Default::default() };
+            let request =
+                DeltaRequest { type_url, subscribe: names.clone().into(), ..Default::default() };
             desk.send(client, Some(&format!("n{n}")), request);
         }
         assert_eq!(desk.shard.queue.len(), 1000);

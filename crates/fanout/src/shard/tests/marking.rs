@@ -45,7 +45,7 @@ fn a_commit_that_concerns_many_is_told_in_steps() {
     let mut other = desk.open();
     let request = DeltaRequest {
         type_url: ENDPOINT.to_owned(),
-        subscribe: vec!["x".to_owned()],
+        subscribe: vec!["x".to_owned()].into(),
         ..DeltaRequest::default()
     };
     desk.send(&other, Some("other"), request);

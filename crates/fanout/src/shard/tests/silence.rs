@@ -129,7 +129,11 @@ fn answers_of_other_types_do_not_count() {
     assert_eq!(text(&desk.read(&mut client)), "a=1");
     let names = vec!["x".to_owned()];
     let type_url = ENDPOINT.to_owned();
-    desk.send(&client, None, DeltaRequest { type_url, subscribe: names, ..Default::default() });
+    desk.send(
+        &client,
+        None,
+        DeltaRequest { type_url, subscribe: names.into(), ..Default::default() },
+    );
     for version in 1..60 {
         desk.put("default", ENDPOINT, &[("x", &version.to_string())]);
         for response in desk.read(&mut client) {
@@ -155,7 +159,11 @@ fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
     assert_eq!(text(&desk.read(&mut client)), "x=1");
     let type_url = ENDPOINT.to_owned();
     let names = vec!["x".to_owned()];
-    desk.send(&client, None, DeltaRequest { type_url, unsubscribe: names, ..Default::default() });
+    desk.send(
+        &client,
+        None,
+        DeltaRequest { type_url, unsubscribe: names.into(), ..Default::default() },
+    );
     assert_eq!(desk.shard.silence.oldest(desk.ms), None);
     pass(&mut desk, &mut client, 2 * PATIENCE_MS);
     assert_eq!(desk.shard.sessions.len(), 1);

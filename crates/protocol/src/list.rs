@@ -1,0 +1,249 @@
+//! The lists of a request: names, and versions that a client holds.
+//!
+//! A list that came over the wire stays in the bytes of its message. Reading it allocates nothing,
+//! however many tiny entries it has.
+
+use std::fmt;
+
+use bytes::Bytes;
+use chancery_model::{
+    Revision, Version,
+    wire::{Fields, Token},
+};
+
+/// The occurrences of one repeated field in an encoded message, which has been validated.
+#[derive(Clone, Default)]
+struct Occurrences {
+    /// The part of the message from the first to the last occurrence.
+    bytes: Bytes,
+    field: u32,
+    len: usize,
+}
+
+/// The names in one list of a request.
+#[derive(Clone)]
+pub struct NameList(Names);
+
+#[derive(Clone)]
+enum Names {
+    Owned(Vec<String>),
+    Encoded(Occurrences),
+}
+
+/// The names and versions of resources that a delta client says it holds. The last entry of a name counts.
+#[derive(Clone)]
+pub struct VersionList(Versions);
+
+#[derive(Clone)]
+enum Versions {
+    Owned(Vec<(String, String)>),
+    Encoded { entries: Occurrences, newest: Option<Revision> },
+}
+
+impl Occurrences {
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut fields = Fields::new(0, self.bytes.len());
+        std::iter::from_fn(move || {
+            loop {
+                match fields.next(&self.bytes).ok()?? {
+                    Token::Bytes { field, content } if field == self.field => return Some(content),
+                    _ => {}
+                }
+            }
+        })
+    }
+}
+
+impl NameList {
+    /// The strings in `field` of an encoded message, or of a part of it that has all `len` of them.
+    ///
+    /// The caller has validated the message. Strings that are not UTF-8 would read as empty.
+    #[must_use]
+    pub fn encoded(bytes: Bytes, field: u32, len: usize) -> Self {
+        Self(Names::Encoded(Occurrences { bytes, field, len }))
+    }
+
+    /// The number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Names::Owned(names) => names.len(),
+            Names::Encoded(names) => names.len,
+        }
+    }
+
+    /// Whether the list has no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The names, in the order of the request.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let (owned, encoded) = match &self.0 {
+            Names::Owned(names) => (Some(names.iter().map(String::as_str)), None),
+            Names::Encoded(names) => (None, Some(names.iter())),
+        };
+        let encoded = encoded.into_iter().flatten();
+        let encoded = encoded.map(|content| std::str::from_utf8(content).unwrap_or_default());
+        owned.into_iter().flatten().chain(encoded)
+    }
+
+    /// The number of bytes that have to be read to see all names.
+    pub(crate) fn n_bytes(&self) -> usize {
+        match &self.0 {
+            Names::Owned(names) => names.iter().map(String::len).sum(),
+            Names::Encoded(names) => names.bytes.len(),
+        }
+    }
+
+    /// A copy of each name.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<String> {
+        self.iter().map(str::to_owned).collect()
+    }
+}
+
+impl VersionList {
+    /// The map entries in `field` of an encoded message, or of a part of it that has all `len` of them.
+    /// `newest` is the newest revision of a version in it.
+    ///
+    /// The caller has validated the message.
+    #[must_use]
+    pub fn encoded(bytes: Bytes, field: u32, len: usize, newest: Option<Revision>) -> Self {
+        Self(Versions::Encoded { entries: Occurrences { bytes, field, len }, newest })
+    }
+
+    /// The number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Versions::Owned(entries) => entries.len(),
+            Versions::Encoded { entries, .. } => entries.len,
+        }
+    }
+
+    /// Whether the list has no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Names and versions, in the order of the request.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let (owned, encoded) = match &self.0 {
+            Versions::Owned(entries) => {
+                (Some(entries.iter().map(|(name, version)| (&**name, &**version))), None)
+            }
+            Versions::Encoded { entries, .. } => (None, Some(entries.iter().map(entry))),
+        };
+        owned.into_iter().flatten().chain(encoded.into_iter().flatten())
+    }
+
+    /// The number of bytes that have to be read to see all entries.
+    pub(crate) fn n_bytes(&self) -> usize {
+        match &self.0 {
+            Versions::Owned(entries) => entries.iter().map(|(name, v)| name.len() + v.len()).sum(),
+            Versions::Encoded { entries, .. } => entries.bytes.len(),
+        }
+    }
+
+    /// A copy of each name and version.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<(String, String)> {
+        self.iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
+    }
+
+    /// The newest revision among the versions that this program could have written.
+    pub(crate) fn newest(&self) -> Option<Revision> {
+        match &self.0 {
+            Versions::Owned(entries) => {
+                let versions = entries.iter().filter_map(|(_, text)| Version::parse(text));
+                versions.map(|version| version.revision).max()
+            }
+            Versions::Encoded { newest, .. } => *newest,
+        }
+    }
+}
+
+/// The key and the value of an encoded map entry. Of several, the last one counts.
+fn entry(content: &[u8]) -> (&str, &str) {
+    let (mut key, mut value) = ("", "");
+    let mut fields = Fields::new(0, content.len());
+    while let Ok(Some(token)) = fields.next(content) {
+        match token {
+            Token::Bytes { field: 1, content } => key = text(content),
+            Token::Bytes { field: 2, content } => value = text(content),
+            _ => {}
+        }
+    }
+    (key, value)
+}
+
+fn text(content: &[u8]) -> &str {
+    std::str::from_utf8(content).unwrap_or_default()
+}
+
+impl Default for NameList {
+    fn default() -> Self {
+        Self(Names::Owned(Vec::new()))
+    }
+}
+
+impl From<Vec<String>> for NameList {
+    fn from(names: Vec<String>) -> Self {
+        Self(Names::Owned(names))
+    }
+}
+
+impl FromIterator<String> for NameList {
+    fn from_iter<I: IntoIterator<Item = String>>(names: I) -> Self {
+        Self(Names::Owned(names.into_iter().collect()))
+    }
+}
+
+impl PartialEq for NameList {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for NameList {}
+
+impl fmt::Debug for NameList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Default for VersionList {
+    fn default() -> Self {
+        Self(Versions::Owned(Vec::new()))
+    }
+}
+
+impl From<Vec<(String, String)>> for VersionList {
+    fn from(entries: Vec<(String, String)>) -> Self {
+        Self(Versions::Owned(entries))
+    }
+}
+
+impl FromIterator<(String, String)> for VersionList {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(entries: I) -> Self {
+        Self(Versions::Owned(entries.into_iter().collect()))
+    }
+}
+
+impl PartialEq for VersionList {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for VersionList {}
+
+impl fmt::Debug for VersionList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,428 @@
+//! Reads discovery requests in their encoded form, and bounds them before anything is built.
+//!
+//! A scan looks at one token after the other and keeps places in the message, never copies of it. So the
+//! memory that a request takes is that of its bytes, whatever is in it. Fields that nobody uses are
+//! skipped: `error_detail.details`, `resource_locators_*`, unknown ones. A caller scans a large message in
+//! steps, and lets other tasks run between them.
+//!
+//! Strings of which only the beginning is kept (a rejection's message, a version, a nonce) are validated
+//! as far as they are kept.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use chancery_model::{
+    NameError, Revision, Version,
+    wire::{Fields, Token, WireError, text},
+};
+use chancery_protocol::{
+    DeltaRequest, ErrorDetail, NameList, Protocol, Request, SotwRequest, VersionList,
+};
+
+/// Tokens in one step: less than a millisecond.
+const STEP_TOKENS: usize = 8192;
+
+/// Bytes after which a step ends, too.
+const STEP_BYTES: usize = 256 << 10;
+
+/// Bytes of versions and nonces that are kept. Those of this program are much shorter, so a longer one is
+/// of another server.
+const OPAQUE_BYTES_MAX: usize = 256;
+
+/// Bytes of a type URL; see [`chancery_model::TypeUrl::new`].
+const TYPE_URL_BYTES_MAX: usize = 512;
+
+/// Bounds of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) names_max: usize,
+    pub(crate) name_bytes_max: usize,
+    pub(crate) nack_message_bytes_max: usize,
+}
+
+/// The reason why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ScanError {
+    #[error("malformed {message}: {error}")]
+    Malformed { message: &'static str, error: WireError },
+    #[error("a request names {found} resources, at most {max} are allowed (names_per_request_max)")]
+    Names { found: usize, max: usize },
+    #[error(
+        "a request names a resource in {len} bytes, at most {max} are allowed (name_bytes_max)"
+    )]
+    NameLong { len: usize, max: usize },
+    #[error("type_url: {0}")]
+    TypeUrl(NameError),
+}
+
+/// The state of a scan between two steps.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    numbers: &'static Numbers,
+    protocol: Protocol,
+    limits: Limits,
+    fields: Fields,
+    inner: Option<Inner>,
+    n_names: usize,
+    found: Found,
+}
+
+/// Field numbers of the two messages.
+#[derive(Debug)]
+struct Numbers {
+    message: &'static str,
+    node: u32,
+    type_url: u32,
+    /// `version_info`; delta has none.
+    version: u32,
+    nonce: u32,
+    error: u32,
+    /// `resource_names` or `resource_names_subscribe`.
+    names: u32,
+    /// The numbers that SotW does not use are 0, which no field has.
+    unsubscribe: u32,
+    versions: u32,
+}
+
+const SOTW: Numbers = Numbers {
+    message: "DiscoveryRequest",
+    version: 1,
+    node: 2,
+    names: 3,
+    type_url: 4,
+    nonce: 5,
+    error: 6,
+    unsubscribe: 0,
+    versions: 0,
+};
+
+const DELTA: Numbers = Numbers {
+    message: "DeltaDiscoveryRequest",
+    version: 0,
+    node: 1,
+    type_url: 2,
+    names: 3,
+    unsubscribe: 4,
+    versions: 5,
+    nonce: 6,
+    error: 7,
+};
+
+/// A message inside the request that is being scanned.
+#[derive(Debug)]
+enum Inner {
+    /// `error_detail`.
+    Error(Fields),
+    /// An entry of `initial_resource_versions`.
+    Entry { fields: Fields, name: Range<usize>, version: Range<usize> },
+}
+
+/// Places of what a request says.
+#[derive(Debug, Default)]
+struct Found {
+    node: Option<Range<usize>>,
+    type_url: Range<usize>,
+    version: Range<usize>,
+    nonce: Range<usize>,
+    error: Option<FoundError>,
+    names: List,
+    unsubscribe: List,
+    versions: List,
+    newest: Option<Revision>,
+}
+
+#[derive(Debug, Default)]
+struct FoundError {
+    code: i32,
+    message: Range<usize>,
+}
+
+/// The part of the message that has all entries of a list.
+#[derive(Debug, Default)]
+struct List {
+    bytes: Range<usize>,
+    len: usize,
+}
+
+/// A request, and what goes with it.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    pub(crate) request: Request,
+    /// The node, encoded.
+    pub(crate) node: Option<Bytes>,
+    /// The message of a rejection was longer than the limit.
+    pub(crate) is_nack_cut: bool,
+}
+
+impl Scan {
+    /// A scan of a message with `len` bytes.
+    pub(crate) fn new(protocol: Protocol, len: usize, limits: Limits) -> Self {
+        let numbers = match protocol {
+            Protocol::Sotw => &SOTW,
+            Protocol::Delta => &DELTA,
+        };
+        Self {
+            numbers,
+            protocol,
+            limits,
+            fields: Fields::new(0, len),
+            inner: None,
+            n_names: 0,
+            found: Found::default(),
+        }
+    }
+
+    /// Scans a bounded part of the message. Says whether that was the last one.
+    pub(crate) fn step(&mut self, message: &[u8]) -> Result<bool, ScanError> {
+        let from = self.at();
+        for _ in 0..STEP_TOKENS {
+            if self.at().saturating_sub(from) >= STEP_BYTES {
+                break;
+            }
+            if self.token(message)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn at(&self) -> usize {
+        match &self.inner {
+            Some(Inner::Error(fields) | Inner::Entry { fields, .. }) => fields.at(),
+            None => self.fields.at(),
+        }
+    }
+
+    /// Scans one token. Says whether the message is over.
+    fn token(&mut self, message: &[u8]) -> Result<bool, ScanError> {
+        match self.inner.take() {
+            None => return self.outer(message),
+            Some(Inner::Error(fields)) => self.in_error(fields, message)?,
+            Some(Inner::Entry { fields, name, version }) => {
+                self.in_entry(fields, name, version, message)?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn outer(&mut self, message: &[u8]) -> Result<bool, ScanError> {
+        let start = self.fields.at();
+        let token = self.fields.next(message).map_err(|error| self.malformed(error))?;
+        let Some(token) = token else { return Ok(true) };
+        let Numbers { node, type_url, version, nonce, error, names, unsubscribe, versions, .. } =
+            *self.numbers;
+        let (field, content) = match token {
+            Token::Bytes { field, content } => (field, content),
+            Token::Varint { field, .. } | Token::Fixed { field } => {
+                let used = [node, type_url, version, nonce, error, names, unsubscribe, versions];
+                return match used.contains(&field) {
+                    true => Err(self.malformed(WireError::Kind(field))),
+                    false => Ok(false),
+                };
+            }
+            Token::Group => return Ok(false),
+        };
+        let end = self.fields.at();
+        let range = end - content.len()..end;
+        if field == node {
+            self.found.node = Some(range);
+        } else if field == type_url {
+            if content.len() > TYPE_URL_BYTES_MAX {
+                let (what, len) = ("type URL", content.len());
+                let error = NameError::TooLong { what, len, max: TYPE_URL_BYTES_MAX };
+                return Err(ScanError::TypeUrl(error));
+            }
+            self.check_text(field, content)?;
+            self.found.type_url = range;
+        } else if field == version {
+            self.found.version = self.kept(field, range, OPAQUE_BYTES_MAX, message)?;
+        } else if field == nonce {
+            self.found.nonce = self.kept(field, range, OPAQUE_BYTES_MAX, message)?;
+        } else if field == error {
+            // Of several, protobuf merges the fields.
+            self.found.error.get_or_insert_default();
+            self.inner = Some(Inner::Error(Fields::new(range.start, range.end)));
+        } else if field == names {
+            self.name(field, content)?;
+            self.found.names.add(start..end);
+        } else if field == unsubscribe {
+            self.name(field, content)?;
+            self.found.unsubscribe.add(start..end);
+        } else if field == versions {
+            // The entry itself counts, so that no number of empty ones is free.
+            self.count()?;
+            self.found.versions.add(start..end);
+            let fields = Fields::new(range.start, range.end);
+            self.inner = Some(Inner::Entry { fields, name: 0..0, version: 0..0 });
+        }
+        Ok(false)
+    }
+
+    /// One token of `error_detail`. Its details are not used.
+    fn in_error(&mut self, mut fields: Fields, message: &[u8]) -> Result<(), ScanError> {
+        let token = fields.next(message).map_err(|error| self.malformed(error))?;
+        let Some(token) = token else { return Ok(()) };
+        let found = self.found.error.get_or_insert_default();
+        match token {
+            Token::Varint { field: 1, value } => {
+                let [a, b, c, d, ..] = value.to_le_bytes();
+                found.code = i32::from_le_bytes([a, b, c, d]);
+            }
+            Token::Bytes { field: 2, content } => {
+                let range = fields.at() - content.len()..fields.at();
+                found.message = range.clone();
+                // Only as far as it is kept.
+                self.kept(2, range, self.limits.nack_message_bytes_max, message)?;
+            }
+            Token::Bytes { field: field @ 1, .. }
+            | Token::Varint { field: field @ 2, .. }
+            | Token::Fixed { field: field @ (1 | 2) } => {
+                return Err(self.malformed(WireError::Kind(field)));
+            }
+            _ => {}
+        }
+        self.inner = Some(Inner::Error(fields));
+        Ok(())
+    }
+
+    /// One token of an entry of `initial_resource_versions`.
+    fn in_entry(
+        &mut self,
+        mut fields: Fields,
+        mut name: Range<usize>,
+        mut version: Range<usize>,
+        message: &[u8],
+    ) -> Result<(), ScanError> {
+        let token = fields.next(message).map_err(|error| self.malformed(error))?;
+        let Some(token) = token else {
+            let version = message.get(version).and_then(|text| std::str::from_utf8(text).ok());
+            let version = version.and_then(Version::parse).map(|version| version.revision);
+            self.found.newest = self.found.newest.max(version);
+            return Ok(());
+        };
+        match token {
+            Token::Bytes { field: 1, content } => {
+                self.check_name(1, content)?;
+                name = fields.at() - content.len()..fields.at();
+            }
+            Token::Bytes { field: 2, content } => {
+                // A long one is of another server, and reads as unknown.
+                self.check_text(2, content)?;
+                version = fields.at() - content.len()..fields.at();
+            }
+            Token::Varint { field: field @ (1 | 2), .. }
+            | Token::Fixed { field: field @ (1 | 2) } => {
+                return Err(self.malformed(WireError::Kind(field)));
+            }
+            _ => {}
+        }
+        self.inner = Some(Inner::Entry { fields, name, version });
+        Ok(())
+    }
+
+    fn name(&mut self, field: u32, content: &[u8]) -> Result<(), ScanError> {
+        self.count()?;
+        self.check_name(field, content)
+    }
+
+    fn count(&mut self) -> Result<(), ScanError> {
+        self.n_names += 1;
+        let (found, max) = (self.n_names, self.limits.names_max);
+        if found > max { Err(ScanError::Names { found, max }) } else { Ok(()) }
+    }
+
+    fn check_name(&self, field: u32, content: &[u8]) -> Result<(), ScanError> {
+        let (len, max) = (content.len(), self.limits.name_bytes_max);
+        if len > max {
+            return Err(ScanError::NameLong { len, max });
+        }
+        self.check_text(field, content)
+    }
+
+    fn check_text(&self, field: u32, content: &[u8]) -> Result<(), ScanError> {
+        text(field, content).map(|_| ()).map_err(|error| self.malformed(error))
+    }
+
+    /// The beginning of a string, up to `max` bytes and between characters.
+    fn kept(
+        &self,
+        field: u32,
+        range: Range<usize>,
+        max: usize,
+        message: &[u8],
+    ) -> Result<Range<usize>, ScanError> {
+        let content = message.get(range.clone()).unwrap_or_default();
+        let Some(start) = content.get(..max).filter(|_| content.len() > max) else {
+            return self.check_text(field, content).map(|()| range);
+        };
+        match std::str::from_utf8(start) {
+            Ok(_) => Ok(range.start..range.start + max),
+            // The limit is inside a character.
+            Err(error) if error.error_len().is_none() => {
+                Ok(range.start..range.start + error.valid_up_to())
+            }
+            Err(_) => Err(self.malformed(WireError::Utf8(field))),
+        }
+    }
+
+    fn malformed(&self, error: WireError) -> ScanError {
+        ScanError::Malformed { message: self.numbers.message, error }
+    }
+
+    /// The request, after the last step. Its lists are slices of the message.
+    pub(crate) fn finish(self, message: &Bytes) -> Scanned {
+        let Self { numbers, protocol, limits, found, .. } = self;
+        let slice = |range: &Range<usize>| message.get(range.clone()).unwrap_or_default();
+        let string = |range: &Range<usize>| String::from_utf8_lossy(slice(range)).into_owned();
+        let names = |list: &List, field| {
+            NameList::encoded(message.slice(list.bytes.clone()), field, list.len)
+        };
+        let mut is_nack_cut = false;
+        let error_detail = found.error.as_ref().map(|FoundError { code, message: text }| {
+            let max = limits.nack_message_bytes_max;
+            is_nack_cut = text.len() > max;
+            let start = slice(&(text.start..text.end.min(text.start + max)));
+            let kept = match std::str::from_utf8(start) {
+                Ok(_) => start,
+                Err(error) => start.get(..error.valid_up_to()).unwrap_or_default(),
+            };
+            let message = String::from_utf8_lossy(kept).into_owned();
+            ErrorDetail { code: *code, message }
+        });
+        let (type_url, response_nonce) = (string(&found.type_url), string(&found.nonce));
+        let request = match protocol {
+            Protocol::Sotw => Request::Sotw(SotwRequest {
+                type_url,
+                version_info: string(&found.version),
+                resource_names: names(&found.names, numbers.names),
+                response_nonce,
+                error_detail,
+            }),
+            Protocol::Delta => Request::Delta(DeltaRequest {
+                type_url,
+                subscribe: names(&found.names, numbers.names),
+                unsubscribe: names(&found.unsubscribe, numbers.unsubscribe),
+                initial_resource_versions: VersionList::encoded(
+                    message.slice(found.versions.bytes.clone()),
+                    numbers.versions,
+                    found.versions.len,
+                    found.newest,
+                ),
+                response_nonce,
+                error_detail,
+            }),
+        };
+        let node = found.node.map(|range| message.slice(range));
+        Scanned { request, node, is_nack_cut }
+    }
+}
+
+impl List {
+    fn add(&mut self, token: Range<usize>) {
+        let start = if self.len == 0 { token.start } else { self.bytes.start };
+        (self.bytes, self.len) = (start..token.end, self.len + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, BytesMut};
+use chancery_model::wire::put_len_field;
+use chancery_proto::discovery::{
+    Any, DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator, Status,
+};
+use prost::Message;
+
+use super::*;
+
+const LIMITS: Limits =
+    Limits { names_max: 1000, name_bytes_max: 4096, nack_message_bytes_max: 100 };
+
+fn scan_with(protocol: Protocol, message: &Bytes, limits: Limits) -> Result<Scanned, ScanError> {
+    let mut scan = Scan::new(protocol, message.len(), limits);
+    while !scan.step(message)? {}
+    Ok(scan.finish(message))
+}
+
+fn scan(protocol: Protocol, message: &impl Message) -> Result<Scanned, ScanError> {
+    scan_with(protocol, &message.encode_to_vec().into(), LIMITS)
+}
+
+fn status() -> Status {
+    let any = Any { type_url: "t".into(), value: Bytes::from_static(b"v") };
+    Status { code: -3, message: "bad".into(), details: vec![any; 3] }
+}
+
+fn texts(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn a_sotw_request_is_read_as_prost_reads_it() {
+    let message = DiscoveryRequest {
+        version_info: "1-7".into(),
+        node: Some(Bytes::from_static(b"node")),
+        resource_names: texts(&["a", "", "é"]),
+        type_url: "t/x".into(),
+        response_nonce: "5".into(),
+        error_detail: Some(status()),
+        resource_locators: vec![ResourceLocator::default(); 3],
+    };
+    let scanned = scan(Protocol::Sotw, &message).unwrap();
+    assert_eq!(scanned.node.as_deref(), Some(&b"node"[..]));
+    assert_eq!(
+        scanned.request,
+        Request::Sotw(SotwRequest {
+            type_url: "t/x".into(),
+            version_info: "1-7".into(),
+            resource_names: texts(&["a", "", "é"]).into(),
+            response_nonce: "5".into(),
+            error_detail: Some(ErrorDetail { code: -3, message: "bad".into() }),
+        })
+    );
+}
+
+#[test]
+fn a_delta_request_is_read_as_prost_reads_it() {
+    let held = [("a", "1a-00000001"), ("b", ""), ("c", "x")];
+    let held = held.map(|(name, version)| (name.to_owned(), version.to_owned()));
+    let message = DeltaDiscoveryRequest {
+        type_url: "t/x".into(),
+        resource_names_subscribe: texts(&["a", "b"]),
+        resource_names_unsubscribe: texts(&["c"]),
+        initial_resource_versions: BTreeMap::from(held.clone()),
+        response_nonce: "5".into(),
+        resource_locators_subscribe: vec![ResourceLocator::default(); 3],
+        ..DeltaDiscoveryRequest::default()
+    };
+    let scanned = scan(Protocol::Delta, &message).unwrap();
+    let Request::Delta(request) = &scanned.request else { panic!("{scanned:?}") };
+    assert_eq!(request.subscribe, texts(&["a", "b"]).into());
+    assert_eq!(request.unsubscribe, texts(&["c"]).into());
+    assert_eq!(request.initial_resource_versions, Vec::from(held).into());
+    let newest = scanned.request.newest_seen(chancery_model::Incarnation(1));
+    assert_eq!(newest, Some(Revision(46)));
+    assert_eq!((scanned.node, &request.error_detail), (None, &None));
+}
+
+/// L14: whatever a request has that nobody uses is skipped, and not counted.
+#[test]
+fn fields_that_are_not_used_are_skipped_however_many() {
+    let mut bytes = BytesMut::new();
+    let details = [0x1a, 0].repeat(100_000);
+    put_len_field(&mut bytes, 7, &details);
+    bytes.put_slice(&[0x42, 0].repeat(100_000));
+    bytes.put_slice(&[0x4a, 0].repeat(100_000));
+    // Unknown: a varint, a group, a string.
+    bytes.put_slice(&[0x78, 1, 0x7b, 0x08, 1, 0x7c, 0x7a, 1, b'x']);
+    put_len_field(&mut bytes, 3, b"name");
+    let scanned = scan_with(Protocol::Delta, &bytes.freeze(), LIMITS).unwrap();
+    let Request::Delta(request) = scanned.request else { panic!() };
+    assert_eq!(request.error_detail, Some(ErrorDetail { code: 0, message: String::new() }));
+    assert_eq!(request.subscribe, texts(&["name"]).into());
+}
+
+/// L14: a request of 16 million names, or versions, is refused after the first one too many, before
+/// anything has been built.
+#[test]
+fn names_over_the_limit_are_refused_where_they_are() {
+    for key in [0x1a, 0x22, 0x2a] {
+        let message: Bytes = [key, 0].repeat(100_000).into();
+        let mut scan = Scan::new(Protocol::Delta, message.len(), LIMITS);
+        let error = scan.step(&message).unwrap_err();
+        assert_eq!(error, ScanError::Names { found: 1001, max: 1000 });
+        assert!(scan.at() <= 2 * 1001, "it went on to {}", scan.at());
+    }
+}
+
+#[test]
+fn a_long_name_is_refused_in_every_list() {
+    let long = "x".repeat(4097);
+    let in_lists = [
+        DeltaDiscoveryRequest {
+            resource_names_subscribe: vec![long.clone()],
+            ..Default::default()
+        },
+        DeltaDiscoveryRequest {
+            resource_names_unsubscribe: vec![long.clone()],
+            ..Default::default()
+        },
+        DeltaDiscoveryRequest {
+            initial_resource_versions: [(long, String::new())].into(),
+            ..Default::default()
+        },
+    ];
+    for message in in_lists {
+        let error = scan(Protocol::Delta, &message).unwrap_err();
+        assert_eq!(error, ScanError::NameLong { len: 4097, max: 4096 });
+    }
+}
+
+/// A step ends after so many tokens, also inside of a message in the request.
+#[test]
+fn a_scan_is_made_of_bounded_steps() {
+    let mut messages = vec![[0x42, 0].repeat(100_000)];
+    for field in [5, 7] {
+        let mut bytes = BytesMut::new();
+        put_len_field(&mut bytes, field, &[0x7a, 0].repeat(100_000));
+        messages.push(bytes.to_vec());
+    }
+    for message in messages {
+        let mut scan = Scan::new(Protocol::Delta, message.len(), LIMITS);
+        let mut steps = 1;
+        while !scan.step(&message).unwrap() {
+            steps += 1;
+        }
+        assert!((12..=14).contains(&steps), "{steps} steps for {} bytes", message.len());
+    }
+}
+
+#[test]
+fn texts_that_are_not_utf_8_are_refused() {
+    for field in [2, 3, 4, 6] {
+        let mut bytes = BytesMut::new();
+        put_len_field(&mut bytes, field, b"\xc3\x28");
+        let error = scan_with(Protocol::Delta, &bytes.freeze(), LIMITS).unwrap_err();
+        let text = format!("malformed DeltaDiscoveryRequest: field {field} is not valid UTF-8");
+        assert_eq!(error.to_string(), text);
+    }
+    for entry in [&b"\x0a\x02\xc3\x28"[..], b"\x12\x02\xc3\x28"] {
+        let mut bytes = BytesMut::new();
+        put_len_field(&mut bytes, 5, entry);
+        assert!(scan_with(Protocol::Delta, &bytes.freeze(), LIMITS).is_err());
+    }
+}
+
+#[test]
+fn known_fields_of_another_wire_type_are_refused() {
+    for message in [&[0x18, 1][..], &[0x08, 1], &[0x3a, 2, 0x10, 1], &[0x2a, 2, 0x08, 1]] {
+        let error = scan_with(Protocol::Delta, &message.to_vec().into(), LIMITS).unwrap_err();
+        assert!(error.to_string().ends_with("has the wrong wire type"), "{error}");
+    }
+}
+
+/// Nothing is kept of what is beyond the limits; a character is never cut.
+#[test]
+fn long_texts_are_cut_between_characters() {
+    let error_detail = Some(Status { message: "é".repeat(500_000), ..Status::default() });
+    let limits = Limits { nack_message_bytes_max: 99, ..LIMITS };
+    let message = DiscoveryRequest {
+        error_detail,
+        response_nonce: "9".repeat(1000),
+        version_info: "é".repeat(1000),
+        ..DiscoveryRequest::default()
+    };
+    let scanned = scan_with(Protocol::Sotw, &message.encode_to_vec().into(), limits).unwrap();
+    assert!(scanned.is_nack_cut);
+    let Request::Sotw(request) = scanned.request else { panic!() };
+    assert_eq!(request.error_detail.unwrap().message, "é".repeat(49));
+    assert_eq!(request.response_nonce, "9".repeat(256));
+    assert_eq!(request.version_info, "é".repeat(128));
+    let message = DiscoveryRequest { type_url: "x".repeat(513), ..DiscoveryRequest::default() };
+    let error = scan(Protocol::Sotw, &message).unwrap_err();
+    assert_eq!(error.to_string(), "type_url: the type URL has 513 bytes, at most 512 are allowed");
+}
+
+/// Whatever bytes come, the scan ends and agrees with prost on what is a message; skipped fields aside.
+#[test]
+fn damaged_messages_end_the_scan_and_agree_with_prost() {
+    let message = DiscoveryRequest {
+        version_info: "1-7".into(),
+        node: Some(Bytes::from_static(b"node")),
+        resource_names: texts(&["a", "bc", "def"]),
+        type_url: "t/x".into(),
+        response_nonce: "5".into(),
+        error_detail: Some(Status { code: 3, message: "bad".into(), details: vec![] }),
+        resource_locators: vec![],
+    };
+    let good = message.encode_to_vec();
+    for at in 0..good.len() {
+        for value in 0..=255 {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            let scanned = scan_with(Protocol::Sotw, &bytes.clone().into(), LIMITS);
+            // A damaged key may make a field one that is skipped here.
+            let decoded = DiscoveryRequest::decode(&*bytes);
+            match (scanned, decoded) {
+                (Ok(scanned), Ok(decoded)) => {
+                    let Request::Sotw(request) = scanned.request else { panic!() };
+                    assert_eq!(request.resource_names.to_vec(), decoded.resource_names);
+                    assert_eq!(request.type_url, decoded.type_url);
+                    assert_eq!(request.version_info, decoded.version_info);
+                    assert_eq!(scanned.node, decoded.node);
+                }
+                (Err(_), Err(_)) => {}
+                (Ok(_), Err(error)) => {
+                    let skipped = decoded_skips(&error.to_string());
+                    assert!(skipped, "{bytes:02x?} is refused by prost only: {error}");
+                }
+                (Err(error), Ok(_)) => panic!("{bytes:02x?} is refused by the scan only: {error}"),
+            }
+        }
+    }
+}
+
+/// Whether prost complains of a field that the scan skips.
+fn decoded_skips(error: &str) -> bool {
+    error.contains("resource_locators") || error.contains("details")
+}
