@@ -17,6 +17,10 @@ pub struct Config {
     /// Streams that the replica serves at a time; one more is refused with `RESOURCE_EXHAUSTED`
     /// (OPS-11).
     pub streams_max: usize,
+    /// Bytes that the subscriptions of all streams may take together. If they take all, a stream that wants
+    /// more than its share (this, divided by the number of streams that hold any) is refused with
+    /// `RESOURCE_EXHAUSTED`, and for a stream that stays within its share the one that holds most is ended.
+    pub subscriptions_bytes_max: usize,
     /// `ControlPlane.identifier` of every response: names this replica (SVC-20).
     pub control_plane: String,
     /// Settings of the protocol.
@@ -44,6 +48,7 @@ impl Default for Config {
             inbox_events: 1024,
             turn_work_max: 128,
             streams_max: 200_000,
+            subscriptions_bytes_max: 1 << 30,
             control_plane: "chancery".to_owned(),
             session: chancery_protocol::Config::default(),
             secrets: SecretFinder::none(),
@@ -63,7 +68,8 @@ impl Config {
         };
         at_least("inbox_events", self.inbox_events, 1)?;
         at_least("turn_work_max", self.turn_work_max, 1)?;
-        at_least("streams_max", self.streams_max, 1)
+        at_least("streams_max", self.streams_max, 1)?;
+        at_least("subscriptions_bytes_max", self.subscriptions_bytes_max, 1)
     }
 
     pub(crate) fn n_shards(&self) -> usize {

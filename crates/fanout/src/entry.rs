@@ -7,8 +7,10 @@ use chancery_protocol::{Session, SyncState};
 use tokio::time::Instant;
 
 use crate::{
+    away::Away,
     changes::Changes,
     line::Line,
+    memory::Holding,
     queue::Lane,
     status::{NackRecord, StreamStatus, Unsettled, UnsettledState},
 };
@@ -21,6 +23,10 @@ pub(crate) type ScopeList = Arc<[ScopeName]>;
 pub(crate) struct Entry {
     pub(crate) line: Arc<Line>,
     pub(crate) session: Session,
+    /// The session is away for large work, and `session` stands in for it.
+    pub(crate) away: Option<Box<Away>>,
+    /// What the stream holds of the memory for subscriptions.
+    pub(crate) holding: Holding,
     pub(crate) node: Arc<Node>,
     /// The assignment that holds for the node, with its scopes; `None` if none does: such a node has
     /// no view, which is not the same as an empty one (OPS-05).
@@ -89,6 +95,14 @@ impl Entry {
         if self.assigned.is_none() {
             return;
         }
+        if let Some(away) = &self.away {
+            let types = away.status.iter().map(|status| Some(status.type_url.clone()));
+            let types = types.chain(away.status.is_empty().then_some(None));
+            let (node, state) = (&self.node.id, UnsettledState::Pending);
+            let pending =
+                |type_url| Unsettled { node: node.clone(), type_url, state: state.clone() };
+            return out.extend(types.map(pending));
+        }
         out.extend(self.session.unsettled(revision).map(|status| Unsettled {
             node: self.node.id.clone(),
             type_url: Some(status.type_url),
@@ -109,7 +123,10 @@ impl Entry {
             assignment: self.assigned.as_ref().map(|(name, _)| Arc::clone(name)),
             scopes: self.scopes().to_vec(),
             since: self.since,
-            subscriptions: self.session.status(),
+            subscriptions: match &self.away {
+                Some(away) => away.status.clone(),
+                None => self.session.status(),
+            },
             nacks: self.nacks.clone(),
         }
     }

@@ -16,7 +16,9 @@ use crate::{
     departed::Departed,
     event::{Event, Sent},
     fresh::{AlwaysFresh, Currency, Fresh},
+    large::LargeWork,
     line::{Line, Mailbox},
+    memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     report::Page,
     shard::{Inputs, Shard, Streams},
@@ -69,6 +71,8 @@ impl Fanout {
         let start = Instant::now();
         let arrivals = Arc::new(Arrivals::default());
         let departed = Arc::new(Departed::default());
+        let large = LargeWork::default();
+        let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let shards = (0..config.n_shards()).map(|n| {
             let (sender, inbox) = mpsc::channel(config.inbox_events);
@@ -78,7 +82,8 @@ impl Fanout {
             let now = Arc::clone(&state.borrow());
             let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
             let departed = Arc::clone(&departed);
-            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, departed, n);
+            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, departed, n)
+                .sharing(large.clone(), Arc::clone(&memory));
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inbox: sender, mailbox }
         });

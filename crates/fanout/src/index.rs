@@ -7,7 +7,7 @@
 //! last one, which has been met already, and one that comes is put at the end. None that was there at
 //! the beginning and stays is missed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::Interest;
@@ -40,14 +40,22 @@ pub(crate) struct Size {
 #[derive(Debug, Default)]
 struct Interested {
     wildcard: KeySet,
-    names: HashMap<ResourceName, KeySet>,
+    /// A tree, not a table: it never moves all of its names at once, and gives memory back as they go.
+    names: BTreeMap<ResourceName, KeySet>,
 }
 
 /// Sessions, each once. The last one takes the place of one that leaves.
 #[derive(Debug)]
 enum KeySet {
     Few(SmallVec<[Key; 4]>),
-    Many { keys: Vec<Key>, places: HashMap<Key, usize> },
+    // Boxed, so that the few who are asked for by many cost the others nothing.
+    Many(Box<Many>),
+}
+
+#[derive(Debug)]
+struct Many {
+    keys: Vec<Key>,
+    places: HashMap<Key, usize>,
 }
 
 // === impl Index ===
@@ -204,9 +212,10 @@ impl KeySet {
             Self::Few(keys) => {
                 let keys: Vec<Key> = keys.iter().copied().chain([key]).collect();
                 let places = keys.iter().enumerate().map(|(place, key)| (*key, place)).collect();
-                *self = Self::Many { keys, places };
+                *self = Self::Many(Box::new(Many { keys, places }));
             }
-            Self::Many { keys, places } => {
+            Self::Many(many) => {
+                let Many { keys, places } = &mut **many;
                 if places.contains_key(&key) {
                     return false;
                 }
@@ -224,7 +233,8 @@ impl KeySet {
                 Some(at) => drop(keys.swap_remove(at)),
                 None => return false,
             },
-            Self::Many { keys, places } => {
+            Self::Many(many) => {
+                let Many { keys, places } = &mut **many;
                 let Some(at) = places.remove(&key) else { return false };
                 keys.swap_remove(at);
                 if let Some(moved) = keys.get(at) {
@@ -246,7 +256,7 @@ impl KeySet {
     fn as_slice(&self) -> &[Key] {
         match self {
             Self::Few(keys) => keys,
-            Self::Many { keys, .. } => keys,
+            Self::Many(many) => &many.keys,
         }
     }
 }

@@ -29,6 +29,8 @@
 //! | marks, in each session | one per type, and one per name it asks for | a mark that is there stays: the changes fold | `chancery_xds_suppressed_resends_total` |
 //! | sessions to be polled, two lanes per shard | one per stream | can not be: a session is in it once | `chancery_xds_pending_sessions`, `chancery_xds_queue_wait_seconds` |
 //! | ready list: calls of transports, one per shard | one per stream | can not be: a line is in it once | `chancery_xds_shard_turn_seconds` |
+//! | large work, one per replica | one per stream | can not be: a session is in it once | `chancery_xds_large_work_sessions` |
+//! | requests for a session that is away | what the inbox had when it left | readers wait until it is back | `chancery_xds_large_work_sessions` |
 //! | outbox, one per stream | 1 message | none is built: the session stays marked until the transport asks | `chancery_xds_blocked_streams`, `chancery_xds_transport_wait_seconds` |
 //! | timers, two heaps per shard | a few per stream, and 1024 | what is left of streams that are gone is dropped | |
 //! | unanswered responses, in each session | 256 per type, the contents of 32 | the oldest is forgotten: an answer to it is a stale one | `chancery_xds_oldest_unanswered_seconds` |
@@ -38,11 +40,13 @@
 //! | what clients of ended streams were left with | 16,384 per replica, 16 per node, 30 s | the oldest is forgotten: a SotW client that comes back then may lose a cluster before its routes have moved | |
 //! | differences that are kept ([`chancery_view::Differ`]) | 64 | the one not used for longest is found anew when it is asked for | |
 //!
-//! What is in one step and not cut: one request with its names, one full state of SotW, one difference of
-//! two states. Each is as large as its client or author makes it, within `request_bytes_max`, the view,
-//! and `transaction_bytes_max`, and ends its turn.
+//! A request or a response with many names is worked on beside the shards, by one thread for all of them
+//! (`large.rs`), and its names are registered in bounded steps (`away.rs`). What is in one step and not cut: one
+//! full state of SotW, one difference of two states. Each is as large as its author makes it, within the
+//! view and `transaction_bytes_max`, and ends its turn.
 
 mod arrivals;
+mod away;
 mod budget;
 mod changes;
 mod config;
@@ -52,8 +56,10 @@ mod event;
 mod fanout;
 mod fresh;
 mod index;
+mod large;
 mod line;
 mod marking;
+mod memory;
 mod metrics;
 mod queue;
 mod rejection;

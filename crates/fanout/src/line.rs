@@ -15,7 +15,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
 };
@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 
 use crate::{
+    away::Back,
     event::{Event, Sent},
     fresh::Currency,
     status::{End, EndCode},
@@ -57,6 +58,10 @@ pub(crate) struct Line {
     pub(crate) info: StreamInfo,
     /// The session's place in the shard. Read and written by the shard only.
     key: AtomicU32,
+    /// The session is away from its shard, for large work: requests wait.
+    away: AtomicBool,
+    /// Tells the stream's reader that the session is back.
+    back: Notify,
     outbox: Mutex<Outbox>,
     mailbox: Arc<Mailbox>,
 }
@@ -82,6 +87,8 @@ struct Outbox {
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     ready: Mutex<VecDeque<Arc<Line>>>,
+    /// Sessions that come back from large work.
+    back: Mutex<VecDeque<Back>>,
     pub(crate) notify: Notify,
     /// Streams of the shard.
     pub(crate) load: AtomicUsize,
@@ -106,6 +113,22 @@ impl Mailbox {
         std::mem::swap(&mut *self.ready.lock(), empty);
     }
 
+    pub(crate) fn send_back(&self, back: Back) {
+        self.back.lock().push_back(back);
+        self.notify.notify_one();
+    }
+
+    /// Takes at most `n` of the sessions that have come back.
+    pub(crate) fn take_back(&self, n: usize) -> Vec<Back> {
+        let mut back = self.back.lock();
+        let n = n.min(back.len());
+        back.drain(..n).collect()
+    }
+
+    pub(crate) fn has_back(&self) -> bool {
+        !self.back.lock().is_empty()
+    }
+
     pub(crate) fn push(&self, line: Arc<Line>) {
         self.ready.lock().push_back(line);
         self.notify.notify_one();
@@ -119,6 +142,8 @@ impl Line {
         Arc::new(Self {
             info,
             key: AtomicU32::new(NO_KEY),
+            away: AtomicBool::new(false),
+            back: Notify::new(),
             outbox: Mutex::new(Outbox::default()),
             mailbox,
         })
@@ -130,6 +155,30 @@ impl Line {
 
     pub(crate) fn set_key(&self, key: Option<u32>) {
         self.key.store(key.unwrap_or(NO_KEY), Ordering::Relaxed);
+    }
+
+    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+
+    /// Says that the session is away from its shard, or is back.
+    pub(crate) fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::Release);
+        if !away {
+            self.back.notify_waiters();
+        }
+    }
+
+    /// Waits while the session is away.
+    async fn until_back(&self) {
+        loop {
+            // Before the look, so that no wake-up is lost.
+            let back = self.back.notified();
+            if !self.away.load(Ordering::Acquire) {
+                return;
+            }
+            back.await;
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -169,7 +218,7 @@ impl Line {
 
     /// Ends the stream once the shard has forgotten its session. A client that comes back at once then
     /// finds there what it was left with.
-    fn end_in_order(self: &Arc<Self>, end: End) {
+    pub(crate) fn end_in_order(self: &Arc<Self>, end: End) {
         let call = {
             let mut outbox = self.outbox.lock();
             if outbox.closed || outbox.end.is_some() || outbox.ending.is_some() {
@@ -293,6 +342,7 @@ impl Intake {
             self.end(End::new(EndCode::Unavailable, behind.to_string()));
             return Err(Stopped);
         }
+        self.line.until_back().await;
         self.send(Event::Request { line: Arc::clone(&self.line), request, node, room }).await
     }
 

@@ -1,7 +1,7 @@
 //! What the fan-out counts. Handles are made once; labels come from closed sets only.
 
 use chancery_model::{TypeUrl, types::KNOWN};
-use metrics::counter;
+use metrics::{Gauge, counter, gauge};
 
 mod handles;
 
@@ -70,6 +70,8 @@ pub(crate) const BLOCKED: &str = "chancery_xds_blocked_streams";
 pub(crate) const PENDING: &str = "chancery_xds_pending_sessions";
 pub(crate) const INDEX_NAMES: &str = "chancery_xds_index_names";
 pub(crate) const INDEX_WILDCARDS: &str = "chancery_xds_index_wildcards";
+const SUBSCRIPTION_BYTES: &str = "chancery_xds_subscription_bytes";
+const LARGE_WORK: &str = "chancery_xds_large_work_sessions";
 pub(crate) const TURN_SECONDS: &str = "chancery_xds_shard_turn_seconds";
 const LIMITS_HIT: &str = "chancery_xds_limits_hit_total";
 
@@ -189,6 +191,17 @@ pub const METRICS: &[Metric] = &[
         "Types that streams ask for as a whole, one for each stream, type and scope, by shard.",
     ),
     Metric::new(
+        SUBSCRIPTION_BYTES,
+        MetricKind::Gauge,
+        "Bytes that the subscriptions of all streams hold, as `subscriptions_bytes_max` counts them.",
+    ),
+    Metric::new(
+        LARGE_WORK,
+        MetricKind::Gauge,
+        "Streams whose request or response with many names waits for the thread for large work, or is \
+         worked on by it.",
+    ),
+    Metric::new(
         TURN_SECONDS,
         MetricKind::Histogram,
         "Time that a shard was busy without a break, by shard; the rate of its sum is how much of \
@@ -222,6 +235,7 @@ const LIMITS: &[&str] = &[
     "requests_per_second",
     "streams",
     "streams_per_connection",
+    "subscriptions_bytes",
     "types",
 ];
 
@@ -251,9 +265,21 @@ pub(crate) fn type_place(type_url: &TypeUrl) -> usize {
 /// Tells the installed recorder all of this, so that what has not happened yet shows as 0.
 pub(crate) fn register() {
     METRICS.iter().for_each(Metric::describe);
+    set_subscription_bytes(0);
+    large_work().set(0.0);
     for limit in LIMITS {
         counter!(LIMITS_HIT, "limit" => *limit).increment(0);
     }
+}
+
+/// Shows the bytes that subscriptions hold.
+pub(crate) fn set_subscription_bytes(bytes: usize) {
+    gauge!(SUBSCRIPTION_BYTES).set(gauge_value(bytes));
+}
+
+/// Counts the streams that are with the thread for large work.
+pub(crate) fn large_work() -> Gauge {
+    gauge!(LARGE_WORK)
 }
 
 /// Counts a refusal because of a limit, which is one of a closed set.

@@ -6,13 +6,18 @@ use std::{
 };
 
 use chancery_model::{Node, Revision, ScopeName, TypeUrl};
-use chancery_protocol::{ErrorCode, Overdue, ProtocolError, Request, Session, Verdict};
+use chancery_protocol::{
+    ErrorCode, Overdue, ProtocolError, Receipt, Remains, Request, Response, Session, Verdict,
+};
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
 use crate::{
+    away::{Away, INLINE_NAMES_MAX, Work},
     budget::cost_of,
     changes::Changes,
     entry::{Entry, ScopeList, SinceSent},
+    event::Event,
     line::{Line, Then},
     metrics::{Suppressed, limit_hit, type_place},
     queue::Lane,
@@ -28,11 +33,18 @@ impl Shard {
         line: &Arc<Line>,
         mut request: Request,
         node: Option<Arc<Node>>,
+        room: Option<OwnedSemaphorePermit>,
         now: Now,
     ) {
         // What a stream sent before it ended may still arrive.
         if line.is_closed() {
             return;
+        }
+        let wait = |away: &mut Away, request, node, room| {
+            away.wait(Event::Request { line: Arc::clone(line), request, node, room });
+        };
+        if let Some(away) = line.key().and_then(|key| self.away_of(place(key))) {
+            return wait(away, request, node, room);
         }
         let at = match (line.key().map(place), node) {
             (Some(at), None) => at,
@@ -48,10 +60,44 @@ impl Shard {
             }
         };
         self.reassign(at, now);
+        if let Some(away) = self.away_of(at) {
+            return wait(away, request, None, room);
+        }
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let bytes = entry.session.retained_bytes_after(&request) + bytes_of(&entry.node);
+        if let Err(error) = entry.holding.reserve(line, bytes) {
+            return self.refuse(at, EndCode::ResourceExhausted, &error.to_string(), now);
+        }
+        rejection::clean(&mut request, &entry.session, &self.config.secrets);
+        let cost = entry.session.cost_of_request(&request);
+        if cost > INLINE_NAMES_MAX {
+            return self.send_away(at, Work::Take(request, room), cost, now);
+        }
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        rejection::clean(&mut request, &entry.session, &self.config.secrets);
-        match entry.session.on_request(request, view.as_ref(), now.ms) {
+        let result = entry.session.on_request(request, view.as_ref(), now.ms);
+        drop(room);
+        self.on_taken(at, result, now);
+        self.settle_memory(at);
+    }
+
+    fn away_of(&mut self, at: usize) -> Option<&mut Away> {
+        self.sessions.get_mut(at)?.away.as_deref_mut()
+    }
+
+    /// Counts the memory that the subscriptions of a stream take now.
+    pub(crate) fn settle_memory(&mut self, at: usize) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        if entry.away.is_none() {
+            let bytes = entry.session.retained_bytes() + bytes_of(&entry.node);
+            entry.holding.settle(&entry.line, bytes);
+        }
+    }
+
+    /// Goes on after the session has taken a request, or has not.
+    pub(crate) fn on_taken(&mut self, at: usize, result: Result<Receipt, ProtocolError>, now: Now) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        match result {
             Ok(receipt) => {
                 self.metrics.on_request(&receipt.type_url, receipt.kind);
                 if entry.session.asks_for_remains(&receipt.type_url) {
@@ -66,9 +112,6 @@ impl Shard {
                 self.enqueue(at, now);
             }
             Err(error) => {
-                let (node, text) = (Said::name(&entry.node.id), error.to_string());
-                let peer = entry.line.info.peer;
-                debug!(%node, %peer, error = %Said::text(&text), "stream refused");
                 let code = match error.code() {
                     ErrorCode::InvalidArgument => EndCode::InvalidArgument,
                     ErrorCode::ResourceExhausted => EndCode::ResourceExhausted,
@@ -76,10 +119,18 @@ impl Shard {
                 if let Some(limit) = limit_of(&error) {
                     limit_hit(limit);
                 }
-                line.end(End::new(code, text));
-                self.forget(key(at), now);
+                self.refuse(at, code, &error.to_string(), now);
             }
         }
+    }
+
+    /// Ends a stream for what its client has asked for.
+    fn refuse(&mut self, at: usize, code: EndCode, text: &str, now: Now) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
+        debug!(%node, %peer, error = %Said::text(text), "stream refused");
+        entry.line.end(End::new(code, text.to_owned()));
+        self.forget(key(at), now);
     }
 
     /// SOTW-111: the stream ends with OK once nothing more can be sent to it at the moment.
@@ -100,6 +151,9 @@ impl Shard {
     pub(crate) fn poll_session(&mut self, at: usize, now: Now) -> usize {
         self.reassign(at, now);
         let Some(entry) = self.sessions.get_mut(at) else { return 1 };
+        if entry.away.is_some() {
+            return 1;
+        }
         if !entry.line.can_take() {
             if entry.blocked.is_none() && entry.session.has_work() {
                 entry.blocked = Some(now.instant);
@@ -116,10 +170,24 @@ impl Shard {
             entry.told = self.step;
             marking.tell_all(entry);
         }
+        let cost = entry.session.cost_of_poll();
+        if cost > INLINE_NAMES_MAX {
+            self.send_away(at, Work::Poll, cost, now);
+            return 1;
+        }
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return 1 };
+        let response = entry.session.poll(view.as_ref(), &self.differ, now.ms);
+        let cost = self.on_polled(at, response, now);
+        self.settle_memory(at);
+        cost
+    }
+
+    /// Goes on with what the session has found to be sent. Says what that has cost, in steps.
+    pub(crate) fn on_polled(&mut self, at: usize, response: Option<Response>, now: Now) -> usize {
+        let Some(entry) = self.sessions.get_mut(at) else { return 1 };
         let mut cost = 1;
-        match entry.session.poll(view.as_ref(), &self.differ, now.ms) {
+        match response {
             Some(response) => {
                 cost = cost_of(response.n_resources() + response.removed().len());
                 entry.since_sent = SinceSent::Nothing;
@@ -204,7 +272,30 @@ impl Shard {
 
     /// Frees everything that is held for a session (SOTW-111). Says how much that was.
     pub(crate) fn forget(&mut self, session: u32, now: Now) -> usize {
-        let Some(mut entry) = self.sessions.try_remove(place(session)) else { return 0 };
+        let at = place(session);
+        let Self { sessions, index, .. } = self;
+        let Some(entry) = sessions.get_mut(at) else { return 0 };
+        if let Some(away) = &mut entry.away {
+            away.end();
+            return 0;
+        }
+        let names = entry.session.n_names();
+        if names > INLINE_NAMES_MAX {
+            self.send_away(at, Work::End, names, now);
+            return 0;
+        }
+        let interest = entry.session.interest();
+        for interest in &interest {
+            index.forget(session, entry.scopes(), interest);
+        }
+        let remains = entry.session.take_remains();
+        self.remove(session, remains, now);
+        interest.len()
+    }
+
+    /// Removes a session that the index no longer has.
+    pub(crate) fn remove(&mut self, session: u32, remains: Option<Remains>, now: Now) {
+        let Some(entry) = self.sessions.try_remove(place(session)) else { return };
         entry.line.set_key(None);
         self.metrics.streams(&entry.line.info.kind).decrement(1.0);
         self.silence.change(entry.silent, None);
@@ -214,24 +305,20 @@ impl Shard {
         if entry.blocked.is_some() {
             self.metrics.blocked.decrement(1.0);
         }
-        let interest = entry.session.interest();
-        for interest in &interest {
-            self.index.forget(session, entry.scopes(), interest);
-        }
-        if let Some(remains) = entry.session.take_remains() {
+        if let Some(remains) = remains {
             self.departed.put(&entry.node.id, remains, now.instant);
         }
         if let Some((_, scopes)) = entry.assigned {
             self.views.release(scopes);
         }
-        interest.len()
     }
 
     /// Finds the session's scopes anew if the assignments have changed since, and registers it under
     /// those it has not been registered under. Says how much it had to register.
     pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
         let changed = self.views.state().assignments.changed;
-        if self.sessions.get(at).is_none_or(|entry| entry.assigned_at == changed) {
+        let is_done = |entry: &Entry| entry.assigned_at == changed || entry.away.is_some();
+        if self.sessions.get(at).is_none_or(is_done) {
             return 0;
         }
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
@@ -247,13 +334,18 @@ impl Shard {
             };
             let gone = missing(scopes_of(&old), entry.scopes());
             let come = missing(entry.scopes(), scopes_of(&old));
-            for interest in entry.session.interest() {
-                self.index.forget(key(at), &gone, &interest);
-                self.index.note(key(at), &come, &interest);
-                registered += 1;
+            let names = entry.session.n_names();
+            if names > INLINE_NAMES_MAX {
+                self.send_away(at, Work::Move { gone, come }, names, now);
+            } else {
+                for interest in entry.session.interest() {
+                    self.index.forget(key(at), &gone, &interest);
+                    self.index.note(key(at), &come, &interest);
+                    registered += 1;
+                }
+                entry.session.on_new_view();
+                self.enqueue(at, now);
             }
-            entry.session.on_new_view();
-            self.enqueue(at, now);
         }
         if let Some((_, scopes)) = old {
             self.views.release(scopes);
@@ -265,6 +357,8 @@ impl Shard {
         let assigned = self.assign(&node);
         let entry = Entry {
             line: Arc::clone(line),
+            away: None,
+            holding: self.memory.holding(),
             session: Session::new(line.info.kind.clone(), Arc::clone(&self.protocol)),
             node,
             assigned,
@@ -311,7 +405,7 @@ impl Shard {
         Some((Arc::clone(&assignment.name), scopes))
     }
 
-    fn view_of(&mut self, at: usize) -> Option<chancery_view::View> {
+    pub(crate) fn view_of(&mut self, at: usize) -> Option<chancery_view::View> {
         let (_, scopes) = self.sessions.get(at)?.assigned.as_ref()?;
         Some(self.views.of(scopes))
     }
@@ -383,6 +477,16 @@ impl Shard {
 
 fn scopes_of(assigned: &Option<(Arc<str>, ScopeList)>) -> &[ScopeName] {
     assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
+}
+
+/// The bytes that a stream holds for what its client says of itself.
+fn bytes_of(node: &Node) -> usize {
+    /// Of an entry, beside its texts.
+    const EACH: usize = 96;
+    let metadata = node.metadata.iter().map(|(path, text)| EACH + path.len() + text.len());
+    let features = node.client_features.iter().map(|feature| EACH + feature.len());
+    let texts = [&node.id, &node.cluster, &node.user_agent].map(String::len);
+    metadata.chain(features).chain(texts).sum()
 }
 
 /// The limit that a request exceeds, as the metric names it.

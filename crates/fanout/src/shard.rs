@@ -35,8 +35,10 @@ use crate::{
     entry::{Entry, SinceSent},
     event::{Event, Sent},
     index::{Index, Key},
+    large::LargeWork,
     line::{Call, Line, Mailbox, Stopped},
     marking::{MARKS_PER_STEP, Marking, Told},
+    memory::SubscriptionMemory,
     metrics::{ShardMetrics, Suppressed, gauge_value},
     queue::Queue,
     said::Sparing,
@@ -96,6 +98,10 @@ pub(crate) struct Shard {
     reassign_from: Option<usize>,
     /// Lines that called and have not been answered.
     called: VecDeque<Arc<Line>>,
+    /// Sessions whose names are being registered, or forgotten.
+    pub(crate) indexing: VecDeque<Key>,
+    pub(crate) large: LargeWork,
+    pub(crate) memory: Arc<SubscriptionMemory>,
 }
 
 /// Where a shard hears from.
@@ -124,6 +130,7 @@ impl Shard {
     ) -> Self {
         Self {
             protocol: Arc::new(config.session.clone()),
+            memory: SubscriptionMemory::new(config.subscriptions_bytes_max),
             config,
             differ,
             views: Views::new(state),
@@ -142,7 +149,15 @@ impl Shard {
             silence_said: Sparing::default(),
             reassign_from: None,
             called: VecDeque::new(),
+            indexing: VecDeque::new(),
+            large: LargeWork::default(),
         }
+    }
+
+    /// The shard, with what all shards of a replica share.
+    pub(crate) fn sharing(mut self, large: LargeWork, memory: Arc<SubscriptionMemory>) -> Self {
+        (self.large, self.memory) = (large, memory);
+        self
     }
 
     /// Takes turns until it is canceled or nobody is left who could send an event.
@@ -194,8 +209,10 @@ impl Shard {
             let full = events.len() == most;
             self.on_events(&mut events, now);
             self.on_calls(&inputs.mailbox, now);
+            self.on_back(&inputs.mailbox, now);
+            let waiting = inputs.mailbox.has_back();
             flow = match self.turn(now) {
-                Flow::Wait(_) if full || !events.is_empty() => Flow::Again,
+                Flow::Wait(_) if full || waiting || !events.is_empty() => Flow::Again,
                 flow => flow,
             };
             tick = self.silence.next_tick(now.ms);
@@ -222,8 +239,7 @@ impl Shard {
     pub(crate) fn handle(&mut self, event: Event, now: Now) {
         match event {
             Event::Request { line, request, node, room } => {
-                self.on_request(&line, request, node, now);
-                drop(room);
+                self.on_request(&line, request, node, room, now);
             }
             Event::HalfClose { line } => self.on_half_close(&line, now),
             // Who asked may have gone away.
@@ -270,6 +286,10 @@ impl Shard {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
             // It was told everything when it was polled.
             if entry.told == *step {
+                return;
+            }
+            if let Some(away) = &mut entry.away {
+                away.miss(told);
                 return;
             }
             if std::mem::replace(&mut entry.touched, *step) != *step {
@@ -341,6 +361,7 @@ impl Shard {
         let was_marking = self.marking.is_some();
         self.mark_some(now);
         self.reassign_some(now);
+        self.index_some(now);
         for _ in 0..self.config.turn_work_max {
             let Some((at, key)) = self.timers.due(now.ms) else { break };
             if let Some(entry) = self.sessions.get_mut(place(key))
@@ -364,7 +385,10 @@ impl Shard {
         self.measure(now);
         let next = self.timers.next().into_iter().chain(self.closing.next()).min();
         let is_due = next.is_some_and(|at| at <= now.ms);
-        let waiting = was_marking || self.reassign_from.is_some() || !self.called.is_empty();
+        let waiting = was_marking
+            || self.reassign_from.is_some()
+            || !self.called.is_empty()
+            || !self.indexing.is_empty();
         match self.queue.is_empty() && !waiting && !is_due {
             true => Flow::Wait(next),
             false => Flow::Again,
@@ -465,6 +489,12 @@ impl Inputs {
 }
 
 impl Now {
+    /// What the protocol counts at a later instant.
+    pub(crate) fn ms_at(self, later: Instant) -> u64 {
+        let passed = later.saturating_duration_since(self.instant).as_millis();
+        self.ms.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn since(start: Instant, instant: Instant) -> Self {
         let ms = instant.saturating_duration_since(start).as_millis();
         Self { instant, ms: u64::try_from(ms).unwrap_or(u64::MAX) }

@@ -39,9 +39,6 @@ pub struct BuildVersion {
     /// The release.
     #[prost(message, optional, tag = "1")]
     pub version: Option<SemanticVersion>,
-    /// How it was built.
-    #[prost(message, optional, tag = "2")]
-    pub metadata: Option<Struct>,
 }
 
 /// `envoy.config.core.v3.Node`.

@@ -173,7 +173,6 @@ fn responses_have_the_fields_of_the_api() {
 fn a_node_has_the_fields_of_the_api() {
     let version = BuildVersion {
         version: Some(SemanticVersion { major_number: 1, minor_number: 36, patch: 2 }),
-        metadata: None,
     };
     let node = Node {
         id: "n".into(),

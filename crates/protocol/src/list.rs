@@ -27,7 +27,7 @@ pub struct NameList(Names);
 #[derive(Clone)]
 enum Names {
     Owned(Vec<String>),
-    Encoded(Occurrences),
+    Encoded(Box<Occurrences>),
 }
 
 /// The names and versions of resources that a delta client says it holds. The last entry of a name counts.
@@ -37,7 +37,13 @@ pub struct VersionList(Versions);
 #[derive(Clone)]
 enum Versions {
     Owned(Vec<(String, String)>),
-    Encoded { entries: Occurrences, newest: Option<Revision> },
+    Encoded(Box<Encoded>),
+}
+
+#[derive(Clone)]
+struct Encoded {
+    entries: Occurrences,
+    newest: Option<Revision>,
 }
 
 impl Occurrences {
@@ -60,7 +66,7 @@ impl NameList {
     /// The caller has validated the message. Strings that are not UTF-8 would read as empty.
     #[must_use]
     pub fn encoded(bytes: Bytes, field: u32, len: usize) -> Self {
-        Self(Names::Encoded(Occurrences { bytes, field, len }))
+        Self(Names::Encoded(Box::new(Occurrences { bytes, field, len })))
     }
 
     /// The number of entries.
@@ -111,7 +117,8 @@ impl VersionList {
     /// The caller has validated the message.
     #[must_use]
     pub fn encoded(bytes: Bytes, field: u32, len: usize, newest: Option<Revision>) -> Self {
-        Self(Versions::Encoded { entries: Occurrences { bytes, field, len }, newest })
+        let entries = Occurrences { bytes, field, len };
+        Self(Versions::Encoded(Box::new(Encoded { entries, newest })))
     }
 
     /// The number of entries.
@@ -119,7 +126,7 @@ impl VersionList {
     pub fn len(&self) -> usize {
         match &self.0 {
             Versions::Owned(entries) => entries.len(),
-            Versions::Encoded { entries, .. } => entries.len,
+            Versions::Encoded(encoded) => encoded.entries.len,
         }
     }
 
@@ -135,7 +142,7 @@ impl VersionList {
             Versions::Owned(entries) => {
                 (Some(entries.iter().map(|(name, version)| (&**name, &**version))), None)
             }
-            Versions::Encoded { entries, .. } => (None, Some(entries.iter().map(entry))),
+            Versions::Encoded(encoded) => (None, Some(encoded.entries.iter().map(entry))),
         };
         owned.into_iter().flatten().chain(encoded.into_iter().flatten())
     }
@@ -144,7 +151,7 @@ impl VersionList {
     pub(crate) fn n_bytes(&self) -> usize {
         match &self.0 {
             Versions::Owned(entries) => entries.iter().map(|(name, v)| name.len() + v.len()).sum(),
-            Versions::Encoded { entries, .. } => entries.bytes.len(),
+            Versions::Encoded(encoded) => encoded.entries.bytes.len(),
         }
     }
 
@@ -161,7 +168,7 @@ impl VersionList {
                 let versions = entries.iter().filter_map(|(_, text)| Version::parse(text));
                 versions.map(|version| version.revision).max()
             }
-            Versions::Encoded { newest, .. } => *newest,
+            Versions::Encoded(encoded) => encoded.newest,
         }
     }
 }

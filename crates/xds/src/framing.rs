@@ -27,6 +27,9 @@ const LARGE_BYTES: usize = 256 << 10;
 /// What a large message may take without room: about a frame.
 const FREE_BYTES: usize = 16 << 10;
 
+/// Bytes that are copied before other tasks run.
+const COPY_BYTES: usize = 8 << 20;
+
 /// What has to arrive of a large message in each [`PROGRESS_PART`] of its time.
 const PROGRESS_BYTES: usize = 64 << 10;
 
@@ -134,7 +137,15 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         loop {
             if let Some(message) = self.take()? {
                 let held = self.large.take().and_then(|large| large.held);
-                return Ok(Some(Framed { message, room: held.map(Held::into_permit) }));
+                let room = match held {
+                    Some(held) => Some(held.into_permit()),
+                    // It was read without room, and may now wait for its shard for long.
+                    None if message.len() > FREE_BYTES => {
+                        Some(self.bounds.room.queue(message.len()).await)
+                    }
+                    None => None,
+                };
+                return Ok(Some(Framed { message, room }));
             }
             if !self.chunk.is_empty() {
                 self.grow().await?;
@@ -239,7 +250,12 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         large.covered = covered;
         // Exactly as much as there is room for.
         let mut grown = BytesMut::with_capacity(covered);
-        grown.extend_from_slice(&self.partial);
+        for piece in self.partial.chunks(COPY_BYTES) {
+            grown.extend_from_slice(piece);
+            if piece.len() == COPY_BYTES {
+                tokio::task::yield_now().await;
+            }
+        }
         self.partial = grown;
         Ok(())
     }

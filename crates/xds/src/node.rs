@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use chancery_model::{Locality, Node};
+use chancery_model::{
+    Locality, Node,
+    wire::{Fields, Token},
+};
 use chancery_proto::node as proto;
 use prost::Message;
 use prost_types::{Struct, value::Kind};
@@ -30,6 +33,17 @@ pub(crate) enum NodeError {
     /// OPS-11.
     #[error("node.metadata has more than {max} scalars (node_metadata_max)")]
     Metadata { max: usize },
+    /// OPS-11, L14.
+    #[error(
+        "node.metadata and node.client_features have more than {max} values of any kind (four times \
+         node_metadata_max)"
+    )]
+    Values { max: usize },
+    /// L14: each scalar has the whole path to it as its key.
+    #[error(
+        "node.metadata takes more than {max} bytes with the path of each scalar written out (node_bytes_max)"
+    )]
+    Paths { max: usize },
 }
 
 /// The node of one stream.
@@ -64,8 +78,11 @@ impl NodeReader {
         if self.node.is_some() && self.seen == hash {
             return Ok(None);
         }
+        let values_max = self.metadata_max.saturating_mul(4);
+        check_values(&bytes, values_max)?;
         let node = proto::Node::decode(bytes).map_err(NodeError::Malformed)?;
-        let node = to_model(node, self.metadata_max)?;
+        let mut metadata = Metadata::new(self.metadata_max, self.bytes_max);
+        let node = to_model(node, &mut metadata)?;
         if node.id.is_empty() {
             return Err(NodeError::NoId);
         }
@@ -88,11 +105,66 @@ impl NodeReader {
     }
 }
 
-fn to_model(node: proto::Node, metadata_max: usize) -> Result<Node, NodeError> {
+/// Counts what decoding would build of metadata and features, before anything is built. Bytes that are no
+/// node are left to the decoder.
+fn check_values(node: &[u8], max: usize) -> Result<(), NodeError> {
+    /// Fields that hold messages: of a struct, its entry, a value, and a list.
+    const DEEPER: [&[u32]; 4] = [&[1], &[2], &[5, 6], &[1]];
+    const DEPTH_MAX: usize = 400;
+    let mut values = 0;
+    let mut outer = Fields::new(0, node.len());
+    while let Ok(Some(token)) = outer.next(node) {
+        let Token::Bytes { field, content } = token else { continue };
+        match field {
+            10 => values += 1,
+            3 => {
+                let start = outer.at() - content.len();
+                let mut open = vec![(0, Fields::new(start, outer.at()))];
+                while let Some((kind, fields)) = open.last_mut() {
+                    let Ok(Some(token)) = fields.next(node) else {
+                        open.pop();
+                        continue;
+                    };
+                    let (kind, end) = (*kind, fields.at());
+                    let Token::Bytes { field, content } = token else { continue };
+                    if !DEEPER[kind].contains(&field) || open.len() > DEPTH_MAX {
+                        continue;
+                    }
+                    // A struct has entries, an entry a value, a value a struct or a list, a list values.
+                    let inner = match (kind, field) {
+                        (0, _) => 1,
+                        (1, _) | (3, _) => 2,
+                        (_, 5) => 0,
+                        _ => 3,
+                    };
+                    values += usize::from(kind == 0 || kind == 3);
+                    if values > max {
+                        return Err(NodeError::Values { max });
+                    }
+                    open.push((inner, Fields::new(end - content.len(), end)));
+                }
+            }
+            _ => {}
+        }
+        if values > max {
+            return Err(NodeError::Values { max });
+        }
+    }
+    Ok(())
+}
+
+/// The scalars of a node's metadata by their paths, within bounds.
+struct Metadata {
+    scalars: BTreeMap<String, String>,
+    scalars_max: usize,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+fn to_model(node: proto::Node, metadata: &mut Metadata) -> Result<Node, NodeError> {
     let user_agent = user_agent(&node);
-    let mut metadata = BTreeMap::new();
     if let Some(fields) = node.metadata {
-        flatten(String::new(), fields, metadata_max, &mut metadata)?;
+        metadata.flatten("", fields)?;
     }
     let locality = node.locality.map(|locality| Locality {
         region: locality.region,
@@ -103,7 +175,7 @@ fn to_model(node: proto::Node, metadata_max: usize) -> Result<Node, NodeError> {
         id: node.id,
         cluster: node.cluster,
         locality: locality.unwrap_or_default(),
-        metadata,
+        metadata: std::mem::take(&mut metadata.scalars),
         user_agent,
         client_features: node.client_features,
     })
@@ -128,31 +200,36 @@ fn user_agent(node: &proto::Node) -> String {
     }
 }
 
-/// Scalars by their path. Depth is bounded by the protobuf decoder's recursion limit.
-fn flatten(
-    prefix: String,
-    fields: Struct,
-    max: usize,
-    out: &mut BTreeMap<String, String>,
-) -> Result<(), NodeError> {
-    for (key, value) in fields.fields {
-        let path = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
-        let text = match value.kind {
-            Some(Kind::StringValue(text)) => text,
-            Some(Kind::BoolValue(value)) => value.to_string(),
-            Some(Kind::NumberValue(number)) => decimal(number),
-            Some(Kind::StructValue(fields)) => {
-                flatten(path, fields, max, out)?;
-                continue;
-            }
-            Some(Kind::NullValue(_) | Kind::ListValue(_)) | None => continue,
-        };
-        if out.len() >= max {
-            return Err(NodeError::Metadata { max });
-        }
-        out.entry(path).or_insert(text);
+impl Metadata {
+    fn new(scalars_max: usize, bytes_max: usize) -> Self {
+        Self { scalars: BTreeMap::new(), scalars_max, bytes: 0, bytes_max }
     }
-    Ok(())
+
+    /// Adds the scalars of a struct. Depth is bounded by the protobuf decoder's recursion limit.
+    fn flatten(&mut self, prefix: &str, fields: Struct) -> Result<(), NodeError> {
+        for (key, value) in fields.fields {
+            self.bytes += prefix.len() + key.len();
+            if self.bytes > self.bytes_max {
+                return Err(NodeError::Paths { max: self.bytes_max });
+            }
+            let path = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+            let text = match value.kind {
+                Some(Kind::StringValue(text)) => text,
+                Some(Kind::BoolValue(value)) => value.to_string(),
+                Some(Kind::NumberValue(number)) => decimal(number),
+                Some(Kind::StructValue(fields)) => {
+                    self.flatten(&path, fields)?;
+                    continue;
+                }
+                Some(Kind::NullValue(_) | Kind::ListValue(_)) | None => continue,
+            };
+            if self.scalars.len() >= self.scalars_max {
+                return Err(NodeError::Metadata { max: self.scalars_max });
+            }
+            self.scalars.entry(path).or_insert(text);
+        }
+        Ok(())
+    }
 }
 
 /// A number as people write it: `3`, `0.5`, never `3.0`, `-0` or `1e3`.
@@ -255,15 +332,49 @@ mod tests {
         assert!(matches!(reader().read(garbage), Err(NodeError::Malformed(_))));
     }
 
+    /// L14: what the decoder would build of a node is counted before it is built.
+    #[test]
+    fn values_that_nobody_uses_are_bounded_before_decoding() {
+        let list = |n: usize| {
+            let values = vec![value(Kind::BoolValue(true)); n];
+            value(Kind::ListValue(prost_types::ListValue { values }))
+        };
+        let with = |n| {
+            let inner = value(Kind::StructValue(fields([("list", list(n))])));
+            let metadata = Some(fields([("a", inner), ("null", value(Kind::NullValue(0)))]));
+            bytes(&proto::Node { metadata, ..node("a", "") })
+        };
+        // Three entries beside the list's values: 32 in all.
+        assert!(reader().read(with(29)).is_ok());
+        assert_eq!(reader().read(with(30)), Err(NodeError::Values { max: 32 }));
+        let features = |n| {
+            let client_features = vec![String::new(); n];
+            bytes(&proto::Node { client_features, ..node("a", "") })
+        };
+        assert!(reader().read(features(32)).is_ok());
+        assert_eq!(reader().read(features(33)), Err(NodeError::Values { max: 32 }));
+    }
+
+    /// L14: one long key over many scalars is a long path for each of them.
+    #[test]
+    fn paths_of_scalars_are_bounded_together() {
+        let scalars = fields(["b", "c", "d"].map(|key| (key, value(Kind::BoolValue(true)))));
+        let with = |len: usize| {
+            let all = [("x".repeat(len), value(Kind::StructValue(scalars.clone())))];
+            let metadata = Some(Struct { fields: all.into() });
+            bytes(&proto::Node { metadata, ..node("a", "") })
+        };
+        assert!(reader().read(with(255)).is_ok());
+        assert_eq!(reader().read(with(256)), Err(NodeError::Paths { max: 1024 }));
+    }
+
     #[test]
     fn the_user_agent_is_name_and_version() {
         let mut node = node("a", "");
         node.user_agent_name = "envoy".into();
         let version = proto::SemanticVersion { major_number: 1, minor_number: 40, patch: 2 };
-        node.user_agent_version = Some(proto::UserAgentVersion::Build(proto::BuildVersion {
-            version: Some(version),
-            metadata: None,
-        }));
+        node.user_agent_version =
+            Some(proto::UserAgentVersion::Build(proto::BuildVersion { version: Some(version) }));
         assert_eq!(reader().read(bytes(&node)).unwrap().unwrap().user_agent, "envoy/1.40.2");
     }
 }

@@ -136,7 +136,12 @@ impl ReadError {
             Self::Frame(
                 FrameError::TooLong { .. } | FrameError::Slow { .. } | FrameError::Stalled { .. },
             )
-            | Self::Node(NodeError::TooLong { .. } | NodeError::Metadata { .. })
+            | Self::Node(
+                NodeError::TooLong { .. }
+                | NodeError::Metadata { .. }
+                | NodeError::Values { .. }
+                | NodeError::Paths { .. },
+            )
             | Self::Scan(ScanError::Names { .. } | ScanError::NameLong { .. })
             | Self::Rate { .. } => EndCode::ResourceExhausted,
             Self::Frame(FrameError::Compressed) => EndCode::Unimplemented,
@@ -151,8 +156,10 @@ impl ReadError {
             Self::Frame(FrameError::Slow { .. } | FrameError::Stalled { .. }) => {
                 Some("large_request_timeout")
             }
-            Self::Node(NodeError::TooLong { .. }) => Some("node_bytes"),
-            Self::Node(NodeError::Metadata { .. }) => Some("node_metadata"),
+            Self::Node(NodeError::TooLong { .. } | NodeError::Paths { .. }) => Some("node_bytes"),
+            Self::Node(NodeError::Metadata { .. } | NodeError::Values { .. }) => {
+                Some("node_metadata")
+            }
             Self::Scan(ScanError::Names { .. }) => Some("names_per_request"),
             Self::Scan(ScanError::NameLong { .. }) => Some("name_bytes"),
             Self::Rate { .. } => Some("requests_per_second"),

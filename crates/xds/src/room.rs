@@ -18,6 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// What room is counted in.
 const UNIT_BYTES: usize = 1024;
 
+/// Bytes of the requests that are not large and wait for their shards: those of all streams together.
+const QUEUE_BYTES: usize = 32 << 20;
+
 /// The room of all streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
@@ -25,6 +28,8 @@ pub(crate) struct Room {
     pool: Arc<Semaphore>,
     /// The one request that needs no room of the pool.
     lane: Arc<Semaphore>,
+    /// In units, for requests that are not large. Whoever has room here waits only for a shard.
+    queue: Arc<Semaphore>,
 }
 
 /// What one request has of the room.
@@ -43,7 +48,16 @@ impl Room {
         Self {
             pool: Arc::new(Semaphore::new(pool_units.min(Semaphore::MAX_PERMITS))),
             lane: Arc::new(Semaphore::new(1)),
+            queue: Arc::new(Semaphore::new(QUEUE_BYTES / UNIT_BYTES)),
         }
+    }
+
+    /// Waits until there is room for a request of `bytes` that is not large and has been read.
+    pub(crate) async fn queue(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let units = units(bytes).min(QUEUE_BYTES / UNIT_BYTES);
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.queue).acquire_many_owned(units).await;
+        permit.expect("the semaphore is never closed")
     }
 
     /// Waits until `held` covers `bytes`. It is left as it was when the wait is given up.
@@ -130,6 +144,19 @@ mod tests {
         drop(second);
         room.cover(&mut third, 4 << 10).now_or_never().expect("the lane is free again");
         assert_eq!(room.free(), (3, 0));
+    }
+
+    /// L14: requests that are not large take room of their own while they wait for their shards.
+    #[test]
+    fn requests_that_wait_for_their_shards_are_bounded_together() {
+        let room = room();
+        let held: Vec<_> = (0..128)
+            .map(|_| room.queue(256 << 10).now_or_never().expect("there is room"))
+            .collect();
+        assert!(room.queue(1).now_or_never().is_none());
+        assert_eq!(room.free(), (10, 1), "large ones do not notice");
+        drop(held);
+        assert!(room.queue(1).now_or_never().is_some());
     }
 
     /// OPS-12: however small the room is, the largest request fits in.

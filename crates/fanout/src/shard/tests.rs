@@ -12,6 +12,7 @@ use self::desk::{Client, Desk, answer, decode, text};
 use super::*;
 use crate::{Delivery, End, EndCode, SecretFinder, UnsettledState};
 
+mod away;
 mod counting;
 mod desk;
 mod fairness;

@@ -37,6 +37,14 @@ impl Session {
         listed + rejected
     }
 
+    /// Takes account of a request that was given to the session at `since` and taken only now: what waits for
+    /// further requests of the client waits from now on, since those could not come earlier.
+    pub fn taken_at(&mut self, since: u64, now: u64) {
+        for subscription in self.subscriptions.iter_mut().filter(|s| s.opened_at >= since) {
+            subscription.opened_at = now;
+        }
+    }
+
     /// The names that [`Session::poll`] looks at.
     #[must_use]
     pub fn cost_of_poll(&self) -> usize {

@@ -36,6 +36,7 @@ impl Config {
         chancery_fanout::Config {
             shards: self.xds.shards,
             streams_max: self.xds.streams_max,
+            subscriptions_bytes_max: self.xds.subscriptions_bytes_max.size(),
             control_plane: format!("chancery/{}", self.raft.replica_id),
             session: chancery_protocol::Config {
                 ack_timeout_ms: self.xds.ack_timeout.millis(),

@@ -107,6 +107,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "Responses are cut at this size where the protocol allows. gRPC clients take 4 MiB by default.",
             ),
             ("streams_max", "Streams at a time; one more is refused with RESOURCE_EXHAUSTED."),
+            (
+                "subscriptions_bytes_max",
+                "Memory for the names that all streams subscribe to; when it is full, those over their share are refused.",
+            ),
             ("connections_max", "Connections at a time; one more is told so and closed."),
             (
                 "connections_per_peer_max",

@@ -473,6 +473,7 @@ mod tests {
             ("connections_max", "0", positive),
             ("connections_per_peer_max", "0", positive),
             ("streams_max", "0", "has to be at least 1"),
+            ("subscriptions_bytes_max", "\"0\"", "has to be at least 1"),
             ("streams_per_connection_max", "0", positive),
             ("request_bytes_max", "\"1023\"", "it has to be from 1024 to 1073741824"),
             ("request_bytes_max", "\"2GiB\"", "it has to be from 1024 to 1073741824"),

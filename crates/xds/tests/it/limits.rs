@@ -398,3 +398,56 @@ async fn a_large_request_that_does_not_go_on_is_given_up() {
     good.is_served(&server).await;
     server.until_left(1, 1).await;
 }
+
+/// L11, L12: when the memory for subscriptions is used up, who asks for much is refused, and who asks for
+/// little is served. What was held is given back when its stream is over.
+#[tokio::test]
+async fn who_asks_for_much_is_refused_and_who_asks_for_little_is_served() {
+    let fanout = chancery_fanout::Config { subscriptions_bytes_max: 4 << 20, ..fanout_config() };
+    let server = Server::with(Config::default(), fanout).await;
+    let mut good = Good::start(&server).await;
+    let held = || server.meter.gauge("chancery_xds_subscription_bytes");
+    let mut hogs = Vec::new();
+    let mut refused = 0;
+    for n in 0..6 {
+        let mut hog = server.delta(DELTA_ADS).await;
+        // About 2 MiB each.
+        hog.send(DeltaDiscoveryRequest {
+            node: node(&format!("hog{n}")),
+            ..request(EDS, names_of(10_000, 6))
+        })
+        .await;
+        match hog.responses.message().await {
+            Ok(_) => hogs.push(hog),
+            Err(status) => {
+                assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+                assert!(status.message().contains("more than its share of"), "{status}");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((hogs.len(), refused), (2, 4), "{} bytes are held", held());
+    good.is_served(&server).await;
+    // 300 KB, in a share of 1.3 MiB: it is served, and one hog goes.
+    let mut small = server.delta(DELTA_ADS).await;
+    small
+        .send(DeltaDiscoveryRequest { node: node("small"), ..request(EDS, names_of(1500, 6)) })
+        .await;
+    small.next().await;
+    until("a hog is ended", async || server.fanout.n_streams() == 3).await;
+    assert_eq!(server.hits("subscriptions_bytes"), 5);
+    let mut ended = 0;
+    for hog in &mut hogs {
+        let end = tokio::time::timeout(Duration::from_millis(200), hog.end()).await;
+        if let Ok(status) = end {
+            assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+            assert!(status.message().contains("the most of all streams"), "{status}");
+            ended += 1;
+        }
+    }
+    assert_eq!(ended, 1);
+    good.is_served(&server).await;
+    drop((hogs, small));
+    server.until_left(1, 1).await;
+    assert!(held() < 1.0, "{} bytes are held", held());
+}

@@ -77,6 +77,7 @@ impl Desk {
         self.shard.on_state(&self.state, now);
         self.shard.on_events(&mut self.events, now);
         self.shard.on_calls(&self.mailbox, now);
+        self.shard.on_back(&self.mailbox, now);
         match self.shard.turn(now) {
             Flow::Wait(_) if !self.events.is_empty() => Flow::Again,
             flow => flow,

@@ -1,0 +1,328 @@
+//! Sessions that are away: with the thread for large work, or on their way into or out of the index.
+//!
+//! Taking a request with a million names, planning its answer and freeing its session each take about a
+//! second. A shard takes milliseconds, so it hands the session over ([`LargeWork`]), and registers its names
+//! in bounded steps when it is back.
+//!
+//! Invariants:
+//! - A request is taken whole or not at all, and nothing is sent in between: a session that is away is not
+//!   polled, and its further requests wait until it is back, in their order.
+//! - No change is missed. Those that come while a session is away are kept, or are one mark that says that
+//!   anything may have changed. A name that is not registered yet has not been answered: its answer is from the
+//!   state at that time.
+//! - The place of a session in its shard stays taken until nothing in the index refers to it.
+
+use std::{collections::VecDeque, sync::Arc, vec};
+
+use chancery_model::{ResourceName, ScopeName, TypeUrl};
+use chancery_protocol::{
+    Interest, ProtocolError, Receipt, Remains, Request, Response, Session, SubscriptionStatus,
+};
+use chancery_view::{Differ, View};
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+use crate::{
+    event::Event,
+    index::Key,
+    line::Mailbox,
+    marking::Told,
+    metrics::large_work,
+    shard::{Now, Shard, key, place},
+    status::{End, EndCode},
+};
+
+/// Names that a shard looks at itself, in one call of a session: about a millisecond's work.
+pub(crate) const INLINE_NAMES_MAX: usize = 2048;
+
+/// Names that a shard registers in one turn.
+const NAMES_PER_TURN: usize = 1024;
+
+/// Changes that are kept one by one for a session that is away.
+const MISSED_MAX: usize = 256;
+
+/// What a shard holds in the place of a session that is away.
+#[derive(Debug)]
+pub(crate) struct Away {
+    /// Its way into or out of the index, when the large work is done.
+    indexing: Option<Indexing>,
+    missed: Missed,
+    /// When it left.
+    since: u64,
+    /// Requests that came in the meantime: no more than the inbox had, since readers wait.
+    waiting: VecDeque<Event>,
+    /// How the session stood when it left.
+    pub(crate) status: Vec<SubscriptionStatus>,
+    /// Its stream has ended: it is forgotten when it is back.
+    is_over: bool,
+}
+
+/// Changes that a session has to be told when it is back.
+#[derive(Debug)]
+enum Missed {
+    Some(Vec<(TypeUrl, Option<ResourceName>)>),
+    Anything,
+}
+
+/// Names that are registered under some scopes, or no longer, step by step.
+#[derive(Debug)]
+struct Indexing {
+    interests: vec::IntoIter<Interest>,
+    gone: Vec<ScopeName>,
+    come: Vec<ScopeName>,
+    then: After,
+}
+
+#[derive(Debug)]
+enum After {
+    Taken(Result<Receipt, ProtocolError>),
+    Moved,
+    Over(Option<Remains>),
+}
+
+/// Large work on a session.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Takes a request. The permit is held as long as the request's bytes are.
+    Take(Request, Option<OwnedSemaphorePermit>),
+    /// Finds the next response.
+    Poll,
+    /// Lists what the session is interested in, to move it from some scopes to others.
+    Move { gone: Vec<ScopeName>, come: Vec<ScopeName> },
+    /// Frees the session.
+    End,
+}
+
+/// A session that comes back.
+#[derive(Debug)]
+pub(crate) struct Back {
+    key: Key,
+    /// `None` if the work could not be done.
+    done: Option<(Option<Session>, Done)>,
+}
+
+#[derive(Debug)]
+enum Done {
+    Taken(Result<Receipt, ProtocolError>, Vec<Interest>),
+    Polled(Option<Response>),
+    Moved { interests: Vec<Interest>, gone: Vec<ScopeName>, come: Vec<ScopeName> },
+    Over(Vec<Interest>, Option<Remains>),
+}
+
+/// Sends a session back, whatever becomes of the work.
+struct Ticket {
+    mailbox: Arc<Mailbox>,
+    back: Option<Back>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(back) = self.back.take() {
+            self.mailbox.send_back(back);
+        }
+    }
+}
+
+impl Work {
+    fn run(
+        self,
+        mut session: Session,
+        view: Option<&View>,
+        differ: &Differ,
+        now: u64,
+    ) -> (Option<Session>, Done) {
+        let done = match self {
+            Self::Take(request, permit) => {
+                let result = session.on_request(request, view, now);
+                drop(permit);
+                let interests = session.drain_interest();
+                Done::Taken(result, interests)
+            }
+            Self::Poll => Done::Polled(session.poll(view, differ, now)),
+            Self::Move { gone, come } => Done::Moved { interests: session.interest(), gone, come },
+            Self::End => {
+                let interests = session.interest();
+                return (None, Done::Over(interests, session.take_remains()));
+            }
+        };
+        (Some(session), done)
+    }
+}
+
+impl Away {
+    /// Keeps a change for when the session is back.
+    pub(crate) fn miss(&mut self, told: Option<Told<'_>>) {
+        match (&mut self.missed, told) {
+            (Missed::Some(missed), Some(told)) if missed.len() < MISSED_MAX => {
+                missed.push((told.type_url.clone(), told.name.cloned()));
+            }
+            (missed, _) => *missed = Missed::Anything,
+        }
+    }
+
+    /// Keeps a request for when the session is back.
+    pub(crate) fn wait(&mut self, event: Event) {
+        self.waiting.push_back(event);
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Shard {
+    /// Hands a session over for work that looks at `cost` names.
+    pub(crate) fn send_away(&mut self, at: usize, work: Work, cost: usize, now: Now) {
+        let view = self.view_of(at);
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let status = entry.session.status();
+        let stand_in = Session::new(entry.line.info.kind.clone(), Arc::clone(&self.protocol));
+        let session = std::mem::replace(&mut entry.session, stand_in);
+        entry.line.set_away(true);
+        entry.away = Some(Box::new(Away {
+            indexing: None,
+            missed: Missed::Some(Vec::new()),
+            since: now.ms,
+            waiting: VecDeque::new(),
+            status,
+            is_over: false,
+        }));
+        large_work().increment(1.0);
+        let back = Some(Back { key: key(at), done: None });
+        let mut ticket = Ticket { mailbox: Arc::clone(entry.line.mailbox()), back };
+        let differ = Arc::clone(&self.differ);
+        self.large.submit(
+            cost,
+            Box::new(move || {
+                // The work may have waited.
+                let ms = now.ms_at(Instant::now());
+                let done = work.run(session, view.as_ref(), &differ, ms);
+                if let Some(back) = &mut ticket.back {
+                    back.done = Some(done);
+                }
+            }),
+        );
+    }
+
+    /// Takes the sessions that have come back.
+    pub(crate) fn on_back(&mut self, mailbox: &Mailbox, now: Now) {
+        for back in mailbox.take_back(self.config.turn_work_max) {
+            self.come_back(back, now);
+        }
+    }
+
+    fn come_back(&mut self, Back { key, done }: Back, now: Now) {
+        let at = place(key);
+        large_work().decrement(1.0);
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let Some((session, done)) = done else {
+            // It is not known what the index has of it: its place stays taken.
+            let text = "the replica could not handle a request of this stream";
+            return entry.line.end(End::new(EndCode::Unavailable, text));
+        };
+        if let Some(session) = session {
+            entry.session = session;
+        }
+        let scopes = || entry.scopes().to_vec();
+        let indexing = match done {
+            Done::Polled(response) => {
+                self.end_away(at, now, |shard| {
+                    shard.on_polled(at, response, now);
+                });
+                return;
+            }
+            Done::Taken(result, interests) if interests.is_empty() => {
+                self.end_away(at, now, |shard| shard.on_taken(at, result, now));
+                return;
+            }
+            Done::Taken(result, interests) => Indexing {
+                interests: interests.into_iter(),
+                gone: Vec::new(),
+                come: scopes(),
+                then: After::Taken(result),
+            },
+            Done::Moved { interests, gone, come } => {
+                Indexing { interests: interests.into_iter(), gone, come, then: After::Moved }
+            }
+            Done::Over(interests, remains) => Indexing {
+                interests: interests.into_iter(),
+                gone: scopes(),
+                come: Vec::new(),
+                then: After::Over(remains),
+            },
+        };
+        if let Some(away) = &mut entry.away {
+            away.indexing = Some(indexing);
+        }
+        self.indexing.push_back(key);
+    }
+
+    /// Registers some of the names of sessions that have come back; one after the other gets a turn.
+    pub(crate) fn index_some(&mut self, now: Now) {
+        let Some(key) = self.indexing.pop_front() else { return };
+        let at = place(key);
+        let Self { sessions, index, .. } = self;
+        let away = sessions.get_mut(at).and_then(|entry| entry.away.as_mut());
+        let Some(Indexing { interests, gone, come, .. }) =
+            away.and_then(|away| away.indexing.as_mut())
+        else {
+            return;
+        };
+        for interest in interests.by_ref().take(NAMES_PER_TURN) {
+            index.forget(key, gone, &interest);
+            index.note(key, come, &interest);
+        }
+        match interests.len() {
+            0 => self.indexed(at, now),
+            _ => self.indexing.push_back(key),
+        }
+    }
+
+    fn indexed(&mut self, at: usize, now: Now) {
+        let away = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut());
+        let Some(away) = away else { return };
+        let Some(Indexing { then, .. }) = away.indexing.take() else { return };
+        match then {
+            After::Taken(result) => {
+                self.end_away(at, now, |shard| shard.on_taken(at, result, now));
+            }
+            After::Moved => {
+                if let Some(entry) = self.sessions.get_mut(at) {
+                    entry.session.on_new_view();
+                }
+                self.end_away(at, now, |_| ());
+            }
+            After::Over(remains) => self.remove(key(at), remains, now),
+        }
+    }
+
+    /// Has the session back: tells it what it has missed, goes on with `then`, and takes the requests that
+    /// have waited.
+    fn end_away(&mut self, at: usize, now: Now, then: impl FnOnce(&mut Self)) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        let Some(away) = entry.away.take() else { return };
+        let Away { missed, since, mut waiting, is_over, .. } = *away;
+        entry.line.set_away(false);
+        entry.session.taken_at(since, now.ms);
+        if is_over {
+            self.forget(key(at), now);
+            return;
+        }
+        match missed {
+            Missed::Some(missed) => {
+                for (type_url, name) in missed {
+                    entry.session.on_change(&type_url, name.as_ref());
+                }
+            }
+            Missed::Anything => entry.session.on_new_view(),
+        }
+        then(self);
+        self.settle_memory(at);
+        self.enqueue(at, now);
+        while let Some(event) = waiting.pop_front() {
+            self.handle(event, now);
+            if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
+                away.waiting.append(&mut waiting);
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Large work: the thread that does for a session what would take a shard too long.
+//!
+//! A client may name a million resources in one request. Taking that request takes a second, and so does
+//! finding out what to send for it. A shard hands such a session over, together with what is to be done,
+//! and goes on with its other sessions. The session comes back through the shard's mailbox.
+//!
+//! One thread works for all shards, so that at most one core does large work. It has a low priority, ends
+//! when it has had nothing to do for a while, and with its end returns its memory to the system. Work that
+//! is short, or has waited for long, comes first.
+//!
+//! The queue is bounded by the streams: a session is in it at most once.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+/// The time after which a thread without work ends.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The priority of the thread, as of `nice`.
+const NICE: i32 = 10;
+
+/// Names that are worked on in a millisecond, roughly.
+const NAMES_PER_MS: usize = 1000;
+
+/// Something to do. Dropping it without doing it has to be harmless.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// The handle to the thread. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LargeWork(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: BinaryHeap<Reverse<Waiting>>,
+    last: u64,
+    runs: bool,
+}
+
+/// A job, ordered by the time at which it would be done if it were begun at once.
+struct Waiting {
+    due: Instant,
+    number: u64,
+    job: Job,
+}
+
+impl LargeWork {
+    /// Has a job done that looks at so many names.
+    pub(crate) fn submit(&self, cost: usize, job: Job) {
+        let ms = u64::try_from(cost / NAMES_PER_MS).unwrap_or(u64::MAX).min(60_000);
+        let mut queue = self.0.queue.lock();
+        queue.last += 1;
+        let (due, number) = (Instant::now() + Duration::from_millis(ms), queue.last);
+        queue.jobs.push(Reverse(Waiting { due, number, job }));
+        if std::mem::replace(&mut queue.runs, true) {
+            self.0.wake.notify_one();
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("large-work".to_owned());
+        if let Err(error) = thread.spawn(move || shared.run()) {
+            // Without threads it is done here: late is better than never.
+            tracing::warn!(%error, "cannot start a thread for large work");
+            queue.runs = false;
+            let jobs = std::mem::take(&mut queue.jobs);
+            drop(queue);
+            jobs.into_sorted_vec().into_iter().rev().for_each(|waiting| waiting.0.run());
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        // A system that does not allow it leaves the priority as it is.
+        let _: Result<(), _> = rustix::process::setpriority_process(None, NICE);
+        loop {
+            let mut queue = self.queue.lock();
+            if queue.jobs.is_empty() {
+                self.wake.wait_for(&mut queue, IDLE);
+            }
+            let Some(Reverse(waiting)) = queue.jobs.pop() else {
+                queue.runs = false;
+                return;
+            };
+            drop(queue);
+            waiting.run();
+        }
+    }
+}
+
+impl Waiting {
+    fn run(self) {
+        // What a panic leaves is dropped, which tells the shard.
+        if catch_unwind(AssertUnwindSafe(self.job)).is_err() {
+            tracing::error!("large work panicked");
+        }
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("jobs", &self.jobs.len()).field("runs", &self.runs).finish()
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.number).cmp(&(other.due, other.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A short job goes ahead of long ones that wait; a panic ends nothing but its job.
+    #[test]
+    fn short_work_goes_ahead_and_a_panic_ends_its_job_only() {
+        let work = LargeWork::default();
+        let (sender, done) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        work.submit(1, Box::new(move || gate.recv().unwrap_or_default()));
+        work.submit(1, Box::new(|| panic!("on purpose")));
+        for (name, cost) in [("long", 10_000_000), ("short", 20_000)] {
+            let sender = sender.clone();
+            work.submit(cost, Box::new(move || sender.send(name).unwrap()));
+        }
+        go.send(()).unwrap();
+        let order: Vec<&str> = done.iter().take(2).collect();
+        assert_eq!(order, ["short", "long"]);
+    }
+}

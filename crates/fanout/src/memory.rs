@@ -1,0 +1,266 @@
+//! The memory that subscriptions keep, of all streams of a replica together, and who gets how much of it.
+//!
+//! A name that a stream asks for takes some hundred bytes for as long as the stream lasts. When all streams
+//! together take the limit, shares decide: a stream's share is the limit divided by the number of streams
+//! that hold any. A stream that would take more than its share is refused. One that stays within its share
+//! is served, and the stream that holds most is ended for it. So a client that asks for little is served
+//! however much others have taken before it came.
+//!
+//! The first [`FREE_BYTES`] of each stream are not counted: they are little beside what any stream costs, and
+//! the number of streams is bounded.
+//!
+//! Invariants:
+//! - What is counted is at most the limit, and what ended streams have not given back yet.
+//! - A stream that holds no more than its share is never refused, and never ended.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    line::Line,
+    metrics::{limit_hit, set_subscription_bytes},
+    status::{End, EndCode},
+};
+
+/// Bytes of each stream that are not counted.
+const FREE_BYTES: usize = 4 << 10;
+
+/// The memory of the subscriptions of all streams.
+#[derive(Debug)]
+pub(crate) struct SubscriptionMemory {
+    max: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Bytes of the streams in `holders`.
+    used: usize,
+    /// Bytes of streams that were ended here and have not given back what they hold.
+    leaving: usize,
+    holders: HashMap<u64, (usize, Arc<Line>)>,
+    by_size: BTreeSet<(usize, u64)>,
+    last: u64,
+}
+
+/// What one stream holds. Dropping it gives that back.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    memory: Arc<SubscriptionMemory>,
+    id: u64,
+    bytes: usize,
+}
+
+/// A stream would hold more than its share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this stream would hold {bytes} bytes for its subscriptions, more than its share of {share}, and all \
+     streams together may hold {max} (subscriptions_bytes_max)"
+)]
+pub(crate) struct ShareExceeded {
+    bytes: usize,
+    share: usize,
+    max: usize,
+}
+
+impl SubscriptionMemory {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, inner: Mutex::default() })
+    }
+
+    /// The holding of a new stream: nothing yet.
+    pub(crate) fn holding(self: &Arc<Self>) -> Holding {
+        let mut inner = self.inner.lock();
+        inner.last += 1;
+        Holding { memory: Arc::clone(self), id: inner.last, bytes: 0 }
+    }
+
+    #[cfg(test)]
+    fn used(&self) -> (usize, usize) {
+        let inner = self.inner.lock();
+        (inner.used, inner.leaving)
+    }
+}
+
+impl Holding {
+    /// Makes sure that the stream may hold so many bytes. If that is more than before, it may cost the
+    /// stream that holds most its place.
+    pub(crate) fn reserve(&mut self, line: &Arc<Line>, bytes: usize) -> Result<(), ShareExceeded> {
+        let counted = bytes.saturating_sub(FREE_BYTES);
+        if counted <= self.bytes {
+            return Ok(());
+        }
+        let max = self.memory.max;
+        let mut inner = self.memory.inner.lock();
+        let is_new = !inner.holders.contains_key(&self.id);
+        let share = max / (inner.holders.len() + usize::from(is_new)).max(1);
+        let others = inner.used - self.bytes;
+        if others + inner.leaving + counted > max {
+            if counted > share {
+                drop(inner);
+                limit_hit("subscriptions_bytes");
+                return Err(ShareExceeded { bytes, share, max });
+            }
+            while inner.used - self.bytes + counted > max && inner.end_largest(self.id, max) {}
+        }
+        inner.set(self.id, self.bytes, counted, Some(line));
+        self.bytes = counted;
+        Ok(())
+    }
+
+    /// Counts what the stream holds now, after a request was taken or answered.
+    pub(crate) fn settle(&mut self, line: &Arc<Line>, bytes: usize) {
+        let counted = bytes.saturating_sub(FREE_BYTES);
+        if counted != self.bytes {
+            self.memory.inner.lock().set(self.id, self.bytes, counted, Some(line));
+            self.bytes = counted;
+        }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.memory.inner.lock().set(self.id, self.bytes, 0, None);
+        }
+    }
+}
+
+impl Inner {
+    /// Counts `new` bytes in the place of `old` for a stream.
+    fn set(&mut self, id: u64, old: usize, new: usize, line: Option<&Arc<Line>>) {
+        if self.by_size.remove(&(old, id)) {
+            self.used = self.used - old + new;
+        } else if old == 0 && line.is_some() {
+            self.used += new;
+        } else {
+            // It was ended here.
+            self.leaving = self.leaving - old + new;
+            return self.tell();
+        }
+        if new == 0 {
+            self.holders.remove(&id);
+        } else {
+            self.by_size.insert((new, id));
+            match (self.holders.get_mut(&id), line) {
+                (Some((bytes, _)), _) => *bytes = new,
+                (None, Some(line)) => drop(self.holders.insert(id, (new, Arc::clone(line)))),
+                (None, None) => {}
+            }
+        }
+        self.tell();
+    }
+
+    /// Ends the stream that holds most, `but` this one. Says whether there was any.
+    fn end_largest(&mut self, but: u64, max: usize) -> bool {
+        let Some(&(bytes, id)) = self.by_size.iter().rev().find(|(_, id)| *id != but) else {
+            return false;
+        };
+        self.by_size.remove(&(bytes, id));
+        self.used -= bytes;
+        self.leaving += bytes;
+        if let Some((_, line)) = self.holders.remove(&id) {
+            limit_hit("subscriptions_bytes");
+            let text = format!(
+                "this stream holds {bytes} bytes for its subscriptions, the most of all streams, which \
+                 together may hold {max} (subscriptions_bytes_max); others need a part of it"
+            );
+            line.end_in_order(End::new(EndCode::ResourceExhausted, text));
+        }
+        true
+    }
+
+    fn tell(&self) {
+        set_subscription_bytes(self.used + self.leaving);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_protocol::{Protocol, StreamKind};
+
+    use super::*;
+    use crate::{StreamInfo, line::Mailbox};
+
+    fn line() -> Arc<Line> {
+        let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
+        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
+        Line::new(info, Arc::<Mailbox>::default())
+    }
+
+    struct Stream {
+        line: Arc<Line>,
+        holding: Holding,
+    }
+
+    impl Stream {
+        fn new(memory: &Arc<SubscriptionMemory>) -> Self {
+            Self { line: line(), holding: memory.holding() }
+        }
+
+        /// Reserves so many bytes beyond those that are free.
+        fn reserve(&mut self, counted: usize) -> bool {
+            self.holding.reserve(&self.line, FREE_BYTES + counted).is_ok()
+        }
+    }
+
+    /// L11, L12: whoever takes more than a share is refused when nothing is left, and ended when another
+    /// needs a part of its own share.
+    #[test]
+    fn a_small_stream_is_served_and_the_largest_is_ended_for_it() {
+        let memory = SubscriptionMemory::new(1000);
+        let (mut hog, mut second, mut small) =
+            (Stream::new(&memory), Stream::new(&memory), Stream::new(&memory));
+        assert!(hog.reserve(900), "alone it may hold all");
+        assert!(!second.reserve(600), "more than a half, and there is no room");
+        assert!(second.reserve(100));
+        assert!(!hog.line.is_closed());
+        assert!(!hog.reserve(901), "the hog gets no more");
+        assert!(small.reserve(300));
+        assert!(hog.line.is_closed() && !second.line.is_closed());
+        assert_eq!(memory.used(), (400, 900));
+        assert!(!second.reserve(600), "the hog has not given back what it had");
+        drop(hog);
+        assert_eq!(memory.used(), (400, 0));
+        assert!(second.reserve(600));
+        drop((second, small));
+        assert_eq!(memory.used(), (0, 0));
+    }
+
+    /// However many have come before, and whatever they hold, a stream within its share is served.
+    #[test]
+    fn streams_that_come_later_get_their_share() {
+        let memory = SubscriptionMemory::new(10_000);
+        let mut streams: Vec<Stream> = Vec::new();
+        for n in 1..=100 {
+            let mut stream = Stream::new(&memory);
+            // Each takes as much as it can get.
+            let share = 10_000 / n;
+            assert!(stream.reserve(share), "stream {n}");
+            streams.retain(|stream| !stream.line.is_closed());
+            streams.push(stream);
+            let (used, leaving) = memory.used();
+            assert!(used <= 10_000 && leaving == 0, "{used} and {leaving} after {n}");
+        }
+        assert!(streams.len() >= 50, "{} are left", streams.len());
+    }
+
+    /// What is not used is given back, and what is free is not counted.
+    #[test]
+    fn only_what_a_stream_holds_beyond_the_free_bytes_counts() {
+        let memory = SubscriptionMemory::new(1000);
+        let mut stream = Stream::new(&memory);
+        assert!(stream.holding.reserve(&stream.line, FREE_BYTES).is_ok());
+        assert_eq!(memory.used(), (0, 0));
+        assert!(stream.reserve(500));
+        stream.holding.settle(&stream.line, FREE_BYTES + 20);
+        assert_eq!(memory.used(), (20, 0));
+        stream.holding.settle(&stream.line, 0);
+        assert_eq!(memory.used(), (0, 0));
+        assert!(memory.inner.lock().holders.is_empty());
+    }
+}

@@ -1,0 +1,218 @@
+//! Sessions with large work: it is done beside the shard, and nothing of it shows but that it takes time.
+
+use std::time::Instant;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn many(n: usize) -> Vec<String> {
+    (0..n).map(|n| format!("x{n:06}")).collect()
+}
+
+fn ask(names: Vec<String>) -> DeltaRequest {
+    let (type_url, subscribe) = (ENDPOINT.to_owned(), names.into());
+    DeltaRequest { type_url, subscribe, ..DeltaRequest::default() }
+}
+
+fn n_away(desk: &Desk) -> usize {
+    desk.shard.sessions.iter().filter(|(_, entry)| entry.away.is_some()).count()
+}
+
+/// Takes turns until the sessions that are away are back.
+fn until_back(desk: &mut Desk) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        desk.settle();
+        if n_away(desk) == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "a session does not come back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reads all that comes, until nothing is away any more.
+fn read_all(desk: &mut Desk, client: &mut Client) -> Vec<String> {
+    let mut resources = Vec::new();
+    loop {
+        until_back(desk);
+        let responses = desk.read(client);
+        if responses.is_empty() && n_away(desk) == 0 {
+            return resources;
+        }
+        for response in responses {
+            resources.extend(response.resources.iter().map(|r| r.name.clone()));
+            desk.ack(client, &response);
+        }
+    }
+}
+
+/// L12: a request with many names is taken beside the shard. Others are served meanwhile, and its own
+/// stream's next requests wait for it.
+#[test]
+fn a_large_request_is_taken_beside_the_shard() {
+    let mut desk = Desk::new();
+    desk.put("default", ENDPOINT, &[("x000007", "1"), ("y", "1")]);
+    let mut hog = desk.open();
+    desk.send(&hog, Some("hog"), ask(many(10_000)));
+    assert_eq!(n_away(&desk), 1, "it is away");
+    desk.send(&hog, None, ask(vec!["y".to_owned()]));
+    let mut small = desk.subscribe("small", ENDPOINT, &["y"]);
+    // Without a turn in between that could have brought the other one back.
+    desk.shard.poll_some(desk.now());
+    let Poll::Ready(Delivery::Message(message)) = small.poll() else { panic!("it has to wait") };
+    assert_eq!(text(&[decode(message)]), "y=1");
+    let mut got = read_all(&mut desk, &mut hog);
+    got.sort();
+    assert_eq!(got, ["x000007", "y"]);
+    let statuses = desk.shard.status_page(0).items;
+    let hog = statuses.iter().find(|status| &*status.node.id == "hog").unwrap();
+    assert_eq!(hog.subscriptions[0].n_names, 10_001);
+    assert_eq!(desk.shard.index.size().names, 10_002);
+}
+
+/// L3, L5: what changes while a session is away, or while its names are being registered, reaches it.
+#[test]
+fn changes_that_come_while_a_session_is_away_reach_it() {
+    let mut desk = Desk::new();
+    let mut client = desk.open();
+    desk.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(n_away(&desk), 1);
+    desk.put("default", ENDPOINT, &[("x000003", "1")]);
+    let mut got = read_all(&mut desk, &mut client);
+    assert_eq!(got, ["x000003"]);
+    // Of its next ones, each after another number of turns.
+    for round in 0..40 {
+        let before = 5_000 + round * 3_000;
+        let names = (before..before + 3_000).map(|n| format!("x{n:06}")).collect();
+        desk.send(&client, None, ask(names));
+        assert_eq!(n_away(&desk), 1, "in round {round}");
+        for _ in 0..round {
+            desk.turn();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let name = format!("x{:06}", before + 2_999);
+        desk.put("default", ENDPOINT, &[(&name, "1")]);
+        got = read_all(&mut desk, &mut client);
+        assert_eq!(got, [name], "in round {round}");
+    }
+}
+
+/// L3, L5: the same for names that a session has asked for earlier.
+#[test]
+fn changes_of_earlier_names_reach_a_session_that_is_away() {
+    let mut desk = Desk::new();
+    let mut client = desk.open();
+    desk.send(&client, Some("n1"), ask(many(5_000)));
+    assert!(read_all(&mut desk, &mut client).is_empty());
+    // One by one, and more of them than are kept one by one.
+    for n in [1, 300] {
+        desk.send(&client, None, ask((5_000..8_000).map(|n| format!("x{n:06}")).collect()));
+        assert_eq!(n_away(&desk), 1);
+        let names: Vec<String> = (0..n).map(|n| format!("x{n:06}")).collect();
+        for name in &names {
+            desk.put("default", ENDPOINT, &[(name, &n.to_string())]);
+        }
+        let mut got = read_all(&mut desk, &mut client);
+        got.sort();
+        assert_eq!(got, names);
+    }
+}
+
+/// ADS-08, `clients.md` rule 4: a client that comes back asks for its further types just after the first. With a
+/// large first request that is when the request has been taken: only then removals begin to wait for them.
+#[test]
+fn removals_wait_from_when_a_large_request_was_taken() {
+    let mut desk = Desk::new();
+    desk.put("default", CLUSTER, &[("last", "1")]);
+    let mut client = desk.open();
+    let held = many(3_000).into_iter().map(|name| (name, "1-00000000".to_owned()));
+    let request = DeltaRequest {
+        type_url: CLUSTER.to_owned(),
+        initial_resource_versions: held.collect(),
+        ..DeltaRequest::default()
+    };
+    desk.send(&client, Some("n1"), request);
+    assert_eq!(n_away(&desk), 1);
+    desk.ms += 5_000;
+    let mut next = |desk: &mut Desk| loop {
+        until_back(desk);
+        if let Some(response) = desk.read(&mut client).pop() {
+            desk.ack(&client, &response);
+            return (response.resources.len(), response.removed_resources.len());
+        }
+    };
+    assert_eq!(next(&mut desk), (1, 0), "the removals wait");
+    desk.ms += 1_001;
+    assert_eq!(next(&mut desk), (0, 3_000));
+}
+
+/// SOTW-111: a stream that ends while its session is away leaves nothing behind when that is back.
+#[test]
+fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
+    let mut desk = Desk::new();
+    for turns in 0..20 {
+        let client = desk.open();
+        desk.send(&client, Some("n1"), ask(many(5_000)));
+        for _ in 0..turns {
+            desk.turn();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        drop(client);
+        let deadline = Instant::now() + PATIENCE;
+        while !desk.shard.sessions.is_empty() {
+            desk.settle();
+            assert!(Instant::now() < deadline, "the session stays, after {turns} turns");
+        }
+        assert!(desk.shard.index.is_empty(), "after {turns} turns");
+        assert_eq!(desk.shard.index.size().names, 0);
+    }
+}
+
+/// A session with many names is moved to other scopes beside the shard, too.
+#[test]
+fn a_large_session_moves_to_other_scopes() {
+    let mut desk = Desk::new();
+    desk.assign("own", "*", &["one"]);
+    desk.put("one", ENDPOINT, &[("x000001", "1")]);
+    desk.put("two", ENDPOINT, &[("x000001", "2")]);
+    let mut client = desk.open();
+    desk.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(read_all(&mut desk, &mut client), ["x000001"]);
+    desk.assign("own", "*", &["two"]);
+    assert_eq!(read_all(&mut desk, &mut client), ["x000001"]);
+    desk.put("two", ENDPOINT, &[("x004999", "1")]);
+    assert_eq!(read_all(&mut desk, &mut client), ["x004999"]);
+    drop(client);
+    let deadline = Instant::now() + PATIENCE;
+    while !desk.shard.sessions.is_empty() {
+        desk.settle();
+        assert!(Instant::now() < deadline, "the session stays");
+    }
+    assert!(desk.shard.index.is_empty());
+}
+
+/// L11: a stream over its share is refused when the memory for subscriptions is used up, and ends alone.
+#[test]
+fn a_stream_over_its_share_is_refused() {
+    let config = Config { subscriptions_bytes_max: 1 << 20, ..Config::default() };
+    let mut desk = Desk::with(config);
+    desk.put("default", ENDPOINT, &[("x000001", "1")]);
+    let mut hog = desk.open();
+    desk.send(&hog, Some("hog"), ask(many(4_000)));
+    assert_eq!(read_all(&mut desk, &mut hog), ["x000001"]);
+    let mut second = desk.open();
+    desk.send(&second, Some("second"), ask(many(4_000)));
+    desk.settle();
+    let end = second.end();
+    assert_eq!(end.code, EndCode::ResourceExhausted);
+    assert!(end.message.contains("more than its share of 524288"), "{}", end.message);
+    // Within its share: the largest goes.
+    let mut third = desk.open();
+    desk.send(&third, Some("third"), ask(many(2_000)));
+    assert_eq!(read_all(&mut desk, &mut third), ["x000001"]);
+    let end = hog.end();
+    assert_eq!(end.code, EndCode::ResourceExhausted);
+    assert!(end.message.contains("the most of all streams"), "{}", end.message);
+}
