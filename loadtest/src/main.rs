@@ -20,6 +20,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+mod attack;
 mod author;
 mod cluster;
 mod coldstart;
@@ -71,6 +72,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Requests that cost much: memory of the server, and what a healthy client notices of them.
+    Attack(attack::Args),
     /// Server CPU per acknowledged delivery, in small views and in large ones.
     Fanout(fanout::Args),
     /// Memory of the server by resources, and by streams.
@@ -126,6 +129,7 @@ fn run(cli: Cli) -> Result<bool> {
     let dir = dir.context("create a directory for the data")?;
     let host = Host::look(dir.path())?;
     let pinning = match &cli.command {
+        Command::Attack(args) => args.pinning()?,
         Command::Fanout(args) => args.pinning()?,
         Command::Memory(args) => args.pinning()?,
         Command::Hostile(args) => args.pinning()?,
@@ -155,6 +159,7 @@ fn run(cli: Cli) -> Result<bool> {
 impl Command {
     async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         match self {
+            Self::Attack(args) => args.run(common, dir).await,
             Self::Fanout(args) => args.run(common, dir).await,
             Self::Memory(args) => args.run(common, dir).await,
             Self::Crash(args) => args.run(common, dir).await,

@@ -36,6 +36,11 @@ impl Process {
         Self(std::process::id())
     }
 
+    /// Its number.
+    pub(crate) fn id(self) -> u32 {
+        self.0
+    }
+
     /// Time on a CPU so far. Linux scales `utime` and `stime` so that their sum is what the scheduler
     /// has measured: it is exact to a tick of 10 ms, whenever the timer interrupt came.
     pub(crate) fn cpu_time(self) -> Result<CpuTime> {

@@ -130,6 +130,17 @@ impl Requests {
         Ok(self.0.send_data(frame.freeze(), false)?)
     }
 
+    /// Waits until the server takes more, of at most `wanted` bytes. `None` when it takes no more at all.
+    pub(crate) async fn room(&mut self, wanted: usize) -> Option<usize> {
+        self.0.reserve_capacity(wanted);
+        std::future::poll_fn(|cx| self.0.poll_capacity(cx)).await?.ok()
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<()> {
+        Ok(self.0.send_data(bytes, false)?)
+    }
+
     /// Accepts the response of that nonce.
     pub(crate) fn ack(&mut self, nonce: String) -> Result<()> {
         self.send(&DeltaDiscoveryRequest {

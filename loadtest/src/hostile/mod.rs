@@ -33,11 +33,11 @@ use crate::{
     stats::{count, float},
 };
 
-mod board;
-mod clients;
+pub(crate) mod board;
+pub(crate) mod clients;
 mod memory;
 mod report;
-mod updates;
+pub(crate) mod updates;
 
 use board::{Board, Part};
 use clients::{Clients, Counts, Fault};
