@@ -134,6 +134,13 @@ mod tests {
         assert_eq!(Image::new().digest(), None);
     }
 
+    /// Replicas of different releases compare digests: what makes another one of the same state raises `ALGORITHM`.
+    #[test]
+    fn digest_has_the_value_it_had_in_the_first_release() {
+        let digest = image(2, 10).digest().unwrap();
+        assert_eq!((ALGORITHM, digest.digest), (1, 0x3844_b219_e2b4_9bd7));
+    }
+
     /// L13: two replicas find a position that both have applied, also when one of them lags.
     #[test]
     fn replica_that_lags_has_a_position_in_common_with_the_others() {

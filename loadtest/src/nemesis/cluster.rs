@@ -267,11 +267,7 @@ impl Cluster {
             if let Some(end) = ended {
                 let words = replica.last_words();
                 replica.kill().await?;
-                if words.contains("holds a state that is not that of its cluster") {
-                    let what = format!("replica {id} does not start again:\n{words}");
-                    self.ledger.report(Promise::SameState, what);
-                    bail!("replica {id} has another state than the others");
-                }
+                let words = same_state(&self.ledger, id, words)?;
                 if end.is_unasked() && !is_excused && !words.contains("cannot listen") {
                     let what = format!("replica {id} ended by itself ({end:?}):\n{words}");
                     self.ledger.report(Promise::Alive, what);
@@ -282,6 +278,7 @@ impl Cluster {
                 None => None,
             };
             if let Some(failure) = failure.filter(|failure| !failure.is_empty()) {
+                let failure = same_state(&self.ledger, id, failure)?;
                 if !is_excused {
                     let what = format!("the store of replica {id} stopped by itself: {failure}");
                     self.ledger.report(Promise::Alive, what);
@@ -402,6 +399,16 @@ async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus>
         ledger.state_digest(id, digest.applied_index, &digest.digest);
     }
     Some(status)
+}
+
+/// What a replica has said, unless it is that it has another state or another log than the others: then nothing that
+/// comes after is worth a look.
+fn same_state(ledger: &Ledger, id: Id, words: String) -> Result<String> {
+    if !words.contains("this replica has stopped serving") {
+        return Ok(words);
+    }
+    ledger.report(Promise::SameState, format!("replica {id} has stopped: {words}"));
+    bail!("replica {id} has another state or another log than the others")
 }
 
 /// Compares the states of all replicas, again and again, until `stop`.
