@@ -234,6 +234,7 @@ mod tests {
         assert_eq!(outvoted(&[(1, 7)], true, &[&[(1, 8)], &[(2, 8)]]), None, "other positions");
         assert_eq!(outvoted(&[(1, 7), (2, 6)], true, &[&[(2, 8)], &[(2, 8)]]), Some(2));
         assert_eq!(outvoted(&[(1, 7)], true, &[&[(1, 8)]]), None, "two voters, no majority");
+        assert_eq!(outvoted(&[(1, 8)], true, &[&[(1, 7)]]), None, "the same, the other way round");
         assert_eq!(outvoted(&[(1, 7)], false, &[&[(1, 8)]]), Some(1), "a learner of one voter");
         assert_eq!(outvoted(&[(1, 7)], false, &[&[(1, 8)], &[(1, 7)], &[(1, 7)]]), None);
         let five: [&[(u64, u64)]; 4] = [&[(1, 8)], &[(1, 8)], &[(1, 8)], &[(1, 7)]];

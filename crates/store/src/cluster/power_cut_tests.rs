@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::SocketAddr,
     path::Path,
     time::{Duration, Instant},
 };
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert,
 };
+use chancery_testing::reserve_address;
 use openraft::async_runtime::WatchReceiver;
 
 use crate::{Config, Replica, valve::Point};
@@ -30,7 +30,7 @@ pub(super) fn config(dir: &Path, replica_id: u64, join: &[String]) -> Config {
     Config {
         data_dir: dir.join(replica_id.to_string()),
         replica_id,
-        listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        listen: Some(reserve_address()),
         join: join.to_vec(),
         free_bytes_min: 0,
         ..Config::default()
