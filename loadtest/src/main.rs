@@ -42,6 +42,7 @@ mod rolling;
 mod scan;
 mod server;
 mod stats;
+mod storm;
 mod stream;
 mod swarm;
 mod writes;
@@ -94,6 +95,8 @@ enum Command {
     Nemesis(nemesis::Args),
     /// More to be sent than anybody takes, at all replicas: the cluster keeps its leader, and writes go on.
     Pressure(pressure::Args),
+    /// Thousands of clients reconnect at once: what pushes to the other clients, and writes, notice of it.
+    Storm(storm::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),
 }
@@ -138,6 +141,7 @@ fn run(cli: Cli) -> Result<bool> {
         | Command::Nemesis(_)
         | Command::Etcd(_)
         | Command::Pressure(_)
+        | Command::Storm(_)
         | Command::Writes(_)
         | Command::Rolling(_)
         | Command::Coldstart(_) => Pinning::NONE,
@@ -170,6 +174,7 @@ impl Command {
             Self::Coldstart(args) => args.run(common, dir).await,
             Self::Nemesis(args) => args.run(common, dir).await,
             Self::Pressure(args) => args.run(common, dir).await,
+            Self::Storm(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
         }
     }

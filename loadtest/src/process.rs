@@ -54,6 +54,20 @@ impl Process {
         memory(&status).with_context(|| format!("no memory in /proc/{}/status", self.0))
     }
 
+    /// The time that its threads have spent on a CPU, and the time that they could have run and had none.
+    pub(crate) fn run_and_wait(self) -> Result<(Duration, Duration)> {
+        let (mut run, mut wait) = (Duration::ZERO, Duration::ZERO);
+        let path = format!("/proc/{}/task", self.0);
+        for thread in fs::read_dir(&path).with_context(|| format!("read {path}"))? {
+            // A thread that has ended meanwhile is left out.
+            let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+            let mut nanos = text.split_whitespace().map(|it| it.parse().unwrap_or(0));
+            run += Duration::from_nanos(nanos.next().unwrap_or(0));
+            wait += Duration::from_nanos(nanos.next().unwrap_or(0));
+        }
+        Ok((run, wait))
+    }
+
     /// Asks it to end: SIGTERM.
     pub(crate) fn terminate(self) -> Result<()> {
         let pid = i32::try_from(self.0).ok().and_then(Pid::from_raw);

@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::JoinHandle};
 
-use super::board::{Board, histogram};
+use super::board::{Board, Part, histogram};
 use crate::{author::Author, random::Random, resource, stats::count};
 
 /// Writes that are under way at a time. When so many are, the next one waits, and is late.
@@ -36,6 +36,8 @@ struct Shared {
     places: Arc<Semaphore>,
     /// Microseconds from when a write was due to its answer.
     times: Mutex<Histogram<u64>>,
+    /// The same, by the part in which the write was due.
+    of_parts: Mutex<Vec<(Part, Histogram<u64>)>>,
 }
 
 /// What came of them.
@@ -64,6 +66,7 @@ impl Updates {
             error: Mutex::default(),
             places: Arc::new(Semaphore::new(WRITES_MAX)),
             times: Mutex::new(histogram()),
+            of_parts: Mutex::default(),
         });
         let of_task = Arc::clone(&shared);
         let start = Instant::now();
@@ -85,11 +88,7 @@ impl Updates {
                     match author.apply(&[manifest]).await {
                         Ok(written) => {
                             shared.board.on_written(written.revision, due, part);
-                            let micros = u64::try_from(due.elapsed().as_micros());
-                            shared
-                                .times
-                                .lock()
-                                .saturating_record(micros.unwrap_or(u64::MAX).max(1));
+                            shared.record(part, due);
                         }
                         Err(error) => {
                             shared.failed.fetch_add(1, Ordering::Relaxed);
@@ -102,6 +101,13 @@ impl Updates {
         Self { shared, task }
     }
 
+    /// Microseconds from when a write of a part was due to its answer, of those that are answered.
+    pub(crate) fn times(&self, part: Part) -> Histogram<u64> {
+        let of_parts = self.shared.of_parts.lock();
+        let found = of_parts.iter().find(|(known, _)| *known == part);
+        found.map_or_else(histogram, |(_, times)| times.clone())
+    }
+
     /// No more; waits for those that are under way.
     pub(crate) async fn stop(self) -> Result<Written> {
         self.shared.stopped.store(true, Ordering::Relaxed);
@@ -111,5 +117,20 @@ impl Updates {
         let error = self.shared.error.lock().clone();
         let times = self.shared.times.lock().clone();
         Ok(Written { failed: self.shared.failed.load(Ordering::Relaxed), error, times })
+    }
+}
+
+impl Shared {
+    /// A write is answered now.
+    fn record(&self, part: Part, due: Instant) {
+        let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
+        self.times.lock().saturating_record(micros);
+        let mut of_parts = self.of_parts.lock();
+        if of_parts.iter().all(|(known, _)| *known != part) {
+            of_parts.push((part, histogram()));
+        }
+        if let Some((_, times)) = of_parts.iter_mut().rfind(|(known, _)| *known == part) {
+            times.saturating_record(micros);
+        }
     }
 }

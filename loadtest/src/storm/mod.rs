@@ -1,0 +1,306 @@
+//! Thousands of clients reconnect at once; what the clients that are connected already, and writers, notice.
+//!
+//! Two servers run. Established clients watch one of them, where an author changes one cluster at each tick.
+//! A round has three parts: idle; a storm at the other server (the control: it takes the same processors from
+//! the measured server, which itself has nothing to do for it); a storm at the measured server. The ratio of
+//! the control to idle is what the machine causes, the ratio of the storm to the control is what the server
+//! causes. The clients of the storms run on threads of their own.
+//!
+//! Times are from when an update was due: to its answer (writes), and to its arrival at each established
+//! client (pushes).
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use tokio::time::sleep;
+
+use crate::{
+    Common,
+    author::Author,
+    hostile::{board::Board, clients::Clients, updates::Updates},
+    random::Random,
+    report::{Findings, Gate, say},
+    server::{Launch, Server},
+    stats::{Latencies, Spread, float},
+};
+
+mod herd;
+
+use herd::{Herd, Load};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// After a part: what it left behind belongs to no part.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// Resources in one transaction.
+const BATCH: usize = 1000;
+
+/// Thousands of clients reconnect at once: what pushes to the other clients, and writes, notice of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Clients that stay connected and get each update.
+    #[arg(long, default_value_t = 50)]
+    established: usize,
+    /// Clusters of about 1 KB that the established clients see.
+    #[arg(long, default_value_t = 100)]
+    resources: usize,
+    /// Updates of one cluster per second.
+    #[arg(long, default_value_t = 40)]
+    updates_per_second: u32,
+    /// Clients that reconnect at once: a quarter each is new to delta, resumes a wildcard, resumes names,
+    /// and is a client of the state of the world.
+    #[arg(long, default_value_t = 4000)]
+    clients: usize,
+    /// Clusters of about 1 KB that each of them asks for.
+    #[arg(long, default_value_t = 1000)]
+    client_resources: usize,
+    /// Rounds of idle, control, storm.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of the idle part of a round.
+    #[arg(long, default_value_t = 5.0)]
+    idle_seconds: f64,
+    /// The `nice` value of the threads that the reconnecting clients run on.
+    #[arg(long, default_value_t = 0)]
+    nice: i32,
+    /// Largest ratio of the p99 during a storm to the p99 of the control, for pushes and for writes.
+    #[arg(long, default_value_t = 2.0)]
+    ratio_max: f64,
+}
+
+/// A kind of part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Idle,
+    /// A storm at the other server.
+    Control,
+    Storm,
+}
+
+/// What one part showed.
+#[derive(Debug, Clone, Serialize)]
+struct Part {
+    kind: Kind,
+    seconds: f64,
+    push_p50_ms: f64,
+    push_p99_ms: f64,
+    push_max_ms: f64,
+    pushes: u64,
+    write_p50_ms: f64,
+    write_p99_ms: f64,
+    write_max_ms: f64,
+    writes: u64,
+    /// CPUs that the measured server had, and that its runnable threads waited for.
+    cpus: f64,
+    cpus_waited_for: f64,
+    /// Bounds of p99, in ms, of the measured server's own histograms; absent without values.
+    server_p99_ms: BTreeMap<&'static str, Option<f64>>,
+    /// From the start of the storm until a client was current.
+    current: Option<Latencies>,
+}
+
+/// Histograms of the server whose p99 is reported: label, name, labels.
+const HISTOGRAMS: [(&str, &str, &str); 5] = [
+    ("inbox wait, updates", "chancery_xds_inbox_wait_seconds", "lane=\"updates\""),
+    ("inbox wait, bulk", "chancery_xds_inbox_wait_seconds", "lane=\"bulk\""),
+    ("queue wait, updates", "chancery_xds_queue_wait_seconds", "lane=\"updates\""),
+    ("queue wait, bulk", "chancery_xds_queue_wait_seconds", "lane=\"bulk\""),
+    ("shard turn", "chancery_xds_shard_turn_seconds", ""),
+];
+
+struct Run {
+    server: Server,
+    _other: Server,
+    board: Arc<Board>,
+    established: Clients,
+    updates: Updates,
+    herd: Herd,
+    control: Herd,
+}
+
+impl Args {
+    pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
+        ensure!(
+            self.rounds > 0 && self.clients > 0 && self.established > 0,
+            "there is nothing to do"
+        );
+        ensure!(self.updates_per_second > 0 && self.resources > 0, "there is nothing to update");
+        let idle = Duration::try_from_secs_f64(self.idle_seconds)?;
+        let mut run = self.start(common, dir).await?;
+        let mut parts = Vec::new();
+        for round in 1..=self.rounds {
+            for kind in [Kind::Idle, Kind::Control, Kind::Storm] {
+                parts.push(run.part(kind, idle).await?);
+                sleep(SETTLE).await;
+            }
+            say!("round {round} of {}", self.rounds);
+        }
+        let written = run.updates.stop().await?;
+        ensure!(written.failed == 0, "{} writes failed: {:?}", written.failed, written.error);
+        let complaints = run.established.complaints();
+        ensure!(complaints.is_empty(), "an established client: {}", complaints.join("; "));
+        self.findings(&parts)
+    }
+
+    async fn start(&self, common: &Common, dir: &Path) -> Result<Run> {
+        let (server, herd, author) = self.server(common, &dir.join("measured")).await?;
+        let (other, control, _) = self.server(common, &dir.join("other")).await?;
+        let mut author = author;
+        let revision = author.cluster().await.context("read the revision")?.revision;
+        let board = Arc::new(Board::new(revision));
+        let (xds, resources) = (server.xds, self.resources);
+        let established = Clients::healthy(xds, &board, self.established, resources).await?;
+        established.synced(PATIENCE).await?;
+        let (per_second, random) = (self.updates_per_second, Random::new(1));
+        let updates = Updates::start(author, Arc::clone(&board), per_second, resources, random);
+        for (what, herd) in [("measured", &herd), ("other", &control)] {
+            let current = herd.storm().await?;
+            say!("{} clients connected to the {what} server: {current}", self.clients);
+        }
+        sleep(SETTLE).await;
+        Ok(Run { server, _other: other, board, established, updates, herd, control })
+    }
+
+    async fn server(&self, common: &Common, dir: &Path) -> Result<(Server, Herd, Author)> {
+        let server = Launch::new(&common.binary, dir, None, "")?.start().await?;
+        let mut author = Author::connect(server.admin).await?;
+        author.load(0, self.resources).await?;
+        for manifest in herd::manifests(self.client_resources, BATCH) {
+            author.apply(&[manifest]).await.context("publish the resources of the storm")?;
+        }
+        let versions = author
+            .versions()
+            .await?
+            .into_iter()
+            .filter(|(name, _)| herd::is_of_storm(name))
+            .collect();
+        let load = Load {
+            clients: self.clients,
+            resources: self.client_resources,
+            versions,
+            nice: self.nice,
+            patience: PATIENCE,
+        };
+        let herd = Herd::start(server.xds, load)?;
+        Ok((server, herd, author))
+    }
+
+    fn findings(&self, parts: &[Part]) -> Result<Findings> {
+        let mut text = String::new();
+        let of = |kind, what: fn(&Part) -> f64| -> Vec<f64> {
+            parts.iter().filter(|part| part.kind == kind).map(what).collect()
+        };
+        let quantities: [(&str, fn(&Part) -> f64); 4] = [
+            ("pushes p50", |part| part.push_p50_ms),
+            ("pushes p99", |part| part.push_p99_ms),
+            ("writes p50", |part| part.write_p50_ms),
+            ("writes p99", |part| part.write_p99_ms),
+        ];
+        let mut gates = Vec::new();
+        for (name, what) in quantities {
+            let (idle, control, storm) =
+                (of(Kind::Idle, what), of(Kind::Control, what), of(Kind::Storm, what));
+            let ratio = |a: &[f64], b: &[f64]| {
+                let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
+                Spread::of(&ratios).context("there are no rounds")
+            };
+            let (machine, own, all) =
+                (ratio(&control, &idle)?, ratio(&storm, &control)?, ratio(&storm, &idle)?);
+            let ms = |values: &[f64]| Spread::of(values).context("there are no rounds");
+            writeln!(text, "{name}, ms: idle {:.1}", ms(&idle)?)?;
+            writeln!(text, "  storm elsewhere {:.1}, to idle {machine:.2}", ms(&control)?)?;
+            writeln!(
+                text,
+                "  storm here      {:.1}, to idle {all:.2}, to elsewhere {own:.2}",
+                ms(&storm)?
+            )?;
+            let gate = match name {
+                "pushes p99" => "p99 of pushes in a storm, to that in a storm elsewhere",
+                "writes p99" => "p99 of writes in a storm, to that in a storm elsewhere",
+                _ => continue,
+            };
+            gates.push(Gate::at_most(gate, own.median, self.ratio_max));
+        }
+        for kind in [Kind::Idle, Kind::Control, Kind::Storm] {
+            let shown = |what| Spread::of(&of(kind, what)).context("there are no rounds");
+            write!(
+                text,
+                "{kind:?}: {:.1} s; the server had {:.2} CPUs and waited for {:.2} more",
+                shown(|part| part.seconds)?,
+                shown(|part| part.cpus)?,
+                shown(|part| part.cpus_waited_for)?,
+            )?;
+            for (label, ..) in HISTOGRAMS {
+                let of_kind = parts.iter().filter(|part| part.kind == kind);
+                let bounds: Vec<f64> =
+                    of_kind.filter_map(|part| *part.server_p99_ms.get(label)?).collect();
+                if let Some(bounds) = Spread::of(&bounds) {
+                    write!(text, "; {label} p99 below {bounds:.2} ms")?;
+                }
+            }
+            writeln!(text)?;
+        }
+        let last = parts.iter().rev().find_map(|part| part.current);
+        writeln!(text, "until a client was current, last storm: {}", last.context("no storm")?)?;
+        Ok(Findings { text, data: serde_json::json!({ "parts": parts }), gates })
+    }
+}
+
+impl Run {
+    async fn part(&mut self, kind: Kind, idle: Duration) -> Result<Part> {
+        let (process, metrics) = (self.server.process(), self.server.metrics().await?);
+        let (cpu, waited) = process.run_and_wait()?;
+        let (part, start) = (self.board.begin(), Instant::now());
+        let current = match kind {
+            Kind::Idle => {
+                sleep(idle).await;
+                None
+            }
+            Kind::Control => Some(self.control.storm().await?),
+            Kind::Storm => Some(self.herd.storm().await?),
+        };
+        self.board.end();
+        let elapsed = start.elapsed().as_secs_f64();
+        // Writes that are under way belong to the part.
+        sleep(SETTLE).await;
+        let writes = self.updates.times(part);
+        let (cpu_after, waited_after) = process.run_and_wait()?;
+        let after = self.server.metrics().await?;
+        let mut server_p99_ms = BTreeMap::new();
+        for (label, name, labels) in HISTOGRAMS {
+            let bound = after.quantile_since(&metrics, name, labels, 0.99)?;
+            server_p99_ms.insert(label, bound.map(|seconds| seconds * 1e3));
+        }
+        let pushes = self.board.times(part);
+        let all = elapsed + SETTLE.as_secs_f64();
+        Ok(Part {
+            kind,
+            seconds: elapsed,
+            push_p50_ms: ms(&pushes, 0.5),
+            push_p99_ms: ms(&pushes, 0.99),
+            push_max_ms: ms(&pushes, 1.0),
+            pushes: pushes.len(),
+            write_p50_ms: ms(&writes, 0.5),
+            write_p99_ms: ms(&writes, 0.99),
+            write_max_ms: ms(&writes, 1.0),
+            writes: writes.len(),
+            cpus: (cpu_after.saturating_sub(cpu)).as_secs_f64() / all,
+            cpus_waited_for: (waited_after.saturating_sub(waited)).as_secs_f64() / all,
+            server_p99_ms,
+            current,
+        })
+    }
+}
+
+/// A quantile of times in microseconds, in milliseconds.
+fn ms(times: &Histogram<u64>, quantile: f64) -> f64 {
+    float(times.value_at_quantile(quantile)) / 1e3
+}
