@@ -1,5 +1,10 @@
 //! How much a shard does in one turn.
 
+/// The part of a turn's work that each kind of bulk may take: events of new streams, their polls, and, twice
+/// as much, ends of streams. Small, so that the turn is short for whoever waits for the next one; a shard
+/// that has nothing else to do takes turn after turn.
+const BULK_PART: usize = 8;
+
 /// Names or resources that cost as much as one step.
 const ITEMS_PER_STEP: usize = 64;
 
@@ -12,6 +17,12 @@ pub(crate) struct Budget {
 impl Budget {
     pub(crate) fn new(steps: usize) -> Self {
         Self { left: steps }
+    }
+
+    /// For the bulk of a turn that may take so many steps of each kind. At least one step, so that new
+    /// streams progress in each turn.
+    pub(crate) fn of_bulk(steps: usize) -> Self {
+        Self::new((steps / BULK_PART).max(1))
     }
 
     pub(crate) fn is_spent(&self) -> bool {

@@ -1,6 +1,6 @@
 //! What a shard is told through its inbox.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use chancery_model::{Node, Revision};
 use chancery_protocol::{DeltaRequest, Request, SotwRequest};
@@ -60,6 +60,21 @@ pub(crate) enum Event {
     },
 }
 
+/// Events that a shard has taken from its inboxes and not handled, by lane.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    /// Of established streams, and of admin.
+    pub(crate) updates: VecDeque<Sent>,
+    /// Of new streams, and large requests.
+    pub(crate) bulk: VecDeque<Sent>,
+}
+
+impl Events {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.updates.is_empty() && self.bulk.is_empty()
+    }
+}
+
 impl Sent {
     pub(crate) fn now(event: Event) -> Self {
         Self { at: Instant::now(), event }
@@ -67,6 +82,14 @@ impl Sent {
 }
 
 impl Event {
+    /// The stream that sent it; `None` for a question of admin.
+    pub(crate) fn line(&self) -> Option<&Arc<Line>> {
+        match self {
+            Self::Request { line, .. } | Self::HalfClose { line } => Some(line),
+            Self::Status { .. } | Self::Unsettled { .. } => None,
+        }
+    }
+
     /// What it costs to handle it, in steps of a shard that answers about `page` streams at a time.
     pub(crate) fn cost(&self, page: usize) -> usize {
         match self {

@@ -17,7 +17,7 @@ use crate::{
     event::{Event, Sent},
     fresh::{AlwaysFresh, Currency, Fresh},
     large::LargeWork,
-    line::{Line, Mailbox},
+    line::{Inboxes, Line, Mailbox},
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     report::Page,
@@ -40,7 +40,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct ShardHandle {
-    inbox: mpsc::Sender<Sent>,
+    inboxes: Inboxes,
     mailbox: Arc<Mailbox>,
 }
 
@@ -75,17 +75,23 @@ impl Fanout {
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let shards = (0..config.n_shards()).map(|n| {
-            let (sender, inbox) = mpsc::channel(config.inbox_events);
+            let (updates, inbox) = mpsc::channel(config.inbox_events);
+            let (bulk, bulk_inbox) = mpsc::channel(config.inbox_events);
             let mailbox = Arc::new(Mailbox::default());
-            let inputs =
-                Inputs { inbox, mailbox: Arc::clone(&mailbox), state: state.clone(), start };
+            let inputs = Inputs {
+                inbox,
+                bulk_inbox,
+                mailbox: Arc::clone(&mailbox),
+                state: state.clone(),
+                start,
+            };
             let now = Arc::clone(&state.borrow());
             let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
             let departed = Arc::clone(&departed);
             let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, departed, n)
                 .sharing(large.clone(), Arc::clone(&memory));
             tracker.spawn(shard.run(inputs, cancel.clone()));
-            ShardHandle { inbox: sender, mailbox }
+            ShardHandle { inboxes: Inboxes { updates, bulk }, mailbox }
         });
         let shards = shards.collect();
         let streams = Streams::default();
@@ -117,7 +123,7 @@ impl Fanout {
             .expect("there is at least one shard");
         let line = Line::new(info, Arc::clone(&shard.mailbox));
         let outlet = Outlet::new(Arc::clone(&line), Arc::clone(streams));
-        Ok((Intake::new(line, shard.inbox.clone(), self.currency.clone()), outlet))
+        Ok((Intake::new(line, shard.inboxes.clone(), self.currency.clone()), outlet))
     }
 
     /// Number of open streams, those without a request included.
@@ -144,7 +150,7 @@ impl Fanout {
             let mut from = Some(0);
             while let Some(at) = from {
                 let (reply, answer) = oneshot::channel();
-                if shard.inbox.send(Sent::now(event(at, reply))).await.is_err() {
+                if shard.inboxes.updates.send(Sent::now(event(at, reply))).await.is_err() {
                     break;
                 }
                 // A shard that stops in between has no streams any more.

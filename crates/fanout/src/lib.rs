@@ -12,8 +12,8 @@
 //!   message is built for it before it can be written (SOTW-112, OPS-10).
 //! - Requests are read whatever the state of writing.
 //! - A turn of a shard is bounded: telling sessions of a commit, requests, calls of transports, polls and
-//!   answers about all streams go on in the next one. Who takes much shares the work with who takes
-//!   little, half and half.
+//!   answers about all streams go on in the next one. New streams, streams that have ended, large requests
+//!   and large responses have a small part of each turn, after those of the others.
 //!
 //! # Queues
 //!
@@ -23,14 +23,15 @@
 //! | queue | bound | when full | metric |
 //! |---|---|---|---|
 //! | newest state, one per replica | 1 | it is replaced; a shard compares the newest with the one it knew | `chancery_xds_commit_seconds` |
-//! | inbox, one per shard: requests and questions | [`Config::inbox_events`] | the readers of its streams wait, and by flow control their clients; the shard and other shards do not | `chancery_xds_inbox_wait_seconds` |
-//! | events taken from it | [`Config::turn_work_max`] | no more are taken | the same |
+//! | inboxes, two per shard: small requests of established streams and questions; requests of new streams and large ones | [`Config::inbox_events`] each | the readers of its streams wait, and by flow control their clients; the shard and other shards do not | `chancery_xds_inbox_wait_seconds`, by lane |
+//! | events taken from them | [`Config::turn_work_max`] each | no more are taken | the same |
 //! | step of marking, one per shard | 1, a cursor over what has changed | states that come meanwhile are one next step | `chancery_xds_commit_seconds` |
 //! | marks, in each session | one per type, and one per name it asks for | a mark that is there stays: the changes fold | `chancery_xds_suppressed_resends_total` |
 //! | sessions to be polled, two lanes per shard | one per stream | can not be: a session is in it once | `chancery_xds_pending_sessions`, `chancery_xds_queue_wait_seconds` |
 //! | ready list: calls of transports, one per shard | one per stream | can not be: a line is in it once | `chancery_xds_shard_turn_seconds` |
 //! | large work, one per replica | one per stream | can not be: a session is in it once | `chancery_xds_large_work_sessions` |
 //! | requests for a session that is away | what the inbox had when it left | readers wait until it is back | `chancery_xds_large_work_sessions` |
+//! | streams that have ended, to be freed | one per stream | can not be | `chancery_xds_shard_turn_seconds` |
 //! | outbox, one per stream | 1 message | none is built: the session stays marked until the transport asks | `chancery_xds_blocked_streams`, `chancery_xds_transport_wait_seconds` |
 //! | timers, two heaps per shard | a few per stream, and 1024 | what is left of streams that are gone is dropped | |
 //! | unanswered responses, in each session | 256 per type, the contents of 32 | the oldest is forgotten: an answer to it is a stale one | `chancery_xds_oldest_unanswered_seconds` |

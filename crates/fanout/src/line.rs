@@ -29,6 +29,7 @@ use crate::{
     away::Back,
     event::{Event, Sent},
     fresh::Currency,
+    queue::Lane,
     status::{End, EndCode},
 };
 
@@ -62,6 +63,12 @@ pub(crate) struct Line {
     away: AtomicBool,
     /// Tells the stream's reader that the session is back.
     back: Notify,
+    /// The client has had, and has answered, all that it asked for when it came. Written by the shard.
+    arrived: AtomicBool,
+    /// Events of the stream that wait in an inbox: all of them in one, so that they keep their order.
+    waiting: AtomicUsize,
+    /// Whether that is the inbox for bulk. Read and written by the stream's reader only.
+    waits_in_bulk: AtomicBool,
     outbox: Mutex<Outbox>,
     mailbox: Arc<Mailbox>,
 }
@@ -144,6 +151,9 @@ impl Line {
             key: AtomicU32::new(NO_KEY),
             away: AtomicBool::new(false),
             back: Notify::new(),
+            arrived: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            waits_in_bulk: AtomicBool::new(false),
             outbox: Mutex::new(Outbox::default()),
             mailbox,
         })
@@ -181,6 +191,36 @@ impl Line {
         }
     }
 
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// Says that the client has had and has answered all that it asked for when it came. Wakes the
+    /// transport, which then belongs to the established ones.
+    pub(crate) fn arrive(&self) {
+        self.arrived.store(true, Ordering::Relaxed);
+        let waker = self.outbox.lock().waker.take();
+        wake(waker);
+    }
+
+    /// Chooses the inbox for the next event of this stream: bulk for large requests, and for all until the
+    /// stream has arrived. While earlier events wait, the event waits where they do.
+    pub(crate) fn lane_of(&self, event: &Event) -> Lane {
+        if self.waiting.fetch_add(1, Ordering::Acquire) == 0 {
+            let is_bulk = !self.has_arrived() || event.cost(1) > 1;
+            self.waits_in_bulk.store(is_bulk, Ordering::Relaxed);
+        }
+        match self.waits_in_bulk.load(Ordering::Relaxed) {
+            true => Lane::Bulk,
+            false => Lane::Updates,
+        }
+    }
+
+    /// Says that an event was handled for which [`Line::lane_of`] had chosen the inbox.
+    pub(crate) fn on_handled(&self) {
+        self.waiting.fetch_sub(1, Ordering::Release);
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         let outbox = self.outbox.lock();
         outbox.closed || outbox.end.is_some() || outbox.ending.is_some()
@@ -189,7 +229,8 @@ impl Line {
     /// Whether a message may be put now. If not, the shard is called when it may.
     pub(crate) fn can_take(&self) -> bool {
         let mut outbox = self.outbox.lock();
-        let free = !outbox.busy && outbox.message.is_none() && outbox.end.is_none();
+        let over = outbox.closed || outbox.end.is_some();
+        let free = !outbox.busy && outbox.message.is_none() && !over;
         outbox.wanted |= !free;
         free
     }
@@ -309,8 +350,24 @@ pub(crate) enum Then {
 #[derive(Debug, Clone)]
 pub struct Intake {
     line: Arc<Line>,
-    inbox: mpsc::Sender<Sent>,
+    inboxes: Inboxes,
     currency: Currency,
+}
+
+/// The ways into a shard, by lane: what waits in one does not hold up the other.
+#[derive(Debug, Clone)]
+pub(crate) struct Inboxes {
+    pub(crate) updates: mpsc::Sender<Sent>,
+    pub(crate) bulk: mpsc::Sender<Sent>,
+}
+
+impl Inboxes {
+    fn of(&self, lane: Lane) -> &mpsc::Sender<Sent> {
+        match lane {
+            Lane::Updates => &self.updates,
+            Lane::Bulk => &self.bulk,
+        }
+    }
 }
 
 /// The shard has stopped: the replica shuts down.
@@ -319,8 +376,8 @@ pub struct Intake {
 pub struct Stopped;
 
 impl Intake {
-    pub(crate) fn new(line: Arc<Line>, inbox: mpsc::Sender<Sent>, currency: Currency) -> Self {
-        Self { line, inbox, currency }
+    pub(crate) fn new(line: Arc<Line>, inboxes: Inboxes, currency: Currency) -> Self {
+        Self { line, inboxes, currency }
     }
 
     /// Hands over a request, in the order in which the client sent them. Waits, before the first one,
@@ -367,7 +424,8 @@ impl Intake {
     }
 
     async fn send(&self, event: Event) -> Result<(), Stopped> {
-        self.inbox.send(Sent::now(event)).await.map_err(|_| {
+        let inbox = self.inboxes.of(self.line.lane_of(&event));
+        inbox.send(Sent::now(event)).await.map_err(|_| {
             self.end(End::new(EndCode::Unavailable, Stopped.to_string()));
             Stopped
         })
@@ -405,9 +463,18 @@ impl Outlet {
     /// The next thing to write. Asking means that all before it has been handed to the transport: a
     /// response is not built earlier than that.
     ///
+    /// Wakes the caller, too, when [`Outlet::has_arrived`] changes.
+    ///
     /// After [`Delivery::End`] it is that same end for ever.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Delivery> {
         self.line.poll_next(cx)
+    }
+
+    /// Whether the client has had, and has answered, all that it asked for when it came. Until then its
+    /// stream is one of those that must not hold up the others.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        self.line.has_arrived()
     }
 }
 

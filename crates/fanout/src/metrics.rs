@@ -153,8 +153,9 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         INBOX_WAIT,
         MetricKind::Histogram,
-        "Time that a request waited for its shard, room in the inbox included: of each turn, the one \
-         that waited longest.",
+        "Time that a request waited for its shard, room in the inbox included, by lane (updates for \
+         established streams and admin, or bulk for new streams and large requests): of each turn, the \
+         one that waited longest.",
     ),
     Metric::new(
         QUEUE_WAIT,

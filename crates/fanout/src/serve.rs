@@ -423,6 +423,7 @@ impl Shard {
         // It has had, and has answered, all that it asked for when it came.
         if !entry.arrived && !entry.session.has_work() && entry.session.silent_since().is_none() {
             entry.arrived = true;
+            entry.line.arrive();
             if !entry.session.is_rejecting() {
                 let passed = now.instant.saturating_duration_since(entry.opened);
                 self.metrics.first_sync_seconds.record(passed.as_secs_f64());

@@ -9,6 +9,11 @@
 //! (`turn_work_max`), where a step with many names or resources counts as several. What wakes the shard
 //! does not matter: each turn looks at everything that may have changed.
 //!
+//! Work is of two classes ([`Lane`]). Commits, requests and polls of established sessions, and questions of
+//! admin go first. New and resuming streams, large requests and responses, and the freeing of streams that
+//! have ended have a small budget in each turn ([`Budget::of_bulk`]): a storm of them makes the turns of the
+//! others longer by that budget, and is never starved by them.
+//!
 //! Rejected: a channel of commits per shard. It has to be bounded, and then either a slow shard
 //! holds up the store, or commits are lost and the shard has to compare states after all.
 
@@ -33,20 +38,23 @@ use crate::{
     budget::{Budget, cost_of},
     departed::Departed,
     entry::{Entry, SinceSent},
-    event::{Event, Sent},
+    event::{Event, Events, Sent},
     index::{Index, Key},
     large::LargeWork,
     line::{Call, Line, Mailbox, Stopped},
     marking::{MARKS_PER_STEP, Marking, Told},
     memory::SubscriptionMemory,
     metrics::{ShardMetrics, Suppressed, gauge_value},
-    queue::Queue,
+    queue::{Lane, Queue},
     said::Sparing,
     silence::Silence,
     status::{End, EndCode},
     timers::Timers,
     views::Views,
 };
+
+/// Calls of transports that are sorted for the price of one session that is polled.
+const CALLS_PER_STEP: usize = 8;
 
 /// What sessions that are gone may leave in a queue, besides as much as there are sessions.
 const LEFT_OVER_MAX: usize = 1024;
@@ -102,13 +110,17 @@ pub(crate) struct Shard {
     pub(crate) indexing: VecDeque<Key>,
     pub(crate) large: LargeWork,
     pub(crate) memory: Arc<SubscriptionMemory>,
+    /// Lines whose sessions are to be freed, and what they called for.
+    leaving: VecDeque<(Arc<Line>, Call)>,
 }
 
 /// Where a shard hears from.
 #[derive(Debug)]
 pub(crate) struct Inputs {
-    /// From the streams' readers and from admin. Bounded: they wait when it is full.
+    /// From the readers of established streams and from admin. Bounded: they wait when it is full.
     pub(crate) inbox: mpsc::Receiver<Sent>,
+    /// From the readers of new streams, and large requests. Bounded in the same way.
+    pub(crate) bulk_inbox: mpsc::Receiver<Sent>,
     /// Calls of the streams' writers.
     pub(crate) mailbox: Arc<Mailbox>,
     /// The newest state; when its sender is gone the store has stopped, and the last state stays.
@@ -151,6 +163,7 @@ impl Shard {
             called: VecDeque::new(),
             indexing: VecDeque::new(),
             large: LargeWork::default(),
+            leaving: VecDeque::new(),
         }
     }
 
@@ -163,7 +176,7 @@ impl Shard {
     /// Takes turns until it is canceled or nobody is left who could send an event.
     pub(crate) async fn run(mut self, mut inputs: Inputs, cancel: CancellationToken) {
         let most = self.config.turn_work_max;
-        let mut events = VecDeque::with_capacity(most);
+        let mut events = Events::default();
         let mut store_runs = true;
         let mut flow = Flow::Again;
         // While a client owes an answer, for how long is told every second.
@@ -184,7 +197,11 @@ impl Shard {
                         biased;
                         () = &mut canceled => return,
                         event = inputs.inbox.recv() => match event {
-                            Some(event) => events.push_back(event),
+                            Some(event) => events.updates.push_back(event),
+                            None => return,
+                        },
+                        event = inputs.bulk_inbox.recv() => match event {
+                            Some(event) => events.bulk.push_back(event),
                             None => return,
                         },
                         () = inputs.mailbox.notify.notified() => {}
@@ -198,15 +215,12 @@ impl Shard {
             }
             let started = Instant::now();
             let now = inputs.now(started);
-            while events.len() < most
-                && let Ok(event) = inputs.inbox.try_recv()
-            {
-                events.push_back(event);
-            }
+            fill(&mut events.updates, &mut inputs.inbox, most);
+            fill(&mut events.bulk, &mut inputs.bulk_inbox, most);
             // After the events: one that was sent because a state had been published is handled with it.
             let state = Arc::clone(&inputs.state.borrow_and_update());
             self.on_state(&state, now);
-            let full = events.len() == most;
+            let full = events.updates.len() == most || events.bulk.len() == most;
             self.on_events(&mut events, now);
             self.on_calls(&inputs.mailbox, now);
             self.on_back(&inputs.mailbox, now);
@@ -221,17 +235,26 @@ impl Shard {
     }
 
     /// Handles as many events as fit into a turn; the others stay.
-    pub(crate) fn on_events(&mut self, events: &mut VecDeque<Sent>, now: Now) {
+    pub(crate) fn on_events(&mut self, events: &mut Events, now: Now) {
+        let most = self.config.turn_work_max;
+        self.on_lane(&mut events.updates, Lane::Updates, Budget::new(most), now);
+        self.on_lane(&mut events.bulk, Lane::Bulk, Budget::of_bulk(most), now);
+    }
+
+    fn on_lane(&mut self, events: &mut VecDeque<Sent>, lane: Lane, mut budget: Budget, now: Now) {
         if let Some(Sent { at, .. }) = events.front() {
             let waited = now.instant.saturating_duration_since(*at);
-            self.metrics.inbox_wait_seconds.record(waited.as_secs_f64());
+            self.metrics.inbox_wait_seconds(lane).record(waited.as_secs_f64());
         }
-        let mut budget = Budget::new(self.config.turn_work_max);
         while !budget.is_spent()
             && let Some(Sent { event, .. }) = events.pop_front()
         {
             budget.spend(event.cost(self.config.turn_work_max));
+            let line = event.line().map(Arc::clone);
             self.handle(event, now);
+            if let Some(line) = line {
+                line.on_handled();
+            }
         }
     }
 
@@ -326,32 +349,43 @@ impl Shard {
         }
     }
 
-    /// Answers some of the lines that called.
+    /// Answers some of the lines that called. Those that leave are put aside: freeing their sessions may
+    /// take long, and nobody waits for it.
     pub(crate) fn on_calls(&mut self, mailbox: &Mailbox, now: Now) {
         if self.called.is_empty() {
             mailbox.swap(&mut self.called);
         }
-        let mut budget = Budget::new(self.config.turn_work_max);
+        let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(CALLS_PER_STEP));
         while !budget.is_spent()
             && let Some(line) = self.called.pop_front()
         {
-            let mut freed = 0;
+            budget.spend(1);
             match line.answer() {
-                Call::Closed(end) => {
-                    self.metrics.on_end(end);
-                    freed = line.key().map_or(0, |key| self.forget(key, now));
-                }
-                Call::Ending(end) => {
-                    freed = line.key().map_or(0, |key| self.forget(key, now));
-                    line.end(end);
-                }
+                call @ (Call::Closed(_) | Call::Ending(_)) => self.leaving.push_back((line, call)),
                 Call::Hungry => {
                     if let Some(key) = line.key() {
                         self.enqueue(place(key), now);
                     }
                 }
             }
+        }
+        self.free_some(now);
+    }
+
+    /// Frees the sessions of some of the lines that leave. A client that comes back finds what it was left
+    /// with once that is done, so this has twice the budget that new streams have.
+    fn free_some(&mut self, now: Now) {
+        let mut budget = Budget::of_bulk(self.config.turn_work_max.saturating_mul(2));
+        while !budget.is_spent()
+            && let Some((line, call)) = self.leaving.pop_front()
+        {
+            let freed = line.key().map_or(0, |key| self.forget(key, now));
             budget.spend(cost_of(freed));
+            match call {
+                Call::Closed(end) => self.metrics.on_end(end),
+                Call::Ending(end) => line.end(end),
+                Call::Hungry => {}
+            }
         }
     }
 
@@ -388,32 +422,37 @@ impl Shard {
         let waiting = was_marking
             || self.reassign_from.is_some()
             || !self.called.is_empty()
-            || !self.indexing.is_empty();
+            || !self.indexing.is_empty()
+            || !self.leaving.is_empty();
         match self.queue.is_empty() && !waiting && !is_due {
             true => Flow::Wait(next),
             false => Flow::Again,
         }
     }
 
-    /// Polls some of the sessions that wait for it.
+    /// Polls some of the sessions that wait for it, those in the lane for updates first.
     fn poll_some(&mut self, now: Now) {
-        let mut budget = Budget::new(self.config.turn_work_max);
-        let mut measured = [false; 2];
+        let most = self.config.turn_work_max;
+        self.poll_lane(Lane::Updates, Budget::new(most), now);
+        self.poll_lane(Lane::Bulk, Budget::of_bulk(most), now);
+    }
+
+    fn poll_lane(&mut self, lane: Lane, mut budget: Budget, now: Now) {
+        let mut is_measured = false;
         while !budget.is_spent()
-            && let Some((key, lane)) = self.queue.pop()
+            && let Some(key) = self.queue.pop(lane)
         {
             let mut cost = 1;
             if let Some(entry) = self.sessions.get_mut(place(key))
                 && let Some(since) = entry.queued.take()
             {
                 // The first of a lane has waited the longest.
-                if !std::mem::replace(&mut measured[lane as usize], true) {
+                if !std::mem::replace(&mut is_measured, true) {
                     let waited = now.instant.saturating_duration_since(since);
                     self.metrics.queue_wait_seconds(lane).record(waited.as_secs_f64());
                 }
                 cost = self.poll_session(place(key), now);
             }
-            self.queue.charge(lane, cost);
             budget.spend(cost);
         }
     }
@@ -498,6 +537,15 @@ impl Now {
     pub(crate) fn since(start: Instant, instant: Instant) -> Self {
         let ms = instant.saturating_duration_since(start).as_millis();
         Self { instant, ms: u64::try_from(ms).unwrap_or(u64::MAX) }
+    }
+}
+
+/// Takes events from an inbox until there are `most`.
+fn fill(events: &mut VecDeque<Sent>, inbox: &mut mpsc::Receiver<Sent>, most: usize) {
+    while events.len() < most
+        && let Ok(event) = inbox.try_recv()
+    {
+        events.push_back(event);
     }
 }
 

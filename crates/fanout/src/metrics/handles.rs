@@ -33,7 +33,8 @@ pub(crate) struct ShardMetrics {
     pub(crate) first_sync_seconds: Histogram,
     pub(crate) convergence_seconds: Histogram,
     pub(crate) commit_seconds: Histogram,
-    pub(crate) inbox_wait_seconds: Histogram,
+    inbox_wait_updates: Histogram,
+    inbox_wait_bulk: Histogram,
     queue_wait_updates: Histogram,
     queue_wait_bulk: Histogram,
     pub(crate) transport_wait_seconds: Histogram,
@@ -74,7 +75,7 @@ impl ShardMetrics {
         let kind = |kind: &'static str| counter!(REQUEST_KINDS, "kind" => kind);
         let suppressed = |reason: &'static str| counter!(SUPPRESSED, "reason" => reason);
         let by_shard = |name: &'static str| gauge!(name, "shard" => shard.to_string());
-        let wait = |lane: &'static str| histogram!(QUEUE_WAIT, "lane" => lane);
+        let wait = |name: &'static str, lane: &'static str| histogram!(name, "lane" => lane);
         let bytes = |protocol: &'static str| histogram!(RESPONSE_BYTES, "protocol" => protocol);
         Self {
             types: std::array::from_fn(|place| TypeMetrics::new(LABELS[place])),
@@ -93,9 +94,10 @@ impl ShardMetrics {
             first_sync_seconds: histogram!(FIRST_SYNC),
             convergence_seconds: histogram!(CONVERGENCE),
             commit_seconds: histogram!(COMMIT_SECONDS),
-            inbox_wait_seconds: histogram!(INBOX_WAIT),
-            queue_wait_updates: wait("updates"),
-            queue_wait_bulk: wait("bulk"),
+            inbox_wait_updates: wait(INBOX_WAIT, "updates"),
+            inbox_wait_bulk: wait(INBOX_WAIT, "bulk"),
+            queue_wait_updates: wait(QUEUE_WAIT, "updates"),
+            queue_wait_bulk: wait(QUEUE_WAIT, "bulk"),
             transport_wait_seconds: histogram!(TRANSPORT_WAIT),
             blocked: gauge!(BLOCKED),
             turn_seconds: histogram!(TURN_SECONDS, "shard" => shard.to_string()),
@@ -161,6 +163,13 @@ impl ShardMetrics {
     /// Of the type at a place that [`type_place`] gives.
     pub(crate) fn of(&self, type_place: usize) -> &TypeMetrics {
         &self.types[type_place]
+    }
+
+    pub(crate) fn inbox_wait_seconds(&self, lane: Lane) -> &Histogram {
+        match lane {
+            Lane::Updates => &self.inbox_wait_updates,
+            Lane::Bulk => &self.inbox_wait_bulk,
+        }
     }
 
     pub(crate) fn queue_wait_seconds(&self, lane: Lane) -> &Histogram {

@@ -21,8 +21,9 @@ use tokio::{sync::oneshot, time::Instant};
 use super::super::{Flow, Now, Shard};
 use crate::{
     Config, Delivery, End, Outlet, StreamInfo,
-    event::{Event, Sent},
+    event::{Event, Events, Sent},
     line::{Line, Mailbox},
+    queue::Lane,
     status::Unsettled as Lagging,
 };
 
@@ -31,8 +32,8 @@ pub(super) struct Desk {
     pub(super) shard: Shard,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) state: Arc<State>,
-    /// The shard's inbox.
-    pub(super) events: VecDeque<Sent>,
+    /// The shard's inboxes.
+    pub(super) events: Events,
     start: Instant,
     pub(super) ms: u64,
 }
@@ -54,7 +55,7 @@ impl Desk {
         let config = Arc::new(config);
         let (arrivals, departed) = Default::default();
         let shard = Shard::new(config, Arc::clone(&state), differ, arrivals, departed, 0);
-        let (events, start) = (VecDeque::new(), Instant::now());
+        let (events, start) = (Events::default(), Instant::now());
         Self { shard, mailbox: Arc::default(), state, events, start, ms: 10_000 }
     }
 
@@ -69,6 +70,20 @@ impl Desk {
                 return;
             }
         }
+    }
+
+    /// Puts an event into the inbox that it belongs to.
+    pub(super) fn post(&mut self, event: Event) {
+        let lane = event.line().map_or(Lane::Updates, |line| line.lane_of(&event));
+        match lane {
+            Lane::Updates => self.events.updates.push_back(Sent::now(event)),
+            Lane::Bulk => self.events.bulk.push_back(Sent::now(event)),
+        }
+    }
+
+    /// Events that wait.
+    pub(super) fn n_events(&self) -> usize {
+        self.events.updates.len() + self.events.bulk.len()
     }
 
     /// One turn, as the shard's own loop takes it.

@@ -11,12 +11,7 @@ use chancery_protocol::DeltaRequest;
 use chancery_view::View;
 
 use super::desk::{Client, Desk, key_of, scope, text};
-use crate::{
-    Config, UnsettledState,
-    event::{Event, Sent},
-    marking::MARKS_PER_STEP,
-    shard::Flow,
-};
+use crate::{Config, UnsettledState, event::Event, marking::MARKS_PER_STEP, shard::Flow};
 
 fn small() -> Desk {
     Desk::with(Config { turn_work_max: 1, ..Config::default() })
@@ -320,7 +315,7 @@ fn send(desk: &mut Desk, client: &Client, node: Option<&str>, names: &[&str], go
 /// Into the inbox: it is handled in its turn.
 fn push(desk: &mut Desk, client: &Client, node: Option<&str>, request: DeltaRequest) {
     let event: Event = Desk::request(client, node, request);
-    desk.events.push_back(Sent::now(event));
+    desk.post(event);
 }
 
 /// What the client should have in the end.

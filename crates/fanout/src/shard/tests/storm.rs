@@ -1,0 +1,157 @@
+//! Thousands of clients come, or come back, at once: what the established clients and admin notice of it,
+//! counted in turns.
+
+use std::sync::Arc;
+
+use chancery_model::types::{CLUSTER, ENDPOINT};
+use chancery_protocol::DeltaRequest;
+
+use super::desk::{Client, Desk, answer, text};
+use crate::{Config, event::Event};
+
+/// Streams of a storm, and the names that each of them asks for.
+const STREAMS: usize = 1000;
+const NAMES: usize = 200;
+
+/// A client that has all there is for it, of one endpoint.
+fn settled(desk: &mut Desk) -> Client {
+    desk.put("default", ENDPOINT, &[("x", "1")]);
+    let mut client = desk.subscribe("small", ENDPOINT, &["x"]);
+    let first = desk.read(&mut client);
+    assert_eq!(text(&first), "x=1");
+    desk.ack(&client, &first[0]);
+    desk.settle();
+    client
+}
+
+/// Opens streams whose first requests wait in the shard's inbox.
+fn storm(desk: &mut Desk) -> Vec<Client> {
+    let names: Vec<String> = (0..NAMES).map(|n| format!("c{n}")).collect();
+    let open = |n: usize| {
+        let client = desk.open();
+        let type_url = CLUSTER.to_owned();
+        let subscribe = names.clone().into();
+        let first = DeltaRequest { type_url, subscribe, ..DeltaRequest::default() };
+        desk.post(Desk::request(&client, Some(&format!("n{n}")), first));
+        client
+    };
+    (0..STREAMS).map(open).collect()
+}
+
+/// Turns until the client is handed something.
+fn turns_until_sent(desk: &mut Desk, client: &mut Client) -> usize {
+    for turns in 1..=100 {
+        desk.turn();
+        if let Some(response) = client.take() {
+            // The answer comes the way that requests come.
+            desk.post(Desk::request(client, None, answer(&response, None)));
+            return turns;
+        }
+    }
+    panic!("nothing came in 100 turns");
+}
+
+/// OPS-17: a session has one response in flight, so an acknowledgment that waits behind the storm holds up
+/// the next update.
+#[test]
+fn acknowledgments_and_updates_overtake_a_thousand_new_streams() {
+    let mut desk = Desk::new();
+    let mut small = settled(&mut desk);
+    let mut many = storm(&mut desk);
+    for round in 2..30 {
+        desk.put("default", ENDPOINT, &[("x", &round.to_string())]);
+        let turns = turns_until_sent(&mut desk, &mut small);
+        assert!(turns <= 2, "update {round} was sent after {turns} turns");
+    }
+    assert!(desk.shard.sessions.len() < STREAMS, "the storm was over too soon to show anything");
+    desk.settle();
+    assert_eq!(many.iter_mut().filter_map(Client::take).count(), STREAMS, "all are served");
+}
+
+/// Admin's questions do not wait behind the storm either.
+#[test]
+fn questions_overtake_a_thousand_new_streams() {
+    let mut desk = Desk::new();
+    let small = settled(&mut desk);
+    let many = storm(&mut desk);
+    let (reply, mut page) = tokio::sync::oneshot::channel();
+    desk.post(Event::Status { from: 0, reply });
+    desk.turn();
+    assert!(page.try_recv().is_ok(), "the question was not answered in the next turn");
+    drop((small, many));
+}
+
+/// A client's transport that asks for the next message is answered before the sessions of a thousand
+/// streams that have ended are freed.
+#[test]
+fn transports_overtake_a_thousand_ended_streams() {
+    let mut desk = Desk::new();
+    let mut small = settled(&mut desk);
+    let many = storm(&mut desk);
+    desk.settle();
+    assert_eq!(desk.shard.sessions.len(), STREAMS + 1);
+    // The next update waits for the transport, which is busy with this one.
+    desk.put("default", ENDPOINT, &[("x", "2")]);
+    desk.turn();
+    let response = small.take().expect("the update is sent at once");
+    desk.ack(&small, &response);
+    desk.put("default", ENDPOINT, &[("x", "3")]);
+    desk.turn();
+    drop(many);
+    assert!(small.take().is_none(), "it asks for the next message");
+    let turns = turns_until_sent(&mut desk, &mut small);
+    assert!(turns <= 2, "the update was sent after {turns} turns");
+    assert!(desk.shard.sessions.len() > STREAMS / 2, "they were freed too soon to show anything");
+    desk.settle();
+    assert_eq!(desk.shard.sessions.len(), 1);
+}
+
+/// No starvation the other way: new streams are opened, served and freed in each turn, however much
+/// there is to be done for the others.
+#[test]
+fn new_streams_progress_while_the_others_always_have_work() {
+    let mut desk = Desk::with(Config { turn_work_max: 8, ..Config::default() });
+    let mut small = settled(&mut desk);
+    let mut many = storm(&mut desk);
+    let mut served = 0;
+    for turn in 1..=STREAMS {
+        // More than a turn's work of repeated acknowledgments, and an update.
+        while desk.n_events() < STREAMS + 20 {
+            let request = DeltaRequest { type_url: ENDPOINT.to_owned(), ..DeltaRequest::default() };
+            desk.post(Desk::request(&small, None, request));
+        }
+        desk.put("default", ENDPOINT, &[("x", &(turn + 1).to_string())]);
+        desk.turn();
+        if let Some(response) = small.take() {
+            desk.ack(&small, &response);
+        }
+        served += many.iter_mut().filter_map(Client::take).count();
+        assert!(served + 2 >= turn, "{served} streams were served after {turn} turns");
+    }
+}
+
+/// A stream's requests are handled in the order in which it sent them, whichever lane they take.
+#[test]
+fn a_streams_requests_keep_their_order() {
+    let mut desk = Desk::new();
+    desk.put("default", ENDPOINT, &[("x", "1"), ("y", "1")]);
+    let mut small = settled(&mut desk);
+    let many = storm(&mut desk);
+    let names: Vec<String> = (0..NAMES).map(|n| format!("e{n}")).chain(["y".to_owned()]).collect();
+    let request = |subscribe: Vec<String>, unsubscribe: Vec<String>| DeltaRequest {
+        type_url: ENDPOINT.to_owned(),
+        subscribe: subscribe.into(),
+        unsubscribe: unsubscribe.into(),
+        ..DeltaRequest::default()
+    };
+    // A large request waits behind the storm; the small one behind it gives up what it asks for.
+    desk.post(Desk::request(&small, None, request(names, vec![])));
+    desk.post(Desk::request(&small, None, request(vec![], vec!["y".to_owned()])));
+    desk.settle();
+    while small.take().is_some() {
+        desk.settle();
+    }
+    desk.put("default", ENDPOINT, &[("y", "2")]);
+    assert!(!text(&desk.read(&mut small)).contains("y=2"), "it is no longer subscribed");
+    drop((many, Arc::clone(&small.line)));
+}
