@@ -45,7 +45,7 @@ pub(crate) struct StreamBody {
     /// Stops the reader: a response that has ended leaves nobody who would read.
     reader: AbortHandle,
     /// The stream's place in its connection.
-    _place: Place,
+    place: Place,
 }
 
 /// The chunks of a message that are left.
@@ -85,7 +85,7 @@ impl Iterator for Chunks {
 
 impl StreamBody {
     pub(crate) fn new(outlet: Outlet, reader: AbortHandle, place: Place) -> Self {
-        Self { outlet, message: None, state: State::Open, reader, _place: place }
+        Self { outlet, message: None, state: State::Open, reader, place }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
@@ -97,6 +97,9 @@ impl StreamBody {
                 return Poll::Ready(Some(Frame::data(chunk)));
             }
             self.message = None;
+            if self.outlet.has_arrived() {
+                self.place.establish();
+            }
             let end = match ready!(self.outlet.poll_next(cx)) {
                 Delivery::Message(message) if message.len() <= MESSAGE_BYTES_MAX => {
                     self.message = Some(Chunks::new(message));

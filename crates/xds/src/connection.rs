@@ -8,7 +8,10 @@ use std::{
     future::Future,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -38,6 +41,8 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     pub(crate) tasks: Tasks,
     streams: Mutex<Streams>,
+    /// A client of one of its streams has had all that it asked for when it came.
+    established: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -75,7 +80,18 @@ impl Connection {
             used: false,
             over: None,
         };
-        Arc::new(Self { peer, tasks: Tasks::default(), streams: Mutex::new(streams) })
+        let (streams, established) = (Mutex::new(streams), AtomicBool::new(false));
+        Arc::new(Self { peer, tasks: Tasks::default(), streams, established })
+    }
+
+    /// Whether it is one of those that new connections must not hold up.
+    pub(crate) fn is_established(&self) -> bool {
+        self.established.load(Ordering::Relaxed)
+    }
+
+    /// A client of one of its streams has had all that it asked for when it came.
+    pub(crate) fn establish(&self) {
+        self.established.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn n_streams(&self) -> usize {
@@ -113,6 +129,13 @@ impl Connection {
             false => (config.first_stream_timeout, Reason::FirstStream),
         };
         streams.none_since.map(|since| (since + patience, reason))
+    }
+}
+
+impl Place {
+    /// The stream's client has had all that it asked for when it came.
+    pub(crate) fn establish(&self) {
+        self.connection.establish();
     }
 }
 

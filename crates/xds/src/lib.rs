@@ -20,6 +20,7 @@ mod grpc;
 mod methods;
 mod metrics;
 mod node;
+mod opening;
 mod peers;
 mod reader;
 mod reason;

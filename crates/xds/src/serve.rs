@@ -22,6 +22,7 @@ use crate::{
     framing::Bounds,
     methods::Methods,
     metrics::{METRICS, Metrics},
+    opening::Opening,
     peers::Peers,
     room::Room,
     service::{Service, Shared},
@@ -42,7 +43,8 @@ pub fn register_metrics() {
 /// connection after the other, and it returns when all are closed (OPS-15).
 ///
 /// # Errors
-/// If the configuration is not valid ([`Config::validate`]), or the listener has no address.
+/// If the configuration is not valid ([`Config::validate`]), the listener has no address, or the threads for
+/// new connections can not be started.
 pub async fn serve(
     listener: TcpListener,
     fanout: Fanout,
@@ -69,6 +71,7 @@ pub async fn serve(
     let front = Front {
         drain: Drain::new(drain, Arc::clone(&open), &shared.config),
         peers: Peers::new(shared.config.connections_per_peer_max),
+        opening: Opening::start()?,
         shared,
         metrics,
         open,
@@ -109,6 +112,7 @@ struct Front {
     metrics: Arc<Metrics>,
     open: Arc<AtomicUsize>,
     tracker: TaskTracker,
+    opening: Opening,
     peers: Peers,
     drain: Drain,
 }
@@ -133,8 +137,8 @@ impl Front {
         let shared = Arc::clone(&self.shared);
         let metrics = Arc::clone(&self.metrics);
         let drain = self.drain.clone();
-        self.tracker.spawn(async move {
-            let connection = Connection::new(peer);
+        let connection = Connection::new(peer);
+        self.opening.spawn(&self.tracker, Arc::clone(&connection), async move {
             let service = Service::new(Arc::clone(&shared), Arc::clone(&connection));
             let reason = connection::run(stream, service, connection, &shared.config, &drain).await;
             metrics.on_end(reason);

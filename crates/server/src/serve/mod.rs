@@ -27,6 +27,7 @@ use chancery_store::{CaughtUp, Removal, Replica};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
     net::{TcpListener, TcpSocket},
+    runtime::Handle,
     task::JoinHandle,
     time::{Instant, timeout},
 };
@@ -46,6 +47,8 @@ use store::Opened;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Samples of histograms are folded in this often, whether or not anybody asks for metrics.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// Threads of the admin port: writes, questions and health checks do not wait for what streams do.
+const ADMIN_THREADS: usize = 2;
 /// How long shards may take to end once their streams have.
 const SHARDS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long admin requests may take to end once the streams have, if those have used up the time
@@ -58,7 +61,7 @@ const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(4);
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 const LOADING_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections that the kernel takes before they are accepted.
-const BACKLOG: u32 = 1024;
+const BACKLOG: u32 = 4096;
 /// Upper bounds of the buckets of times, in seconds: from an fsync on fast disks to a client's
 /// patience.
 const SECONDS: [f64; 18] = [
@@ -95,7 +98,14 @@ pub(crate) fn run(loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
-    let result = runtime.block_on(serve(&loaded, metrics, out));
+    let admin = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(ADMIN_THREADS)
+        .thread_name("chancery-admin")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
+    let result = runtime.block_on(serve(&loaded, metrics, admin.handle(), out));
+    admin.shutdown_timeout(THREADS_TIMEOUT);
     runtime.shutdown_timeout(match result {
         Ok(Closed::Yes) | Err(_) => THREADS_TIMEOUT,
         Ok(Closed::NeverOpen) => LOADING_TIMEOUT,
@@ -120,6 +130,7 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
 async fn serve(
     loaded: &Loaded,
     metrics: PrometheusHandle,
+    admin: &Handle,
     out: &mut dyn Write,
 ) -> Result<Closed, Failure> {
     let config = &loaded.config;
@@ -144,7 +155,7 @@ async fn serve(
         }
         Opened::Ended(_, Some(replica)) => (replica, Ok(())),
         Opened::Replica(replica) => {
-            let ended = run_parts(config, &replica, metrics, out, &mut signals).await;
+            let ended = run_parts(config, &replica, metrics, admin, out, &mut signals).await;
             (replica, ended)
         }
     };
@@ -162,10 +173,11 @@ async fn run_parts(
     config: &Config,
     replica: &Replica,
     metrics: PrometheusHandle,
+    admin: &Handle,
     out: &mut dyn Write,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    let mut running = Running::start(config, replica.clone(), metrics).await?;
+    let mut running = Running::start(config, replica.clone(), metrics, admin).await?;
     let began = tokio::select! {
         began = running.begin(config, replica) => began.map(|()| None),
         ended = signals.next() => Ok(Some(Ended::Signal(ended))),
@@ -258,10 +270,14 @@ impl Running {
         config: &Config,
         replica: Replica,
         metrics: PrometheusHandle,
+        admin_runtime: &Handle,
     ) -> Result<Self, Failure> {
         let (xds_socket, xds_address) = take_port("xds", config.xds.address)?;
         let (admin_socket, admin_address) = take_port("admin", config.admin.address)?;
-        let admin_listener = listen_on("admin", admin_socket, admin_address)?;
+        let admin_listener = {
+            let _admin = admin_runtime.enter();
+            listen_on("admin", admin_socket, admin_address)?
+        };
         let (drain, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (shards, stop_shards) = (TaskTracker::new(), CancellationToken::new());
         let started = CancellationToken::new();
@@ -285,7 +301,7 @@ impl Running {
         let limits = config.admin_limits();
         let admin =
             listen::serve(admin_listener, router, connections_max, limits, stop_admin.clone());
-        let admin = tokio::spawn(admin);
+        let admin = admin_runtime.spawn(admin);
         info!(admin = %admin_address, "the admin API is up");
         Ok(Self {
             xds_address,

@@ -1,0 +1,166 @@
+//! The threads that run new connections, until each has a stream whose client has all that it asked for.
+//!
+//! Tokio runs the tasks that are ready in the order in which they became ready. When thousands of clients
+//! connect at once, a push to an established client would wait for all of their handshakes, requests and
+//! first responses. So new connections have a runtime of their own, with half as many threads as there are
+//! processors; established connections and shards stay on the runtime that calls [`Opening::start`]. The
+//! kernel divides the processors between the two: the others go on at once, and new connections always
+//! progress.
+//!
+//! A caller whose runtime has one thread only, that of its `block_on`, gets no others.
+//!
+//! Only the polling moves. Sockets and timers belong to the caller's runtime from the beginning, so that a
+//! connection changes its threads once, without a system call.
+
+use std::{
+    future::Future,
+    io,
+    num::NonZeroUsize,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    thread,
+};
+
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use tokio_util::task::TaskTracker;
+
+use crate::connection::Connection;
+
+/// The runtime of new connections. Dropping it drops them.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    /// `None` if new connections run where the established ones do.
+    runtime: Option<Runtime>,
+    home: Handle,
+}
+
+/// A connection that is not established yet. Ends with what is left to be run when it is; with `None` when the
+/// connection has ended before.
+struct Polled<F> {
+    connection: Arc<Connection>,
+    home: Handle,
+    run: Option<Pin<Box<F>>>,
+}
+
+impl Opening {
+    /// Starts the threads; established connections will run on the current runtime.
+    pub(crate) fn start() -> io::Result<Self> {
+        let home = Handle::current();
+        if home.runtime_flavor() == RuntimeFlavor::CurrentThread {
+            return Ok(Self { runtime: None, home });
+        }
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get) / 2;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads.max(1))
+            .thread_name("chancery-opening")
+            .build()?;
+        Ok(Self { runtime: Some(runtime), home })
+    }
+
+    /// Runs a connection, which `tracker` tracks to its end.
+    pub(crate) fn spawn(
+        &self,
+        tracker: &TaskTracker,
+        connection: Arc<Connection>,
+        run: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let Some(runtime) = &self.runtime else {
+            self.home.spawn(tracker.track_future(run));
+            return;
+        };
+        let home = self.home.clone();
+        let polled = Polled { connection, home: home.clone(), run: Some(Box::pin(run)) };
+        let its_tracker = tracker.clone();
+        runtime.spawn(tracker.track_future(async move {
+            if let Some(established) = polled.await {
+                home.spawn(its_tracker.track_future(established));
+            }
+        }));
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        // Nobody may block on an asynchronous thread, which this may be.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Polled<F> {
+    type Output = Option<Pin<Box<F>>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        // Its timers are those of the runtime where it will be.
+        let _home = this.home.enter();
+        let Some(run) = &mut this.run else { return Poll::Ready(None) };
+        match run.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending if this.connection.is_established() => Poll::Ready(this.run.take()),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn connection() -> Arc<Connection> {
+        Connection::new(([127, 0, 0, 1], 1).into())
+    }
+
+    /// OPS-17: thousands of new connections can keep their own threads busy, and no other ones.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn new_connections_do_not_run_on_the_threads_of_the_others() {
+        let (opening, tracker) = (Opening::start().unwrap(), TaskTracker::new());
+        let ((gate, wait), (told, heard)) =
+            (mpsc::channel::<()>(), tokio::sync::oneshot::channel());
+        opening.spawn(&tracker, connection(), async move {
+            // A poll that lasts until the thread that serves the others has gone on.
+            told.send(wait.recv_timeout(PATIENCE)).unwrap();
+        });
+        tokio::spawn(async move { drop(gate) });
+        assert_eq!(heard.await.unwrap(), Err(mpsc::RecvTimeoutError::Disconnected));
+        tracker.close();
+        tracker.wait().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn an_established_connection_moves_to_the_threads_of_the_others() {
+        let (opening, tracker, connection) =
+            (Opening::start().unwrap(), TaskTracker::new(), connection());
+        let (threads, mut polled) = tokio::sync::mpsc::channel(8);
+        let wake = Arc::new(Notify::new());
+        let woken = Arc::clone(&wake);
+        opening.spawn(&tracker, Arc::clone(&connection), async move {
+            for _ in 0..3 {
+                // A timer works on both.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                threads.send(thread::current().id()).await.unwrap();
+                woken.notified().await;
+            }
+        });
+        let here = tokio::spawn(async { thread::current().id() }).await.unwrap();
+        assert_ne!(polled.recv().await, Some(here));
+        wake.notify_one();
+        assert_ne!(polled.recv().await, Some(here), "it is not established yet");
+        connection.establish();
+        wake.notify_one();
+        // The wake-up finds it established; the timer that it sets next is awaited here.
+        assert_eq!(polled.recv().await, Some(here));
+        wake.notify_one();
+        tracker.close();
+        tracker.wait().await;
+        assert!(polled.recv().await.is_none());
+    }
+}
