@@ -27,6 +27,18 @@ pub(crate) struct Train {
     pub(crate) covers: Revision,
     /// Names that were given up since: what is left may have some that are no longer asked for.
     pub(crate) given_up: BTreeSet<ResourceName>,
+    pub(crate) pace: Pace,
+}
+
+/// Whether the parts of a state-of-the-world response wait for the ACK of the response before them (SOTW-36).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Each part waits.
+    Wait,
+    /// The first part does not wait.
+    FirstAtOnce,
+    /// No part waits, because a type that depends on this one is sent next (ADS-06).
+    AtOnce,
 }
 
 /// What a plan comes to.
@@ -209,9 +221,16 @@ impl Subscription {
                 version = version.holding(self.lingering.values().map(|held| &*held.resource));
             }
             let revision = moment.revision;
-            let given_up = BTreeSet::new();
-            self.train =
-                Some(Train { resources, removed, absent, version, revision, covers, given_up });
+            self.train = Some(Train {
+                resources,
+                removed,
+                absent,
+                version,
+                revision,
+                covers,
+                given_up: BTreeSet::new(),
+                pace: Pace::FirstAtOnce,
+            });
         } else if self.outstanding.is_empty() {
             self.settled_revision = self.settled_revision.max(covers);
         }

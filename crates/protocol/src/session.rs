@@ -8,7 +8,7 @@ use chancery_view::{Differ, Resources, View};
 use crate::{
     Config, Nack, Protocol, ProtocolError, Remains, Request, Response, StreamKind,
     SubscriptionStatus,
-    plan::{Moment, Which},
+    plan::{Moment, Pace, Which},
     response::size_of,
     subscription::{Names, Outstanding, Subscription, parse_nonce},
 };
@@ -98,6 +98,17 @@ pub struct Session {
     subscriptions: Vec<Subscription>,
     interest: RefCell<Vec<Interest>>,
     last_nonce: u64,
+}
+
+/// What was found to be sent before a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ahead {
+    /// Nothing.
+    Nothing,
+    /// Changes, which are planned now.
+    Planned,
+    /// The rest of an older state, which has to be sent before anything can be planned.
+    Underway,
 }
 
 /// What looking at one type came to.
@@ -244,9 +255,9 @@ impl Session {
     fn turn(&mut self, at: usize, view: &View, differ: &Differ, now: u64) -> Turn {
         let subscription = &self.subscriptions[at];
         let waiting = subscription.awaits_answer(&self.config, now);
-        if subscription.train.is_some() {
+        if let Some(train) = &subscription.train {
             // SOTW-36: one unacknowledged response at most; delta parts may follow each other.
-            if waiting && subscription.protocol == Protocol::Sotw {
+            if waiting && train.pace == Pace::Wait && subscription.protocol == Protocol::Sotw {
                 return Turn::Idle;
             }
             return self.send_part(at, now);
@@ -263,23 +274,44 @@ impl Session {
         if waiting && !subscription.urgent {
             return Turn::Idle;
         }
-        let what = self.gate(at, now);
+        let gate = self.gate(at, now);
         let subscription = &mut self.subscriptions[at];
-        subscription.gated_since = match what {
-            Gate::Open => None,
-            Gate::Asked | Gate::AskedAndAgain | Gate::Closed => {
-                subscription.gated_since.or(Some(now))
-            }
+        if gate != Gate::Open {
+            subscription.gated_since = subscription.gated_since.or(Some(now));
+        }
+        let properties = subscription.properties;
+        let (ahead, last): (&[_], &[_]) = match gate {
+            Gate::Closed => return Turn::Idle,
+            Gate::Asked | Gate::AskedAndAgain => (properties.after, &[]),
+            Gate::Open => (properties.after, properties.behind),
         };
+        match self.plan_ahead(at, [ahead, last], view, differ, now) {
+            Ahead::Nothing => self.plan(at, gate, view, differ, now),
+            Ahead::Planned => {
+                self.plan(at, gate, view, differ, now);
+                return Turn::Settled;
+            }
+            Ahead::Underway => return Turn::Settled,
+        }
+        match self.subscriptions[at].train.is_some() {
+            true => self.send_part(at, now),
+            false => Turn::Settled,
+        }
+    }
+
+    /// Brings a type to the view, as far as the gate lets it.
+    fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
+        let release = self.release(at, now);
+        let subscription = &mut self.subscriptions[at];
         let of_type = view.of_type(&subscription.type_url);
         let moment = Moment { view: &of_type, revision: view.revision(), now };
-        let touched = match what {
-            Gate::Closed => return Turn::Idle,
+        let touched = match gate {
+            Gate::Closed => return,
             Gate::Asked => subscription.plan_asked(moment, Which::Asked),
             Gate::AskedAndAgain => subscription.plan_asked(moment, Which::AskedAndAgain),
             Gate::Open => subscription.plan(moment, release, differ),
         };
-        if !subscription.has_changes() {
+        if gate == Gate::Open || !subscription.has_changes() {
             // Nothing waits any more; what comes later has its own time to wait.
             subscription.gated_since = None;
         }
@@ -287,10 +319,51 @@ impl Session {
         if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
             self.resend_children(at, &touched);
         }
-        match self.subscriptions[at].train.is_some() {
-            true => self.send_part(at, now),
-            false => Turn::Settled,
+    }
+
+    /// Plans the changes of `types`, on which the type at `at` depends and which are to be written before it
+    /// (ADS-06, ADS-07). They do not wait for the answer to their last response: the type at `at` has waited
+    /// for that as long as it may (ADS-22), or the client has just asked for it (ADS-26).
+    ///
+    /// All are planned from the view that the type at `at` is planned from, and then only sent. If each was
+    /// planned when the one before it was sent, commits that come faster than the transport takes responses
+    /// would keep the last one from ever being sent.
+    fn plan_ahead(
+        &mut self,
+        at: usize,
+        types: [&[&str]; 2],
+        view: &View,
+        differ: &Differ,
+        now: u64,
+    ) -> Ahead {
+        let mut found = Ahead::Nothing;
+        for other in 0..at {
+            let s = &mut self.subscriptions[other];
+            if !types.iter().any(|types| types.contains(&s.type_url.as_str())) {
+                continue;
+            }
+            if let Some(train) = &mut s.train {
+                // What is left of an older state goes first.
+                train.pace = Pace::AtOnce;
+                found = Ahead::Underway;
+            }
         }
+        if found == Ahead::Underway {
+            return found;
+        }
+        for other in 0..at {
+            let s = &mut self.subscriptions[other];
+            let is_ahead = types.iter().any(|types| types.contains(&s.type_url.as_str()));
+            if !is_ahead || !s.has_changes() {
+                continue;
+            }
+            self.plan(other, Gate::Open, view, differ, now);
+            if let Some(train) = &mut self.subscriptions[other].train {
+                train.pace = Pace::AtOnce;
+                found = Ahead::Planned;
+            }
+        }
+        found
     }
 
     /// Sends the front of the train. Full states can not be cut (SOTW-70).
@@ -334,6 +407,9 @@ impl Session {
             response.absent = std::mem::take(&mut train.absent);
             subscription.on_departed_absent(response.removed.iter().chain(&response.absent));
         } else {
+            if train.pace == Pace::FirstAtOnce {
+                train.pace = Pace::Wait;
+            }
             subscription.train = Some(train);
         }
         Turn::Send(response)

@@ -29,7 +29,11 @@ impl Subscription {
         // SOTW-34: a request with an older nonce gets no response of its own. Its names are taken all
         // the same (SOTW-35): the client's later ACK repeats them, and then nothing is new in it.
         let current = nonce == Some(self.last_nonce);
+        let was_wildcard = self.wildcard;
         let (added, removed) = self.set_names(&request.resource_names, shared)?;
+        if added || removed || was_wildcard != self.wildcard {
+            self.replan_full_state();
+        }
         // The last response answers for those before it; an earlier one may still be rejected.
         let at = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce && !first);
         let answer = match at {
@@ -57,6 +61,16 @@ impl Subscription {
         let answer = answer.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
         self.review_rejections();
         Ok(answer)
+    }
+
+    /// Drops a full state that was planned for another request and is not sent yet; the next one takes its place.
+    fn replan_full_state(&mut self) {
+        if self.is_full_state() && self.train.take().is_some() {
+            self.dirty = true;
+            self.answer_due = self.wildcard || !self.names.is_empty();
+            // What depends on it may be planned already.
+            self.urgent = self.answer_due;
+        }
     }
 
     /// Replaces the list of names (SOTW-40, SOTW-60 to -67). Says whether some were added, and whether

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use chancery_model::types::Properties;
 use chancery_protocol::Protocol;
 
 use crate::{
     cover::{Cover, Law, law},
     ledger::{Content, Got, Ledger, Line, Reply, Sent, Told, Why},
-    naive::{Oracle, Seen, TYPES, is_full_state, properties},
+    naive::{N_TYPES, Oracle, Seen, TYPES, is_full_state, properties},
     order,
 };
 
@@ -64,8 +65,10 @@ impl Ledger {
         let (old, new) = (line.revision, bench.oracle.revision());
         law!(reply.revision >= old, "SOTW-92", "revision {} after {old}", reply.revision);
         let is_rest = line.n_sent > 0 && reply.revision == old;
+        // What follows other types at once is planned with these.
+        let follows = self.types_before(reply.t).any(|t| self.lines[t].revisions.contains(&reply.revision));
         law!(
-            reply.revision == new || is_rest,
+            reply.revision == new || is_rest || follows,
             "design 4.6",
             "built from revision {} at {new}",
             reply.revision
@@ -97,8 +100,10 @@ impl Ledger {
         };
         let asked = line.opening || line.urgent || line.owed.values().any(|fresh| *fresh);
         let is_rest = self.protocol == Protocol::Delta && reply.revision == line.revision;
+        let hurries = self.is_awaited(reply.t, bench);
+        bench.cover.hit_if(hurries && !asked && !is_rest, "sent for the sake of another type");
         law!(
-            asked || is_rest,
+            asked || is_rest || hurries,
             "SOTW-36",
             "a response is unanswered since {at}, it is {} now: {reply:?}",
             bench.now
@@ -106,6 +111,26 @@ impl Ledger {
         bench.cover.hit_if(asked, "answers beside an unanswered response");
         bench.cover.hit_if(is_rest && !asked, "parts of a cut state");
         Ok(())
+    }
+
+    /// The types that have to be sent before this one.
+    fn types_before(&self, t: usize) -> impl Iterator<Item = usize> {
+        let Properties { after, behind, .. } = properties(t);
+        let before = move |other: &usize| {
+            let url = TYPES[*other];
+            after.contains(&url) || behind.contains(&url)
+        };
+        (0..N_TYPES).filter(move |_| self.aggregated).filter(before)
+    }
+
+    /// ADS-06, ADS-22, ADS-26: whether a type that comes after this one is not to wait any longer: it has waited
+    /// for an ACK timeout, or something of it was asked for.
+    fn is_awaited(&self, t: usize, bench: &Bench<'_>) -> bool {
+        (0..N_TYPES).filter(|other| self.types_before(*other).any(|before| before == t)).any(|other| {
+            let line = &self.lines[other];
+            let asked = line.opening || line.urgent || !line.owed.is_empty();
+            asked || self.waited(other, bench.now) >= bench.ack_timeout
+        })
     }
 
     fn enter(&mut self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) {
@@ -162,6 +187,7 @@ impl Ledger {
         line.unacked.push_back((reply.nonce.clone(), bench.now));
         line.last_nonce.clone_from(&reply.nonce);
         line.revision = reply.revision;
+        line.revisions.insert(reply.revision);
         line.n_sent += 1;
         line.due_since = None;
         line.mark_due(reply.t, bench.oracle.seen().map_or(seen, |seen| seen), bench.now);

@@ -85,6 +85,8 @@ pub(crate) struct Line {
     pub(crate) last_nonce: String,
     /// Revision of the last response.
     pub(crate) revision: u64,
+    /// Revisions of all responses.
+    pub(crate) revisions: BTreeSet<u64>,
     pub(crate) n_sent: usize,
     /// Since when a change waits to be sent.
     pub(crate) due_since: Option<u64>,

@@ -418,10 +418,10 @@ fn asking_for_one_route_does_not_let_another_through() {
         <- CDS x=1
         commit CDS/c=1 RDS/r=c
         -> RDS +s
+        <- CDS c=1
         <- RDS s=1
         ack RDS
-        ack CDS
-        <- CDS c=1
+        wait 4999
         ack CDS
         <- RDS r=c
         ",

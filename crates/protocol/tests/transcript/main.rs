@@ -39,6 +39,7 @@ mod grpc;
 mod on_demand;
 mod regressions;
 mod rules;
+mod slow_clients;
 mod sotw;
 mod sotw_names;
 mod world;

@@ -1,0 +1,183 @@
+//! Clients that acknowledge slowly, or never: what waits no longer is sent behind what it refers to.
+
+use chancery_protocol::{
+    Config,
+    Protocol::{Delta, Sotw},
+};
+
+use crate::world::{check, check_with};
+
+/// ADS-06, ADS-07, ADS-22: the client acknowledges clusters after 3 s, and every 2 s a commit adds a cluster
+/// and points the route at it. After 5 s the route is sent, behind the clusters of the same state.
+#[test]
+fn a_route_that_waits_no_longer_follows_its_cluster() {
+    for (protocol, name, first, second, third) in
+        [(Delta, "+r", "b=1", "c=1", "d=1"), (Sotw, "r", "a=1 b=1", "a=1 b=1 c=1", "a=1 b=1 c=1 d=1")]
+    {
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit CDS/a=1 RDS/r=a
+                -> CDS
+                <- CDS a=1
+                ack CDS
+                -> RDS {name}
+                <- RDS r=a
+                ack RDS
+                commit CDS/b=1 RDS/r=b
+                <- CDS {first}
+                wait 2000
+                commit CDS/c=1 RDS/r=c
+                wait 1000
+                ack CDS
+                <- CDS {second}
+                wait 1000
+                commit CDS/d=1 RDS/r=d
+                wait 999
+                wait 1
+                <- CDS {third}
+                <- RDS r=d
+                wait 1000
+                ack CDS
+                ack RDS
+                "
+            ),
+        );
+    }
+}
+
+/// ADS-03, ADS-06, ADS-22: the whole chain. Endpoints, listeners and routes of one state follow its
+/// clusters in this order, whatever is unanswered.
+#[test]
+fn all_types_before_a_route_are_sent_when_it_waits_no_longer() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1>RDS/r RDS/r=a
+        -> CDS
+        <- CDS a=1
+        -> EDS +a,b
+        <- EDS a=1 -b
+        ack CDS
+        ack EDS
+        -> LDS
+        <- LDS l=1
+        ack LDS
+        -> RDS +r
+        <- RDS r=a
+        ack RDS
+        commit CDS/b=1>EDS/b EDS/b=1 LDS/l=2>RDS/r RDS/r=b
+        <- CDS b=1
+        <- EDS b=1
+        wait 3000
+        ack CDS
+        commit CDS/c=1
+        <- CDS c=1
+        wait 1000
+        commit CDS/b=3>EDS/b EDS/b=3 LDS/l=3>RDS/r RDS/r=c
+        wait 1000
+        <- CDS b=3
+        <- EDS b=3
+        <- LDS l=3
+        <- RDS r=c
+        ",
+    );
+}
+
+/// ADS-06, ADS-26: a route that is asked for while changed clusters wait for an answer comes at once, behind these.
+#[test]
+fn a_route_that_is_asked_for_follows_its_cluster() {
+    for (protocol, ask, also, first, second) in
+        [(Delta, "+r", "+s", "b=1", "c=1"), (Sotw, "r", "r,s @3", "a=1 b=1", "a=1 b=1 c=1")]
+    {
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit CDS/a=1 RDS/r=a RDS/s=a
+                -> CDS
+                <- CDS a=1
+                ack CDS
+                -> RDS {ask}
+                <- RDS r=a
+                ack RDS
+                commit CDS/b=1
+                <- CDS {first}
+                commit CDS/c=1 RDS/r=b RDS/s=c
+                -> RDS {also}
+                <- CDS {second}
+                <- RDS s=c
+                wait 1000
+                ack CDS
+                "
+            )
+            .replace("@3", "@2"),
+        );
+    }
+}
+
+/// ADS-06, SOTW-36, SOTW-75: endpoints that are sent in parts, each after the ACK of the one before, do not wait
+/// for these any longer than the route that follows them.
+#[test]
+fn the_rest_of_the_endpoints_goes_before_a_route_that_waits_no_longer() {
+    let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
+    check_with(
+        Sotw,
+        "",
+        config,
+        "
+        commit CDS/a=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> EDS x,y,z
+        -> RDS r
+        <- RDS r=a
+        ack RDS
+        commit CDS/b=1>EDS/x>EDS/y>EDS/z EDS/x=1 EDS/y=1 EDS/z=1 RDS/r=b
+        <- CDS a=1 b=1
+        <- EDS x=1
+        wait 4000
+        ack EDS
+        <- EDS y=1
+        wait 1000
+        <- EDS z=1
+        <- RDS r=b
+        ",
+    );
+}
+
+/// ADS-22: a client that never answers gets each state of the route, behind its clusters, within the ACK timeout.
+#[test]
+fn a_silent_client_gets_routes_and_clusters_in_order() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 RDS/r=a
+        -> CDS
+        <- CDS a=1
+        -> RDS +r
+        <- RDS r=a
+        wait 4000
+        commit CDS/b=1 RDS/r=b
+        wait 1000
+        <- CDS b=1
+        wait 1000
+        commit CDS/c=1 RDS/r=c
+        wait 4000
+        <- CDS c=1
+        <- RDS r=c
+        wait 1000
+        commit CDS/d=1 RDS/r=d
+        wait 4000
+        <- CDS d=1
+        wait 5000
+        <- RDS r=d
+        ",
+    );
+}
