@@ -164,9 +164,11 @@ impl ResourceName {
     /// there is no such resource, which is no error of the stream (SOTW-110).
     ///
     /// # Errors
-    /// If it is empty or longer than [`RESOURCE_NAME_BYTES_MAX`].
+    /// If it is longer than [`RESOURCE_NAME_BYTES_MAX`].
     pub fn requested(name: &str) -> Result<Self, NameError> {
-        check_len("resource name", name, RESOURCE_NAME_BYTES_MAX)?;
+        if !name.is_empty() {
+            check_len("resource name", name, RESOURCE_NAME_BYTES_MAX)?;
+        }
         Ok(Self(name.into()))
     }
 }

@@ -13,7 +13,8 @@
 //! - A session is never sent an older state after a newer one.
 //! - While a response is unacknowledged, changes are not queued: they only mark the subscription, and
 //!   the next response is the difference to what is newest then (design 4.6). Subscription changes
-//!   are honored at once all the same. After `ack_timeout` the newest state goes out anyway.
+//!   are honored at once all the same. After `ack_timeout` the newest state goes out anyway. It also goes out before
+//!   a type that depends on it and that waits no longer: order comes before pace (ADS-06).
 //! - Whatever waits for something else waits for a bounded time, with one exception: a removal is
 //!   held back while what refers to the resource is rejected (ADS-09).
 

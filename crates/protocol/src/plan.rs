@@ -1,6 +1,9 @@
 //! What a subscription is to be sent now: the difference between what it was sent and the view.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use chancery_model::{
     Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, TypeVersion, Version,
@@ -18,8 +21,8 @@ mod full_state;
 #[derive(Debug)]
 pub(crate) struct Train {
     pub(crate) resources: Resources,
-    pub(crate) removed: Vec<ResourceName>,
-    pub(crate) absent: Vec<ResourceName>,
+    pub(crate) removed: VecDeque<ResourceName>,
+    pub(crate) absent: VecDeque<ResourceName>,
     pub(crate) version: TypeVersion,
     /// The revision that it was built from.
     pub(crate) revision: Revision,
@@ -28,6 +31,12 @@ pub(crate) struct Train {
     /// Names that were given up since: what is left may have some that are no longer asked for.
     pub(crate) given_up: BTreeSet<ResourceName>,
     pub(crate) pace: Pace,
+}
+
+impl Train {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.resources.is_empty() && self.removed.is_empty() && self.absent.is_empty()
+    }
 }
 
 /// Whether the parts of a state-of-the-world response wait for the ACK of the response before them (SOTW-36).
@@ -223,8 +232,8 @@ impl Subscription {
             let revision = moment.revision;
             self.train = Some(Train {
                 resources,
-                removed,
-                absent,
+                removed: removed.into(),
+                absent: absent.into(),
                 version,
                 revision,
                 covers,

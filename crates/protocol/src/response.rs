@@ -155,6 +155,16 @@ pub(crate) fn size_of(protocol: Protocol) -> fn(&Resource) -> usize {
     }
 }
 
+/// How many bytes a removed name takes in a response.
+pub(crate) fn removed_len(name: &ResourceName) -> usize {
+    len_field_len(name.as_str().len())
+}
+
+/// How many bytes a name that does not exist takes in a response, where an alias says so (DELTA-63).
+pub(crate) fn absent_len(name: &ResourceName) -> usize {
+    len_field_len(2 * len_field_len(name.as_str().len()))
+}
+
 /// An encoded gRPC message, as the pieces that go to the socket. The bytes of large resources are
 /// shared with the state and with every other message that has them.
 #[derive(Debug)]

@@ -1,6 +1,10 @@
 //! A session: all types of one stream, and the order between them.
 
-use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use chancery_model::{Resource, ResourceName, Revision, TypeUrl, TypeVersion};
 use chancery_view::{Differ, Resources, View};
@@ -9,7 +13,7 @@ use crate::{
     Config, Nack, Protocol, ProtocolError, Remains, Request, Response, StreamKind,
     SubscriptionStatus,
     plan::{Moment, Pace, Which},
-    response::size_of,
+    response::{absent_len, removed_len, size_of},
     subscription::{Names, Outstanding, Subscription, parse_nonce},
 };
 
@@ -402,11 +406,18 @@ impl Session {
             resources: Some(response.resources.clone()),
         });
         if train.resources.is_empty() {
-            // DELTA-53: additions before removals.
-            response.removed = std::mem::take(&mut train.removed);
-            response.absent = std::mem::take(&mut train.absent);
+            // DELTA-53: additions before removals. OPS-12: names count, too.
+            let used = response.resources.iter().map(|r| size_of(protocol)(r)).sum();
+            let mut left = target.saturating_sub(used);
+            let alone = response.resources.is_empty();
+            response.removed = take_names(&mut train.removed, &mut left, alone, removed_len);
+            if train.removed.is_empty() {
+                let alone = alone && response.removed.is_empty();
+                response.absent = take_names(&mut train.absent, &mut left, alone, absent_len);
+            }
             subscription.on_departed_absent(response.removed.iter().chain(&response.absent));
-        } else {
+        }
+        if !train.is_empty() {
             if train.pace == Pace::FirstAtOnce {
                 train.pace = Pace::Wait;
             }
@@ -521,6 +532,26 @@ fn take_distinct(
             }
         }
     })
+}
+
+/// Takes names from the front as long as they fit into the bytes that are left of a response; the first one also
+/// where it does not fit, if it would be alone in the response.
+fn take_names(
+    names: &mut VecDeque<ResourceName>,
+    left: &mut usize,
+    alone: bool,
+    size: impl Fn(&ResourceName) -> usize,
+) -> Vec<ResourceName> {
+    let mut n = 0;
+    for name in names.iter() {
+        match left.checked_sub(size(name)) {
+            Some(rest) => *left = rest,
+            None if alone && n == 0 => *left = 0,
+            None => break,
+        }
+        n += 1;
+    }
+    names.drain(..n).collect()
 }
 
 /// Cuts text to at most `max` bytes, between characters.

@@ -272,7 +272,7 @@ impl Subscription {
         let given_up = std::mem::take(&mut train.given_up);
         train.removed.retain(|name| !given_up.contains(name));
         train.absent.retain(|name| !given_up.contains(name));
-        if train.resources.is_empty() && train.removed.is_empty() && train.absent.is_empty() {
+        if train.is_empty() {
             self.on_nothing_left(train.covers);
             return false;
         }

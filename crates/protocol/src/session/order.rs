@@ -97,6 +97,7 @@ impl Session {
     /// again, changed or not.
     pub(super) fn resend_children(&mut self, at: usize, touched: &Touched) {
         let parent = self.subscriptions[at].type_url.clone();
+        let protocol = self.subscriptions[at].protocol;
         let is_cluster = parent.as_str() == CLUSTER;
         if touched.resources.is_empty() {
             return;
@@ -104,9 +105,10 @@ impl Session {
         let mut children_known = false;
         for resource in touched.resources.iter() {
             children_known |= !resource.children().is_empty();
-            // A new cluster needs its endpoints even if the client has them for another cluster; a new
-            // listener takes the routes that the client has.
-            if !is_cluster && touched.is_fresh(resource) {
+            // A new cluster needs its endpoints even if the client has them for another cluster. So does any new
+            // parent in SotW: where references move between parents, Envoy drops the child and asks for it again
+            // with an unchanged list of names. In delta, Envoy uses the child that it has.
+            if !is_cluster && protocol == Protocol::Delta && touched.is_fresh(resource) {
                 continue;
             }
             for child in resource.children() {

@@ -47,7 +47,9 @@ impl Subscription {
         }
         if first {
             let asks = self.wildcard || !self.names.is_empty();
-            self.answer_due |= self.properties.answer_empty && asks;
+            // SOTW-79: of other types, an empty response says nothing. A type without a SotW method is one of
+            // them (SVC-05).
+            self.answer_due |= self.properties.answer_empty && self.properties.full_state && asks;
             self.resumed = !request.version_info.is_empty();
             let remembered = self.resumed && self.is_remembered();
             self.came_with = remembered.then(|| request.version_info.clone());
@@ -61,16 +63,6 @@ impl Subscription {
         let answer = answer.map(|sent| self.on_answer(sent, request.error_detail.as_ref(), now));
         self.review_rejections();
         Ok(answer)
-    }
-
-    /// Drops a full state that was planned for another request and is not sent yet; the next one takes its place.
-    fn replan_full_state(&mut self) {
-        if self.is_full_state() && self.train.take().is_some() {
-            self.dirty = true;
-            self.answer_due = self.wildcard || !self.names.is_empty();
-            // What depends on it may be planned already.
-            self.urgent = self.answer_due;
-        }
     }
 
     /// Replaces the list of names (SOTW-40, SOTW-60 to -67). Says whether some were added, and whether
@@ -128,6 +120,16 @@ impl Subscription {
         Ok((added, removed))
     }
 
+    /// Drops a full state that was planned for another request and is not sent yet; the next one takes its place.
+    fn replan_full_state(&mut self) {
+        if self.is_full_state() && self.train.take().is_some() {
+            self.dirty = true;
+            self.answer_due = self.wildcard || !self.names.is_empty();
+            // What depends on it may be planned already.
+            self.urgent = self.answer_due;
+        }
+    }
+
     /// Takes a delta request.
     pub(crate) fn on_delta(
         &mut self,
@@ -143,8 +145,9 @@ impl Subscription {
         let star_on = (named(&request.subscribe) || (first && lists_empty))
             && !star_off
             && self.wildcard_allowed();
+        // No resource has an empty name; one that is asked for is answered like any that does not exist (DELTA-40).
         let subscribe: Vec<ResourceName> = (request.subscribe.iter())
-            .filter(|name| !name.is_empty() && *name != WILDCARD)
+            .filter(|name| *name != WILDCARD)
             .map(|name| shared.name(name))
             .collect::<Result<_, _>>()?;
         // The wildcard first: a name that is given up for it is given up beside it.

@@ -17,6 +17,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) oracle: &'a Oracle,
     pub(crate) now: u64,
     pub(crate) ack_timeout: u64,
+    pub(crate) bytes_target: usize,
     /// Since then somebody polls whenever the session says so, and nothing but time goes on.
     pub(crate) prompt_since: Option<u64>,
     pub(crate) cover: &'a mut Cover,
@@ -38,6 +39,7 @@ impl Ledger {
         let full = is_full_state(self.protocol, t);
         self.lines[t].check_content(reply, full, seen, bench)?;
         self.lines[t].check_asked(reply, seen)?;
+        check_size(reply, full, bench)?;
         self.check_pace(reply, bench)?;
         self.lines[t].check_wait(bench)?;
         if full {
@@ -66,7 +68,8 @@ impl Ledger {
         law!(reply.revision >= old, "SOTW-92", "revision {} after {old}", reply.revision);
         let is_rest = line.n_sent > 0 && reply.revision == old;
         // What follows other types at once is planned with these.
-        let follows = self.types_before(reply.t).any(|t| self.lines[t].revisions.contains(&reply.revision));
+        let follows =
+            self.types_before(reply.t).any(|t| self.lines[t].revisions.contains(&reply.revision));
         law!(
             reply.revision == new || is_rest || follows,
             "design 4.6",
@@ -126,11 +129,13 @@ impl Ledger {
     /// ADS-06, ADS-22, ADS-26: whether a type that comes after this one is not to wait any longer: it has waited
     /// for an ACK timeout, or something of it was asked for.
     fn is_awaited(&self, t: usize, bench: &Bench<'_>) -> bool {
-        (0..N_TYPES).filter(|other| self.types_before(*other).any(|before| before == t)).any(|other| {
-            let line = &self.lines[other];
-            let asked = line.opening || line.urgent || !line.owed.is_empty();
-            asked || self.waited(other, bench.now) >= bench.ack_timeout
-        })
+        (0..N_TYPES).filter(|other| self.types_before(*other).any(|before| before == t)).any(
+            |other| {
+                let line = &self.lines[other];
+                let asked = line.opening || line.urgent || !line.owed.is_empty();
+                asked || self.waited(other, bench.now) >= bench.ack_timeout
+            },
+        )
     }
 
     fn enter(&mut self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) {
@@ -195,6 +200,19 @@ impl Ledger {
             self.on_parent_sent(reply.t, &body, why);
         }
     }
+}
+
+/// OPS-12, DELTA-53: what can be cut is cut at the byte target, names as well as resources.
+fn check_size(reply: &Reply, full: bool, bench: &mut Bench<'_>) -> Law {
+    let n = reply.resources.len() + reply.removed.len() + reply.absent.len();
+    // Each takes at least its name and body, or twice its name, and two bytes.
+    let resources = reply.resources.iter().map(|got| got.body.len() + 2);
+    let removed = reply.removed.iter().map(|name| name.len() + 2);
+    let absent = reply.absent.iter().map(|name| 2 * name.len() + 2);
+    let bytes: usize = resources.chain(removed).chain(absent).sum();
+    bench.cover.hit_if(reply.removed.len() > 1, "responses with several removals");
+    law!(full || n < 2 || bytes <= bench.bytes_target, "OPS-12", "{bytes} bytes: {reply:?}");
+    Ok(())
 }
 
 impl Line {

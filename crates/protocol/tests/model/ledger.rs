@@ -228,10 +228,11 @@ impl Ledger {
             if !line.asked.covers(&name, &[]) {
                 continue;
             }
-            // A client uses the routes that it has for a new listener. One that asks again for what it was
-            // sent may have lost what belongs to it.
+            // In delta, a client uses the routes that it has for a new listener or scope; in SotW it may have dropped
+            // them. One that asks again for what it was sent may have lost what belongs to it.
             match (t, why) {
-                (CDS, Why::New | Why::Changed) | (_, Why::Changed) => line.child_due.insert(name),
+                (CDS, Why::New) | (_, Why::Changed) => line.child_due.insert(name),
+                (_, Why::New) if self.protocol == Protocol::Sotw => line.child_due.insert(name),
                 (_, Why::New) => continue,
                 (_, Why::AskedAgain) => line.may.insert(name),
             };
@@ -291,7 +292,7 @@ impl Line {
         }
         if first {
             self.resumed = !request.version_info.is_empty();
-            self.opening = properties(t).answer_empty && !self.asked.is_empty();
+            self.opening = is_full_state(Protocol::Sotw, t) && !self.asked.is_empty();
         }
         if turn.started {
             (self.full_due, self.opening, self.opening_fresh) = (true, true, fresh);

@@ -8,7 +8,7 @@ use crate::{
     client::{FETCH_TIMEOUT, Which},
     cover::{Breach, Law, law},
     ledger::base36,
-    naive::{CDS, Change, EDS, N_TYPES, RTDS, Seen, TYPES, is_bad, is_full_state},
+    naive::{CDS, Change, EDS, N_TYPES, RDS, RTDS, Seen, TYPES, is_bad, is_full_state},
     script::Profile,
     world::World,
 };
@@ -182,14 +182,19 @@ impl World<'_> {
 
     fn check_end(&mut self) -> Law {
         let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
+        let protocol = self.ledger.protocol;
         for t in 0..N_TYPES {
             if self.ledger.lines[t].asked.opened {
                 self.check_held(t, &seen)?;
             }
         }
-        let line = &self.ledger.lines[EDS];
-        let due = line.child_due.iter().find(|name| seen.of[EDS].contains_key(*name));
-        law!(due.is_none(), "ADS-11", "the endpoints {due:?} were not sent again");
+        // A delta client that comes back may have asked for the routes before it told what listeners it holds.
+        let again: &[usize] = if protocol == Protocol::Sotw { &[EDS, RDS] } else { &[EDS] };
+        for t in again.iter().copied() {
+            let line = &self.ledger.lines[t];
+            let due = line.child_due.iter().find(|name| seen.of[t].contains_key(*name));
+            law!(due.is_none(), "ADS-11", "{due:?} of {} was not sent again", TYPES[t]);
+        }
         for status in self.session.status() {
             let t = TYPES.iter().position(|url| *url == status.type_url.as_str()).unwrap();
             let line = &self.ledger.lines[t];

@@ -121,7 +121,7 @@ impl Case {
         let has_habits = profile.has_habits();
         let only = (!has_habits && rng.percent(15)).then(|| rng.below(N_TYPES));
         let tuning = Tuning {
-            bytes_target: if rng.percent(50) { 60 + rng.below(200) } else { 1 << 20 },
+            bytes_target: if rng.percent(50) { 3 + rng.below(200) } else { 1 << 20 },
             listed_max: rng.below(4),
             picky: rng.percent(50),
             classic: rng.percent(50),

@@ -247,6 +247,7 @@ impl<'a> World<'a> {
                 oracle: &self.oracle,
                 now: self.now,
                 ack_timeout: ACK_TIMEOUT,
+                bytes_target: self.client.tuning.bytes_target,
                 prompt_since: self.prompt_since,
                 cover: self.cover,
             };

@@ -37,6 +37,7 @@ mod envoy;
 mod first_state;
 mod grpc;
 mod on_demand;
+mod references;
 mod regressions;
 mod rules;
 mod slow_clients;

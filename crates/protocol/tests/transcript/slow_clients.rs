@@ -11,9 +11,10 @@ use crate::world::{check, check_with};
 /// and points the route at it. After 5 s the route is sent, behind the clusters of the same state.
 #[test]
 fn a_route_that_waits_no_longer_follows_its_cluster() {
-    for (protocol, name, first, second, third) in
-        [(Delta, "+r", "b=1", "c=1", "d=1"), (Sotw, "r", "a=1 b=1", "a=1 b=1 c=1", "a=1 b=1 c=1 d=1")]
-    {
+    for (protocol, name, first, second, third) in [
+        (Delta, "+r", "b=1", "c=1", "d=1"),
+        (Sotw, "r", "a=1 b=1", "a=1 b=1 c=1", "a=1 b=1 c=1 d=1"),
+    ] {
         check(
             protocol,
             "",

@@ -10,6 +10,7 @@ mod envoy_churn;
 mod envoy_life;
 mod envoy_nack;
 mod envoy_on_demand;
+mod envoy_references;
 mod envoy_restart;
 mod envoy_routes;
 mod envoy_secret_nack;

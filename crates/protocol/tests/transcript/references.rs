@@ -1,0 +1,182 @@
+//! References that move between resources in use: children that the client has are sent again.
+
+use chancery_protocol::{
+    Config,
+    Protocol::{self, Delta, Sotw},
+};
+
+use crate::world::{check, check_with};
+
+/// Two parents with a child each. Then the first one refers to the child of the second one, which is deleted,
+/// and a new one refers to the child of the first one. `again` is what the client gets of the children.
+fn references_move(protocol: Protocol, parent: &str, child: &str, again: &str) {
+    let (names, full) = match protocol {
+        Sotw => ("x,y", "p1=2 p3=1"),
+        Delta => ("+x,y", "p1=2 p3=1 -p2"),
+    };
+    let again = if again.is_empty() { String::new() } else { format!("<- {child} {again}") };
+    check(
+        protocol,
+        "",
+        &format!(
+            "
+            commit {parent}/p1=1>{child}/x {parent}/p2=1>{child}/y {child}/x=1 {child}/y=1
+            -> {parent}
+            <- {parent} p1=1 p2=1
+            -> {child} {names}
+            <- {child} x=1 y=1
+            ack {parent}
+            ack {child}
+            wait 10000
+            commit {parent}/p1=2>{child}/y {parent}/p3=1>{child}/x -{parent}/p2
+            <- {parent} {full}
+            {again}
+            ack {parent}
+            "
+        ),
+    );
+}
+
+/// ADS-11, CLI-E-12: clusters and their endpoints.
+#[test]
+fn endpoints_come_again_when_clusters_exchange_them() {
+    references_move(Sotw, "CDS", "EDS", "x=1 y=1");
+    references_move(Delta, "CDS", "EDS", "x=1 y=1");
+}
+
+/// ADS-19: clusters and their secrets.
+#[test]
+fn secrets_come_again_when_clusters_exchange_them() {
+    references_move(Sotw, "CDS", "SDS", "x=1 y=1");
+    references_move(Delta, "CDS", "SDS", "x=1 y=1");
+}
+
+/// ADS-18: listeners and their routes. In delta, a new listener takes the routes that the client has.
+#[test]
+fn routes_come_again_when_listeners_exchange_them() {
+    references_move(Sotw, "LDS", "RDS", "x=1 y=1");
+    references_move(Delta, "LDS", "RDS", "y=1");
+}
+
+/// ADS-12: scopes and their routes. Envoy drops the routes of the first scope and takes them again for the new
+/// scope, with an unchanged list of names: without an answer that scope has none for good.
+#[test]
+fn routes_come_again_when_scopes_exchange_them() {
+    references_move(Sotw, "SRDS", "RDS", "x=1 y=1");
+    references_move(Delta, "SRDS", "RDS", "y=1");
+}
+
+/// ADS-19: listeners and their secrets.
+#[test]
+fn secrets_come_again_when_listeners_exchange_them() {
+    references_move(Sotw, "LDS", "SDS", "x=1 y=1");
+    references_move(Delta, "LDS", "SDS", "y=1");
+}
+
+/// ADS-19: listeners and the extensions of their filters.
+#[test]
+fn extensions_come_again_when_listeners_exchange_them() {
+    references_move(Sotw, "LDS", "ECDS", "x=1 y=1");
+    references_move(Delta, "LDS", "ECDS", "y=1");
+}
+
+/// DELTA-53, OPS-12: names count against the size of a response as resources do, whether they are of what is gone or of what
+/// never was.
+#[test]
+fn removed_names_are_split_over_responses() {
+    // A name of one byte takes three.
+    let config = Config { response_bytes_target: 6, ..Config::DEFAULTS };
+    check_with(
+        Delta,
+        "",
+        config,
+        "
+        -> EDS +a,b,c,d,e
+        <- EDS -a -b
+        <- EDS -c -d
+        <- EDS -e
+        ack EDS
+        ",
+    );
+}
+
+/// DELTA-63, OPS-12: the same where an alias says that there is no such thing.
+#[test]
+fn absent_names_are_split_over_responses() {
+    let config = Config { response_bytes_target: 16, ..Config::DEFAULTS };
+    check_with(
+        Delta,
+        "",
+        config,
+        "
+        -> VHDS +r/a,r/b,r/c
+        <- VHDS ~r/a
+        <- VHDS ~r/b
+        <- VHDS ~r/c
+        ",
+    );
+}
+
+/// SVC-05, SOTW-79: in SotW, the type of virtual hosts is like one that is not known: what does not exist is not
+/// answered.
+#[test]
+fn a_virtual_host_that_does_not_exist_is_not_answered_in_sotw() {
+    check(
+        Sotw,
+        "",
+        "
+        -> VHDS nope
+        commit VHDS/nope=1
+        <- VHDS nope=1
+        ack VHDS
+        ",
+    );
+}
+
+/// DELTA-21, DELTA-40: there is no resource with an empty name, and a client that asks for one is told.
+#[test]
+fn an_empty_name_is_answered_as_absent() {
+    let mut session = chancery_protocol::Session::new(
+        chancery_protocol::StreamKind { protocol: Delta, type_url: None },
+        std::sync::Arc::new(Config::DEFAULTS),
+    );
+    let state = chancery_model::State::new(chancery_model::Incarnation(7));
+    let view = chancery_view::View::resolve(&state, &[]);
+    let request = chancery_protocol::DeltaRequest {
+        type_url: chancery_model::types::ENDPOINT.to_owned(),
+        subscribe: vec![String::new()].into(),
+        ..Default::default()
+    };
+    session.on_request(chancery_protocol::Request::Delta(request), Some(&view), 0).unwrap();
+    let response = session.poll(Some(&view), &chancery_view::Differ::new(), 0).unwrap();
+    assert_eq!(response.n_resources(), 0);
+    let removed: Vec<&str> = response.removed().iter().map(|name| name.as_str()).collect();
+    assert_eq!(removed, [""]);
+}
+
+/// SOTW-90, DELTA-51: what another scope uncovers has the version that it was published with, which the client does not have.
+/// It is sent, even with equal bytes: a client that came anew would be told of this version, too.
+#[test]
+fn an_uncovered_resource_is_sent_for_its_version() {
+    for (protocol, names) in [(Sotw, "x"), (Delta, "+x")] {
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                scopes a,default
+                commit EDS/x=1
+                -> EDS {names}
+                <- EDS x=1
+                ack EDS
+                commit a:EDS/x=1
+                <- EDS x=1
+                ack EDS
+                commit -a:EDS/x
+                <- EDS x=1
+                ack EDS
+                "
+            ),
+        );
+    }
+}
