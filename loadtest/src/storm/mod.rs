@@ -107,6 +107,9 @@ struct Part {
     current: Option<Latencies>,
 }
 
+/// A figure of a part.
+type Quantity = fn(&Part) -> f64;
+
 /// Histograms of the server whose p99 is reported: label, name, labels.
 const HISTOGRAMS: [(&str, &str, &str); 5] = [
     ("inbox wait, updates", "chancery_xds_inbox_wait_seconds", "lane=\"updates\""),
@@ -198,7 +201,7 @@ impl Args {
         let of = |kind, what: fn(&Part) -> f64| -> Vec<f64> {
             parts.iter().filter(|part| part.kind == kind).map(what).collect()
         };
-        let quantities: [(&str, fn(&Part) -> f64); 4] = [
+        let quantities: [(&str, Quantity); 4] = [
             ("pushes p50", |part| part.push_p50_ms),
             ("pushes p99", |part| part.push_p99_ms),
             ("writes p50", |part| part.write_p50_ms),
