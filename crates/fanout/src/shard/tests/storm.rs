@@ -148,7 +148,8 @@ fn a_streams_requests_keep_their_order() {
     desk.post(Desk::request(&small, None, request(names, vec![])));
     desk.post(Desk::request(&small, None, request(vec![], vec!["y".to_owned()])));
     desk.settle();
-    while small.take().is_some() {
+    while let Some(response) = small.take() {
+        desk.ack(&small, &response);
         desk.settle();
     }
     desk.put("default", ENDPOINT, &[("y", "2")]);
