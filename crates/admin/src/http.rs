@@ -12,7 +12,7 @@ use axum::{
         Path, Query, Request, State,
         rejection::{PathRejection, QueryRejection},
     },
-    middleware::{self, Next},
+    middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
@@ -22,7 +22,7 @@ use futures::{Stream, StreamExt, stream};
 use http::{HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::{
-    AdminDeps, AdminError,
+    AdminDeps, AdminError, bounds, guard,
     json::Shape,
     params::Params,
     resources::{Listing, parse_type},
@@ -66,7 +66,10 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .route("/healthz", only(get(healthz)))
         .route("/readyz", only(get(readyz)))
         .with_state(http);
-    router.merge(ours).fallback(unknown_path).layer(middleware::from_fn(refuse_other_origins))
+    let hosts = guard::Hosts::new(deps.hosts.iter().map(String::as_str));
+    (router.merge(ours).fallback(unknown_path))
+        .layer(middleware::from_fn(bounds::refuse_many_fields))
+        .layer(middleware::from_fn_with_state(hosts, guard::refuse_web_pages))
 }
 
 /// A known path with another method is refused in our form.
@@ -435,15 +438,4 @@ async fn unknown_path(method: Method, uri: Uri, request: Request) -> Response {
         return tonic::Status::unimplemented("").into_http::<Body>();
     }
     AdminError::NotFound(format!("there is nothing at {method} {}", uri.path())).into_response()
-}
-
-/// A web page that an operator looks at must not be able to use the operator's access to this port:
-/// browsers mark requests of pages with their origin, and pages of ours there are none.
-async fn refuse_other_origins(request: Request, next: Next) -> Response {
-    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    if request.headers().contains_key(header::ORIGIN) && !is_read {
-        let text = "a web page may not change anything here: the request has an Origin header";
-        return AdminError::Forbidden(text.to_owned()).into_response();
-    }
-    next.run(request).await
 }

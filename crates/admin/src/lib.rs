@@ -9,11 +9,13 @@
 //! - Nothing here holds state, and reads never wait for writes.
 
 mod backup;
+mod bounds;
 mod changes;
 mod cluster;
 mod error;
 mod explain;
 mod grpc;
+mod guard;
 mod health;
 mod http;
 pub mod json;

@@ -43,6 +43,8 @@ pub struct AdminDeps {
     pub drain: CancellationToken,
     /// Largest request, in bytes.
     pub request_bytes_max: u64,
+    /// Names under which the HTTP API answers, besides IP addresses and `localhost`.
+    pub hosts: Vec<String>,
     /// The version of the program.
     pub version: &'static str,
 }

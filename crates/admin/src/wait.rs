@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_fanout::{Fanout, StreamStatus, Unsettled, UnsettledState};
+use chancery_fanout::{Fanout, Settlement, StreamStatus, Unsettled, UnsettledState};
 use chancery_model::{Revision, ScopeName, State, TypeUrl};
 use chancery_view::View;
 use tokio::time::Instant;
@@ -25,8 +25,8 @@ const PAUSE_PER_COST: u32 = 10;
 /// How a wait ended.
 #[derive(Debug)]
 pub(crate) struct Waited {
-    /// Who has not acknowledged.
-    pub(crate) unsettled: Arc<[Unsettled]>,
+    /// Who was asked, and who has not acknowledged.
+    pub(crate) settlement: Arc<Settlement>,
     pub(crate) time: Duration,
 }
 
@@ -37,7 +37,7 @@ struct Told {
     /// When they had answered.
     at: Instant,
     cost: Duration,
-    unsettled: Arc<[Unsettled]>,
+    settlement: Arc<Settlement>,
     /// Nobody is left from whom another verdict is to be expected.
     is_final: bool,
 }
@@ -45,7 +45,7 @@ struct Told {
 impl Told {
     /// Whether a waiter for `revision` learns from this how it stands.
     fn concerns(&self, revision: Revision) -> bool {
-        let is_settled = self.unsettled.is_empty() && self.revision >= revision;
+        let is_settled = self.settlement.unsettled.is_empty() && self.revision >= revision;
         let is_not_done = !self.is_final && self.revision <= revision;
         is_settled || is_not_done || self.revision == revision
     }
@@ -109,12 +109,12 @@ impl Waits {
             let told = self.look(shards, revision, age_max).await;
             let left = timeout.saturating_sub(start.elapsed());
             let is_last = told.is_final || left.is_zero() || is_over();
-            if is_last && (told.revision == revision || told.unsettled.is_empty()) {
-                return Waited { unsettled: told.unsettled, time: start.elapsed() };
+            if is_last && (told.revision == revision || told.settlement.unsettled.is_empty()) {
+                return Waited { settlement: told.settlement, time: start.elapsed() };
             }
             if is_last {
-                let unsettled = shards.unsettled(revision).await.into();
-                return Waited { unsettled, time: start.elapsed() };
+                let settlement = shards.unsettled(revision).await.into();
+                return Waited { settlement, time: start.elapsed() };
             }
             age_max = pause.max(told.cost * PAUSE_PER_COST).min(left);
             tokio::time::sleep(age_max).await;
@@ -165,18 +165,19 @@ impl Shared {
 
 async fn ask(shards: &impl Shards, revision: Revision) -> Told {
     let start = Instant::now();
-    let unsettled = shards.unsettled(revision).await;
+    let settlement = shards.unsettled(revision).await;
+    let unsettled = &settlement.unsettled;
     let all_rejected = unsettled.iter().all(|one| matches!(one.state, UnsettledState::Nacked(_)));
     let is_final =
-        unsettled.is_empty() || (all_rejected && shards.have_nothing_newer(&unsettled).await);
+        unsettled.is_empty() || (all_rejected && shards.have_nothing_newer(unsettled).await);
     let at = Instant::now();
-    Told { revision, at, cost: at - start, unsettled: unsettled.into(), is_final }
+    Told { revision, at, cost: at - start, settlement: settlement.into(), is_final }
 }
 
 /// Whom a waiter asks.
 pub(crate) trait Shards: Sync {
-    /// Who has not acknowledged `revision`.
-    fn unsettled(&self, revision: Revision) -> impl Future<Output = Vec<Unsettled>> + Send;
+    /// Who was asked to acknowledge `revision`, and who has not.
+    fn unsettled(&self, revision: Revision) -> impl Future<Output = Settlement> + Send;
 
     /// Whether all these have rejected the newest that there is for them, so that nothing is on its
     /// way that they could take.
@@ -190,8 +191,8 @@ pub(crate) struct Replica<'a, S> {
 }
 
 impl<S: Fn() -> Arc<State> + Sync> Shards for Replica<'_, S> {
-    async fn unsettled(&self, revision: Revision) -> Vec<Unsettled> {
-        self.fanout.unsettled(revision).await
+    async fn unsettled(&self, revision: Revision) -> Settlement {
+        self.fanout.settlement(revision).await
     }
 
     async fn have_nothing_newer(&self, rejected: &[Unsettled]) -> bool {
@@ -254,15 +255,18 @@ mod tests {
     }
 
     impl Shards for Fake {
-        async fn unsettled(&self, revision: Revision) -> Vec<Unsettled> {
+        async fn unsettled(&self, revision: Revision) -> Settlement {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let is_silent = Instant::now() < self.verdict || revision > self.reached;
             let state = match (is_silent, self.nack) {
                 (true, _) => UnsettledState::Pending,
                 (false, true) => UnsettledState::Nacked("no".to_owned()),
-                (false, false) => return Vec::new(),
+                (false, false) => {
+                    return Settlement { n_asked: 1, n_acknowledged: 1, ..Settlement::default() };
+                }
             };
-            vec![Unsettled { node: "n".to_owned(), type_url: None, state }]
+            let unsettled = vec![Unsettled { node: "n".to_owned(), type_url: None, state }];
+            Settlement { unsettled, n_asked: 1, n_acknowledged: 0 }
         }
 
         async fn have_nothing_newer(&self, _rejected: &[Unsettled]) -> bool {
@@ -279,7 +283,7 @@ mod tests {
         let waiters =
             (1..=200).map(|revision| waits.wait(&fake, Revision(revision), PATIENCE, || false));
         for waited in futures::future::join_all(waiters).await {
-            assert!(waited.unsettled.is_empty() && waited.time < Duration::from_secs(6));
+            assert!(waited.settlement.unsettled.is_empty() && waited.time < Duration::from_secs(6));
         }
         let asked = fake.asked.load(Ordering::Relaxed);
         assert!(asked <= 60, "200 waiters asked {asked} times in 5 seconds");
@@ -290,7 +294,7 @@ mod tests {
     async fn a_wait_ends_when_only_those_are_left_who_have_rejected() {
         let fake = Fake::new(1, Duration::from_secs(1), true);
         let waited = Waits::default().wait(&fake, Revision(1), PATIENCE, || false).await;
-        assert_eq!(waited.unsettled[0].state, UnsettledState::Nacked("no".to_owned()));
+        assert_eq!(waited.settlement.unsettled[0].state, UnsettledState::Nacked("no".to_owned()));
         assert!(waited.time < Duration::from_secs(2), "{waited:?}");
     }
 
@@ -304,9 +308,11 @@ mod tests {
             waits.wait(&fake, Revision(1), PATIENCE, || false),
         );
         for settled in [first, third] {
-            assert!(settled.unsettled.is_empty() && settled.time < Duration::from_secs(2));
+            assert!(
+                settled.settlement.unsettled.is_empty() && settled.time < Duration::from_secs(2)
+            );
         }
-        assert_eq!(fourth.unsettled[0].state, UnsettledState::Pending);
+        assert_eq!(fourth.settlement.unsettled[0].state, UnsettledState::Pending);
         assert!(fourth.time >= PATIENCE);
     }
 

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -30,6 +33,10 @@ use crate::{
 
 /// Input of more bytes is large work.
 const SMALL_INPUT_BYTES_MAX: usize = 32 << 10;
+/// Input of more files is large work, however short they are.
+const SMALL_FILES_MAX: usize = 100;
+/// Files that one request may have.
+const FILES_MAX: usize = 10_000;
 /// Transactions of more operations are large work.
 const SMALL_OPERATIONS_MAX: usize = 100;
 /// Transactions whose bodies have more bytes are large work.
@@ -168,6 +175,12 @@ impl Service {
         if request.files.is_empty() {
             return Err(AdminError::Parameter("there is no manifest to apply".to_owned()));
         }
+        if request.files.len() > FILES_MAX {
+            let n = request.files.len();
+            let text = format!("the request has {n} files, at most {FILES_MAX} are allowed");
+            return Err(AdminError::TooLarge(text));
+        }
+        let is_small = request.files.len() <= SMALL_FILES_MAX;
         let bytes: usize = request.files.iter().map(|file| file.content.len()).sum();
         let manifests: Vec<Manifest> = request
             .files
@@ -180,18 +193,19 @@ impl Service {
             if_revision: checked.if_revision,
             meta: checked.meta.clone(),
         };
-        let size = Size::of(bytes <= SMALL_INPUT_BYTES_MAX);
+        let size = Size::of(is_small && bytes <= SMALL_INPUT_BYTES_MAX);
         // What is written is tried in the same go, on the state of here and now.
         let state = (checked.freshness == Freshness::Stale).then(|| self.replica.state());
-        let read = move || {
-            let transaction = chancery_admission::admit(&manifests, &options).map_err(refused)?;
+        let read = move |stop: &Arc<AtomicBool>| {
+            let transaction = chancery_admission::admit_unless(&manifests, &options, stop);
+            let transaction = transaction.map_err(refused)?;
             match state {
                 // What comes of a small input may be large work.
                 Some(state) if self::size(&transaction) == size => Attempt::of(transaction, state),
                 _ => Ok(Attempt::Untried(transaction)),
             }
         };
-        match self.work.run(size, read).await?? {
+        match self.work.run_while_awaited(size, read).await?? {
             Attempt::Untried(transaction) => self.commit(transaction, checked).await,
             Attempt::Tried(tried) => self.commit_tried(*tried, checked).await,
         }
@@ -217,8 +231,10 @@ impl Service {
             .file
             .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
         let size = Size::of(file.content.len() <= SMALL_INPUT_BYTES_MAX);
-        let read = move || chancery_admission::import_bootstrap(&file.name, &file.content, &scope);
-        let drafts = self.work.run(size, read).await?.map_err(refused)?;
+        let read = move |stop: &Arc<AtomicBool>| {
+            chancery_admission::import_bootstrap(&file.name, &file.content, &scope, stop)
+        };
+        let drafts = self.work.run_while_awaited(size, read).await?.map_err(refused)?;
         let upserts = drafts.into_iter().map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
         self.commit(transaction, checked).await
@@ -240,61 +256,33 @@ impl Service {
     ) -> Result<pb::WriteResponse, AdminError> {
         let checked = check(request.options)?;
         let scope = scope(&request.scope)?;
-        let mut expected = BTreeMap::new();
-        for resource in &request.resources {
-            let (key, expectation) = wanted(resource)?;
-            match expected.insert(key, expectation) {
-                Some(other) if other != expectation => {
-                    let name = &resource.name;
-                    let text = format!("two versions of {name:?} are expected, it can have one");
-                    return Err(AdminError::Parameter(text));
-                }
-                _ => {}
-            }
-        }
-        if expected.is_empty() {
-            return Err(AdminError::Parameter("there is no resource to delete".to_owned()));
-        }
-        let mut transaction = transaction(&checked);
-        for (key, expectation) in expected {
-            let (scope, key) = (scope.clone(), key);
-            transaction.deletes.push((scope.clone(), key.clone()));
-            transaction.preconditions.push(Precondition::Resource { scope, key, expectation });
-        }
+        let size = Size::of(request.resources.len() <= SMALL_OPERATIONS_MAX);
+        let empty = transaction(&checked);
+        let read = move || deletion(&request.resources, &scope, empty);
+        let transaction = self.work.run(size, read).await??;
         let expected = transaction.preconditions.clone();
         match self.commit(transaction, checked).await {
             // It says what was found first: that which the author has to know is all of it.
             Err(AdminError::NotFound(first)) => {
-                Err(AdminError::NotFound(self.all_unmet(&expected, first)))
+                Err(AdminError::NotFound(self.all_unmet(size, expected, first).await?))
             }
             Err(AdminError::Precondition(first)) => {
-                Err(AdminError::Precondition(self.all_unmet(&expected, first)))
+                Err(AdminError::Precondition(self.all_unmet(size, expected, first).await?))
             }
             other => other,
         }
     }
 
     /// The expectations that do not hold, in one text; `first` if by now all of them do.
-    fn all_unmet(&self, expected: &[Precondition], first: String) -> String {
+    async fn all_unmet(
+        &self,
+        size: Size,
+        expected: Vec<Precondition>,
+        first: String,
+    ) -> Result<String, AdminError> {
         let state = self.replica.state();
-        let unmet = expected.iter().filter_map(|precondition| {
-            let alone =
-                Transaction { preconditions: vec![precondition.clone()], ..Transaction::default() };
-            match state.apply(&alone).outcome {
-                Outcome::Refused(refusal) => Some(refusal.to_string()),
-                Outcome::Committed(_) => None,
-            }
-        });
-        let mut unmet: Vec<String> = unmet.collect();
-        if unmet.is_empty() {
-            return first;
-        }
-        let omitted = unmet.len().saturating_sub(UNMET_MAX);
-        unmet.truncate(UNMET_MAX);
-        if omitted > 0 {
-            unmet.push(format!("and {omitted} more"));
-        }
-        unmet.join("; ")
+        let list = move |stop: &Arc<AtomicBool>| all_unmet(&state, &expected, first, stop);
+        self.work.run_while_awaited(size, list).await
     }
 
     /// Deletes an assignment that is there.
@@ -396,7 +384,10 @@ impl Service {
     async fn wait(&self, revision: Revision, timeout: Duration) -> pb::WaitResult {
         let shards = wait::Replica { fanout: &self.fanout, state: || self.replica.state() };
         let is_over = || self.drain.is_cancelled();
-        let Waited { unsettled, time } = self.waits.wait(&shards, revision, timeout, is_over).await;
+        let Waited { settlement, time } =
+            self.waits.wait(&shards, revision, timeout, is_over).await;
+        let unsettled = &settlement.unsettled;
+        let other_replicas = self.replica.n_members().saturating_sub(1) as u64;
         let listed: Vec<pb::Unsettled> =
             unsettled.iter().take(UNSETTLED_MAX).map(show_unsettled).collect();
         pb::WaitResult {
@@ -404,9 +395,63 @@ impl Service {
             waited_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             unsettled_omitted: (unsettled.len() - listed.len()) as u64,
             unsettled: listed,
-            other_replicas: self.replica.n_members().saturating_sub(1) as u64,
+            other_replicas,
+            asked: settlement.n_asked as u64,
+            acknowledged: settlement.n_acknowledged as u64,
+            replicas_not_asked: other_replicas,
+            complete: unsettled.is_empty() && settlement.n_asked > 0 && other_replicas == 0,
         }
     }
+}
+
+/// The expectations that do not hold, in one text; `first` if by now all of them do.
+fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &AtomicBool) -> String {
+    let (mut unmet, mut omitted) = (Vec::new(), 0_usize);
+    for precondition in expected.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
+        let alone =
+            Transaction { preconditions: vec![precondition.clone()], ..Transaction::default() };
+        match state.apply(&alone).outcome {
+            Outcome::Refused(refusal) if unmet.len() < UNMET_MAX => unmet.push(refusal.to_string()),
+            Outcome::Refused(_) => omitted += 1,
+            Outcome::Committed(_) => {}
+        }
+    }
+    if unmet.is_empty() {
+        return first;
+    }
+    if omitted > 0 {
+        unmet.push(format!("and {omitted} more"));
+    }
+    unmet.join("; ")
+}
+
+/// A transaction that deletes resources, each in the version that is expected of it.
+fn deletion(
+    resources: &[pb::ResourceRef],
+    scope: &ScopeName,
+    mut transaction: Transaction,
+) -> Result<Transaction, AdminError> {
+    let mut expected = BTreeMap::new();
+    for resource in resources {
+        let (key, expectation) = wanted(resource)?;
+        match expected.insert(key, expectation) {
+            Some(other) if other != expectation => {
+                let name = &resource.name;
+                let text = format!("two versions of {name:?} are expected, it can have one");
+                return Err(AdminError::Parameter(text));
+            }
+            _ => {}
+        }
+    }
+    if expected.is_empty() {
+        return Err(AdminError::Parameter("there is no resource to delete".to_owned()));
+    }
+    for (key, expectation) in expected {
+        let scope = scope.clone();
+        transaction.deletes.push((scope.clone(), key.clone()));
+        transaction.preconditions.push(Precondition::Resource { scope, key, expectation });
+    }
+    Ok(transaction)
 }
 
 /// What is to be deleted, and how it has to be.

@@ -1,6 +1,9 @@
 //! Static resources of an Envoy bootstrap as resources of a scope.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use chancery_model::{ResourceDraft, ScopeName, types};
 
@@ -8,7 +11,8 @@ use crate::{
     draft,
     node::{Node, Spare},
     problem::{Fault, Place, Problem, Report},
-    resource, source,
+    resource,
+    source::{self, Stack},
 };
 
 /// The lists of `Bootstrap.StaticResources`, and the types of what they hold.
@@ -16,7 +20,7 @@ const LISTS: [(&str, &str); 3] =
     [("clusters", types::CLUSTER), ("listeners", types::LISTENER), ("secrets", types::SECRET)];
 
 /// Takes listeners, clusters and secrets out of the `static_resources` of an Envoy bootstrap. The rest
-/// of it is not read.
+/// of it is not read. It ends soon, with a problem, once `stop` is set.
 ///
 /// # Errors
 /// If it has no static resources, or one of them would be refused in a manifest.
@@ -24,12 +28,13 @@ pub fn import_bootstrap(
     file: &str,
     content: &str,
     scope: &ScopeName,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Vec<(ScopeName, ResourceDraft)>, Vec<Problem>> {
     let mut report = Report::default();
     let mut drafts = Vec::new();
     let place = Place { file, ..Place::default() };
-    let mut spare = Spare::for_input(1, content.len());
-    let mut documents = source::documents(file, content, &mut spare);
+    let mut spare = Spare::for_input(1, content.len(), stop);
+    let mut documents = source::documents(file, content, &mut spare, Stack::Usual);
     match (documents.pop(), documents.len()) {
         (Some(Ok(document)), 0) => {
             static_resources(&place, &document.root, &mut drafts, &mut report);

@@ -48,7 +48,7 @@ mod wire;
 
 pub use bootstrap::import_bootstrap;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};
-pub use manifest::{Manifest, Options, Prune, admit};
+pub use manifest::{Manifest, Options, Prune, admit, admit_unless};
 pub use problem::Problem;
 pub use render::body_to_json;
 pub use sensitive::secret_values;

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use chancery_model::{
@@ -12,10 +15,10 @@ use chancery_model::{
 use crate::{
     assignments,
     names::{Names, Origin},
-    node::{Node, Spare, named},
+    node::{Node, STOPPED, Spare, named},
     problem::{Fault, Place, Problem, Report},
     resource::{self, Entry},
-    source::{self, Document},
+    source::{self, Document, Stack},
 };
 
 /// A file that an author applies.
@@ -63,16 +66,53 @@ impl Options {
 /// # Errors
 /// If anything at all is wrong: nothing is applied in part.
 pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, Vec<Problem>> {
-    let mut admission = Admission::new(manifests, options);
+    admit_unless(manifests, options, &Arc::default())
+}
+
+/// Does the same until `stop` is set: then it ends soon, with a problem.
+///
+/// # Errors
+/// If anything at all is wrong, or nobody waits any longer.
+pub fn admit_unless(
+    manifests: &[Manifest],
+    options: &Options,
+    stop: &Arc<AtomicBool>,
+) -> Result<Transaction, Vec<Problem>> {
+    if manifests.len() <= FILES_PER_THREAD {
+        return admit_on(Stack::Usual, manifests, options, stop);
+    }
+    source::on_large_stack(|| admit_on(Stack::Large, manifests, options, stop))
+        .unwrap_or_else(|problem| Err(vec![problem]))
+}
+
+/// Inputs of more files are read on one thread, instead of one for each file.
+const FILES_PER_THREAD: usize = 4;
+
+fn admit_on(
+    stack: Stack,
+    manifests: &[Manifest],
+    options: &Options,
+    stop: &Arc<AtomicBool>,
+) -> Result<Transaction, Vec<Problem>> {
+    let mut admission = Admission::new(manifests, options, stop);
     let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
-    let mut spare = Spare::for_input(manifests.len(), len);
+    let mut spare = Spare::for_input(manifests.len(), len, stop);
     for manifest in manifests {
-        for document in source::documents(&manifest.file, &manifest.content, &mut spare) {
+        for document in source::documents(&manifest.file, &manifest.content, &mut spare, stack) {
+            if spare.is_stopped() {
+                return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
+            }
             match document {
                 Ok(document) => admission.document(&manifest.file, &document),
                 Err(problem) => admission.report.add(problem),
             }
         }
+        if admission.report.is_full() {
+            break;
+        }
+    }
+    if spare.is_stopped() {
+        return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
     }
     admission.finish()
 }
@@ -87,12 +127,13 @@ struct Admission<'a> {
     /// Scopes that the input speaks of.
     scopes: BTreeSet<ScopeName>,
     has_list: bool,
+    stop: &'a AtomicBool,
 }
 
 const KEYS: [&str; 3] = ["scope", "resources", "assignments"];
 
 impl<'a> Admission<'a> {
-    fn new(files: &'a [Manifest], options: &'a Options) -> Self {
+    fn new(files: &'a [Manifest], options: &'a Options, stop: &'a AtomicBool) -> Self {
         Self {
             files,
             options,
@@ -102,6 +143,7 @@ impl<'a> Admission<'a> {
             assignments: HashMap::new(),
             scopes: BTreeSet::new(),
             has_list: false,
+            stop,
         }
     }
 
@@ -142,7 +184,7 @@ impl<'a> Admission<'a> {
             self.scopes.insert(scope.clone());
         }
         for (index, node) in resources.into_iter().flatten().enumerate() {
-            if self.report.is_full() {
+            if self.report.is_full() || self.stop.load(Ordering::Relaxed) {
                 return;
             }
             let origin = Origin { file, document: document.index, list: "resources", index };
@@ -221,6 +263,9 @@ impl<'a> Admission<'a> {
         }
         if !self.has_list && self.transaction.prune.is_empty() && !self.report.has_problems() {
             for file in self.files {
+                if self.report.is_full() {
+                    break;
+                }
                 let rule = "has neither resources nor assignments".to_owned();
                 self.report.add(Problem { file: file.file.clone(), rule, ..Problem::default() });
             }

@@ -3,7 +3,14 @@
 //! Not `serde_json::Value`: that one takes the last of two equal keys and turns a number that is none
 //! into `null`, each without a word.
 
-use std::{cell::Cell, fmt};
+use std::{
+    cell::Cell,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -98,17 +105,31 @@ pub(crate) struct Spare {
     text: usize,
     /// Values that each file may add however short it is.
     floor: usize,
+    /// Documents that the input may still have.
+    pub(crate) documents: usize,
+    /// Set when nobody waits for the result any longer.
+    stop: Arc<AtomicBool>,
 }
+
+/// The maximum number of documents of an input.
+pub(crate) const DOCUMENTS_MAX: usize = 100_000;
 
 impl Spare {
     /// For an input of so many files, of so many bytes together.
-    pub(crate) fn for_input(n_files: usize, len: usize) -> Self {
+    pub(crate) fn for_input(n_files: usize, len: usize, stop: &Arc<AtomicBool>) -> Self {
         let most = len.saturating_mul(VALUES_PER_BYTE);
         Self {
             values: most.clamp(VALUES_FLOOR, VALUES_MOST),
             text: most.clamp(TEXT_FLOOR, TEXT_MOST),
             floor: VALUES_FLOOR / n_files.max(1),
+            documents: DOCUMENTS_MAX,
+            stop: Arc::clone(stop),
         }
+    }
+
+    /// Whether nobody waits for the result any longer.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// What a document of `len` bytes may take, one of `n_documents` of its file that have aliases: the
@@ -118,7 +139,8 @@ impl Spare {
         let (values, text) = (spare.min(self.values), self.text);
         // A document of no bytes is one value: nothing.
         let own = len + 1;
-        Budget { nodes: Cell::new(own + values), bytes: Cell::new(own + text), values, text }
+        let stop = Arc::clone(&self.stop);
+        Budget { nodes: Cell::new(own + values), bytes: Cell::new(own + text), values, text, stop }
     }
 
     /// The document has been read.
@@ -136,10 +158,14 @@ pub(crate) struct Budget {
     /// How much of it aliases may add: values, and bytes of text.
     pub(crate) values: usize,
     pub(crate) text: usize,
+    stop: Arc<AtomicBool>,
 }
 
 impl Budget {
     fn node<E: Error>(&self) -> Result<(), E> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(E::custom(STOPPED));
+        }
         let left = self.nodes.get().checked_sub(1);
         self.nodes.set(left.ok_or_else(|| E::custom("the aliases expand to too many values"))?);
         Ok(())
@@ -151,6 +177,9 @@ impl Budget {
         Ok(())
     }
 }
+
+/// The rule of a problem that ends work for which nobody waits.
+pub(crate) const STOPPED: &str = "the caller no longer waits for the answer";
 
 /// Reads a tree within a budget.
 #[derive(Clone, Copy)]

@@ -40,16 +40,21 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// Longest path that is shown.
-const PATH_LETTERS_MAX: usize = 300;
+/// The length of the longest path that is shown whole, in characters.
+const PATH_LETTERS_MAX: usize = 120;
+/// The length of each of the two ends of a longer path.
+const PATH_END_LETTERS: usize = 55;
 
-/// Where a path is a hundred levels deep, the outer ones say enough.
-pub(crate) fn shortened(mut path: String) -> String {
-    if let Some((end, _)) = path.char_indices().nth(PATH_LETTERS_MAX) {
-        path.truncate(end);
-        path.push('…');
+/// A path of a message, cut in the middle if it is long: the outermost fields say where to look, and the
+/// innermost what is wrong.
+pub(crate) fn shortened(path: String) -> String {
+    let letters = path.chars().count();
+    if letters <= PATH_LETTERS_MAX {
+        return path;
     }
-    path
+    let end = |n: usize| path.char_indices().nth(n).map_or(path.len(), |(at, _)| at);
+    let (head, tail) = (&path[..end(PATH_END_LETTERS)], &path[end(letters - PATH_END_LETTERS)..]);
+    format!("{}…{}", head.trim_end_matches('…'), tail.trim_start_matches('…'))
 }
 
 /// What is wrong inside one resource: it does not know which.
@@ -218,6 +223,20 @@ mod tests {
         ] {
             assert_eq!(suggestion(word, known), expected, "{word}");
         }
+    }
+
+    #[test]
+    fn long_field_path_is_cut_in_the_middle() {
+        let mut fault = Fault::new("x").within("port");
+        for _ in 0..90 {
+            fault = fault.within("struct_value").within("fields[\"a\"]");
+        }
+        let fault = fault.within("metadata");
+        assert!(fault.path.chars().count() <= PATH_LETTERS_MAX, "{}", fault.path);
+        assert!(fault.path.starts_with("metadata.fields[\"a\"].struct_value."), "{}", fault.path);
+        assert!(fault.path.ends_with("struct_value.port"), "{}", fault.path);
+        assert_eq!(fault.path.matches('…').count(), 1, "{}", fault.path);
+        assert_eq!(Fault::new("x").within("a").within("b").path, "b.a");
     }
 
     #[test]

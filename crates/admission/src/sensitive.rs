@@ -103,10 +103,10 @@ fn values_of(
         let Some(field) = message.get_field(number).filter(|_| !is_any) else { continue };
         let is_sensitive = is_sensitive || is(&field);
         match field.kind() {
-            Kind::String | Kind::Bytes if is_sensitive => {
-                if !is_source || field.name().starts_with("inline_") {
-                    found(bytes);
-                }
+            Kind::String | Kind::Bytes
+                if is_sensitive && (!is_source || field.name().starts_with("inline_")) =>
+            {
+                found(bytes);
             }
             Kind::Message(inner) if is_sensitive || HOLDERS.contains(inner.full_name()) => {
                 values_of(&inner, bytes, is_sensitive, depth + 1, found);

@@ -8,7 +8,7 @@ use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
 
 use crate::{
-    node::{Budget, Node, NodeSeed, Spare, named},
+    node::{Budget, DOCUMENTS_MAX, Node, NodeSeed, Spare, named},
     problem::{Place, Problem},
 };
 
@@ -29,6 +29,7 @@ pub(crate) fn documents(
     file: &str,
     content: &str,
     spare: &mut Spare,
+    stack: Stack,
 ) -> Vec<Result<Document, Problem>> {
     let content = content.strip_prefix('\u{feff}').unwrap_or(content);
     if content.contains('\0') {
@@ -50,7 +51,13 @@ pub(crate) fn documents(
         None
     };
     let mut documents = Vec::new();
-    for (index, root) in (1..).zip(from_yaml(&chunks(content), spare)) {
+    let Some(chunks) = chunks(content, spare.documents) else {
+        let place = Place { file, ..Place::default() };
+        let rule = format!("the input has more than {DOCUMENTS_MAX} documents");
+        return vec![Err(place.problem("", rule))];
+    };
+    spare.documents -= chunks.len();
+    for (index, root) in (1..).zip(from_yaml(&chunks, spare, stack)) {
         match (root, &json_problem) {
             (Ok(root), _) => documents.extend(present(index, root)),
             // Who writes JSON is told what JSON says.
@@ -103,7 +110,8 @@ struct Chunk<'a> {
 
 /// Cuts before a line that starts with `---` and after one that starts with `...`. A part of blank
 /// lines, comments and directives belongs to the document that follows.
-fn chunks(content: &str) -> Vec<Chunk<'_>> {
+/// `None` if there are more than `max`.
+fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
     let mut chunks = Vec::new();
     let (mut start, mut at, mut line, mut lines_before) = (0, 0, 0, 0);
     let mut is_open = false;
@@ -121,6 +129,9 @@ fn chunks(content: &str) -> Vec<Chunk<'_>> {
         } else if !text.trim().is_empty() && !text.starts_with(['#', '%']) {
             is_open = true;
         }
+        if chunks.len() > max {
+            return None;
+        }
         at += text.len();
         line += 1;
         if marker("...") {
@@ -131,36 +142,57 @@ fn chunks(content: &str) -> Vec<Chunk<'_>> {
     if is_open {
         chunks.push(Chunk { text: &content[start..], lines_before });
     }
-    chunks
+    (chunks.len() <= max).then_some(chunks)
 }
 
 /// Stack of the thread that reads YAML: the reader takes up to 40 KB for each level, so that
 /// [`DEPTH_MAX`] levels would overflow the 2 MB that threads have by default.
 const STACK_BYTES: usize = 16 << 20;
 
-/// Reads documents, on a thread of its own.
-fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare) -> Vec<Result<Node, Problem>> {
-    let n_with_aliases = chunks.iter().filter(|chunk| chunk.text.contains('*')).count();
-    let read = std::thread::scope(|scope| {
+/// How much stack the thread has that reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stack {
+    /// What threads have by default: YAML is read on another one.
+    Usual,
+    /// [`STACK_BYTES`].
+    Large,
+}
+
+/// Runs `work` on a thread with a large stack. To start one takes longer than to read a short document, so
+/// inputs of many files start one for all of them.
+pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Problem> {
+    let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("yaml".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, move || {
-                let read = |chunk: &Chunk<'_>| {
-                    let budget = spare.share(chunk.text.len(), n_with_aliases);
-                    let read = document_from_yaml(chunk, &budget);
-                    spare.settle(&budget);
-                    read
-                };
-                chunks.iter().map(read).collect()
-            });
+            .spawn_scoped(scope, work);
         match thread.map(std::thread::ScopedJoinHandle::join) {
-            Ok(Ok(read)) => Ok(read),
+            Ok(Ok(done)) => Ok(done),
             Ok(Err(_)) => Err("the YAML reader failed; please report it".to_owned()),
             Err(error) => Err(format!("no thread could be had to read YAML: {error}")),
         }
     });
-    read.unwrap_or_else(|rule| vec![Err(Problem { rule, ..Problem::default() })])
+    done.map_err(|rule| Problem { rule, ..Problem::default() })
+}
+
+fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare, stack: Stack) -> Vec<Result<Node, Problem>> {
+    if chunks.is_empty() {
+        return Vec::new();
+    }
+    let n_with_aliases = chunks.iter().filter(|chunk| chunk.text.contains('*')).count();
+    let mut read_all = move || -> Vec<Result<Node, Problem>> {
+        let read = |chunk: &Chunk<'_>| {
+            let budget = spare.share(chunk.text.len(), n_with_aliases);
+            let read = document_from_yaml(chunk, &budget);
+            spare.settle(&budget);
+            read
+        };
+        chunks.iter().map(read).collect()
+    };
+    match stack {
+        Stack::Large => read_all(),
+        Stack::Usual => on_large_stack(read_all).unwrap_or_else(|problem| vec![Err(problem)]),
+    }
 }
 
 fn document_from_yaml(chunk: &Chunk<'_>, budget: &Budget) -> Result<Node, Problem> {

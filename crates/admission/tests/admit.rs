@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use chancery_admission::{Manifest, Options, Prune, admit, import_bootstrap};
 use chancery_model::{
@@ -257,7 +257,8 @@ static_resources:
   - name: cert
     tls_certificate: {certificate_chain: {filename: a}, private_key: {filename: b}}
 ";
-    let imported = import_bootstrap("envoy.yaml", bootstrap, &scope("edge")).unwrap();
+    let imported =
+        import_bootstrap("envoy.yaml", bootstrap, &scope("edge"), &Arc::default()).unwrap();
     let names: Vec<String> =
         imported.iter().map(|(scope, draft)| format!("{scope} {}", draft.key)).collect();
     assert_eq!(
@@ -287,7 +288,8 @@ fn what_is_wrong_with_a_bootstrap_is_said() {
              e.yaml: static_resources.listeners: expected a list, found a map",
         ),
     ] {
-        let problems = import_bootstrap("e.yaml", content, &scope("edge")).unwrap_err();
+        let problems =
+            import_bootstrap("e.yaml", content, &scope("edge"), &Arc::default()).unwrap_err();
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(problems.join("\n"), said);
     }

@@ -4,11 +4,18 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use chancery_admission::{
-    BODY_BYTES_MAX, Manifest, Options, admit, body_to_json, draft_from_body, import_bootstrap,
+    BODY_BYTES_MAX, Manifest, Options, admit, admit_unless, body_to_json, draft_from_body,
+    import_bootstrap,
 };
 use chancery_model::{ScopeName, Transaction, TypeUrl, types};
 use chancery_proto::envoy_pool;
@@ -44,6 +51,43 @@ fn deep_nesting_is_refused_and_does_not_overflow_the_stack() {
             admit_one("a.yaml", &content).unwrap_err();
             admit_one("a.json", &content).unwrap_err();
         }
+    }
+}
+
+/// 400,000 of them took 37 s: each started a thread.
+#[test]
+fn many_empty_files_are_read_on_one_thread() {
+    let manifest = Manifest { file: String::new(), content: "# nothing\n".to_owned() };
+    let start = Instant::now();
+    admit(&vec![manifest; 100_000], &Options::new(scope())).unwrap_err();
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(5), "100,000 empty files took {took:?}");
+}
+
+#[test]
+fn documents_of_an_input_are_bounded() {
+    let problems = admit_one("a.yaml", &"---\na\n".repeat(100_001)).unwrap_err();
+    assert_eq!(problems, "a.yaml: the input has more than 100000 documents");
+}
+
+#[test]
+fn admission_ends_soon_when_nobody_waits() {
+    let one = "- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: x}\n";
+    let content = format!("resources:\n{}", one.repeat(200_000));
+    for file in ["a.yaml", "a.json"] {
+        let manifest = Manifest { file: file.into(), content: content.clone() };
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let work = std::thread::spawn(move || {
+            admit_unless(&[manifest], &Options::new(scope()), &flag).unwrap_err()
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        stop.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        let problems = work.join().unwrap();
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(1), "{file}: it went on for {took:?}");
+        assert!(!problems.is_empty());
     }
 }
 
@@ -292,7 +336,7 @@ proptest! {
             },
             Err(said) => prop_assert!(!said.is_empty()),
         }
-        let _ = import_bootstrap(file, &content, &scope());
+        let _ = import_bootstrap(file, &content, &scope(), &Arc::default());
     }
 
     #[test]

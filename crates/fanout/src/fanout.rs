@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Config, Intake, Outlet, StreamInfo, StreamStatus, Unsettled,
+    Config, Intake, Outlet, Settlement, StreamInfo, StreamStatus, Unsettled,
     arrivals::Arrivals,
     departed::Departed,
     event::{Event, Sent},
@@ -134,18 +134,37 @@ impl Fanout {
 
     /// How every stream stands, at slightly different instants.
     pub async fn nodes(&self) -> Vec<StreamStatus> {
-        self.ask(|from, reply| Event::Status { from, reply }).await
+        let mut streams = Vec::new();
+        self.ask(|from, reply| Event::Status { from, reply }, |page| streams.extend(page.items))
+            .await;
+        streams
     }
 
     /// Who has not acknowledged yet what it should have of `revision`. A shard that has not seen that
     /// revision counts.
     pub async fn unsettled(&self, revision: Revision) -> Vec<Unsettled> {
-        self.ask(|from, reply| Event::Unsettled { revision, from, reply }).await
+        self.settlement(revision).await.unsettled
+    }
+
+    /// How far the sessions have come with `revision`. A shard that has not seen that revision is unsettled.
+    pub async fn settlement(&self, revision: Revision) -> Settlement {
+        let mut settlement = Settlement::default();
+        let event = |from, reply| Event::Unsettled { revision, from, reply };
+        self.ask(event, |page| {
+            settlement.unsettled.extend(page.items);
+            settlement.n_asked += page.n_asked;
+            settlement.n_acknowledged += page.n_acknowledged;
+        })
+        .await;
+        settlement
     }
 
     /// Asks all shards, page by page: a page is a bounded piece of a shard's time.
-    async fn ask<T>(&self, event: impl Fn(usize, oneshot::Sender<Page<T>>) -> Event) -> Vec<T> {
-        let mut items = Vec::new();
+    async fn ask<T>(
+        &self,
+        event: impl Fn(usize, oneshot::Sender<Page<T>>) -> Event,
+        mut take: impl FnMut(Page<T>),
+    ) {
         for shard in &self.shared.shards {
             let mut from = Some(0);
             while let Some(at) = from {
@@ -155,10 +174,9 @@ impl Fanout {
                 }
                 // A shard that stops in between has no streams any more.
                 let Ok(page) = answer.await else { break };
-                items.extend(page.items);
                 from = page.next;
+                take(page);
             }
         }
-        items
     }
 }

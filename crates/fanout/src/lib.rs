@@ -79,4 +79,4 @@ pub use fresh::Fresh;
 pub use line::{Delivery, Ender, Intake, Outlet, Stopped, StreamInfo};
 pub use metrics::{METRICS, Metric, MetricKind, limit_hit, type_label};
 pub use rejection::SecretFinder;
-pub use status::{End, EndCode, NackRecord, StreamStatus, Unsettled, UnsettledState};
+pub use status::{End, EndCode, NackRecord, Settlement, StreamStatus, Unsettled, UnsettledState};

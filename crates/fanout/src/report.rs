@@ -14,6 +14,9 @@ pub(crate) struct Page<T> {
     pub(crate) items: Vec<T>,
     /// Where the next page begins; `None` if this is the last.
     pub(crate) next: Option<usize>,
+    /// Sessions that the answer is about, and those of them that have acknowledged.
+    pub(crate) n_asked: usize,
+    pub(crate) n_acknowledged: usize,
 }
 
 impl Shard {
@@ -33,9 +36,17 @@ impl Shard {
         }
         let reached = self.told_revision();
         if reached < revision {
-            return Page { items: vec![Unsettled::behind(reached)], next: None };
+            let items = vec![Unsettled::behind(reached)];
+            return Page { items, next: None, n_asked: 0, n_acknowledged: 0 };
         }
-        self.page(from, |entry, items| entry.unsettled(revision, items))
+        let (mut n_asked, mut n_acknowledged) = (0, 0);
+        let page = self.page(from, |entry, items| {
+            let known = items.len();
+            entry.unsettled(revision, items);
+            n_asked += usize::from(entry.assigned.is_some());
+            n_acknowledged += usize::from(entry.assigned.is_some() && items.len() == known);
+        });
+        Page { n_asked, n_acknowledged, ..page }
     }
 
     fn page_end(&self, from: usize) -> usize {
@@ -50,6 +61,7 @@ impl Shard {
                 add(entry, &mut items);
             }
         }
-        Page { items, next: (to < self.sessions.capacity()).then_some(to) }
+        let next = (to < self.sessions.capacity()).then_some(to);
+        Page { items, next, n_asked: 0, n_acknowledged: 0 }
     }
 }

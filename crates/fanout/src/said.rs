@@ -6,6 +6,8 @@
 
 use std::fmt::{self, Write as _};
 
+use chancery_model::is_unprintable;
+
 use crate::shard::Now;
 
 /// Lines of one kind that a shard writes per second.
@@ -14,7 +16,7 @@ const LINES_PER_SECOND: u32 = 10;
 /// Bytes of a name that are shown.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Text of a client: control characters are escaped, and what is longer than a name is cut.
+/// Text of a client: unprintable characters are escaped, and what is longer than a name is cut.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Said<'a> {
     text: &'a str,
@@ -37,7 +39,7 @@ impl fmt::Display for Said<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.text[..self.text.floor_char_boundary(self.bytes_max)];
         for char in shown.chars() {
-            match char.is_control() {
+            match is_unprintable(char) {
                 true => write!(f, "{}", char.escape_default())?,
                 false => f.write_char(char)?,
             }
@@ -84,6 +86,9 @@ mod tests {
     fn what_a_client_says_stays_one_short_line() {
         let forged = "a\n2026-01-01 INFO all is well\r\u{1b}[2J é";
         assert_eq!(Said::name(forged).to_string(), r"a\n2026-01-01 INFO all is well\r\u{1b}[2J é");
+        // Line separators and bidirectional controls reorder or break what a viewer shows.
+        let turned = "a\u{2028}b\u{202e}c\u{200b}d\u{85}e";
+        assert_eq!(Said::text(turned).to_string(), r"a\u{2028}b\u{202e}c\u{200b}d\u{85}e");
         let long = "é".repeat(500_000);
         let shown = Said::name(&long).to_string();
         assert!(shown.len() < 300 && shown.ends_with("… (1000000 bytes)"), "{shown}");

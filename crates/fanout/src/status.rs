@@ -91,6 +91,17 @@ pub struct StreamStatus {
     pub nacks: Vec<NackRecord>,
 }
 
+/// How far the sessions of this replica have come with a revision.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Settlement {
+    /// Who has not acknowledged: one entry for each type of a session.
+    pub unsettled: Vec<Unsettled>,
+    /// Sessions that have a view, as far as the shards have come to the revision.
+    pub n_asked: usize,
+    /// Those of them that have acknowledged all that they should have.
+    pub n_acknowledged: usize,
+}
+
 /// A stream that has not acknowledged what it should have of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsettled {

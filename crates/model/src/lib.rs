@@ -16,6 +16,7 @@ mod name;
 mod node;
 mod resource;
 mod state;
+mod text;
 mod transaction;
 pub mod types;
 mod version;
@@ -30,6 +31,7 @@ pub use name::{
 pub use node::{Locality, Node};
 pub use resource::{Resource, ResourceDraft, ResourceKey};
 pub use state::{Applied, Assignments, Collection, Scope, State};
+pub use text::is_unprintable;
 pub use transaction::{
     AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal, Summary,
     Transaction, TransactionMeta, Upsert,

@@ -1,6 +1,7 @@
 //! The binary `chancery`: `serve` runs a replica, the other commands talk to one.
 //!
-//! Exit codes: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage.
+//! Exit codes: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage; with `--wait`
+//! 3 written but no session was asked, 4 written and acknowledged but other replicas were not asked.
 
 mod cli;
 mod config;
@@ -38,10 +39,10 @@ fn main() -> ExitCode {
             let mut stderr = io::stderr().lock();
             for line in &failure.lines {
                 // There is nowhere left to tell that this failed.
-                drop(writeln!(stderr, "error: {line}"));
+                drop(writeln!(stderr, "{}: {line}", failure.label()));
             }
             // No lines: whoever read the output has heard enough.
-            if failure.lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if failure.lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(failure.code) }
         }
     }
 }

@@ -130,11 +130,26 @@ async fn an_unknown_method_is_unimplemented() {
     let server = Server::start().await;
     let request = http::Request::builder()
         .method("POST")
+        .version(http::Version::HTTP_2)
         .uri("/chancery.admin.v1.Admin/Nothing")
         .header("content-type", "application/grpc")
         .body(axum::body::Body::empty())
         .unwrap();
     let response = tower::ServiceExt::oneshot(server.router.clone(), request).await.unwrap();
     assert_eq!(response.headers()["grpc-status"], "12");
+    server.stop().await;
+}
+
+/// 400,000 empty files took 37 s, and 60 million took 7 GB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_a_request_are_bounded_before_they_are_built() {
+    let server = Server::start().await;
+    for (n, told) in [(120_000, "more than 100000 fields"), (20_000, "20000 files")] {
+        let request =
+            pb::ApplyRequest { files: vec![pb::File::default(); n], ..Default::default() };
+        let status = server.grpc().apply(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(status.message().contains(told), "{status}");
+    }
     server.stop().await;
 }

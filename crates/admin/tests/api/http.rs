@@ -214,7 +214,7 @@ async fn a_body_over_the_limit_is_refused_with_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_web_page_can_not_change_anything() {
+async fn a_web_page_can_not_read_or_change_anything() {
     let server = Server::start().await;
     let request = |method: &str, uri: &str| {
         let builder =
@@ -224,8 +224,35 @@ async fn a_web_page_can_not_change_anything() {
     let (status, body) = server.send(request("POST", "/v1/apply")).await;
     assert_eq!(status, 403, "{body}");
     let (status, _) = server.send(request("GET", "/v1/resources")).await;
-    assert_eq!(status, 200);
+    assert_eq!(status, 403);
     assert_eq!(server.done("GET", "/v1/resources", "").await["revision"], 0);
+    let with = |uri: &str, name: &str, value: &str| {
+        Request::builder().uri(uri).header(name, value).body(Body::empty()).unwrap()
+    };
+    for (uri, name, value, expected) in [
+        ("/v1/resources", "host", "evil.example:18001", 403),
+        ("/v1/nope", "host", "evil.example:18001", 403),
+        ("/v1/resources", "sec-fetch-site", "cross-site", 403),
+        ("/v1/resources", "host", "chancery.example:18001", 200),
+        ("/v1/resources", "host", "127.0.0.1:18001", 200),
+        ("/metrics", "host", "evil.example:18001", 200),
+        ("/healthz", "host", "evil.example:18001", 200),
+        ("/readyz", "host", "evil.example:18001", 200),
+    ] {
+        let (status, body) = server.send(with(uri, name, value)).await;
+        assert_eq!(status, expected, "{uri} with {name} {value}: {body}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_that_asked_nobody_is_not_complete() {
+    let server = Server::start().await;
+    let done = server.done("POST", "/v1/apply?wait=1s", &clusters(&["a"], "1s")).await;
+    let wait = &done["wait"];
+    assert_eq!((&wait["settled"], &wait["complete"]), (&json!(true), &json!(false)), "{wait}");
+    assert_eq!((&wait["asked"], &wait["acknowledged"]), (&json!(0), &json!(0)), "{wait}");
+    assert_eq!(wait["replicas_not_asked"], 0, "{wait}");
     server.stop().await;
 }
 

@@ -66,6 +66,7 @@ impl Server {
             metrics: Arc::new(|| "chancery_test 1\n".to_owned()),
             drain: drain.clone(),
             request_bytes_max: REQUEST_BYTES_MAX,
+            hosts: vec!["chancery.example".to_owned()],
             version: "0.0.0-test",
         });
         Self { router, fanout, drain, replica, shards, _directory: directory }

@@ -182,7 +182,7 @@ fn no_part_of_a_secret_survives_in_any_known_form() {
                 "xDS response validation errors: [resource index 0: Secret message validation failed: [{quoted}]]"
             ),
             5 => format!("xds: error parsing \"cert\": invalid {quoted:?}"),
-            6 => format!("{quoted}"),
+            6 => quoted,
             _ => format!("line one\n{}\nline two", quoted.replace("\\n", "\\n\n")),
         };
         let shown = cleaned_of(&text, &secret);

@@ -16,7 +16,9 @@ use crate::config::{LISTEN_RULE, Span};
 /// TYPE is an alias (cluster cds, endpoint eds, listener lds, route rds, scoped-route srds,
 /// virtual-host vhds, secret sds, runtime rtds, extension ecds) or a full type URL.
 ///
-/// Exit code: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage.
+/// Exit code: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage. With --wait
+/// also 3 (written, but this replica has no session that could be asked) and 4 (written, and acknowledged by
+/// all sessions of this replica, but other replicas were not asked).
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -162,7 +164,8 @@ pub(crate) struct Write {
     #[arg(long, requires = "dry_run")]
     pub(crate) stale: bool,
     /// Wait until the sessions that should have the result have acknowledged it; says who has not.
-    /// Only those of the replica that is asked.
+    /// Only sessions of the replica that is asked: exit code 3 if there are none, 4 if the cluster has
+    /// other replicas, whose sessions are not asked.
     #[arg(
         long,
         value_name = "TIME",

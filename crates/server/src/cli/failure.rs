@@ -10,7 +10,16 @@ pub(crate) struct Failure {
     /// The one line, without `the server` before it: what a server did whose address is not known where it
     /// was seen.
     of_server: Option<String>,
+    /// The exit code of the command.
+    pub(crate) code: u8,
 }
+
+/// Refused or failed.
+const FAILED: u8 = 1;
+/// The write was done, and no session was there that could be asked for an acknowledgment.
+pub(crate) const NOBODY_ASKED: u8 = 3;
+/// The write was done and is acknowledged here; sessions of other replicas were not asked.
+pub(crate) const NOT_ALL_ASKED: u8 = 4;
 
 impl Failure {
     /// A failure of one line.
@@ -20,8 +29,19 @@ impl Failure {
 
     /// A failure of several lines.
     pub(crate) fn lines(lines: impl IntoIterator<Item = impl fmt::Display>) -> Self {
-        let lines = lines.into_iter().map(|line| line.to_string().replace('\n', "; "));
-        Self { lines: lines.collect(), of_server: None }
+        let lines =
+            lines.into_iter().map(|line| super::plain(&line.to_string().replace('\n', "; ")));
+        Self { lines: lines.collect(), of_server: None, code: FAILED }
+    }
+
+    /// A command that has done what it was asked, and has something to say about it.
+    pub(crate) fn with_code(code: u8, line: impl fmt::Display) -> Self {
+        Self { code, ..Self::new(line) }
+    }
+
+    /// The word before each line.
+    pub(crate) fn label(&self) -> &'static str {
+        if self.code == FAILED { "error" } else { "warning" }
     }
 
     /// What a server did, to be told with its address.

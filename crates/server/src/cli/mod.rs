@@ -18,7 +18,7 @@ mod write;
 use std::io::Write;
 
 use chancery_admin::json::Shape;
-use chancery_model::{TypeUrl, types};
+use chancery_model::{TypeUrl, is_unprintable, types};
 use serde_json::Value;
 
 use args::{Command, Output};
@@ -133,5 +133,13 @@ fn count(n: u64, what: &str) -> String {
 
 /// Text from outside on one line, with nothing in it that steers a terminal.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if is_unprintable(c) { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn plain_text_has_no_separators_and_no_bidi_controls() {
+        assert_eq!(super::plain("a\nb\u{2028}c\u{202e}d\u{9b}e é"), "a b c d e é");
+    }
 }

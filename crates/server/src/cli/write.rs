@@ -11,7 +11,7 @@ use super::{
     Answer, Failure,
     args::{Assignments, Command, Write},
     client::{Servers, refusal},
-    count, input, plain, short_type,
+    count, failure, input, plain, short_type,
     table::Table,
 };
 
@@ -118,8 +118,8 @@ impl Request {
         let response = self.attempts(servers).await?;
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
-            Some(wait) if !wait.settled => Err(Failure::lines(unsettled_lines(wait))),
-            _ => Ok(()),
+            Some(wait) => verdict(wait),
+            None => Ok(()),
         }
     }
 
@@ -308,15 +308,36 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         response.revision, response.changed, response.removed, response.unchanged
     )?;
     match &response.wait {
-        Some(wait) if wait.settled => {
-            let others = match wait.other_replicas {
-                0 => String::new(),
-                n => format!("; those of {} were not asked", count(n, "other replica")),
-            };
-            writeln!(out, "acknowledged by all sessions after {} ms{others}", wait.waited_ms)
-        }
-        _ => Ok(()),
+        Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
+        None => Ok(()),
     }
+}
+
+/// Who was asked, and how many of them have acknowledged.
+fn in_words(wait: &pb::WaitResult) -> String {
+    let others = match wait.replicas_not_asked {
+        0 => String::new(),
+        n => format!("; {} not asked", count(n, "other replica")),
+    };
+    let (k, n) = (wait.acknowledged, count(wait.asked, "session"));
+    format!("{k} of {n} of this replica acknowledged{others}")
+}
+
+/// Success only if every session of the cluster is known to have acknowledged.
+fn verdict(wait: &pb::WaitResult) -> Result<(), Failure> {
+    if !wait.settled {
+        return Err(Failure::lines(unsettled_lines(wait)));
+    }
+    if wait.asked == 0 {
+        let line = "written, but nobody was asked: this replica has no session that should have the result";
+        return Err(Failure::with_code(failure::NOBODY_ASKED, line));
+    }
+    if wait.replicas_not_asked > 0 {
+        let line =
+            format!("written, but it is not known whether all clients have it: {}", in_words(wait));
+        return Err(Failure::with_code(failure::NOT_ALL_ASKED, line));
+    }
+    Ok(())
 }
 
 fn write_differences(
@@ -424,6 +445,28 @@ mod tests {
     }
 
     #[test]
+    fn wait_succeeds_only_if_every_session_of_the_cluster_has_acknowledged() {
+        let wait = |asked, replicas_not_asked| {
+            let wait = pb::WaitResult {
+                settled: true,
+                asked,
+                acknowledged: asked,
+                replicas_not_asked,
+                ..Default::default()
+            };
+            verdict(&wait).map_err(|failure| (failure.code, failure.lines.join("; ")))
+        };
+        assert_eq!(wait(2, 0), Ok(()));
+        for others in [0, 2] {
+            let (code, line) = wait(0, others).unwrap_err();
+            assert!(code == 3 && line.contains("nobody was asked"), "{code}: {line}");
+        }
+        let (code, line) = wait(2, 2).unwrap_err();
+        let told = "2 of 2 sessions of this replica acknowledged; 2 other replicas not asked";
+        assert!(code == 4 && line.contains(told), "{code}: {line}");
+    }
+
+    #[test]
     fn who_has_not_acknowledged_is_told_with_the_reason() {
         let unsettled = |state: &str, message: &str| pb::Unsettled {
             node: "edge-1".into(),
@@ -436,8 +479,12 @@ mod tests {
             waited_ms: 50,
             unsettled: vec![unsettled("nacked", "bad\nport"), unsettled("pending", "")],
             unsettled_omitted: 3,
-            other_replicas: 0,
+            asked: 7,
+            acknowledged: 2,
+            ..Default::default()
         };
+        assert_eq!(verdict(&wait).unwrap_err().code, 1);
+        assert_eq!(in_words(&wait), "2 of 7 sessions of this replica acknowledged");
         assert_eq!(
             unsettled_lines(&wait),
             [

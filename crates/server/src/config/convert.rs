@@ -52,6 +52,13 @@ impl Config {
         }
     }
 
+    /// The names under which the admin port answers: those of `admin.hosts`, and the host of `raft.advertise`.
+    pub(crate) fn admin_hosts(&self) -> Vec<String> {
+        let advertised = self.store().advertise;
+        let host = advertised.rsplit_once(':').map(|(host, _)| host.to_owned());
+        self.admin.hosts.iter().cloned().chain(host).collect()
+    }
+
     /// Limits in time of connections to the admin port.
     pub(crate) fn admin_limits(&self) -> Limits {
         Limits {

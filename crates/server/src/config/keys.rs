@@ -203,6 +203,10 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
                 "allow_plaintext",
                 "Whether the address may be other than loopback although the port is not encrypted.",
             ),
+            (
+                "hosts",
+                "Host names under which the HTTP API may be called, without a port. IP addresses, localhost and the host of raft.advertise always may; /metrics, /healthz, /readyz and gRPC answer to every name.",
+            ),
             ("request_bytes_max", "Largest request, of all manifests of one apply together."),
             (
                 "connections_max",

@@ -102,6 +102,7 @@ pub(crate) struct Xds {
 pub(crate) struct Admin {
     pub(crate) address: SocketAddr,
     pub(crate) allow_plaintext: bool,
+    pub(crate) hosts: Vec<String>,
     pub(crate) request_bytes_max: ByteSize,
     pub(crate) connections_max: usize,
     pub(crate) header_timeout: Span,
@@ -210,6 +211,7 @@ impl Default for Admin {
         Self {
             address: loopback(18001),
             allow_plaintext: false,
+            hosts: Vec::new(),
             request_bytes_max: ByteSize::mib(512),
             connections_max: 1000,
             header_timeout: Span::seconds(10),

@@ -295,6 +295,7 @@ impl Running {
             started: started.clone(),
             drain: drain.clone(),
             request_bytes_max: config.admin.request_bytes_max.bytes(),
+            hosts: config.admin_hosts(),
             version: VERSION,
         });
         let connections_max = config.admin.connections_max;

@@ -26,7 +26,7 @@ fn until_closed(mut stream: &TcpStream, what: &str) -> Vec<u8> {
     all
 }
 
-const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// Each kind of silence has its limit.
 #[test]
@@ -40,7 +40,7 @@ fn a_connection_that_says_nothing_is_closed() {
             ("CHANCERY_ADMIN_BODY_TIMEOUT", "300ms"),
         ],
     );
-    let body = b"POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nres";
+    let body = b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nres";
     for (what, say, answer) in [
         ("silence", b"".as_slice(), ""),
         ("the start of a version", b"PRI", ""),
@@ -74,7 +74,7 @@ fn a_full_port_answers_all_the_same() {
     let max = [("CHANCERY_ADMIN_CONNECTIONS_MAX", "4")];
     let server = Server::start_with(&directory.path().join("data"), &max);
     let health = || {
-        let close = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let close = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         let answer = until_closed(&connect(&server, close), "a health check");
         String::from_utf8_lossy(&answer).into_owned()
     };
@@ -85,7 +85,7 @@ fn a_full_port_answers_all_the_same() {
     until_closed(&idle[0], "the connection that was idle longest");
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 
-    let begin = b"POST /v1/apply HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 100\r\n\r\n";
+    let begin = b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 100\r\n\r\n";
     let busy: Vec<TcpStream> = (0..4)
         .map(|_| {
             let mut stream = connect(&server, begin);
@@ -121,7 +121,7 @@ fn garbage_on_a_port_is_not_taken_for_a_request() {
         ),
         ("zeros", &[0; 4096]),
         ("no HTTP", b"HELO example.com\r\n\r\n"),
-        ("a method that is none", b"G@T / HTTP/1.1\r\nhost: x\r\n\r\n"),
+        ("a method that is none", b"G@T / HTTP/1.1\r\nhost: localhost\r\n\r\n"),
         ("a header that is too long", long_header.as_bytes()),
         (
             "HTTP/2 that is none",
@@ -138,8 +138,10 @@ fn garbage_on_a_port_is_not_taken_for_a_request() {
             let is_http = answer.starts_with(b"HTTP/1.1 ");
             assert!(!is_http || answer.starts_with(b"HTTP/1.1 4"), "{what}: {answer:?}");
         }
-        let health =
-            connect(&server, b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let health = connect(
+            &server,
+            b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+        );
         let answer = until_closed(&health, "a health check");
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{what}");
     }

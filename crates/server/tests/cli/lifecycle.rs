@@ -76,10 +76,10 @@ fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
     let silent = TcpStream::connect(&server.xds).unwrap();
     let silent_admin = TcpStream::connect(&server.admin).unwrap();
     let mut half = TcpStream::connect(&server.admin).unwrap();
-    half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nres")
+    half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nres")
         .unwrap();
     let mut idle = TcpStream::connect(&server.admin).unwrap();
-    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut first = [0; 15];
     idle.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200 OK");
@@ -126,7 +126,8 @@ fn one_port_answers_http_and_the_log_is_json_if_wanted() {
     let get = |path: &str| {
         let mut stream = TcpStream::connect(&server.admin).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -156,7 +157,7 @@ fn a_second_signal_ends_it_at_once() {
     let data = directory.path().join("data");
     let mut server = Server::start(&data);
     let mut half = TcpStream::connect(&server.admin).unwrap();
-    half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nres")
+    half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nres")
         .unwrap();
     // Its request is being read before the signal comes: another one, on the same port, is
     // answered.

@@ -36,7 +36,7 @@ struct Scrape {
 impl Scrape {
     fn of(server: &Server) -> Self {
         let mut stream = TcpStream::connect(&server.admin).unwrap();
-        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();

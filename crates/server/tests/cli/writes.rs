@@ -41,10 +41,15 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
     let list = server.json(&["get", "cds"], "");
     assert_eq!((&list["revision"], list["resources"].as_array().unwrap().len()), (&json!(1), 2));
 
-    let pruned =
-        server.json(&["apply", "-f", "-", "--prune", "--wait=5s"], &clusters(&["a"], "2s"));
+    // No client is there that could be asked.
+    let args = ["apply", "-f", "-", "--prune", "--wait=5s", "-o", "json"];
+    let waited = server.run_with_input(&args, &clusters(&["a"], "2s"));
+    assert_eq!(waited.code, 3, "{}", waited.err);
+    assert!(waited.err.starts_with("warning: written, but nobody was asked"), "{}", waited.err);
+    let pruned: serde_json::Value = serde_json::from_str(&waited.out).unwrap();
     assert_eq!((&pruned["revision"], &pruned["removed"]), (&json!(2), &json!(1)));
     assert_eq!(pruned["wait"]["settled"], true);
+    assert_eq!((&pruned["wait"]["asked"], &pruned["wait"]["complete"]), (&json!(0), &json!(false)));
 
     let behind =
         server.run_with_input(&["apply", "-f", "-", "--if-revision", "1"], &clusters(&["a"], "3s"));

@@ -20,13 +20,13 @@ const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ9mXqTz7vQ0
                    -----END PRIVATE KEY-----\n";
 const PASSWORD: &str = "quokka-lantern-orbit";
 
-/// OPS-19: over SotW.
+/// Over SotW.
 #[test]
 fn sotw_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
     rejected_secret(Mode::SotwAds)
 }
 
-/// OPS-19: over delta.
+/// Over delta.
 #[test]
 fn delta_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
     rejected_secret(Mode::DeltaAds)

@@ -31,7 +31,7 @@ pub(crate) struct Request {
 
 impl Request {
     pub(crate) fn new(path: &str) -> Self {
-        Self { host: "chancery.test".into(), path: path.into(), headers: String::new() }
+        Self { host: "localhost".into(), path: path.into(), headers: String::new() }
     }
 
     pub(crate) fn to_host(host: &str) -> Self {

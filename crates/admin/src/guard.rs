@@ -1,0 +1,205 @@
+//! Keeps web pages away from the admin port.
+//!
+//! An operator's browser can reach the port when the page that it shows cannot. A page of another site may
+//! send requests there (cross-site), and one whose name was made to resolve to this address may even read
+//! the answers (DNS rebinding).
+//!
+//! Rules, in this order:
+//! - `/metrics`, `/healthz` and `/readyz` reveal no configuration and answer to every name: monitoring and
+//!   probes use names that nobody configures.
+//! - A request that a browser has marked as coming from another site (`Origin`, `Sec-Fetch-Site`) is refused.
+//! - A gRPC call over HTTP/2 is served under every name: no browser speaks HTTP/2 without TLS. Over HTTP/1.1
+//!   it is refused, for a page could send it.
+//! - Any other request is refused unless its host is an IP address, `localhost`, or a configured name.
+
+use std::{collections::BTreeSet, net::Ipv6Addr, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, Method, Version, header, uri::Authority};
+
+use crate::AdminError;
+
+/// Paths that answer to every name.
+const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
+
+/// The names under which the port answers, in lower case.
+#[derive(Debug, Clone)]
+pub(crate) struct Hosts(Arc<BTreeSet<String>>);
+
+impl Hosts {
+    pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = names.into_iter().map(normal).chain(["localhost".to_owned()]);
+        Self(Arc::new(names.collect()))
+    }
+
+    fn allows(&self, host: &str) -> bool {
+        let is_v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        is_v6.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok())
+            || host.parse::<std::net::Ipv4Addr>().is_ok()
+            || self.0.contains(&normal(host))
+    }
+}
+
+fn normal(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Answers requests of web pages with 403.
+pub(crate) async fn refuse_web_pages(
+    State(hosts): State<Hosts>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match check(&request, &hosts) {
+        Ok(()) => next.run(request).await,
+        Err(text) => AdminError::Forbidden(text).into_response(),
+    }
+}
+
+fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if is_read && OPEN.contains(&request.uri().path()) {
+        return Ok(());
+    }
+    let authority = match request.uri().authority() {
+        Some(authority) => Some(authority.clone()),
+        None => match one(request.headers(), &header::HOST)? {
+            None => None,
+            Some(host) => match host.parse::<Authority>() {
+                Ok(authority) => Some(authority),
+                Err(_) => return Err(format!("the Host header {host:?} is not a host")),
+            },
+        },
+    };
+    if let Some(origin) = one(request.headers(), &header::ORIGIN)? {
+        let own = authority.as_ref().map(|host| format!("http://{host}").to_ascii_lowercase());
+        if !is_read || own != Some(origin.to_ascii_lowercase()) {
+            return Err(format!(
+                "the request comes from a web page (Origin {origin:?}), and the admin port serves no web pages"
+            ));
+        }
+    }
+    if let Some(site) = request.headers().get("sec-fetch-site")
+        && site != "same-origin"
+        && site != "none"
+    {
+        return Err(format!(
+            "the request comes from a web page of another site (Sec-Fetch-Site {site:?})"
+        ));
+    }
+    let content_type = request.headers().get(header::CONTENT_TYPE);
+    if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
+        return match request.version() {
+            Version::HTTP_2 => Ok(()),
+            version => Err(format!("gRPC needs HTTP/2, and the request came over {version:?}")),
+        };
+    }
+    match authority {
+        // Every browser names the host.
+        None => Ok(()),
+        Some(authority) if hosts.allows(authority.host()) => Ok(()),
+        Some(authority) => Err(format!(
+            "the host {:?} is not a name of this server; use its IP address, or add the name to admin.hosts",
+            authority.host()
+        )),
+    }
+}
+
+/// The value of a header that may be there once.
+fn one<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Result<Option<&'a str>, String> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(format!("the request has several {name} headers"));
+    }
+    let text = first.map(|value| value.to_str()).transpose();
+    text.map_err(|_| format!("the header {name} is not text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(request: http::request::Builder) -> Result<(), String> {
+        let hosts = Hosts::new(["chancery-0.chancery.svc", "Admin.Example"]);
+        check(&request.body(()).unwrap(), &hosts)
+    }
+
+    fn get(host: &str) -> http::request::Builder {
+        http::Request::get("/v1/resources").header("host", host)
+    }
+
+    #[test]
+    fn foreign_host_is_refused_and_own_names_and_addresses_are_not() {
+        for host in [
+            "127.0.0.1:18001",
+            "10.1.2.3",
+            "[::1]:18001",
+            "localhost:18001",
+            "LOCALHOST",
+            "chancery-0.chancery.svc:18001",
+            "admin.example.",
+        ] {
+            assert_eq!(checked(get(host)), Ok(()), "{host}");
+        }
+        for host in
+            ["evil.example:18001", "127.0.0.1.evil.example", "localhost.evil.example", "127.1", ""]
+        {
+            checked(get(host)).unwrap_err();
+        }
+        let post = http::Request::post("/v1/apply").header("host", "evil.example");
+        let told = checked(post).unwrap_err();
+        assert!(told.contains("evil.example") && told.contains("admin.hosts"), "{told}");
+        // HTTP/1.0 need not name it.
+        assert_eq!(checked(http::Request::get("/v1/resources")), Ok(()));
+        checked(get("localhost").header("host", "evil.example")).unwrap_err();
+        // In HTTP/2 the authority is the host.
+        checked(http::Request::get("http://evil.example/v1/nodes")).unwrap_err();
+    }
+
+    #[test]
+    fn monitoring_answers_to_every_name() {
+        for path in OPEN {
+            let request = http::Request::get(path).header("host", "prometheus-target.monitoring");
+            assert_eq!(checked(request), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_refused() {
+        for site in ["cross-site", "same-site"] {
+            let told = checked(get("localhost").header("sec-fetch-site", site)).unwrap_err();
+            assert!(told.contains(site), "{told}");
+            let post = http::Request::post("/v1/apply").header("host", "localhost");
+            checked(post.header("sec-fetch-site", site)).unwrap_err();
+        }
+        for site in ["none", "same-origin"] {
+            assert_eq!(checked(get("localhost").header("sec-fetch-site", site)), Ok(()));
+        }
+        for origin in ["http://evil.example", "null", "http://localhost:3000"] {
+            checked(get("localhost:18001").header("origin", origin)).unwrap_err();
+        }
+        let own = "http://localhost:18001";
+        assert_eq!(checked(get("localhost:18001").header("origin", own)), Ok(()));
+        let post = http::Request::post("/v1/apply").header("host", "localhost:18001");
+        checked(post.header("origin", own)).unwrap_err();
+    }
+
+    #[test]
+    fn grpc_by_any_name_needs_http_2() {
+        let call = |version| {
+            http::Request::post("/chancery.admin.v1.Admin/GetVersion")
+                .version(version)
+                .header("host", "any.name.example")
+                .header("content-type", "application/grpc")
+        };
+        assert_eq!(checked(call(Version::HTTP_2)), Ok(()));
+        let told = checked(call(Version::HTTP_11)).unwrap_err();
+        assert!(told.contains("HTTP/2"), "{told}");
+        checked(call(Version::HTTP_2).header("origin", "http://evil.example")).unwrap_err();
+    }
+}
