@@ -73,7 +73,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Requests that cost much: memory of the server, and what a healthy client notices of them.
+    /// Send expensive requests and measure memory and the latency of a healthy client
     Attack(attack::Args),
     /// Server CPU per acknowledged delivery, in small views and in large ones.
     Fanout(fanout::Args),
@@ -95,7 +95,7 @@ enum Command {
     Nemesis(nemesis::Args),
     /// More to be sent than anybody takes, at all replicas: the cluster keeps its leader, and writes go on.
     Pressure(pressure::Args),
-    /// Thousands of clients reconnect at once: what pushes to the other clients, and writes, notice of it.
+    /// Reconnect thousands of clients at once and measure pushes to the other clients and writes
     Storm(storm::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),

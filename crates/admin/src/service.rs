@@ -100,7 +100,7 @@ impl Service {
         read.map_err(|error| {
             AdminError::Unavailable(match error {
                 ReadError::Diverged(_) => error.to_string(),
-                _ => format!("{error}; --stale (stale=true) reads what it has all the same"),
+                _ => format!("{error}; --stale (stale=true) reads the state of this replica"),
             })
         })
     }

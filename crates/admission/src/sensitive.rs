@@ -85,7 +85,7 @@ fn values_of(
     found: &mut dyn FnMut(&[u8]),
 ) {
     if depth >= DEPTH_MAX {
-        // No reader of protobuf reads what is deeper.
+        // No protobuf reader reads deeper messages.
         return;
     }
     let name = message.full_name();

@@ -7,7 +7,7 @@
 //! Invariants:
 //! - A request is taken whole or not at all, and nothing is sent in between: a session that is away is not
 //!   polled, and its further requests wait until it is back, in their order.
-//! - No change is missed. Those that come while a session is away are kept, or are one mark that says that
+//! - No change is missed. Changes that come while a session is away are kept one by one, or as one mark that
 //!   anything may have changed. A name that is not registered yet has not been answered: its answer is from the
 //!   state at that time.
 //! - The place of a session in its shard stays taken until nothing in the index refers to it.
@@ -40,23 +40,23 @@ const NAMES_PER_TURN: usize = 1024;
 /// Changes that are kept one by one for a session that is away.
 const MISSED_MAX: usize = 256;
 
-/// What a shard holds in the place of a session that is away.
+/// The placeholder in a shard for a session that is away.
 #[derive(Debug)]
 pub(crate) struct Away {
-    /// Its way into or out of the index, when the large work is done.
+    /// The names still to be registered or removed after the large work.
     indexing: Option<Indexing>,
     missed: Missed,
     /// When it left.
     since: u64,
     /// Requests that came in the meantime: no more than the inbox had, since readers wait.
     waiting: VecDeque<Event>,
-    /// How the session stood when it left.
+    /// The status of the session when it left.
     pub(crate) status: Vec<SubscriptionStatus>,
     /// Its stream has ended: it is forgotten when it is back.
     is_over: bool,
 }
 
-/// Changes that a session has to be told when it is back.
+/// Changes to apply to a session when it is back.
 #[derive(Debug)]
 enum Missed {
     Some(Vec<(TypeUrl, Option<ResourceName>)>),
@@ -108,7 +108,7 @@ enum Done {
     Over(Vec<Interest>, Option<Remains>),
 }
 
-/// Sends a session back, whatever becomes of the work.
+/// Sends a session back, even if the work panics.
 struct Ticket {
     mailbox: Arc<Mailbox>,
     back: Option<Back>,
@@ -215,7 +215,7 @@ impl Shard {
         large_work().decrement(1.0);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some((session, done)) = done else {
-            // It is not known what the index has of it: its place stays taken.
+            // The index may still refer to the session: its place stays taken.
             let text = "the replica could not handle a request of this stream";
             return entry.line.end(End::new(EndCode::Unavailable, text));
         };
@@ -256,7 +256,7 @@ impl Shard {
         self.indexing.push_back(key);
     }
 
-    /// Registers some of the names of sessions that have come back; one after the other gets a turn.
+    /// Registers some of the names of the sessions that have come back, one session per call in turn.
     pub(crate) fn index_some(&mut self, now: Now) {
         let Some(key) = self.indexing.pop_front() else { return };
         let at = place(key);
@@ -295,8 +295,8 @@ impl Shard {
         }
     }
 
-    /// Has the session back: tells it what it has missed, goes on with `then`, and takes the requests that
-    /// have waited.
+    /// Takes the session back: applies the changes that it missed, continues with `then`, and handles the
+    /// requests that waited.
     fn end_away(&mut self, at: usize, now: Now, then: impl FnOnce(&mut Self)) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some(away) = entry.away.take() else { return };

@@ -17,9 +17,9 @@ pub struct Config {
     /// Streams that the replica serves at a time; one more is refused with `RESOURCE_EXHAUSTED`
     /// (OPS-11).
     pub streams_max: usize,
-    /// Bytes that the subscriptions of all streams may take together. If they take all, a stream that wants
-    /// more than its share (this, divided by the number of streams that hold any) is refused with
-    /// `RESOURCE_EXHAUSTED`, and for a stream that stays within its share the one that holds most is ended.
+    /// The maximum number of bytes for the subscriptions of all streams together. At the limit, a stream
+    /// over its share (the limit divided by the number of streams with subscriptions) is refused with
+    /// `RESOURCE_EXHAUSTED`. For a stream within its share, the stream that holds most is ended instead.
     pub subscriptions_bytes_max: usize,
     /// `ControlPlane.identifier` of every response: names this replica (SVC-20).
     pub control_plane: String,

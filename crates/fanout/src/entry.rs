@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) session: Session,
     /// The session is away for large work, and `session` stands in for it.
     pub(crate) away: Option<Box<Away>>,
-    /// What the stream holds of the memory for subscriptions.
+    /// The stream's part of the memory for subscriptions.
     pub(crate) holding: Holding,
     pub(crate) node: Arc<Node>,
     /// The assignment that holds for the node, with its scopes; `None` if none does: such a node has

@@ -48,7 +48,7 @@ struct Interested {
 #[derive(Debug)]
 enum KeySet {
     Few(SmallVec<[Key; 4]>),
-    // Boxed, so that the few who are asked for by many cost the others nothing.
+    // Boxed, so that the few names with many subscribers cost the others nothing.
     Many(Box<Many>),
 }
 

@@ -1,7 +1,7 @@
-//! Large work: the thread that does for a session what would take a shard too long.
+//! Large work: the thread for requests and responses that would take a shard too long.
 //!
 //! A client may name a million resources in one request. Taking that request takes a second, and so does
-//! finding out what to send for it. A shard hands such a session over, together with what is to be done,
+//! finding out what to send for it. A shard hands such a session over, together with the work,
 //! and goes on with its other sessions. The session comes back through the shard's mailbox.
 //!
 //! One thread works for all shards, so that at most one core does large work. It has a low priority, ends
@@ -57,7 +57,7 @@ struct Waiting {
 }
 
 impl LargeWork {
-    /// Has a job done that looks at so many names.
+    /// Queues a job that looks at `cost` names.
     pub(crate) fn submit(&self, cost: usize, job: Job) {
         let ms = u64::try_from(cost / NAMES_PER_MS).unwrap_or(u64::MAX).min(60_000);
         let mut queue = self.0.queue.lock();
@@ -71,8 +71,8 @@ impl LargeWork {
         let shared = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("large-work".to_owned());
         if let Err(error) = thread.spawn(move || shared.run()) {
-            // Without threads it is done here: late is better than never.
-            tracing::warn!(%error, "cannot start a thread for large work");
+            // Without a thread, the caller does the work.
+            tracing::warn!(%error, "cannot start a thread for large work: its shard does it");
             queue.runs = false;
             let jobs = std::mem::take(&mut queue.jobs);
             drop(queue);
@@ -83,7 +83,7 @@ impl LargeWork {
 
 impl Shared {
     fn run(&self) {
-        // A system that does not allow it leaves the priority as it is.
+        // If the system refuses, the priority stays as it is.
         let _: Result<(), _> = rustix::process::setpriority_process(None, NICE);
         loop {
             let mut queue = self.queue.lock();
@@ -102,7 +102,7 @@ impl Shared {
 
 impl Waiting {
     fn run(self) {
-        // What a panic leaves is dropped, which tells the shard.
+        // A job that panics is dropped, and the drop notifies the shard.
         if catch_unwind(AssertUnwindSafe(self.job)).is_err() {
             tracing::error!("large work panicked");
         }

@@ -29,9 +29,9 @@
 //! | marks, in each session | one per type, and one per name it asks for | a mark that is there stays: the changes fold | `chancery_xds_suppressed_resends_total` |
 //! | sessions to be polled, two lanes per shard | one per stream | can not be: a session is in it once | `chancery_xds_pending_sessions`, `chancery_xds_queue_wait_seconds` |
 //! | ready list: calls of transports, one per shard | one per stream | can not be: a line is in it once | `chancery_xds_shard_turn_seconds` |
-//! | large work, one per replica | one per stream | can not be: a session is in it once | `chancery_xds_large_work_sessions` |
+//! | large work, one per replica | one per stream | cannot be: a session is in it once | `chancery_xds_large_work_sessions` |
 //! | requests for a session that is away | what the inbox had when it left | readers wait until it is back | `chancery_xds_large_work_sessions` |
-//! | streams that have ended, to be freed | one per stream | can not be | `chancery_xds_shard_turn_seconds` |
+//! | streams that have ended, to be freed | one per stream | cannot be | `chancery_xds_shard_turn_seconds` |
 //! | outbox, one per stream | 1 message | none is built: the session stays marked until the transport asks | `chancery_xds_blocked_streams`, `chancery_xds_transport_wait_seconds` |
 //! | timers, two heaps per shard | a few per stream, and 1024 | what is left of streams that are gone is dropped | |
 //! | unanswered responses, in each session | 256 per type, the contents of 32 | the oldest is forgotten: an answer to it is a stale one | `chancery_xds_oldest_unanswered_seconds` |

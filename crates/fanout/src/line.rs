@@ -195,8 +195,8 @@ impl Line {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// Says that the client has had and has answered all that it asked for when it came. Wakes the
-    /// transport, which then belongs to the established ones.
+    /// Marks the stream as established: the client has received and answered all that it first asked for. Wakes
+    /// the transport, which then belongs to the established ones.
     pub(crate) fn arrive(&self) {
         self.arrived.store(true, Ordering::Relaxed);
         let waker = self.outbox.lock().waker.take();

@@ -1,4 +1,4 @@
-//! The memory that subscriptions keep, of all streams of a replica together, and who gets how much of it.
+//! The memory that the subscriptions of all streams of a replica take, and each stream's share of it.
 //!
 //! A name that a stream asks for takes some hundred bytes for as long as the stream lasts. When all streams
 //! together take the limit, shares decide: a stream's share is the limit divided by the number of streams
@@ -10,7 +10,7 @@
 //! the number of streams is bounded.
 //!
 //! Invariants:
-//! - What is counted is at most the limit, and what ended streams have not given back yet.
+//! - The counted bytes are at most the limit plus the bytes that ended streams have not released yet.
 //! - A stream that holds no more than its share is never refused, and never ended.
 
 use std::{
@@ -40,14 +40,14 @@ pub(crate) struct SubscriptionMemory {
 struct Inner {
     /// Bytes of the streams in `holders`.
     used: usize,
-    /// Bytes of streams that were ended here and have not given back what they hold.
+    /// Bytes of streams that were ended here and have not released their memory yet.
     leaving: usize,
     holders: HashMap<u64, (usize, Arc<Line>)>,
     by_size: BTreeSet<(usize, u64)>,
     last: u64,
 }
 
-/// What one stream holds. Dropping it gives that back.
+/// The bytes that one stream holds. Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Holding {
     memory: Arc<SubscriptionMemory>,
@@ -58,8 +58,8 @@ pub(crate) struct Holding {
 /// A stream would hold more than its share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this stream would hold {bytes} bytes for its subscriptions, more than its share of {share}, and all \
-     streams together may hold {max} (subscriptions_bytes_max)"
+    "this stream would hold {bytes} bytes for its subscriptions, more than its share of {share} of the {max} \
+     for all streams (subscriptions_bytes_max); subscribe to fewer names, or raise the limit"
 )]
 pub(crate) struct ShareExceeded {
     bytes: usize,
@@ -87,8 +87,7 @@ impl SubscriptionMemory {
 }
 
 impl Holding {
-    /// Makes sure that the stream may hold so many bytes. If that is more than before, it may cost the
-    /// stream that holds most its place.
+    /// Reserves `bytes` bytes for the stream, at the limit by ending the streams that hold most.
     pub(crate) fn reserve(&mut self, line: &Arc<Line>, bytes: usize) -> Result<(), ShareExceeded> {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted <= self.bytes {
@@ -155,7 +154,7 @@ impl Inner {
         self.tell();
     }
 
-    /// Ends the stream that holds most, `but` this one. Says whether there was any.
+    /// Ends the stream that holds most, except `but`. Returns whether there was one.
     fn end_largest(&mut self, but: u64, max: usize) -> bool {
         let Some(&(bytes, id)) = self.by_size.iter().rev().find(|(_, id)| *id != but) else {
             return false;
@@ -166,8 +165,9 @@ impl Inner {
         if let Some((_, line)) = self.holders.remove(&id) {
             limit_hit("subscriptions_bytes");
             let text = format!(
-                "this stream holds {bytes} bytes for its subscriptions, the most of all streams, which \
-                 together may hold {max} (subscriptions_bytes_max); others need a part of it"
+                "this stream holds {bytes} bytes for its subscriptions, the most of all streams, and other \
+                 streams need their share of the {max} for all (subscriptions_bytes_max); subscribe to fewer \
+                 names, or raise the limit"
             );
             line.end_in_order(End::new(EndCode::ResourceExhausted, text));
         }
@@ -208,8 +208,8 @@ mod tests {
         }
     }
 
-    /// L11, L12: whoever takes more than a share is refused when nothing is left, and ended when another
-    /// needs a part of its own share.
+    /// L11, L12: a stream over its share is refused when no memory is left, and ended when another stream
+    /// needs its own share.
     #[test]
     fn a_small_stream_is_served_and_the_largest_is_ended_for_it() {
         let memory = SubscriptionMemory::new(1000);
@@ -249,7 +249,7 @@ mod tests {
         assert!(streams.len() >= 50, "{} are left", streams.len());
     }
 
-    /// What is not used is given back, and what is free is not counted.
+    /// Unused bytes are released, and the free bytes are not counted.
     #[test]
     fn only_what_a_stream_holds_beyond_the_free_bytes_counts() {
         let memory = SubscriptionMemory::new(1000);

@@ -199,8 +199,8 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         LARGE_WORK,
         MetricKind::Gauge,
-        "Streams whose request or response with many names waits for the thread for large work, or is \
-         worked on by it.",
+        "Streams with a request or response of many names that the thread for large work handles or has \
+         queued.",
     ),
     Metric::new(
         TURN_SECONDS,

@@ -9,7 +9,7 @@
 //! - The values of sensitive fields of the rejected response are searched for and removed: every run of
 //!   8 bytes of a value, raw, escaped or in base64, across line breaks.
 //!
-//! Invariant: a text of which the response is not known, or is too large to search, is not kept.
+//! Invariant: a text is not kept if its response is unknown or too large to search.
 
 use std::{collections::HashMap, fmt, ops::Range, sync::Arc};
 
@@ -25,7 +25,7 @@ use chancery_view::Resources;
 const MARK: &str = "[redacted]";
 /// The length of a run that is removed wherever it is found.
 const RUN_BYTES: usize = 8;
-/// The same without escapes and white space: what 8 bytes of a secret have at least without them.
+/// The minimum length of such a run without its escapes and white space.
 const PLAIN_RUN_BYTES: usize = 5;
 /// The largest response that is searched for secrets, in bytes of its bodies: about 10 ms of work.
 const BODIES_BYTES_MAX: usize = 4 << 20;
@@ -136,10 +136,10 @@ fn hide_by_form(text: &str, hidden: &mut [bool]) {
     }
 }
 
-/// What Envoy writes before the rule of its proto files that a resource breaks.
+/// The text that Envoy writes before the rule of its proto files that a resource breaks.
 const CHECKED: &str = "Proto constraint validation failed (";
 
-/// Where the text of a quoted message begins. What follows it cannot be told from the message.
+/// The start of a quoted message. Text after the message cannot be told apart from it.
 fn dump_start(text: &str) -> Option<usize> {
     // Envoy's and protobuf's own marks.
     let marked = text.find("goo.gle/debug");
@@ -291,7 +291,7 @@ fn slot(run: u64) -> (usize, u64) {
     (word, 1 << (hash >> 48 & 63))
 }
 
-/// What becomes of white space.
+/// The treatment of white space.
 #[derive(Clone, Copy, PartialEq)]
 enum WhiteSpace {
     Kept,

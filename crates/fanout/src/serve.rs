@@ -94,7 +94,7 @@ impl Shard {
         }
     }
 
-    /// Goes on after the session has taken a request, or has not.
+    /// Continues after the session has taken or refused a request.
     pub(crate) fn on_taken(&mut self, at: usize, result: Result<Receipt, ProtocolError>, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         match result {
@@ -124,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// Ends a stream for what its client has asked for.
+    /// Ends a stream because of a request of its client.
     fn refuse(&mut self, at: usize, code: EndCode, text: &str, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
@@ -183,7 +183,7 @@ impl Shard {
         cost
     }
 
-    /// Goes on with what the session has found to be sent. Says what that has cost, in steps.
+    /// Continues with the response that the session has planned. Returns the cost in steps.
     pub(crate) fn on_polled(&mut self, at: usize, response: Option<Response>, now: Now) -> usize {
         let Some(entry) = self.sessions.get_mut(at) else { return 1 };
         let mut cost = 1;
@@ -480,9 +480,9 @@ fn scopes_of(assigned: &Option<(Arc<str>, ScopeList)>) -> &[ScopeName] {
     assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
 }
 
-/// The bytes that a stream holds for what its client says of itself.
+/// The bytes that a stream holds for the node of its client.
 fn bytes_of(node: &Node) -> usize {
-    /// Of an entry, beside its texts.
+    /// The bytes of an entry besides its texts.
     const EACH: usize = 96;
     let metadata = node.metadata.iter().map(|(path, text)| EACH + path.len() + text.len());
     let features = node.client_features.iter().map(|feature| EACH + feature.len());

@@ -110,7 +110,7 @@ pub(crate) struct Shard {
     pub(crate) indexing: VecDeque<Key>,
     pub(crate) large: LargeWork,
     pub(crate) memory: Arc<SubscriptionMemory>,
-    /// Lines whose sessions are to be freed, and what they called for.
+    /// Lines whose sessions are to be freed, and the reason why each called.
     leaving: VecDeque<(Arc<Line>, Call)>,
 }
 
@@ -528,7 +528,7 @@ impl Inputs {
 }
 
 impl Now {
-    /// What the protocol counts at a later instant.
+    /// The protocol's time in milliseconds at a later instant.
     pub(crate) fn ms_at(self, later: Instant) -> u64 {
         let passed = later.saturating_duration_since(self.instant).as_millis();
         self.ms.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))

@@ -155,12 +155,12 @@ pub(crate) fn size_of(protocol: Protocol) -> fn(&Resource) -> usize {
     }
 }
 
-/// How many bytes a removed name takes in a response.
+/// The number of bytes that a removed name takes in a response.
 pub(crate) fn removed_len(name: &ResourceName) -> usize {
     len_field_len(name.as_str().len())
 }
 
-/// How many bytes a name that does not exist takes in a response, where an alias says so (DELTA-63).
+/// The number of bytes that an absent name takes in a response, where an alias reports it (DELTA-63).
 pub(crate) fn absent_len(name: &ResourceName) -> usize {
     len_field_len(2 * len_field_len(name.as_str().len()))
 }

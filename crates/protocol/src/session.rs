@@ -104,7 +104,7 @@ pub struct Session {
     last_nonce: u64,
 }
 
-/// What was found to be sent before a type.
+/// The work that goes before a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ahead {
     /// Nothing.
@@ -347,7 +347,7 @@ impl Session {
                 continue;
             }
             if let Some(train) = &mut s.train {
-                // What is left of an older state goes first.
+                // The rest of an older state goes first.
                 train.pace = Pace::AtOnce;
                 found = Ahead::Underway;
             }

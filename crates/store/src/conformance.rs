@@ -43,7 +43,7 @@ async fn a_committed_entry_that_can_not_be_decoded_stops_the_replica() {
         let (_guard, _log, mut machine) = build();
         let entries = futures::stream::iter([Ok((command(bytes), None))]);
         let error = machine.apply(entries).await.unwrap_err();
-        assert!(error.to_string().starts_with("log entry 1 can not be applied: "), "{error}");
+        assert!(error.to_string().starts_with("log entry 1 cannot be applied: "), "{error}");
         assert_eq!(machine.applied_state().await.unwrap().0, None, "it was not skipped");
     }
 }
@@ -66,7 +66,7 @@ async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
         assert!(flushed.await.unwrap().is_err(), "attempt {attempt}");
     }
     let failure = guard.failure.get().unwrap();
-    assert!(failure.contains("can not be synced"), "{failure}");
+    assert!(failure.contains("cannot be synced"), "{failure}");
 }
 
 /// Design 4.9: a snapshot takes seconds to install if it is large, which must not be those of a thread

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(Image::new().digest(), None);
     }
 
-    /// Replicas of different releases compare digests: what makes another one of the same state raises `ALGORITHM`.
+    /// Replicas of different releases compare digests: a change that gives a state another digest raises `ALGORITHM`.
     #[test]
     fn digest_has_the_value_it_had_in_the_first_release() {
         let digest = image(2, 10).digest().unwrap();

@@ -39,7 +39,7 @@ use crate::{
     valve::Point,
 };
 
-/// For so long something that must not happen gets the chance to.
+/// The time during which an event that must not happen is given the chance to happen.
 const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
 
 const IDENTITY: Identity =
@@ -250,7 +250,7 @@ async fn nothing_is_acknowledged_after_a_sync_that_has_failed() {
     assert!(store.append(&[blank(1, 2)]).await.unwrap().is_err(), "the disk works again");
     assert!(store.log.save_vote(&Vote::new(9, 1)).await.is_err());
     assert_eq!(store.mark(), Mark { last: Some(log_id(1, 0)), vote: None });
-    assert!(store.failure.get().unwrap().contains("can not be synced"));
+    assert!(store.failure.get().unwrap().contains("cannot be synced"));
     drop(database);
     store.close();
 }

@@ -47,16 +47,16 @@ pub enum OpenError {
         /// The data directory.
         path: PathBuf,
     },
-    /// The replica has found that its state or its log is not that of its cluster.
+    /// The state or the log of the replica differs from that of its cluster.
     #[error(
-        "{} holds a state that is not that of its cluster: {reason}. Nothing has been changed. If this is known to \
-         be the right state after all, remove the file DIVERGED from it",
+        "the replica in {} does not start, because its state or log differs from that of its cluster: {reason}; if \
+         its data is known to be right after all, remove the file `DIVERGED`",
         path.display()
     )]
     Diverged {
         /// The data directory.
         path: PathBuf,
-        /// Why.
+        /// The reason for which the replica stopped.
         reason: String,
     },
     /// A later release wrote it.
@@ -224,7 +224,7 @@ pub enum TransactError {
     /// This replica is so far behind the leader that a retry could not be told from a new write. It was not sent.
     #[error(
         "this replica is catching up with the leader and was not ready within {0:?}; nothing has been written; send \
-         the write to another replica, or again later"
+         the write to another replica, or retry it later"
     )]
     Behind(Duration),
     /// The replica has stopped writing. If the transaction was on its way, its outcome is unknown.
@@ -244,7 +244,7 @@ pub enum ReadError {
          what this replica has is current"
     )]
     NoLeader,
-    /// The state or the log of this replica is not that of the cluster.
+    /// The state or the log of this replica differs from that of the cluster.
     #[error("the replica has failed and serves no reads: {0}")]
     Diverged(String),
     /// This replica is behind, and has not caught up in time.

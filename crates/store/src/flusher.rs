@@ -1,14 +1,14 @@
 //! The one thread that writes and syncs the Raft log: group commit.
 //!
 //! Whatever has been handed over while one sync ran is written and made durable by the next, in one system call, and
-//! then acknowledged in the order in which it came. Nobody waits for the thread but for votes and truncations, and
-//! those who wait are tasks: a disk that stalls holds up no thread of Raft.
+//! then acknowledged in the order in which it came. Only votes and truncations wait for the thread, and they wait as
+//! tasks: a disk that stalls holds up no thread of Raft.
 //!
 //! Invariants:
 //! - Nothing is acknowledged before it is synced and the high-water mark says so.
 //! - Jobs take effect in the order in which they were handed over.
-//! - Entries are said to be written when they are in the database. What is applied is written to the database later
-//!   than its entries, so that a power cut never leaves a state that is ahead of the log.
+//! - Entries count as written when they are in the database. The state that results from them is written to the
+//!   database later, so that a power cut never leaves a state that is ahead of the log.
 //! - After a write or a sync has failed nothing is ever acknowledged again: the kernel may have dropped what it
 //!   could not write, and a later sync that succeeds says nothing about it.
 
@@ -56,7 +56,7 @@ const SLOW_SYNC: Duration = Duration::from_secs(1);
 
 type Done = oneshot::Sender<io::Result<()>>;
 
-/// What is to be done to the log.
+/// A change of the log.
 pub(crate) enum Job {
     /// Writes entries. `callback` acknowledges them when they are durable.
     Append {
@@ -70,7 +70,7 @@ pub(crate) enum Job {
     Vote { vote: Vote, done: Done },
     /// Removes `indices`, all entries after `last`. The high-water mark is lowered first, durably.
     Truncate { last: Option<LogId>, indices: Range<u64>, done: Done },
-    /// Removes the entries from `from` up to `id`. It is durable when what comes later is.
+    /// Removes the entries from `from` up to `id`. The removal is durable when a later job is.
     Purge { from: u64, id: LogId },
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Sender {
     shared: Arc<Shared>,
 }
 
-/// What the log and the thread share.
+/// The state that the log and the thread share.
 pub(crate) struct Shared {
     /// The newest entries: all that are not written, at least.
     pub(crate) recent: Mutex<Recent>,
@@ -135,7 +135,7 @@ impl Sender {
         Arc::clone(&self.places).acquire_many_owned(units).await.map_err(io::Error::other)
     }
 
-    /// What the thread and the log share.
+    /// The state that the thread and the log share.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -227,7 +227,7 @@ impl State {
 
     fn sync_mark(&mut self) {
         if let Err(error) = self.high_water.sync() {
-            self.failure.set_io("the high-water mark can not be synced", &error);
+            self.failure.set_io("the high-water mark cannot be synced", &error);
         }
         self.mark_synced = Instant::now();
     }
@@ -249,10 +249,10 @@ impl State {
                     group.vote = Some(vote);
                     group.voted.push(done);
                 }
-                // What comes after either is only written when it is done.
+                // Jobs after a truncation or a purge are written only when it is done.
                 Job::Truncate { last, indices, done } => {
                     self.finish(std::mem::take(&mut group));
-                    // Who asked may have gone; then nobody needs the answer.
+                    // The caller may be gone; then nobody needs the answer.
                     drop(done.send(self.truncate(last, indices)));
                 }
                 Job::Purge { from, id } => {
@@ -300,7 +300,7 @@ impl State {
     fn write_batch(&self, batch: Batch) -> io::Result<()> {
         self.check()?;
         self.database.write(batch).inspect_err(|error| {
-            self.failure.set_io("the log can not be written", error);
+            self.failure.set_io("the log cannot be written", error);
             self.shared.written.send_replace(None);
         })
     }
@@ -342,7 +342,7 @@ impl State {
     fn make_durable(&mut self, last: Option<LogId>, vote: Option<Vote>) -> io::Result<()> {
         self.check()?;
         self.sync(last, vote).inspect_err(|error| {
-            self.failure.set_io("the log can not be synced", error);
+            self.failure.set_io("the log cannot be synced", error);
         })
     }
 
@@ -367,7 +367,7 @@ impl State {
             let lowered = Mark { last, ..mark };
             let lower = self.high_water.write(lowered).and_then(|()| self.high_water.sync());
             lower.inspect_err(|error| {
-                self.failure.set_io("the high-water mark can not be synced", error);
+                self.failure.set_io("the high-water mark cannot be synced", error);
             })?;
             self.mark_synced = Instant::now();
         }

@@ -1,8 +1,8 @@
 //! Compares entries that arrive with those that the log holds already.
 //!
 //! Raft takes two entries with the same log id for the same entry, and skips the second one. If their
-//! content differs, some replica has lost what it had, and used the log id again: from there on states
-//! differ. Raft itself never looks.
+//! content differs, some replica has lost entries and reused their log ids, and the states differ from there on.
+//! Raft itself never compares them.
 //!
 //! Invariant: entries beyond the end of the log, the normal case, cost one comparison of indexes.
 
@@ -16,7 +16,7 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Two entries with one log id and different content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the log holds another entry {index} of term {term} than replica {from} sends")]
+#[error("the log holds a different entry {index} of term {term} than replica {from} sent")]
 pub(crate) struct OtherEntry {
     pub(crate) index: u64,
     pub(crate) term: u64,
@@ -26,7 +26,7 @@ pub(crate) struct OtherEntry {
 
 impl WeakLogStore {
     /// Checks entries that replica `from` sends against those with the same log ids in the log. Entries of
-    /// another term at the same index are none of its business: Raft replaces them.
+    /// another term at the same index are not compared: Raft replaces them.
     pub(crate) async fn check(&self, entries: &[Entry], from: u64) -> Result<(), OtherEntry> {
         let Some(log) = self.upgrade() else { return Ok(()) };
         let last = log.last_index();
@@ -36,7 +36,7 @@ impl WeakLogStore {
         }
         let held = entries[..held].to_vec();
         let checked = tokio::task::spawn_blocking(move || compare(&log, &held, from));
-        // A panic there is none of an entry.
+        // A panic of that task says nothing about the entries.
         checked.await.unwrap_or(Ok(()))
     }
 }
@@ -45,7 +45,7 @@ fn compare(log: &LogStore, entries: &[Entry], from: u64) -> Result<(), OtherEntr
     let Some(last) = entries.last() else { return Ok(()) };
     let mut rest = entries;
     while let Some(first) = rest.first() {
-        // What cannot be read stops the replica by itself.
+        // An entry that cannot be read stops the replica elsewhere.
         let Ok(held) = log.read(first.log_id.index, last.log_id.index + 1, READ_BYTES) else {
             return Ok(());
         };

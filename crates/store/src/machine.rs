@@ -233,7 +233,7 @@ impl Machine {
         let index = entry.log_id.index;
         let mut edits = Vec::new();
         let response = pending.image.apply_entry(entry, &mut edits).map_err(|error| {
-            let reason = format!("log entry {index} can not be applied: {error}");
+            let reason = format!("log entry {index} cannot be applied: {error}");
             self.0.failure.set(&reason);
             io::Error::new(io::ErrorKind::InvalidData, reason)
         })?;
@@ -251,7 +251,7 @@ impl Machine {
         let machine = self.clone();
         let applied = tokio::task::spawn_blocking(move || machine.apply_all(entries));
         applied.await.map_err(|error| {
-            self.0.failure.set(format!("committed entries can not be applied: {error}"));
+            self.0.failure.set(format!("committed entries cannot be applied: {error}"));
             io::Error::other(error)
         })?
     }
@@ -290,7 +290,7 @@ impl Machine {
         let record = record::seal(Family::Meta, APPLIED_KEY, &applied);
         self.0.database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
         self.0.database.write(batch).inspect_err(|error| {
-            self.0.failure.set_io("the state can not be written", error);
+            self.0.failure.set_io("the state cannot be written", error);
         })?;
         self.publish(image);
         self.0.metrics.commits_total.increment(n_commits);
@@ -410,7 +410,7 @@ impl RaftStateMachine<Types> for Machine {
         let machine = self.clone();
         let installed = tokio::task::spawn_blocking(move || {
             machine.install(&image).inspect_err(|error| {
-                machine.0.failure.set_io("a snapshot can not be written", error);
+                machine.0.failure.set_io("a snapshot cannot be written", error);
             })?;
             machine.0.has_snapshot.store(true, Ordering::Release);
             machine.0.digests.note(&image);

@@ -66,7 +66,7 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     (
         "chancery_raft_diverged",
         "gauge",
-        "1 if this replica has stopped because its state or its log is not that of the cluster, else 0",
+        "1 if this replica has stopped because its state or its log differs from that of the cluster, else 0",
     ),
     ("chancery_raft_voters", "gauge", "Members that vote"),
     ("chancery_raft_learners", "gauge", "Members that do not vote"),

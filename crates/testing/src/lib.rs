@@ -1,4 +1,4 @@
-//! What the tests of several crates share: skips that are counted, and ports that stay reserved.
+//! Support for the tests of several crates: counted skips and reserved ports.
 //!
 //! Linux only, like the product.
 

@@ -10,7 +10,7 @@ use std::{
     io::{self, Write as _},
 };
 
-/// What this machine lacks for a test.
+/// A requirement of a test that this machine lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lack {

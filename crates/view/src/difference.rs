@@ -25,8 +25,8 @@ impl Difference {
 
 /// The difference of two views of one type. They may be over different scopes.
 ///
-/// A resource is another one if its version is another one, even with equal bytes: what a scope uncovers by a deletion
-/// counts as changed. Clients are told versions (DELTA-51, SOTW-13), so two clients of one view would otherwise
+/// A resource counts as changed if its version differs, even with equal bytes; so does a resource that a deletion in
+/// another scope uncovers. Clients get versions (DELTA-51, SOTW-13), so two clients of one view would otherwise
 /// hold different versions, and a client that resumes would be sent the resource anyway (DELTA-58).
 ///
 /// For views over the same scopes O(d · layers · log M). Where scopes come, go or change places, the

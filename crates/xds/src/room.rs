@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// What room is counted in.
 const UNIT_BYTES: usize = 1024;
 
-/// Bytes of the requests that are not large and wait for their shards: those of all streams together.
+/// Bytes of the requests of all streams together that are not large and wait for their shards.
 const QUEUE_BYTES: usize = 32 << 20;
 
 /// The room of all streams.

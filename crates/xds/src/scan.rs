@@ -25,8 +25,8 @@ const STEP_TOKENS: usize = 8192;
 /// Bytes after which a step ends, too.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Bytes of versions and nonces that are kept. Those of this program are much shorter, so a longer one is
-/// of another server.
+/// Bytes of versions and nonces that are kept. Those of this program are much shorter, so a longer one
+/// comes from another server.
 const OPAQUE_BYTES_MAX: usize = 256;
 
 /// Bytes of a type URL; see [`chancery_model::TypeUrl::new`].
@@ -117,7 +117,7 @@ enum Inner {
     Entry { fields: Fields, name: Range<usize>, version: Range<usize> },
 }
 
-/// Places of what a request says.
+/// Positions of the fields of a request in its message.
 #[derive(Debug, Default)]
 struct Found {
     node: Option<Range<usize>>,
@@ -144,7 +144,7 @@ struct List {
     len: usize,
 }
 
-/// A request, and what goes with it.
+/// A request that was scanned to its end.
 #[derive(Debug)]
 pub(crate) struct Scanned {
     pub(crate) request: Request,
@@ -306,7 +306,7 @@ impl Scan {
                 name = fields.at() - content.len()..fields.at();
             }
             Token::Bytes { field: 2, content } => {
-                // A long one is of another server, and reads as unknown.
+                // A long one comes from another server, and reads as unknown.
                 self.check_text(2, content)?;
                 version = fields.at() - content.len()..fields.at();
             }

@@ -44,7 +44,7 @@ pub fn register_metrics() {
 ///
 /// # Errors
 /// If the configuration is not valid ([`Config::validate`]), the listener has no address, or the threads for
-/// new connections can not be started.
+/// new connections cannot be started.
 pub async fn serve(
     listener: TcpListener,
     fanout: Fanout,

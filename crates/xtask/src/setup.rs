@@ -50,7 +50,7 @@ pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     clients::install_all(paths)
 }
 
-/// What `cargo xtask bare` needs.
+/// Checks that this machine has all that `cargo xtask bare` needs.
 pub(crate) fn bare_needs() -> Result<()> {
     ensure!(is_root()?, "`cargo xtask bare` mounts and changes its root: run it as root");
     install(&missing(&[DEBOOTSTRAP, GIT]))

@@ -1,4 +1,4 @@
-//! Requests that cost much: what they take of the server's memory, and what others notice of them.
+//! Expensive requests: their effect on the server's memory and on other clients.
 //!
 //! Each kind of request comes from several connections at once, over and over again for some seconds. All the
 //! time an author changes clusters and a healthy client waits for them, and `/healthz` is asked. RSS is read
@@ -45,11 +45,11 @@ use payload::Kind;
 
 const SYNC: Duration = Duration::from_secs(120);
 const SAMPLE: Duration = Duration::from_millis(10);
-/// Until memory has to be back after the attackers have left.
+/// The time for memory to fall after the attackers have left.
 const AFTER: Duration = Duration::from_secs(5);
 const MIB: f64 = 1_048_576.0;
 
-/// Requests that cost much, from several connections: memory, and what a healthy client notices.
+/// Sends expensive requests and measures memory and the latency of a healthy client.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Kinds of requests [default: all].
@@ -58,10 +58,10 @@ pub(crate) struct Args {
     /// Connections that attack at a time.
     #[arg(long, default_value_t = 8)]
     connections: usize,
-    /// Streams of each, one after the other; those that are not refused stay open.
+    /// Streams per connection, opened in turn; streams that are not refused stay open.
     #[arg(long, default_value_t = 2)]
     streams: usize,
-    /// Bytes of a request, where its kind does not say how many names it has.
+    /// Bytes of a request, for kinds without a fixed number of names.
     #[arg(long, default_value_t = 64 << 20)]
     bytes: usize,
     /// Seconds for which streams stay open after the last request was sent.
@@ -82,7 +82,7 @@ pub(crate) struct Args {
     /// Memory that the server may take, in bytes: a control group's limit. Needs root.
     #[arg(long)]
     cgroup_bytes: Option<u64>,
-    /// MiB that RSS may grow beyond that of the idle server: twice the configured budgets.
+    /// Maximum growth of RSS over the idle server, in MiB: twice the configured budgets.
     #[arg(long, default_value_t = 2560.0)]
     growth_mib_max: f64,
     /// Largest ratio of the healthy client's p99 to that without an attack.
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     ratio_max: f64,
 }
 
-/// What came of one kind of request.
+/// The measurements of one kind of request.
 #[derive(Debug, Serialize)]
 struct Row {
     kind: String,
@@ -369,7 +369,7 @@ impl Args {
             Gate::at_most("p99 of the healthy client, to that when idle", ratio, self.ratio_max),
             Gate::at_most("RSS that is left 5 s after the last attack, in MiB", left, 100.0),
             Gate::none("writes that failed", failed),
-            Gate::none("healthy streams that broke, or got what they should not", wrong),
+            Gate::none("healthy streams that broke or received wrong resources", wrong),
         ];
         let data = serde_json::json!({"idle_rss_mib": idle_rss, "idle": idle, "rows": rows});
         Ok(Findings { text, data, gates })

@@ -1,4 +1,4 @@
-//! Requests that are as large as a client may send, each with another way to cost much.
+//! Requests as large as a client may send, each of which is expensive in another way.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use chancery_model::types::{CLUSTER, ENDPOINT};
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// A gRPC message of about so many bytes, or with a million names.
+    /// A gRPC message of about `bytes` bytes, or with a million names.
     pub(super) fn message(self, bytes: usize) -> Bytes {
         let delta = |type_url: &str| DeltaDiscoveryRequest {
             node: Some(stream::node("attacker".to_owned())),

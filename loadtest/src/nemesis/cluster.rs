@@ -30,7 +30,7 @@ use crate::{metrics::Metrics, random::Random, report::say, server::get};
 const POLL: Duration = Duration::from_millis(50);
 /// A replica that does not tell how it is by then is taken for one that does not answer.
 const STATUS: Duration = Duration::from_secs(3);
-/// What is written in this time is lost by a power cut.
+/// The time before a power cut whose writes are lost.
 const LOST: Duration = Duration::from_millis(200);
 /// Between two comparisons of the states of all replicas.
 const COMPARE: Duration = Duration::from_millis(500);
@@ -391,7 +391,7 @@ impl Cluster {
     }
 }
 
-/// How a replica is; `None` if it does not say. Its state digests go into the ledger.
+/// The status of a replica; `None` if it does not answer. Its state digests go into the ledger.
 async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus> {
     let mut admin = Admin::new(board.ports(id)?).ok()?;
     let status = timeout(STATUS, admin.status()).await.ok()?.ok()?;
@@ -401,8 +401,7 @@ async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus>
     Some(status)
 }
 
-/// What a replica has said, unless it is that it has another state or another log than the others: then nothing that
-/// comes after is worth a look.
+/// Fails if a replica has reported that its state or log differs from that of the others: the run need not go on.
 fn same_state(ledger: &Ledger, id: Id, words: String) -> Result<String> {
     if !words.contains("this replica has stopped serving") {
         return Ok(words);

@@ -173,7 +173,7 @@ impl Disk {
         self.free()
     }
 
-    /// A process feels nothing of its disk any longer.
+    /// Ends the effect of a fault on a process.
     pub(crate) async fn end_sabotage(&mut self) -> Result<()> {
         if let Some(mut saboteur) = self.saboteur.take() {
             saboteur.kill().await.context("end strace")?;

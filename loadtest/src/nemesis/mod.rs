@@ -74,7 +74,7 @@ pub(crate) struct Args {
     /// So many faults of disks at least.
     #[arg(long, default_value_t = 100)]
     disk_faults: u64,
-    /// So many power cuts at least [default: 30 where disks can lose their power, and none with --only].
+    /// Minimum number of power cuts [default: 30 where disks can lose their power, and none with --only].
     #[arg(long)]
     power_cuts: Option<u64>,
     /// One round of each of a few kinds, whatever the numbers above are.
@@ -107,7 +107,7 @@ pub(crate) struct Args {
     /// Writes per second that have to be acknowledged, on average.
     #[arg(long, default_value_t = 10.0)]
     rate_min: f64,
-    /// Only these faults, in turns (`kill_leader`, …), until there were `--rounds`, `--minutes` or `--power-cuts`.
+    /// Inject only these faults (`kill_leader`, …), in turn, until `--rounds`, `--minutes` or `--power-cuts` is reached.
     #[arg(long, value_name = "FAULT,…", value_parser = parse_fault, value_delimiter = ',')]
     only: Vec<Fault>,
 }

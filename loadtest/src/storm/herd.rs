@@ -38,11 +38,11 @@ use crate::{
 const WINDOWS: Windows = Windows { stream: 256 << 10, connection: 512 << 10, socket: None };
 
 /// A client whose connection is reset (the kernel's queue of connections may overflow) tries again after this
-/// pause, so often.
+/// pause, this many times.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRIES: usize = 20;
 
-/// What the clients of a herd ask for.
+/// The requests of the clients of a herd.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) clients: usize,
@@ -216,7 +216,7 @@ async fn read(
                 })?,
                 Kind::First | Kind::Resume | Kind::ResumeNames => requests.ack(nonce)?,
             }
-            // A client that holds everything is sent an answer all the same.
+            // A client that holds everything is sent an answer anyway.
             let is_current = matches!(kind, Kind::Resume | Kind::ResumeNames)
                 || resources >= count(load.resources);
             if is_current && let Some(on_current) = on_current.take() {

@@ -1,4 +1,4 @@
-//! Thousands of clients reconnect at once; what the clients that are connected already, and writers, notice.
+//! Thousands of clients reconnect at once: the effect on connected clients and on writers.
 //!
 //! Two servers run. Established clients watch one of them, where an author changes one cluster at each tick.
 //! A round has three parts: idle; a storm at the other server (the control: it takes the same processors from
@@ -37,12 +37,12 @@ mod herd;
 use herd::{Herd, Load};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// After a part: what it left behind belongs to no part.
+/// The pause after a part, so that its remaining work is measured in no part.
 const SETTLE: Duration = Duration::from_millis(1500);
 /// Resources in one transaction.
 const BATCH: usize = 1000;
 
-/// Thousands of clients reconnect at once: what pushes to the other clients, and writes, notice of it.
+/// Reconnects thousands of clients at once and measures pushes to the other clients and writes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Clients that stay connected and get each update.
@@ -85,7 +85,7 @@ enum Kind {
     Storm,
 }
 
-/// What one part showed.
+/// The measurements of one part.
 #[derive(Debug, Clone, Serialize)]
 struct Part {
     kind: Kind,

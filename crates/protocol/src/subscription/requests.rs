@@ -125,7 +125,7 @@ impl Subscription {
         if self.is_full_state() && self.train.take().is_some() {
             self.dirty = true;
             self.answer_due = self.wildcard || !self.names.is_empty();
-            // What depends on it may be planned already.
+            // Responses that depend on it may be planned already.
             self.urgent = self.answer_due;
         }
     }

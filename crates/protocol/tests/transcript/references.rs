@@ -80,8 +80,8 @@ fn extensions_come_again_when_listeners_exchange_them() {
     references_move(Delta, "LDS", "ECDS", "y=1");
 }
 
-/// DELTA-53, OPS-12: names count against the size of a response as resources do, whether they are of what is gone or of what
-/// never was.
+/// DELTA-53, OPS-12: names count against the size of a response as resources do, whether the resources are gone or never
+/// existed.
 #[test]
 fn removed_names_are_split_over_responses() {
     // A name of one byte takes three.
@@ -100,7 +100,7 @@ fn removed_names_are_split_over_responses() {
     );
 }
 
-/// DELTA-63, OPS-12: the same where an alias says that there is no such thing.
+/// DELTA-63, OPS-12: the same for names that an alias reports as absent.
 #[test]
 fn absent_names_are_split_over_responses() {
     let config = Config { response_bytes_target: 16, ..Config::DEFAULTS };
@@ -117,7 +117,7 @@ fn absent_names_are_split_over_responses() {
     );
 }
 
-/// SVC-05, SOTW-79: in SotW, the type of virtual hosts is like one that is not known: what does not exist is not
+/// SVC-05, SOTW-79: in SotW, the type of virtual hosts is like an unknown one: a resource that does not exist is not
 /// answered.
 #[test]
 fn a_virtual_host_that_does_not_exist_is_not_answered_in_sotw() {
@@ -133,7 +133,7 @@ fn a_virtual_host_that_does_not_exist_is_not_answered_in_sotw() {
     );
 }
 
-/// DELTA-21, DELTA-40: there is no resource with an empty name, and a client that asks for one is told.
+/// DELTA-21, DELTA-40: there is no resource with an empty name, and the answer to a client that asks for one says so.
 #[test]
 fn an_empty_name_is_answered_as_absent() {
     let mut session = chancery_protocol::Session::new(
@@ -154,8 +154,8 @@ fn an_empty_name_is_answered_as_absent() {
     assert_eq!(removed, [""]);
 }
 
-/// SOTW-90, DELTA-51: what another scope uncovers has the version that it was published with, which the client does not have.
-/// It is sent, even with equal bytes: a client that came anew would be told of this version, too.
+/// SOTW-90, DELTA-51: a resource that another scope uncovers has the version of its publication, which the client does not have.
+/// It is sent, even with equal bytes: a new client would get this version, too.
 #[test]
 fn an_uncovered_resource_is_sent_for_its_version() {
     for (protocol, names) in [(Sotw, "x"), (Delta, "+x")] {

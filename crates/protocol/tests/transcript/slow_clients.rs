@@ -1,4 +1,4 @@
-//! Clients that acknowledge slowly, or never: what waits no longer is sent behind what it refers to.
+//! Clients that acknowledge slowly, or never: a type that waits no longer is sent behind the types that it refers to.
 
 use chancery_protocol::{
     Config,

@@ -109,7 +109,7 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
             ("streams_max", "Streams at a time; one more is refused with RESOURCE_EXHAUSTED."),
             (
                 "subscriptions_bytes_max",
-                "Memory for the names that all streams subscribe to; when it is full, those over their share are refused.",
+                "Memory for the names that all streams subscribe to; when it is full, a stream over its share is refused.",
             ),
             ("connections_max", "Connections at a time; one more is told so and closed."),
             (

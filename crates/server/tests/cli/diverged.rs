@@ -1,4 +1,4 @@
-//! A replica that finds out that its log or its state is not that of the cluster, as its clients and operators see it.
+//! A replica whose log or state differs from that of the cluster, as its clients and operators see it.
 
 use chancery_model::types::CLUSTER;
 use chancery_proto::{
@@ -101,12 +101,12 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
     assert!(subscribe(xds).await.is_err(), "it takes no stream");
     let (status, text) = http_get(&replicas[wrong].admin, "/readyz");
     assert_eq!(status, 503);
-    assert!(text.contains("the log holds another entry"), "{text}");
+    assert!(text.contains("the log holds a different entry"), "{text}");
     assert!(text.contains("empty its data directory"), "{text}");
     for command in [&["get"][..], &["get", "--stale"], &["delete", "cluster", "a"]] {
         let done = replicas[wrong].run(command, "");
         assert_eq!(done.code, 1, "{command:?}: {done:?}");
-        assert!(done.err.contains("the log holds another entry"), "{command:?}: {done:?}");
+        assert!(done.err.contains("the log holds a different entry"), "{command:?}: {done:?}");
     }
 
     replicas[leader].apply("b");
@@ -121,7 +121,7 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
     let status = eventually("it does not start", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(1));
     let log = replicas[wrong].output("log");
-    assert!(log.contains("holds a state that is not that of its cluster"), "{log}");
+    assert!(log.contains("its state or log differs from that of its cluster"), "{log}");
 
     std::fs::remove_dir_all(&replicas[wrong].directory).unwrap();
     let join = replicas[leader].raft.clone();

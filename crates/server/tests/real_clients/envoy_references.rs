@@ -23,7 +23,7 @@ const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtension
 const HEADER_MUTATION: &str =
     "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation";
 
-/// How long a move may take. Envoy waits 15 s for a child that does not come.
+/// The maximum duration of a move. Envoy waits 15 s for a child that does not come.
 const PROMPT: Duration = Duration::from_secs(9);
 
 /// ADS-12, ADS-18: scopes and routes over SotW.

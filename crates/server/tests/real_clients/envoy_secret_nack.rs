@@ -20,20 +20,20 @@ const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ9mXqTz7vQ0
                    -----END PRIVATE KEY-----\n";
 const PASSWORD: &str = "quokka-lantern-orbit";
 
-/// Over SotW.
+/// A SotW client rejects a secret: its key is shown nowhere.
 #[test]
 fn sotw_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
     rejected_secret(Mode::SotwAds)
 }
 
-/// Over delta.
+/// A delta client rejects a secret: its key is shown nowhere.
 #[test]
 fn delta_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
     rejected_secret(Mode::DeltaAds)
 }
 
-/// What Envoy refuses about it: a rule of its proto files, which makes it quote the resource, and a key that
-/// can not be loaded.
+/// Secrets that Envoy rejects: one breaks a rule of its proto files, so that Envoy quotes the resource; the other has
+/// a key that cannot be loaded.
 fn bad_secrets() -> [Value; 2] {
     let secret = |chain: Value, key: Value| {
         json!({"@type": SECRET, "name": "shown", "tls_certificate": {

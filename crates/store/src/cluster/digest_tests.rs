@@ -1,4 +1,4 @@
-//! Replicas whose states or logs differ: how they find out, and what they do then.
+//! Replicas whose states or logs differ: detection, alarm and stop.
 
 use std::{fs, path::Path};
 
@@ -55,7 +55,7 @@ async fn end(replicas: &[Replica]) {
 }
 
 /// L13: a replica whose state is not that of most voters serves nothing more, also after a restart, until it has
-/// joined again without its data; the others go on, and say which one it was.
+/// joined again without its data; the others go on, and name it.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     end(&replicas).await;
 }
 
-/// L13: if no majority agrees, nobody knows who is right: everybody raises the alarm, and goes on.
+/// L13: if no majority agrees, the right state is unknown: every replica raises the alarm, and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_different_states_are_an_alarm_and_stop_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,12 +152,12 @@ async fn entry_with_the_log_id_of_another_stops_the_replica() {
         entries: vec![pb::EntryRecord { index: last, record: entry_to_record(entry).into() }],
         leader_commit: None,
     };
-    client.append(append(entry)).await.expect("the same entry once more is none of its business");
+    client.append(append(entry)).await.expect("the same entry once more is accepted");
     assert_eq!(follower.diverged(), None);
     let other = Entry { log_id: entry.log_id, payload: EntryPayload::Blank };
     let refused = client.append(append(&other)).await.unwrap_err();
     assert_eq!(refused.code(), Code::DataLoss, "{refused}");
     let reason = diverged(&replicas[1]).await;
-    assert!(reason.contains(&format!("another entry {last}")), "{reason}");
+    assert!(reason.contains(&format!("different entry {last}")), "{reason}");
     end(&replicas).await;
 }

@@ -33,16 +33,16 @@ const ASKED: usize = 64;
 /// The maximum number of positions in a request; the rest is ignored.
 const INDEXES_MAX: usize = 1024;
 /// What to do about a replica whose state is wrong.
-const ADVICE: &str = "this replica has stopped serving; end it, empty its data directory, and start it with \
-                      --join so that it gets its state from the others (docs/cluster.md, Repair)";
+const ADVICE: &str = "this replica has stopped serving; stop it, empty its data directory, and start it with \
+                      --join so that it gets its state from the others (docs/cluster.md, States that differ)";
 
-/// What comparing the digests of some voters with one's own has shown.
+/// The result of comparing this replica's digests with those of some voters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Verdict {
     /// The voters that have a position in common with this replica, and the first position at which the digests
     /// differ, if they do.
     compared: BTreeMap<u64, Option<u64>>,
-    /// The first position at which a majority of the voters agrees on another digest than this replica has.
+    /// The first position at which a majority of the voters agrees on a digest that differs from this replica's.
     outvoted: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ fn judge(
 pub(crate) struct Differences(BTreeMap<u64, u64>);
 
 impl Differences {
-    /// Takes over a verdict. Says whether another voter differs now, or one no longer does.
+    /// Applies a verdict. Returns whether the voters that differ are other ones than before.
     fn update(&mut self, verdict: &Verdict, voters: &BTreeSet<u64>) -> bool {
         let before: Vec<u64> = self.0.keys().copied().collect();
         self.0.retain(|id, _| voters.contains(id) && verdict.compared.get(id) != Some(&None));
@@ -95,18 +95,19 @@ impl Differences {
         !self.0.keys().copied().eq(before)
     }
 
-    /// The alarm, for people; `None` if no difference is known.
+    /// The text of the alarm; `None` if no difference is known.
     fn alarm(&self) -> Option<String> {
         let first = self.0.values().min()?;
         let replicas: Vec<String> = self.0.keys().map(|id| format!("replica {id}")).collect();
         Some(format!(
-            "its state at log index {first} differs from that of {}: the replicas do not serve the same",
+            "its state at log index {first} differs from that of {}: the replicas serve different states; \
+             see docs/cluster.md, States that differ",
             replicas.join(" and ")
         ))
     }
 }
 
-/// Compares this replica's state with that of the voters now and then, until the replica is gone.
+/// Compares this replica's state with that of the voters periodically, until the replica is gone.
 pub(crate) async fn run(core: Weak<Core>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -166,19 +167,19 @@ impl Core {
         (answer.algorithm == ALGORITHM).then(|| answer.digests.into_iter().map(digest).collect())
     }
 
-    /// Answers another replica.
+    /// Answers the call of another replica.
     pub(crate) fn take_digests(&self, indexes: &[u64]) -> pb::DigestsResponse {
         let known = indexes.iter().take(INDEXES_MAX).filter_map(|index| self.digests.at(*index));
         let digest = |it: StateDigest| pb::StateDigest { index: it.index, digest: it.digest };
         pb::DigestsResponse { algorithm: ALGORITHM, digests: known.map(digest).collect() }
     }
 
-    /// Which voters have another state than this replica, for people; `None` if no difference is known.
+    /// Names the voters whose state differs from this replica's, for people; `None` if no difference is known.
     pub(crate) fn state_alarm(&self) -> Option<String> {
         self.differences.lock().alarm()
     }
 
-    /// Why the state or the log of this replica is wrong; `None` if nothing is known to be.
+    /// The reason why the state or the log of this replica is wrong; `None` if no fault is known.
     pub(crate) fn diverged(&self) -> Option<Arc<str>> {
         self.diverged.borrow().clone()
     }
@@ -201,7 +202,7 @@ impl Core {
             let data_dir = core.config.data_dir.clone();
             let marked = tokio::task::spawn_blocking(move || mark_diverged(&data_dir, &reason));
             if let Ok(Err(error)) = marked.await {
-                tracing::error!(%error, "cannot note in the data directory that the state is wrong");
+                tracing::error!(%error, "cannot write `DIVERGED` to the data directory; do not start this replica again");
             }
             // It must neither vote nor lead. The error would say that Raft has stopped already.
             drop(core.raft.shutdown().await);

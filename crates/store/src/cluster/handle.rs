@@ -88,7 +88,7 @@ pub struct Report {
     pub version: String,
     /// Why it takes no writes; `None` if it does.
     pub failure: Option<String>,
-    /// Which voters have another state; `None` if no difference is known.
+    /// Names the voters whose state differs; `None` if no difference is known.
     pub state_alarm: Option<String>,
     /// It has a newer membership than the one that asks, who is not in it: that one was removed.
     pub disowns: bool,
@@ -210,8 +210,8 @@ impl Replica {
         }
     }
 
-    /// Why the state or the log of this replica is not that of the cluster; `None` if nothing is known of it.
-    /// Such a replica must serve nothing.
+    /// The reason why the state or the log of this replica differs from that of the cluster; `None` if no
+    /// difference is known. A replica with a reason must serve nothing.
     #[must_use]
     pub fn diverged(&self) -> Option<Arc<str>> {
         self.core().diverged()

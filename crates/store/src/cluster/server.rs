@@ -269,7 +269,7 @@ impl Replication for Service {
 
     async fn digests(&self, request: Request<pb::DigestsRequest>) -> Answer<pb::DigestsResponse> {
         let message = request.into_inner();
-        // Also if its state is wrong: the others find it out by that.
+        // Answered even if the state is wrong: this is how the other replicas find out.
         let core = self.checked_header(message.header.as_ref())?;
         Ok(Response::new(core.take_digests(&message.indexes)))
     }

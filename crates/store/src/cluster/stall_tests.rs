@@ -9,7 +9,7 @@ use crate::{Config, Replica, valve::Point};
 
 /// Longer than anything here takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// For so long something that must not happen gets the chance to.
+/// The time during which an event that must not happen is given the chance to happen.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Longer than followers wait before they stand for election.
 const STALL: Duration = Duration::from_millis(2500);

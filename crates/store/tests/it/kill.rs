@@ -56,7 +56,7 @@ async fn a_log_that_can_not_be_written_loses_nothing_that_was_acknowledged() {
     let acks: Vec<Ack> = child::acks(lines).collect();
     assert!(process.wait().unwrap().success(), "the child checks what a failed replica does");
     let failure = failure.unwrap();
-    assert!(failure.contains("can not be written"), "{failure}");
+    assert!(failure.contains("cannot be written"), "{failure}");
     assert!(acks.len() > 100, "only {} writes were acknowledged", acks.len());
     let replica = open(dir.path()).await;
     acks.iter().for_each(|ack| ack.check(&replica));

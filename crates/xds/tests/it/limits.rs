@@ -399,10 +399,10 @@ async fn a_large_request_that_does_not_go_on_is_given_up() {
     server.until_left(1, 1).await;
 }
 
-/// L11, L12: when the memory for subscriptions is used up, who asks for much is refused, and who asks for
-/// little is served. What was held is given back when its stream is over.
+/// L11, L12: when the memory for subscriptions is used up, a stream over its share is refused, and a small
+/// stream is served. A stream that ends releases its memory.
 #[tokio::test]
-async fn who_asks_for_much_is_refused_and_who_asks_for_little_is_served() {
+async fn large_stream_is_refused_and_small_stream_is_served_when_memory_is_full() {
     let fanout = chancery_fanout::Config { subscriptions_bytes_max: 4 << 20, ..fanout_config() };
     let server = Server::with(Config::default(), fanout).await;
     let mut good = Good::start(&server).await;

@@ -72,7 +72,7 @@ pub(crate) const GROUPS: [Group; 3] = [
     },
     Group {
         name: "server",
-        about: "What strangers can do to a replica, and what it tells people. `… unit` are the tests inside a \
+        about: "Clients, limits, the admin port and the command line. `… unit` are the tests inside a \
                 crate, `cli` those of\nthe program as a process, `real` those with real clients.",
         list: "crates/xtask/src/mutants/server.txt",
         first: 300,

@@ -1,4 +1,4 @@
-//! Sessions with large work: it is done beside the shard, and nothing of it shows but that it takes time.
+//! Sessions with large work: a thread beside the shard does it, with no visible effect but the delay.
 
 use std::time::Instant;
 
@@ -72,7 +72,7 @@ fn a_large_request_is_taken_beside_the_shard() {
     assert_eq!(desk.shard.index.size().names, 10_002);
 }
 
-/// L3, L5: what changes while a session is away, or while its names are being registered, reaches it.
+/// L3, L5: a change reaches a session that is away, or whose names are being registered.
 #[test]
 fn changes_that_come_while_a_session_is_away_reach_it() {
     let mut desk = Desk::new();
@@ -148,7 +148,7 @@ fn removals_wait_from_when_a_large_request_was_taken() {
     assert_eq!(next(&mut desk), (0, 3_000));
 }
 
-/// SOTW-111: a stream that ends while its session is away leaves nothing behind when that is back.
+/// SOTW-111: a stream that ends while its session is away leaves nothing behind when the session is back.
 #[test]
 fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
     let mut desk = Desk::new();

@@ -1,5 +1,5 @@
-//! Thousands of clients come, or come back, at once: what the established clients and admin notice of it,
-//! counted in turns.
+//! Thousands of clients connect or reconnect at once: the delay for established clients and admin, counted in
+//! turns.
 
 use std::sync::Arc;
 
