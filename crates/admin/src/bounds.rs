@@ -46,7 +46,7 @@ enum Part {
     Key(u64, u32),
     Number,
     Length(u64, u32),
-    /// Bytes to be passed over.
+    /// Bytes to skip.
     Skip(u64),
 }
 
@@ -91,7 +91,7 @@ impl Scan {
                     self.fields += 1;
                     if self.fields > FIELDS_MAX {
                         return Err(Status::resource_exhausted(format!(
-                            "the request has more than {FIELDS_MAX} fields, the most that one may have"
+                            "the request has more than {FIELDS_MAX} fields, the maximum; split it into several requests"
                         )));
                     }
                     match (value | shifted(low, bits)) & 7 {

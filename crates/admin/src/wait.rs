@@ -25,7 +25,7 @@ const PAUSE_PER_COST: u32 = 10;
 /// How a wait ended.
 #[derive(Debug)]
 pub(crate) struct Waited {
-    /// Who was asked, and who has not acknowledged.
+    /// The sessions that were asked, and those that have not acknowledged.
     pub(crate) settlement: Arc<Settlement>,
     pub(crate) time: Duration,
 }
@@ -176,7 +176,7 @@ async fn ask(shards: &impl Shards, revision: Revision) -> Told {
 
 /// Whom a waiter asks.
 pub(crate) trait Shards: Sync {
-    /// Who was asked to acknowledge `revision`, and who has not.
+    /// The sessions that were asked to acknowledge `revision`, and those that have not.
     fn unsettled(&self, revision: Revision) -> impl Future<Output = Settlement> + Send;
 
     /// Whether all these have rejected the newest that there is for them, so that nothing is on its

@@ -149,7 +149,7 @@ fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
 /// [`DEPTH_MAX`] levels would overflow the 2 MB that threads have by default.
 const STACK_BYTES: usize = 16 << 20;
 
-/// How much stack the thread has that reads.
+/// The stack size of the thread that reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stack {
     /// What threads have by default: YAML is read on another one.

@@ -146,7 +146,7 @@ impl Fanout {
         self.settlement(revision).await.unsettled
     }
 
-    /// How far the sessions have come with `revision`. A shard that has not seen that revision is unsettled.
+    /// The progress of the sessions with `revision`. A shard that has not seen that revision is unsettled.
     pub async fn settlement(&self, revision: Revision) -> Settlement {
         let mut settlement = Settlement::default();
         let event = |from, reply| Event::Unsettled { revision, from, reply };

@@ -91,10 +91,10 @@ pub struct StreamStatus {
     pub nacks: Vec<NackRecord>,
 }
 
-/// How far the sessions of this replica have come with a revision.
+/// The progress of the sessions of this replica with a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settlement {
-    /// Who has not acknowledged: one entry for each type of a session.
+    /// The sessions that have not acknowledged: one entry for each type of a session.
     pub unsettled: Vec<Unsettled>,
     /// Sessions that have a view, as far as the shards have come to the revision.
     pub n_asked: usize,

@@ -214,7 +214,7 @@ async fn a_body_over_the_limit_is_refused_with_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_web_page_can_not_read_or_change_anything() {
+async fn a_web_page_cannot_read_or_change_anything() {
     let server = Server::start().await;
     let request = |method: &str, uri: &str| {
         let builder =

@@ -14,9 +14,9 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
 }
 
-/// Refused or failed.
+/// The command was refused or failed.
 const FAILED: u8 = 1;
-/// The write was done, and no session was there that could be asked for an acknowledgment.
+/// The write was done, but no session could be asked for an acknowledgment.
 pub(crate) const NOBODY_ASKED: u8 = 3;
 /// The write was done and is acknowledged here; sessions of other replicas were not asked.
 pub(crate) const NOT_ALL_ASKED: u8 = 4;

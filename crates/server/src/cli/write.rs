@@ -313,7 +313,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     }
 }
 
-/// Who was asked, and how many of them have acknowledged.
+/// The number of sessions that were asked, and of those that have acknowledged.
 fn in_words(wait: &pb::WaitResult) -> String {
     let others = match wait.replicas_not_asked {
         0 => String::new(),
@@ -329,7 +329,7 @@ fn verdict(wait: &pb::WaitResult) -> Result<(), Failure> {
         return Err(Failure::lines(unsettled_lines(wait)));
     }
     if wait.asked == 0 {
-        let line = "written, but nobody was asked: this replica has no session that should have the result";
+        let line = "written, but no session was asked: this replica has no session that should have the result";
         return Err(Failure::with_code(failure::NOBODY_ASKED, line));
     }
     if wait.replicas_not_asked > 0 {
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(wait(2, 0), Ok(()));
         for others in [0, 2] {
             let (code, line) = wait(0, others).unwrap_err();
-            assert!(code == 3 && line.contains("nobody was asked"), "{code}: {line}");
+            assert!(code == 3 && line.contains("no session was asked"), "{code}: {line}");
         }
         let (code, line) = wait(2, 2).unwrap_err();
         let told = "2 of 2 sessions of this replica acknowledged; 2 other replicas not asked";
