@@ -41,7 +41,7 @@ usage: cargo xtask <command>
   conformance [--check]  writes (or checks) docs/conformance.md from the doc comments of tests
   metrics [--check]      writes (or checks) docs/metrics.md from the METRICS tables in the code
   mutants [--group NAME] plants bugs in a copy of the crates, and fails if no test catches one; writes
-                         docs/mutants.md; groups are protocol, store, server; --only N plants one
+                         docs/mutants.md; groups are protocol, store, server; --only N,N plants these
   bare [--half]          runs this README's commands in a bare Debian root, with an empty cache (about 40
                          minutes on two cores); --half: in one with some packages half there (5 minutes)
   setup                  installs what the system lacks, builds RocksDB once, installs real clients
@@ -84,9 +84,12 @@ fn run() -> Result<ExitCode> {
         ["metrics"] => metrics_page::write(&paths)?,
         ["mutants"] => mutants::run(&paths, Which::All)?,
         ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
-        ["mutants", "--only", number] => {
-            let number = number.parse().with_context(|| format!("{number:?} is no number"))?;
-            mutants::run(&paths, Which::One(number))?;
+        ["mutants", "--only", numbers] => {
+            let parse = |number: &str| {
+                number.parse().with_context(|| format!("--only: {number:?} is not a number"))
+            };
+            let numbers = numbers.split(',').map(parse).collect::<Result<Vec<u32>>>()?;
+            mutants::run(&paths, Which::Only(&numbers))?;
         }
         ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
         ["bare", "--half"] => bare::run(&paths, bare::Machine::HalfThere)?,

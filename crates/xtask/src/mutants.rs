@@ -33,8 +33,8 @@ pub(crate) enum Which<'a> {
     All,
     /// Those of the group of that name.
     Group(&'a str),
-    /// The one of that number.
-    One(u32),
+    /// Those of these numbers.
+    Only(&'a [u32]),
 }
 
 impl Which<'_> {
@@ -42,7 +42,7 @@ impl Which<'_> {
         match self {
             Self::All => true,
             Self::Group(name) => group.name == name,
-            Self::One(number) => mutant.number == number,
+            Self::Only(numbers) => numbers.contains(&mutant.number),
         }
     }
 }
