@@ -121,6 +121,8 @@ enum Turn {
     Send(Response),
     /// Nothing to send, but others may have waited for that to be known.
     Settled,
+    /// A type before it is to be sent now.
+    Again,
     /// Nothing.
     Idle,
 }
@@ -247,6 +249,10 @@ impl Session {
                 match self.turn(at, view, differ, now) {
                     Turn::Send(response) => return Some(response),
                     Turn::Settled => settled = true,
+                    Turn::Again => {
+                        settled = true;
+                        break;
+                    }
                     Turn::Idle => {}
                 }
             }
@@ -264,7 +270,12 @@ impl Session {
             if waiting && train.pace == Pace::Wait && subscription.protocol == Protocol::Sotw {
                 return Turn::Idle;
             }
-            return self.send_part(at, now);
+            // ADS-06: of the types before it, what was asked for since this was planned.
+            let before = [subscription.properties.after, &[]];
+            return match self.plan_ahead(at, before, Subscription::is_asked, view, differ, now) {
+                Ahead::Nothing => self.send_part(at, now),
+                Ahead::Planned | Ahead::Underway => Turn::Again,
+            };
         }
         // Most types, most of the time: what others are waiting for does not matter.
         if !subscription.has_work() && subscription.lingering.is_empty() {
@@ -289,13 +300,14 @@ impl Session {
             Gate::Asked | Gate::AskedAndAgain => (properties.after, &[]),
             Gate::Open => (properties.after, properties.behind),
         };
-        match self.plan_ahead(at, [ahead, last], view, differ, now) {
+        let types = [ahead, last];
+        match self.plan_ahead(at, types, Subscription::has_changes, view, differ, now) {
             Ahead::Nothing => self.plan(at, gate, view, differ, now),
             Ahead::Planned => {
                 self.plan(at, gate, view, differ, now);
-                return Turn::Settled;
+                return Turn::Again;
             }
-            Ahead::Underway => return Turn::Settled,
+            Ahead::Underway => return Turn::Again,
         }
         match self.subscriptions[at].train.is_some() {
             true => self.send_part(at, now),
@@ -325,7 +337,17 @@ impl Session {
         }
     }
 
-    /// Plans the changes of `types`, on which the type at `at` depends and which are to be written before it
+    /// Lets what is left of older states of `types` go before the type at `at`, without waiting for an ACK. Says
+    /// whether there is anything left of them.
+    fn hurry(&mut self, at: usize, types: &[&[&str]]) -> bool {
+        let before = self.subscriptions[..at].iter_mut();
+        let before =
+            before.filter(|s| types.iter().any(|types| types.contains(&s.type_url.as_str())));
+        let trains = before.filter_map(|s| s.train.as_mut());
+        trains.map(|train| train.pace = Pace::AtOnce).count() > 0
+    }
+
+    /// Plans what is due of `types`, on which the type at `at` depends and which are to be written before it
     /// (ADS-06, ADS-07). They do not wait for the answer to their last response: the type at `at` has waited
     /// for that as long as it may (ADS-22), or the client has just asked for it (ADS-26).
     ///
@@ -336,29 +358,19 @@ impl Session {
         &mut self,
         at: usize,
         types: [&[&str]; 2],
+        is_due: fn(&Subscription) -> bool,
         view: &View,
         differ: &Differ,
         now: u64,
     ) -> Ahead {
+        if self.hurry(at, &types) {
+            return Ahead::Underway;
+        }
         let mut found = Ahead::Nothing;
         for other in 0..at {
             let s = &mut self.subscriptions[other];
-            if !types.iter().any(|types| types.contains(&s.type_url.as_str())) {
-                continue;
-            }
-            if let Some(train) = &mut s.train {
-                // The rest of an older state goes first.
-                train.pace = Pace::AtOnce;
-                found = Ahead::Underway;
-            }
-        }
-        if found == Ahead::Underway {
-            return found;
-        }
-        for other in 0..at {
-            let s = &mut self.subscriptions[other];
             let is_ahead = types.iter().any(|types| types.contains(&s.type_url.as_str()));
-            if !is_ahead || !s.has_changes() {
+            if !is_ahead || !is_due(s) {
                 continue;
             }
             self.plan(other, Gate::Open, view, differ, now);

@@ -354,6 +354,11 @@ impl Subscription {
         self.dirty || self.answer_due || named
     }
 
+    /// The client has asked for something that has yet to be planned.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.answer_due || !self.pending.is_empty()
+    }
+
     /// An answer is being waited for, and not for too long yet.
     pub(crate) fn awaits_answer(&self, config: &Config, now: u64) -> bool {
         self.outstanding.back().is_some_and(|sent| sent.sent_at + config.ack_timeout_ms > now)

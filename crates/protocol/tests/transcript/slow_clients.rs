@@ -182,3 +182,28 @@ fn a_silent_client_gets_routes_and_clusters_in_order() {
         ",
     );
 }
+
+/// ADS-06: the rest of the routes goes behind the rest of endpoints that were asked for since the routes were planned.
+/// Found by the model.
+#[test]
+fn the_rest_of_the_routes_follows_endpoints_that_were_asked_for_since() {
+    let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
+    check_with(
+        Sotw,
+        "",
+        config,
+        "
+        commit CDS/b=1>EDS/b EDS/a=1 EDS/b=1 RDS/r=a RDS/s=b
+        -> CDS
+        <- CDS b=1
+        ack CDS
+        -> RDS r,s
+        <- RDS r=a
+        -> EDS a,b
+        <- EDS a=1
+        ack RDS
+        <- EDS b=1
+        <- RDS s=b
+        ",
+    );
+}
