@@ -185,6 +185,7 @@ impl Subscription {
                 Some(resource) => {
                     self.stale.remove(name);
                     self.again.remove(name);
+                    self.unmet.remove(name);
                     self.lingering.remove(name);
                     if !self.holds(name) {
                         plan.fresh.insert(resource.name().clone());
@@ -207,7 +208,10 @@ impl Subscription {
                     }
                 }
                 // Its removal is a change like any other.
-                None => drop(self.stale.insert(name.clone())),
+                None => {
+                    self.stale.insert(name.clone());
+                    self.unmet.insert(name.clone());
+                }
             }
         }
         plan.touched = plan.resources.clone();
@@ -366,7 +370,8 @@ impl Subscription {
         let mut sent = BTreeSet::new();
         for name in names {
             let asked = self.pending.contains(&name);
-            let wanted = asked || self.again.contains(&name);
+            let again = self.again.contains(&name);
+            let wanted = asked || again || self.unmet.contains(&name);
             let held = self.names.get(&name).cloned().unwrap_or(Held::Nothing);
             match (view.get(name.as_str()), held) {
                 (Some(resource), held) if held.version() == Some(resource.version()) && !wanted => {
@@ -375,6 +380,7 @@ impl Subscription {
                 }
                 (Some(resource), held) => {
                     self.lingering.remove(&name);
+                    self.unmet.remove(&name);
                     if held.version().is_none() {
                         plan.fresh.insert(resource.name().clone());
                     }
@@ -388,7 +394,12 @@ impl Subscription {
                     // SOTW-85: no message; coming back is a change (SOTW-86).
                     self.hold(&name, Held::Absent);
                 }
-                (None, Held::Sent(old)) => self.linger(name, old, moment),
+                (None, Held::Sent(old)) => {
+                    if again {
+                        self.unmet.insert(name.clone());
+                    }
+                    self.linger(name, old, moment);
+                }
                 (None, Held::Version(version)) => {
                     let old = gone_resource(&self.type_url, &name, Some(version));
                     self.linger(name, old, moment);

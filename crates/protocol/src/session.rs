@@ -279,6 +279,8 @@ impl Session {
         }
         // Most types, most of the time: what others are waiting for does not matter.
         if !subscription.has_work() && subscription.lingering.is_empty() {
+            // What waited was given up; what comes later has its own time to wait.
+            self.subscriptions[at].gated_since = None;
             return Turn::Idle;
         }
         let release = self.release(at, now);

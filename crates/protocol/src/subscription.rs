@@ -122,6 +122,9 @@ pub(crate) struct Subscription {
     pub(crate) pending: BTreeSet<ResourceName>,
     /// Names that are sent again because what refers to them was sent (ADS-11).
     pub(crate) again: BTreeSet<ResourceName>,
+    /// Delta: names of `again` that are gone from the view. The client waits for them: if they come back, they are sent,
+    /// changed or not.
+    pub(crate) unmet: BTreeSet<ResourceName>,
     /// Told ahead of all other changes to a wildcard, which `base` does not know of; `None`: that there is
     /// none.
     pub(crate) ahead: BTreeMap<ResourceName, Option<Arc<Resource>>>,
@@ -197,6 +200,7 @@ impl Subscription {
             known_bytes: 0,
             pending: BTreeSet::new(),
             again: BTreeSet::new(),
+            unmet: BTreeSet::new(),
             ahead: BTreeMap::new(),
             urgent: false,
             late: false,

@@ -115,7 +115,7 @@ mod tests {
     use bytes::Bytes;
     use chancery_model::{
         Incarnation, ResourceDraft, ResourceKey, ScopeName, State, Transaction, Upsert,
-        types::{CLUSTER, ENDPOINT},
+        types::{CLUSTER, ENDPOINT, LISTENER},
     };
     use chancery_view::{Differ, View, changed_collections};
 
@@ -265,5 +265,43 @@ mod tests {
                 world.send(ENDPOINT, &["x", "y"], &response.nonce());
             }
         }
+    }
+
+    /// SOTW-43, SOTW-70: a full state that was planned, but not sent when the client asked for more, has what it asks
+    /// for.
+    #[test]
+    fn a_planned_full_state_follows_the_newest_request() {
+        let mut world = World::new();
+        world.put(CLUSTER, &["a"], "1");
+        world.put(LISTENER, &["l", "m"], "1");
+        for (type_url, names) in [(CLUSTER, &[][..]), (LISTENER, &["l"])] {
+            world.send(type_url, names, "");
+            let nonce = world.poll().unwrap().nonce();
+            world.send(type_url, names, &nonce);
+        }
+        let commit = |world: &mut World, type_url: &str, name: &str, body: &'static str| {
+            let before = world.state.clone();
+            world.put(type_url, &[name], body);
+            for delta in changed_collections(&Differ::new(), &before, &world.state) {
+                world.session.on_changes(&delta);
+            }
+        };
+        commit(&mut world, CLUSTER, "b", "1");
+        commit(&mut world, LISTENER, "l", "2");
+        assert_eq!(world.poll().unwrap().type_url().as_str(), CLUSTER);
+        assert!(world.poll().is_none());
+        world.now += 4_000;
+        world.send(CLUSTER, &[], "3");
+        commit(&mut world, CLUSTER, "b", "2");
+        assert_eq!(world.poll().unwrap().type_url().as_str(), CLUSTER);
+        assert!(world.poll().is_none());
+        world.now += 1_000;
+        commit(&mut world, CLUSTER, "b", "3");
+        // The listener has waited for the ACK timeout: it is planned with the clusters, which are sent first.
+        assert_eq!(world.poll().unwrap().type_url().as_str(), CLUSTER);
+        world.send(LISTENER, &["l", "m"], "2");
+        let listeners = world.poll().unwrap();
+        let names: Vec<&str> = listeners.resources().map(|r| r.name().as_str()).collect();
+        assert_eq!(names, ["l", "m"]);
     }
 }

@@ -322,6 +322,7 @@ impl Subscription {
         }
         self.pending.remove(name);
         self.again.remove(name);
+        self.unmet.remove(name);
         self.stale.remove(name);
         if let Some(train) = &mut self.train {
             train.given_up.insert(name.clone());

@@ -306,3 +306,30 @@ fn names_that_nobody_refers_to_are_answered() {
         ",
     );
 }
+
+/// ADS-11, ADS-13: endpoints that are gone when their cluster changes, and come back before the client was told, are sent:
+/// the client waits for them. Found by the model.
+#[test]
+fn endpoints_that_come_back_after_their_cluster_changed_are_sent() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1>EDS/b a:EDS/b=1
+        scopes default,a
+        -> CDS
+        <- CDS b=1
+        -> EDS +b
+        <- EDS b=1
+        ack CDS
+        ack EDS
+        scopes default
+        commit CDS/b=2>EDS/b
+        <- CDS b=2
+        ack CDS
+        scopes default,a
+        <- EDS b=1
+        ack EDS
+        ",
+    );
+}
