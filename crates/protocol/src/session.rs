@@ -279,14 +279,12 @@ impl Session {
         }
         // Most types, most of the time: what others are waiting for does not matter.
         if !subscription.has_work() && subscription.lingering.is_empty() {
-            // What waited was given up; what comes later has its own time to wait.
-            self.subscriptions[at].gated_since = None;
-            return Turn::Idle;
+            return self.rest(at);
         }
         let release = self.release(at, now);
         let releases = subscription.lingering.values().any(|held| release.allows(held));
         if !subscription.has_work() && !releases {
-            return Turn::Idle;
+            return self.rest(at);
         }
         if waiting && !subscription.urgent {
             return Turn::Idle;
@@ -317,6 +315,12 @@ impl Session {
         }
     }
 
+    /// Nothing of a type waits any more. What comes later has its own time to wait.
+    fn rest(&mut self, at: usize) -> Turn {
+        self.subscriptions[at].gated_since = None;
+        Turn::Idle
+    }
+
     /// Brings a type to the view, as far as the gate lets it.
     fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
         let release = self.release(at, now);
@@ -329,8 +333,7 @@ impl Session {
             Gate::AskedAndAgain => subscription.plan_asked(moment, Which::AskedAndAgain),
             Gate::Open => subscription.plan(moment, release, differ),
         };
-        if gate == Gate::Open || !subscription.has_changes() {
-            // Nothing waits any more; what comes later has its own time to wait.
+        if gate == Gate::Open {
             subscription.gated_since = None;
         }
         // Of a first type nothing else has been sent yet.

@@ -133,7 +133,10 @@ impl Ledger {
             |other| {
                 let line = &self.lines[other];
                 let asked = line.opening || line.urgent || !line.owed.is_empty();
-                asked || self.waited(other, bench.now) >= bench.ack_timeout
+                // Since when a child waits to be sent again is not kept here.
+                asked
+                    || !line.child_due.is_empty()
+                    || self.waited(other, bench.now) >= bench.ack_timeout
             },
         )
     }
