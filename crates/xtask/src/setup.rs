@@ -144,8 +144,8 @@ fn is_root() -> Result<bool> {
 /// Returns whether bindgen will find libclang. A process of its own looks: after one failure the
 /// loader never looks again, and a broken library may crash whoever loads it.
 fn has_libclang() -> bool {
-    env::current_exe()
-        .is_ok_and(|xtask| proc::succeeds(Command::new(xtask).arg(PROBE_LIBCLANG_COMMAND)))
+    // This link holds even if the file of the program was replaced meanwhile.
+    proc::succeeds(Command::new("/proc/self/exe").arg(PROBE_LIBCLANG_COMMAND))
 }
 
 /// Fails unless bindgen would succeed: the loader that bindgen uses finds libclang, and libclang
