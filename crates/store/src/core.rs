@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use openraft::{Instant as _, async_runtime::WatchReceiver};
+use openraft::{Instant as _, async_runtime::WatchReceiver, errors::Fatal};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -25,7 +25,7 @@ use crate::{
     machine::Published,
     metrics::StoreMetrics,
     open::ELECTION_TIMEOUT_MAX,
-    raft::{Peer, Raft, StoredMembership},
+    raft::{Peer, Raft, StoredMembership, Types},
     space::Space,
 };
 
@@ -122,6 +122,13 @@ impl Core {
     /// This replica's number.
     pub(crate) fn id(&self) -> u64 {
         self.identity.replica_id
+    }
+
+    /// Returns why Raft has stopped, or `None` if it runs or gives no answer within `patience`: it may wait for
+    /// the disk. Asks its task, because the metrics of a task that has panicked say forever that it runs.
+    pub(crate) async fn raft_stopped(&self, patience: Duration) -> Option<Fatal<Types>> {
+        let answer = self.raft.with_raft_state(|_| ());
+        tokio::time::timeout(patience, answer).await.ok()?.err()
     }
 
     /// The newest membership in the log, committed or not.

@@ -54,8 +54,7 @@ impl Maintenance {
             if self.tend_log().await == Flow::Stop || self.tend_disk().await == Flow::Stop {
                 return;
             }
-            let stopped = self.core.raft.metrics().borrow_watched().running_state.clone();
-            if let Err(error) = stopped {
+            if let Some(error) = self.core.raft_stopped(INTERVAL).await {
                 if !matches!(error, Fatal::Stopped) {
                     self.core.failure.set(format!("Raft has stopped: {error}"));
                     self.core.metrics.failed.set(1.0);

@@ -135,3 +135,16 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
         replica.shutdown().await.unwrap();
     }
 }
+
+/// A replica whose Raft has panicked says so although nobody writes to it. Raft's own metrics never do.
+#[tokio::test(flavor = "multi_thread")]
+async fn replica_whose_raft_panicked_fails_without_a_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let replica = Replica::open(config(dir.path(), 1, &[])).await.unwrap();
+    assert_eq!(replica.failure(), None);
+    replica.core().raft.external_request(|_| panic!("planted")).await.unwrap();
+    until("a failure", || replica.failure().is_some()).await;
+    let failure = replica.failure().unwrap();
+    assert!(failure.contains("Raft has stopped: panicked"), "{failure}");
+    drop(replica.shutdown().await);
+}
