@@ -72,6 +72,8 @@ fn labels(code: &str) -> Vec<&str> {
 fn tests(file: &Source) -> Vec<(&str, &str)> {
     let Some(path) = file.path.strip_suffix(".rs") else { return Vec::new() };
     let path = path.strip_suffix("/mod").unwrap_or(path);
+    // `scan/tests.rs` has the tests of `scan`.
+    let path = path.strip_suffix("/tests").unwrap_or(path);
     let module = path.rsplit('/').next().unwrap_or(path);
     let mut is_test = false;
     let mut found = Vec::new();
