@@ -5,7 +5,7 @@
 //! - Power cut: the file system is ext4 in an image on a loop device (where root may make one; else tmpfs). It is
 //!   shut down without writing its journal (`EXT4_IOC_SHUTDOWN`, NOLOGFLUSH) and mounted again: what was not
 //!   synced is gone. Elsewhere `strace` holds every sync up, the data are copied, and the copy takes their place
-//!   ([`power`](super::power)).
+//!   ([`power`]).
 //! - Slow and failing: `strace`, where it is installed and may be attached, delays `fdatasync`, `fsync` and
 //!   the writes of the process, or lets the syncs return EIO without doing anything. No FUSE is needed.
 //!
