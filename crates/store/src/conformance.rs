@@ -1,6 +1,6 @@
 //! openraft's own storage suite, on our storage; and what it does not ask.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, task::Context, thread, time::Duration};
 
 use bytes::Bytes;
 use futures::Stream;
@@ -28,6 +28,7 @@ use crate::{
     metrics::StoreMetrics,
     raft::{Command, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types, Vote, log_id},
     snapshot::{Decoder, SnapshotData},
+    valve::Point,
 };
 
 fn command(bytes: &'static [u8]) -> Entry {
@@ -90,8 +91,19 @@ async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
     let form = Ask::Form { cluster_id: [1; 16], incarnation: chancery_model::Incarnation(1) };
     let command = Command(ask_to_proto(&form).encode_to_vec().into());
     let entry = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
+    let database = machine.database();
     let mut apply = Box::pin(machine.apply(futures::stream::iter([Ok((entry, None))])));
-    assert!(futures::poll!(&mut apply).is_pending(), "it was done on the thread that asked");
+    // The write cannot end before it is let through: whoever does it waits.
+    let held = database.valve.hold(Point::Write);
+    let is_pending = thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            drop(held);
+        });
+        let mut context = Context::from_waker(futures::task::noop_waker_ref());
+        apply.as_mut().poll(&mut context).is_pending()
+    });
+    assert!(is_pending, "it was done on the thread that asked");
     apply.await.unwrap();
     assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 0)));
 }

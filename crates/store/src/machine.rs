@@ -188,6 +188,11 @@ impl Machine {
         machine
     }
 
+    #[cfg(test)]
+    pub(crate) fn database(&self) -> Arc<Database> {
+        Arc::clone(&self.0.database)
+    }
+
     /// What it has published.
     pub(crate) fn published(&self) -> Published {
         self.0.published.clone()
