@@ -20,7 +20,7 @@ const LISTS: [(&str, &str); 3] =
     [("clusters", types::CLUSTER), ("listeners", types::LISTENER), ("secrets", types::SECRET)];
 
 /// Takes listeners, clusters and secrets out of the `static_resources` of an Envoy bootstrap. The rest
-/// of it is not read. It ends soon, with a problem, once `stop` is set.
+/// of it is not read. Returns soon, with a problem, once `stop` is set.
 ///
 /// # Errors
 /// If it has no static resources, or one of them would be refused in a manifest.

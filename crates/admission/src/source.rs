@@ -152,7 +152,7 @@ const STACK_BYTES: usize = 16 << 20;
 /// The stack size of the thread that reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stack {
-    /// What threads have by default: YAML is read on another one.
+    /// The default stack size of threads. YAML is then read on a thread of its own.
     Usual,
     /// [`STACK_BYTES`].
     Large,

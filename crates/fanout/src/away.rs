@@ -40,7 +40,7 @@ const NAMES_PER_TURN: usize = 1024;
 /// Changes that are kept one by one for a session that is away.
 const MISSED_MAX: usize = 256;
 
-/// The placeholder in a shard for a session that is away.
+/// The entry that a shard keeps for a session while the thread for large work handles that session.
 #[derive(Debug)]
 pub(crate) struct Away {
     /// The names still to be registered or removed after the large work.

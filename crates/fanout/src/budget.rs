@@ -19,8 +19,8 @@ impl Budget {
         Self { left: steps }
     }
 
-    /// For the bulk of a turn that may take so many steps of each kind. At least one step, so that new
-    /// streams progress in each turn.
+    /// Returns the part of a turn of `steps` steps that bulk work may take. It is at least one step, so that
+    /// new streams progress in each turn.
     pub(crate) fn of_bulk(steps: usize) -> Self {
         Self::new((steps / BULK_PART).max(1))
     }

@@ -63,9 +63,9 @@ pub(crate) enum Event {
 /// Events that a shard has taken from its inboxes and not handled, by lane.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// Of established streams, and of admin.
+    /// Small requests of established streams, and questions of the admin API.
     pub(crate) updates: VecDeque<Sent>,
-    /// Of new streams, and large requests.
+    /// Requests of new streams, and large requests.
     pub(crate) bulk: VecDeque<Sent>,
 }
 

@@ -202,7 +202,7 @@ mod tests {
             Self { line: line(), holding: memory.holding() }
         }
 
-        /// Reserves so many bytes beyond those that are free.
+        /// Reserves bytes beyond the free allowance of the stream.
         fn reserve(&mut self, counted: usize) -> bool {
             self.holding.reserve(&self.line, FREE_BYTES + counted).is_ok()
         }

@@ -323,9 +323,9 @@ fn secret_in_a_rejection_is_not_kept() {
     desk.put("default", CLUSTER, &[("cert", "qT7-key-Zz93")]);
     let mut client = desk.subscribe("bad", CLUSTER, &[]);
     let response = desk.read(&mut client);
-    desk.nack(&client, &response[0], "can not load 'qT7-key-Zz93' of cert: inline_string: \"x\"");
+    desk.nack(&client, &response[0], "cannot load 'qT7-key-Zz93' of cert: inline_string: \"x\"");
     desk.settle();
-    let told = "can not load '[redacted]' of cert: [redacted]";
+    let told = "cannot load '[redacted]' of cert: [redacted]";
     assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(told.into()));
     let page = desk.shard.status_page(0);
     assert_eq!(page.items[0].nacks[0].message, told);

@@ -67,7 +67,7 @@ impl Ledger {
         let (old, new) = (line.revision, bench.oracle.revision());
         law!(reply.revision >= old, "SOTW-92", "revision {} after {old}", reply.revision);
         let is_rest = line.n_sent > 0 && reply.revision == old;
-        // What follows other types at once is planned with these.
+        // A type that follows other types at once is planned together with them.
         let follows =
             self.types_before(reply.t).any(|t| self.lines[t].revisions.contains(&reply.revision));
         law!(

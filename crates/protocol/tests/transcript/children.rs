@@ -307,7 +307,7 @@ fn names_that_nobody_refers_to_are_answered() {
     );
 }
 
-/// ADS-11, ADS-13: endpoints that are gone when their cluster changes, and come back before the client was told, are sent:
+/// ADS-11, ADS-13: the server sends endpoints that were gone when their cluster changed and came back before the next response:
 /// the client waits for them. Found by the model.
 #[test]
 fn endpoints_that_come_back_after_their_cluster_changed_are_sent() {

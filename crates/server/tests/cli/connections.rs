@@ -121,7 +121,7 @@ fn garbage_on_a_port_is_not_taken_for_a_request() {
         ),
         ("zeros", &[0; 4096]),
         ("no HTTP", b"HELO example.com\r\n\r\n"),
-        ("a method that is none", b"G@T / HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+        ("an invalid method", b"G@T / HTTP/1.1\r\nhost: localhost\r\n\r\n"),
         ("a header that is too long", long_header.as_bytes()),
         (
             "HTTP/2 that is none",

@@ -82,7 +82,7 @@ fn changes_that_come_while_a_session_is_away_reach_it() {
     desk.put("default", ENDPOINT, &[("x000003", "1")]);
     let mut got = read_all(&mut desk, &mut client);
     assert_eq!(got, ["x000003"]);
-    // Of its next ones, each after another number of turns.
+    // For each further large request, the change comes after a different number of turns.
     for round in 0..40 {
         let before = 5_000 + round * 3_000;
         let names = (before..before + 3_000).map(|n| format!("x{n:06}")).collect();

@@ -76,7 +76,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         "raft.replica_id = \"18446744073709551615\" (from CHANCERY_RAFT_REPLICA_ID): is not a whole number from 1 to \
          9223372036854775807"
     );
-    // Two parts have a rule for it; it was told twice, once by the name of no key.
+    // Two crates check this value. The error was reported twice, once under a name that is not a key.
     let none = [("CHANCERY_RAFT_CONNECTIONS_MAX", "0")];
     assert_eq!(
         load_with("", &none).unwrap_err(),
@@ -104,7 +104,7 @@ fn silence_is_allowed_for_ever_or_for_longer_than_an_answer_takes() {
     assert_eq!(loaded.config.fanout().session.ack_close_after_ms, None);
 }
 
-/// OPS-11: a limit that can not be is refused with its key, its value and its rule.
+/// OPS-11: an impossible limit is refused with its key, its value and its rule.
 #[test]
 fn every_limit_of_the_xds_port_has_a_rule() {
     let positive = "it has to be more than 0";
