@@ -58,7 +58,7 @@ const APT_FILES: &[&str] = &["/etc/apt/auth.conf.d", "/etc/apt/apt.conf.d"];
 pub(crate) enum Machine {
     /// Nothing but Debian's `minbase` and the Rust toolchain: the README's two commands run.
     Bare,
-    /// The same with this machine's archive of RocksDB, whose compilation takes half of the time.
+    /// The same with this machine's archive of RocksDB, which takes minutes to compile.
     Quick,
     /// Some packages are there without their other half: `cargo xtask setup` and a compilation run.
     HalfThere,

@@ -4,27 +4,14 @@
 //! Invariant: what is in the cache is complete. RocksDB's archive arrives by rename; the clients'
 //! directory gets its stamp last. One setup runs at a time, by a lock file.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{env, fs, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 mod clients;
+mod rocksdb;
 
-use crate::{
-    paths::{Paths, locked_version},
-    proc,
-    say::say,
-};
-
-/// How often a long silent step says that it is still at work.
-const HEARTBEAT: Duration = Duration::from_secs(30);
+use crate::{paths::Paths, proc, say::say};
 
 /// Everything.
 pub(crate) fn all(paths: &Paths) -> Result<()> {
@@ -37,7 +24,7 @@ pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
     if !paths.rocksdb.join("librocksdb.a").is_file() {
         install(&missing(&[CPP, LIBCLANG]))?;
-        rocksdb(paths)?;
+        rocksdb::build(paths)?;
     }
     // The bindings are generated in each build, so libclang is needed even with the archive there.
     install(&missing(&[CPP, LIBCLANG]))
@@ -166,15 +153,6 @@ pub(crate) fn probe_libclang() -> Result<()> {
     }
 }
 
-/// Names and paths in a directory; none if it can not be read.
-fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-        .collect()
-}
-
 fn lock(paths: &Paths) -> Result<fs::File> {
     fs::create_dir_all(&paths.cache)
         .with_context(|| format!("create {}", paths.cache.display()))?;
@@ -185,132 +163,4 @@ fn lock(paths: &Paths) -> Result<fs::File> {
         file.lock().with_context(|| format!("lock {}", path.display()))?;
     }
     Ok(file)
-}
-
-/// Compiles RocksDB in a package of its own and keeps the archive.
-///
-/// The versions come from our `Cargo.lock` and the flags from our `.cargo/config.toml`, so that the
-/// archive is what the workspace itself would have built.
-fn rocksdb(paths: &Paths) -> Result<()> {
-    if env::var_os("ROCKSDB_LIB_DIR").is_some() {
-        bail!("ROCKSDB_LIB_DIR is {}, and librocksdb.a is not in it", paths.rocksdb.display());
-    }
-    let lock = fs::read_to_string(paths.root.join("Cargo.lock")).context("read Cargo.lock")?;
-    let package = paths.cache.join("rocksdb-build");
-    let manifest = package.join("Cargo.toml");
-    for dir in ["src", ".cargo"] {
-        let dir = package.join(dir);
-        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-    }
-    fs::write(&manifest, rocksdb_manifest(&lock)?)
-        .and_then(|()| fs::write(package.join("src/lib.rs"), ""))
-        .and_then(|()| fs::write(package.join("Cargo.lock"), &lock))
-        .and_then(|()| {
-            [".cargo/config.toml", ".cargo/linker.sh"]
-                .into_iter()
-                .try_for_each(|name| fs::copy(paths.root.join(name), package.join(name)).map(drop))
-        })
-        .with_context(|| format!("write the package {}", package.display()))?;
-    say!(
-        "compiling RocksDB once, into {} (10 to 20 minutes on two cores)",
-        paths.rocksdb.display()
-    );
-    let target = package.join("target");
-    let mut cargo = paths.plain_cargo();
-    cargo
-        .current_dir(&package)
-        .args(["build", "--release"])
-        .env("CARGO_TARGET_DIR", &target)
-        .env_remove("ROCKSDB_STATIC");
-    with_heartbeat(&target.join("release/build"), || proc::run(&mut cargo))?;
-
-    let archive = find_archive(&target.join("release/build"))?;
-    let temporary = paths.cache.join(format!("rocksdb-incoming-{}", std::process::id()));
-    fs::create_dir_all(&temporary)
-        .and_then(|()| fs::copy(&archive, temporary.join("librocksdb.a")))
-        .and_then(|_| fs::File::open(temporary.join("librocksdb.a"))?.sync_all())
-        .and_then(|()| fs::rename(&temporary, &paths.rocksdb))
-        .with_context(|| format!("put the archive into {}", paths.rocksdb.display()))?;
-    // Half a gigabyte that nothing needs any more.
-    fs::remove_dir_all(&package).with_context(|| format!("remove {}", package.display()))
-}
-
-fn rocksdb_manifest(lock: &str) -> Result<String> {
-    let version = locked_version(lock, "rocksdb")?;
-    Ok(format!(
-        "[package]\nname = \"rocksdb-build\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
-         [workspace]\n\n\
-         [dependencies]\n\
-         rocksdb = {{ version = \"={version}\", default-features = false, \
-         features = [\"bindgen-runtime\", \"lz4\"] }}\n\n\
-         [profile.release.package.librocksdb-sys]\nopt-level = 3\ndebug = false\n"
-    ))
-}
-
-/// The newest archive that the build left.
-fn find_archive(build: &Path) -> Result<PathBuf> {
-    entries(build)
-        .into_iter()
-        .map(|(_, dir)| dir.join("out/librocksdb.a"))
-        .filter_map(|archive| Some((fs::metadata(&archive).ok()?.modified().ok()?, archive)))
-        .max()
-        .map(|(_, archive)| archive)
-        .with_context(|| format!("no librocksdb.a below {}", build.display()))
-}
-
-/// Runs `work` and says from time to time how many object files there are below `build`.
-fn with_heartbeat<T>(build: &Path, work: impl FnOnce() -> T) -> T {
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let reporter = scope.spawn(|| {
-            let start = Instant::now();
-            while !done.load(Ordering::Relaxed) {
-                thread::park_timeout(HEARTBEAT);
-                if !done.load(Ordering::Relaxed) {
-                    let minutes = start.elapsed().as_secs() / 60;
-                    say!(
-                        "still compiling RocksDB: {} of about 340 files, {minutes} min",
-                        objects(build)
-                    );
-                }
-            }
-        });
-        let result = work();
-        done.store(true, Ordering::Relaxed);
-        reporter.thread().unpark();
-        result
-    })
-}
-
-/// Object files in the output directories of RocksDB's build.
-fn objects(build: &Path) -> usize {
-    let mut dirs: Vec<PathBuf> = entries(build)
-        .into_iter()
-        .filter(|(name, _)| name.starts_with("librocksdb-sys-"))
-        .map(|(_, path)| path.join("out"))
-        .collect();
-    let mut n_objects = 0;
-    while let Some(dir) = dirs.pop() {
-        for (name, path) in entries(&dir) {
-            if name.ends_with(".o") {
-                n_objects += 1;
-            } else if path.is_dir() {
-                dirs.push(path);
-            }
-        }
-    }
-    n_objects
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rocksdb_package_takes_the_locked_version() {
-        let lock = "name = \"rocksdb\"\nversion = \"0.25.0\"\n";
-        let manifest = rocksdb_manifest(lock).unwrap();
-        assert!(manifest.contains("version = \"=0.25.0\""), "{manifest}");
-        assert!(rocksdb_manifest("").is_err());
-    }
 }

@@ -1,0 +1,295 @@
+//! Compiles RocksDB once and keeps the archive in the cache.
+//!
+//! Parsing RocksDB's headers takes longer than compiling what follows them, and each of its 340 source files
+//! includes them. So the build compiles a copy of `librocksdb-sys` whose list of sources names a few dozen
+//! files, each of which includes many of the original ones. Flags and defines are those of the crate's own
+//! build script.
+
+use std::{
+    env, fs,
+    io::{IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{
+    paths::{Paths, locked_version},
+    proc,
+    say::say,
+};
+
+/// The size at which a batch takes no further source file, in bytes. A larger batch parses fewer headers, but
+/// the compiler needs more memory (about 1 GB for this size) and the last batches keep fewer cores busy.
+const BATCH_BYTES: u64 = 400_000;
+/// The crate's list of source files, relative to its directory `rocksdb`.
+const SOURCES: &str = "rocksdb_lib_sources.txt";
+/// The source file that the crate's build script replaces with a generated one outside the list.
+const GENERATED: &str = "util/build_version.cc";
+/// The time between two progress lines where standard error is not a terminal.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Builds the archive in a package of its own and moves it into the cache.
+///
+/// The versions come from our `Cargo.lock` and the flags from our `.cargo/config.toml`.
+pub(super) fn build(paths: &Paths) -> Result<()> {
+    if env::var_os("ROCKSDB_LIB_DIR").is_some() {
+        bail!("ROCKSDB_LIB_DIR is {}, and librocksdb.a is not in it", paths.rocksdb.display());
+    }
+    let lock = fs::read_to_string(paths.root.join("Cargo.lock")).context("read Cargo.lock")?;
+    let package = Package { dir: paths.cache.join("rocksdb-build") };
+    if package.dir.exists() {
+        remove(&package.dir)?;
+    }
+    package.write(paths, &lock)?;
+    let n_batches = package.batch_sources(paths)?;
+    // The copy replaces the registry's package under the same name and version.
+    let patch = "[patch.crates-io]\nlibrocksdb-sys = { path = \"librocksdb-sys\" }\n";
+    let manifest = format!("{}\n{patch}", manifest(&lock)?);
+    fs::write(package.dir.join("Cargo.toml"), manifest).context("write Cargo.toml")?;
+
+    say!("compiling RocksDB once, into {}", paths.rocksdb.display());
+    let target = package.dir.join("target");
+    let mut cargo = package.cargo(paths);
+    cargo
+        .args(["build", "--quiet", "--release"])
+        .env("CARGO_TARGET_DIR", &target)
+        .env_remove("ROCKSDB_STATIC");
+    let start = Instant::now();
+    with_progress(&target.join("release/build"), n_batches, || proc::run(&mut cargo))?;
+    say!("compiled RocksDB in {}", shown(start.elapsed()));
+
+    let archive = find_archive(&target.join("release/build"))?;
+    let temporary = paths.cache.join(format!("rocksdb-incoming-{}", std::process::id()));
+    fs::create_dir_all(&temporary)
+        .and_then(|()| fs::copy(&archive, temporary.join("librocksdb.a")))
+        .and_then(|_| fs::File::open(temporary.join("librocksdb.a"))?.sync_all())
+        .and_then(|()| fs::rename(&temporary, &paths.rocksdb))
+        .with_context(|| format!("put the archive into {}", paths.rocksdb.display()))?;
+    remove(&package.dir)
+}
+
+/// The package that is built for the archive alone.
+#[derive(Debug)]
+struct Package {
+    dir: PathBuf,
+}
+
+impl Package {
+    /// Writes an empty library that depends on `rocksdb`.
+    fn write(&self, paths: &Paths, lock: &str) -> Result<()> {
+        for dir in ["src", ".cargo"] {
+            let dir = self.dir.join(dir);
+            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        fs::write(self.dir.join("Cargo.toml"), manifest(lock)?)
+            .and_then(|()| fs::write(self.dir.join("src/lib.rs"), ""))
+            .and_then(|()| fs::write(self.dir.join("Cargo.lock"), lock))
+            .and_then(|()| {
+                [".cargo/config.toml", ".cargo/linker.sh"].into_iter().try_for_each(|name| {
+                    fs::copy(paths.root.join(name), self.dir.join(name)).map(drop)
+                })
+            })
+            .with_context(|| format!("write the package {}", self.dir.display()))
+    }
+
+    /// Copies the crate `librocksdb-sys` into the package and replaces its source files with batches.
+    /// Returns the number of object files that the build makes from them.
+    fn batch_sources(&self, paths: &Paths) -> Result<usize> {
+        let metadata = proc::output(self.cargo(paths).args(["metadata", "--format-version", "1"]))?;
+        let metadata: serde_json::Value =
+            serde_json::from_str(&metadata).context("read cargo's metadata")?;
+        let manifest = metadata["packages"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|package| package["name"] == "librocksdb-sys")
+            .and_then(|package| package["manifest_path"].as_str())
+            .context("cargo's metadata has no package librocksdb-sys")?;
+        let original = Path::new(manifest).parent().context("a manifest has no directory")?;
+        let copy = self.dir.join("librocksdb-sys");
+        proc::run(Command::new("cp").arg("-r").args([original, &copy]))?;
+
+        let list = copy.join(SOURCES);
+        let listed =
+            fs::read_to_string(&list).with_context(|| format!("read {}", list.display()))?;
+        let sources = listed.lines().map(str::trim).filter(|name| !name.is_empty());
+        let sources: Vec<_> = sources
+            .filter(|name| *name != GENERATED)
+            .map(|name| {
+                let path = copy.join("rocksdb").join(name);
+                let metadata = fs::metadata(&path)
+                    .with_context(|| format!("read the size of {}", path.display()))?;
+                Ok((name, metadata.len()))
+            })
+            .collect::<Result<_>>()?;
+        let batches = batches(&sources);
+        let mut names = String::new();
+        for (i, batch) in batches.iter().enumerate() {
+            let name = format!("batch_{i:02}.cc");
+            let includes: String =
+                batch.iter().map(|source| format!("#include \"{source}\"\n")).collect();
+            fs::write(copy.join("rocksdb").join(&name), includes)
+                .with_context(|| format!("write {name}"))?;
+            names += &name;
+            names.push('\n');
+        }
+        fs::write(&list, names).with_context(|| format!("write {}", list.display()))?;
+        // The generated file is compiled by itself.
+        Ok(batches.len() + 1)
+    }
+
+    fn cargo(&self, paths: &Paths) -> Command {
+        let mut cargo = paths.plain_cargo();
+        cargo.current_dir(&self.dir);
+        cargo
+    }
+}
+
+/// Cuts the sources into batches of neighbours, which share most of their headers.
+fn batches<'a>(sources: &[(&'a str, u64)]) -> Vec<Vec<&'a str>> {
+    let mut batches = Vec::new();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for (name, size) in sources {
+        if bytes + size > BATCH_BYTES && !batch.is_empty() {
+            batches.push(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+        batch.push(*name);
+        bytes += size;
+    }
+    if !batch.is_empty() {
+        batches.push(batch);
+    }
+    batches
+}
+
+/// The manifest of the package. RocksDB's own makefile compiles with `-O2`, too.
+fn manifest(lock: &str) -> Result<String> {
+    let version = locked_version(lock, "rocksdb")?;
+    Ok(format!(
+        "[package]\nname = \"rocksdb-build\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [workspace]\n\n\
+         [dependencies]\n\
+         rocksdb = {{ version = \"={version}\", default-features = false, \
+         features = [\"bindgen-runtime\", \"lz4\"] }}\n\n\
+         [profile.release.package.librocksdb-sys]\nopt-level = 2\ndebug = false\n"
+    ))
+}
+
+/// Returns the archive that the build left.
+fn find_archive(build: &Path) -> Result<PathBuf> {
+    let mut archives: Vec<_> =
+        outputs(build).map(|dir| dir.join("librocksdb.a")).filter(|path| path.is_file()).collect();
+    ensure!(archives.len() < 2, "several archives below {}", build.display());
+    archives.pop().with_context(|| format!("no librocksdb.a below {}", build.display()))
+}
+
+/// The output directories of the crate's build script.
+fn outputs(build: &Path) -> impl Iterator<Item = PathBuf> {
+    entries(build)
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("librocksdb-sys-"))
+        })
+        .map(|path| path.join("out"))
+}
+
+/// The paths in a directory; none if it cannot be read.
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Runs `work` and shows how many of `total` object files are below `build`: on a terminal as one line that
+/// changes, elsewhere as a line now and then.
+fn with_progress<T>(build: &Path, total: usize, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reporter = scope.spawn(|| {
+            let start = Instant::now();
+            let is_terminal = std::io::stderr().is_terminal();
+            let interval = if is_terminal { Duration::from_secs(1) } else { PROGRESS_INTERVAL };
+            loop {
+                thread::park_timeout(interval);
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let line = progress(objects(build), total, start.elapsed());
+                if is_terminal {
+                    let mut stderr = std::io::stderr().lock();
+                    drop(write!(stderr, "\r\x1b[Kxtask: {line}").and_then(|()| stderr.flush()));
+                } else {
+                    say!("{line}");
+                }
+            }
+            if is_terminal {
+                drop(write!(std::io::stderr().lock(), "\r\x1b[K"));
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        reporter.thread().unpark();
+        result
+    })
+}
+
+/// One line of progress. The estimate takes every object file for equally long.
+fn progress(n_objects: usize, total: usize, elapsed: Duration) -> String {
+    let mut line = format!("compiling RocksDB: {n_objects} of {total} files, {}", shown(elapsed));
+    let done = u32::try_from(n_objects).unwrap_or(u32::MAX);
+    let missing = u32::try_from(total.saturating_sub(n_objects)).unwrap_or(u32::MAX);
+    if done > 0 && missing > 0 {
+        line += &format!(", about {} left", shown(elapsed * missing / done));
+    }
+    line
+}
+
+fn shown(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{} min {:02} s", seconds / 60, seconds % 60)
+}
+
+/// The number of object files in the output directories of RocksDB's build.
+fn objects(build: &Path) -> usize {
+    outputs(build)
+        .flat_map(|dir| entries(&dir).collect::<Vec<_>>())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "o"))
+        .count()
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifest_requires_the_locked_version() {
+        let lock = "name = \"rocksdb\"\nversion = \"0.25.0\"\n";
+        let manifest = manifest(lock).unwrap();
+        assert!(manifest.contains("version = \"=0.25.0\""), "{manifest}");
+        assert!(super::manifest("").is_err());
+    }
+
+    #[test]
+    fn batches_keep_order_and_take_every_source_once() {
+        let sources = [("a", BATCH_BYTES / 2), ("b", BATCH_BYTES / 2), ("c", 1), ("d", 2)];
+        assert_eq!(batches(&sources), [vec!["a", "b"], vec!["c", "d"]]);
+        assert_eq!(batches(&[("huge", 2 * BATCH_BYTES), ("d", 1)]), [vec!["huge"], vec!["d"]]);
+        assert!(batches(&[]).is_empty());
+    }
+
+    #[test]
+    fn progress_estimates_the_rest_from_what_is_done() {
+        let line = |done| progress(done, 20, Duration::from_secs(60));
+        assert_eq!(line(0), "compiling RocksDB: 0 of 20 files, 1 min 00 s");
+        assert_eq!(line(5), "compiling RocksDB: 5 of 20 files, 1 min 00 s, about 3 min 00 s left");
+        assert_eq!(line(20), "compiling RocksDB: 20 of 20 files, 1 min 00 s");
+    }
+}
