@@ -1,7 +1,7 @@
-"""A proxyless gRPC client: finds its service through xDS and calls it.
+"""A proxyless gRPC client: resolves its service through xDS and calls it.
 
-Prints each answer that differs from the one before. Exits 1 at the first failed call.
-Needs GRPC_XDS_BOOTSTRAP in its environment.
+Prints each answer that differs from the previous one. Exits with 1 at the first failed call.
+Requires the environment variable GRPC_XDS_BOOTSTRAP.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import grpc
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="xds:///greeter.demo")
-    parser.add_argument("--until", help="stop, with success, at this answer")
-    parser.add_argument("--seconds", type=float, default=60.0, help="give up after this time")
+    parser.add_argument("--until", help="exit with 0 at this answer")
+    parser.add_argument("--seconds", type=float, default=60.0, help="the maximum run time in seconds")
     args = parser.parse_args()
     deadline = time.monotonic() + args.seconds
 
