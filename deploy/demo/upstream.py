@@ -1,6 +1,6 @@
-"""The service behind the demo: says "hello from NAME" over HTTP and over gRPC.
+"""The upstream of the demo: answers "hello from NAME" over HTTP and over gRPC.
 
-Ends when its standard input does, so that it never outlives the demo.
+Exits when its standard input closes, so that it never outlives the demo.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def http_handler(answer):
 
 
 class Greeter(grpc.GenericRpcHandler):
-    """Answers /demo.Greeter/Hello; messages are plain bytes."""
+    """Answers /demo.Greeter/Hello. Messages are plain bytes."""
 
     def __init__(self, answer):
         self.answer = answer
