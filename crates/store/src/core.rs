@@ -33,6 +33,8 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) identity: Identity,
+    /// A random number of this start of the replica.
+    pub(crate) process: u64,
     /// Where other replicas reach this one; empty if they can not.
     pub(crate) address: String,
     pub(crate) raft: Raft,
@@ -66,6 +68,8 @@ pub(crate) struct Core {
     /// The term in which this replica was last seen to lead, and since when.
     pub(crate) leads_since: Mutex<Option<(u64, Instant)>>,
     pub(crate) failure: Failure,
+    /// Raft has stopped. openraft logs an error for each call that it gets from then on.
+    pub(crate) raft_ended: AtomicBool,
     pub(crate) metrics: StoreMetrics,
 }
 

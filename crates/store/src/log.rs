@@ -119,6 +119,11 @@ impl LogStore {
         self.0.ends.lock().last.map(|id| id.index)
     }
 
+    /// The index of the last entry that the log had, even if it has been purged; `None` if there was none.
+    pub(crate) fn last_or_purged_index(&self) -> Option<u64> {
+        self.0.ends.lock().last_or_purged().map(|id| id.index)
+    }
+
     /// Entries from `from` up to, not including, `to`, until they have `bytes` bytes; one at least.
     /// Waits for the disk if the first of them is not in memory.
     pub(crate) fn read(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {

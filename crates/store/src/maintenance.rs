@@ -51,14 +51,19 @@ impl Maintenance {
             ticks.tick().await;
             self.watch.tell(&self.core);
             self.tend_lead();
-            if self.tend_log().await == Flow::Stop || self.tend_disk().await == Flow::Stop {
-                return;
-            }
+            let flow = match self.tend_log().await {
+                Flow::Continue => self.tend_disk().await,
+                Flow::Stop => Flow::Stop,
+            };
             if let Some(error) = self.core.raft_stopped(INTERVAL).await {
+                self.core.raft_ended.store(true, Ordering::Relaxed);
                 if !matches!(error, Fatal::Stopped) {
                     self.core.failure.set(format!("Raft has stopped: {error}"));
                     self.core.metrics.failed.set(1.0);
                 }
+                return;
+            }
+            if flow == Flow::Stop {
                 return;
             }
         }

@@ -147,7 +147,8 @@ async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service)
         Opened::Replica(parts) => Some(parts.identity),
         Opened::Fresh(_) => None,
     };
-    let service = Service::new(config.replica_id, identity);
+    let process = new_instance().map_err(|source| random_failed(&config.data_dir, source))?;
+    let service = Service::new(config.replica_id, identity, process);
     let mut address = config.advertise.clone();
     if let Some(listen) = config.listen {
         let bound = runtime.spawn(TcpListener::bind(listen)).await;
@@ -185,7 +186,7 @@ async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service)
             blocking_open(move || Parts::begin(directory, beginning, id)).await?
         }
     };
-    let started = start(runtime, config, parts, address, peers).await?;
+    let started = start(runtime, config, parts, address, peers, process).await?;
     Ok((started, service))
 }
 
@@ -195,6 +196,7 @@ async fn start(
     parts: Parts,
     address: String,
     peers: Peers,
+    process: u64,
 ) -> Result<Started, OpenError> {
     let Parts { directory, identity, high_water, database, recovered, start } = parts;
     let failed = |error: &dyn std::fmt::Display| OpenError::Failed(error.to_string());
@@ -253,6 +255,7 @@ async fn start(
         runtime: runtime.handle().clone(),
         config,
         identity,
+        process,
         address,
         raft,
         published,
@@ -263,6 +266,7 @@ async fn start(
         peers,
         size,
         failure,
+        raft_ended: AtomicBool::new(false),
         metrics,
     });
     let maintenance = Maintenance {

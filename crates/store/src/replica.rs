@@ -67,11 +67,26 @@ impl Replica {
     /// If the settings make no sense, or the directory can not be used, or is damaged. Nothing in
     /// it is changed then.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
+        Self::open_with(config, true).await
+    }
+
+    /// The same, but does not ask the members what this replica has acknowledged.
+    #[cfg(test)]
+    pub(crate) async fn open_unasked(config: Config) -> Result<Self, OpenError> {
+        Self::open_with(config, false).await
+    }
+
+    async fn open_with(config: Config, asks: bool) -> Result<Self, OpenError> {
         config.validate()?;
         let Running { core, threads, start, service } = open::open(config).await?;
         // A cluster that is formed lets nobody in before it is there for good: until then a start that is
         // interrupted forms another one.
         let forms = matches!(start, Start::Form);
+        if asks && matches!(start, Start::Again) {
+            let asking = Arc::clone(&core);
+            // Its calls are made on the runtime of the store.
+            drop(core.runtime.spawn(async move { asking.check_acknowledged().await }).await);
+        }
         if !forms {
             service.join(Arc::clone(&core));
         }
@@ -123,7 +138,7 @@ impl Replica {
                 })?;
                 self.finish_forming()
             }
-            Start::Again if self.votes_alone().await? => {
+            Start::Again if core.diverged().is_none() && self.votes_alone().await? => {
                 // Nobody else can lead: no reason to wait for an election timeout.
                 raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
                 let timeout = core.config.open_timeout;
@@ -150,7 +165,7 @@ impl Replica {
     /// Waits until this replica has applied all that had been committed when it was opened, so that
     /// what [`Replica::state`] gives may be served (design 4.10). A replica that has never had any state
     /// waits for as long as it takes; one that has some waits for `timeout` and then goes on with what it
-    /// has.
+    /// has. Waits no longer once [`Replica::diverged`] gives a reason: then nothing may be served.
     ///
     /// # Errors
     /// If Raft has stopped.
@@ -174,6 +189,8 @@ impl Replica {
                     tracing::info!("waiting for the state of the cluster");
                 }
                 Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
+                // It has shut down Raft.
+                Err(_) if core.diverged().is_some() => return Ok(CaughtUp::Alone),
                 Err(error) => return Err(core.failed(&error)),
             }
         }

@@ -324,17 +324,18 @@ impl Running {
     /// what the replica has.
     async fn begin(&mut self, config: &Config, replica: &Replica) -> Result<(), Failure> {
         let patience = config.raft.catch_up_timeout.duration();
-        if replica.catch_up(patience).await.map_err(Failure::new)? == CaughtUp::Alone {
+        let caught_up = replica.catch_up(patience).await.map_err(Failure::new)?;
+        if replica.diverged().is_some() {
+            // It is not ready and says so; a client that connects is refused.
+            return Ok(());
+        }
+        if caught_up == CaughtUp::Alone {
             let revision = replica.state().revision.0;
             warn!(
                 revision,
                 "no leader was found within {patience:?}: serving what this replica has, which may be \
                  older than what others have; writes wait until most voters are there"
             );
-        }
-        if replica.diverged().is_some() {
-            // It is not ready and says so; a client that connects is refused.
-            return Ok(());
         }
         let Some(socket) = self.xds_socket.take() else { return Ok(()) };
         let listener = listen_on("xds", socket, self.xds_address)?;

@@ -1,5 +1,7 @@
 //! A replica whose log or state differs from that of the cluster, as its clients and operators see it.
 
+use std::{fs, path::Path};
+
 use chancery_model::types::CLUSTER;
 use chancery_proto::{
     discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
@@ -73,7 +75,7 @@ async fn send_other_entry(to: &Replica, from: u64) -> Status {
         vote: Some(pb::Vote { term: known.term, replica_id: from, committed: true }),
         previous: Some(pb::LogId { term: known.term, index: id.index - 1 }),
         entries: vec![pb::EntryRecord { index: id.index, record: blank_record(id).into() }],
-        leader_commit: None,
+        ..pb::AppendRequest::default()
     };
     client.append(append).await.unwrap_err()
 }
@@ -123,9 +125,67 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
     let log = replicas[wrong].output("log");
     assert!(log.contains("its state or log differs from that of its cluster"), "{log}");
 
-    std::fs::remove_dir_all(&replicas[wrong].directory).unwrap();
+    fs::remove_dir_all(&replicas[wrong].directory).unwrap();
     let join = replicas[leader].raft.clone();
     replicas[wrong].start_and_wait(&["--join", &join]);
     replicas[wrong].wait_voters(3);
     assert_eq!(http_get(&replicas[wrong].admin, "/readyz"), (200, "ready\n".to_owned()));
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+/// L1, L11: a follower that is started from an older copy of its directory is not ready and says why; the leader stays
+/// ready, takes writes and shows the follower; an empty directory repairs it.
+#[test]
+fn replica_whose_directory_went_back_stops_and_the_leader_stays_ready() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let leader = index(&replicas[0].wait_voters(3)["leader"]);
+    let old = (leader + 1) % 3;
+    replicas[leader].apply("a");
+    replicas[old].terminate();
+    let (present, copied) = (replicas[old].directory.clone(), root.path().join("copied"));
+    copy(&present, &copied);
+    replicas[old].start_and_wait(&[]);
+    replicas[leader].wait_voters(3);
+    for name in ["b", "c", "d"] {
+        replicas[leader].apply(name);
+    }
+    // It has acknowledged all of that.
+    replicas[old].json(&["get"]);
+    replicas[old].terminate();
+    fs::remove_dir_all(&present).unwrap();
+    fs::rename(&copied, &present).unwrap();
+    replicas[old].start(&[]);
+    let id = replicas[old].id;
+    eventually("the leader shows it", || {
+        let status = replicas[leader].run(&["cluster", "status"], "").out;
+        status.contains(&format!("replica {id} takes no writes: it lacks log entry")).then_some(())
+    });
+    let (status, text) = http_get(&replicas[old].admin, "/readyz");
+    assert_eq!(status, 503);
+    assert!(text.contains("its data directory is an older copy"), "{text}");
+    assert!(text.contains("empty its data directory"), "{text}");
+    assert!(replicas[old].child.as_mut().unwrap().try_wait().unwrap().is_none(), "it stays up");
+    replicas[leader].apply("e");
+    assert_eq!(http_get(&replicas[leader].admin, "/readyz"), (200, "ready\n".to_owned()));
+    let lines = replicas[leader].output("log");
+    let n_told = lines.lines().filter(|line| line.contains("an older copy")).count();
+    assert!((1..5).contains(&n_told), "{n_told} lines: {lines}");
+
+    replicas[old].terminate();
+    fs::remove_dir_all(&present).unwrap();
+    let join = replicas[leader].raft.clone();
+    replicas[old].start_and_wait(&["--join", &join]);
+    replicas[leader].wait_voters(3);
 }

@@ -4,7 +4,7 @@
 //! until it has applied that. One question serves all who ask while the one before it is under way.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -95,6 +95,9 @@ impl Core {
 
     /// As the leader: the entry up to which everything is committed. `None` if it does not lead any more.
     async fn read_index(&self, timeout: Duration) -> Option<u64> {
+        if self.raft_ended.load(Ordering::Relaxed) {
+            return None;
+        }
         // Alone nobody else can have taken over.
         let policy = match self.is_sole_voter() {
             true => ReadPolicy::LeaseRead,

@@ -19,6 +19,7 @@ use tonic::{
 };
 
 use super::{
+    acknowledged::{Acknowledged, Follower, Required},
     codec,
     refusals::Refusals,
     tls::{HANDSHAKE_TIMEOUT, Tls},
@@ -80,6 +81,7 @@ struct Shared {
     channels: Mutex<HashMap<(String, Lane), Channel>>,
     /// openraft keeps a connection when a member's address changes.
     members: Mutex<Members>,
+    acknowledged: Acknowledged,
     refusals: Refusals,
 }
 
@@ -98,8 +100,8 @@ impl Peers {
     /// No connections yet. A message may have `message_bytes_max` bytes.
     pub(crate) fn new(message_bytes_max: usize, tls: Option<Tls>) -> Self {
         let (channels, members) = (Mutex::default(), Mutex::default());
-        let refusals = Refusals::default();
-        Self(Arc::new(Shared { message_bytes_max, tls, channels, members, refusals }))
+        let (acknowledged, refusals) = (Acknowledged::default(), Refusals::default());
+        Self(Arc::new(Shared { message_bytes_max, tls, channels, members, acknowledged, refusals }))
     }
 
     /// The certificates; `None` if connections are not encrypted.
@@ -117,7 +119,13 @@ impl Peers {
             membership.nodes().map(|(id, peer)| (*id, peer.clone())).collect();
         let known = |address: &String| peers.values().any(|peer| peer.address == *address);
         self.0.channels.lock().retain(|(address, _), _| known(address));
+        self.0.acknowledged.retain(membership);
         *members = Members { id: *membership.log_id(), peers };
+    }
+
+    /// The log entries that other replicas have acknowledged to this one.
+    pub(crate) fn acknowledged(&self) -> &Acknowledged {
+        &self.0.acknowledged
     }
 
     /// The header of a call of this replica to a member.
@@ -235,6 +243,12 @@ impl Connection {
         Self { identity, peers, elections, target, peer, lane: Lane::Data }
     }
 
+    /// The connections of this replica.
+    #[cfg(test)]
+    pub(super) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
     /// A client of the replica, wherever it is by now.
     pub(super) fn client(&self, lane: Lane) -> Result<Client, Status> {
         self.peers.client(&self.address(), lane)
@@ -267,6 +281,53 @@ impl Connection {
     fn address(&self) -> String {
         let members = self.peers.0.members.lock();
         members.peers.get(&self.target).unwrap_or(&self.peer).address.clone()
+    }
+
+    /// The replica that a call reaches which this replica makes as the leader with that vote.
+    fn follower(&self, header: &pb::Header, vote: &Vote) -> Follower {
+        let (replica_id, instance) = (self.target, header.to_instance);
+        Follower { replica_id, instance, term: vote.leader_id().term }
+    }
+
+    /// Notes what an answer to entries acknowledges. Fails if Raft must not learn of the answer: it makes no sense, or
+    /// denies an entry that the replica must have.
+    pub(super) fn note_answer(
+        &self,
+        follower: Follower,
+        required: Required,
+        request: &AppendEntriesRequest<Types>,
+        answer: &AppendEntriesResponse<Types>,
+    ) -> Result<(), Unreachable<Types>> {
+        let acknowledged = &self.peers.0.acknowledged;
+        let previous = request.prev_log_id;
+        let last = request.entries.last().map_or(previous, |entry| Some(entry.log_id));
+        match answer {
+            AppendEntriesResponse::Success => {
+                acknowledged.add(follower, last, request.leader_commit);
+                Ok(())
+            }
+            AppendEntriesResponse::PartialSuccess(upto) if previous <= *upto && *upto <= last => {
+                acknowledged.add(follower, *upto, request.leader_commit);
+                Ok(())
+            }
+            AppendEntriesResponse::PartialSuccess(_) => {
+                Err(self.unreachable("it acknowledged log entries that it was not sent"))
+            }
+            AppendEntriesResponse::Conflict => {
+                let Some(denied) = previous.map(|id| id.index) else {
+                    return Err(self.unreachable("it denied the beginning of the log"));
+                };
+                if Some(denied) > required.last {
+                    return Ok(());
+                }
+                acknowledged.deny(follower, denied);
+                if let Some(alarm) = acknowledged.alarm() {
+                    self.peers.0.refusals.tell(&alarm);
+                }
+                Err(self.unreachable(format!("it lost log entry {denied}, which it acknowledged")))
+            }
+            AppendEntriesResponse::HigherVote(_) => Ok(()),
+        }
     }
 
     /// Makes a call, and reads its answer.
@@ -302,13 +363,19 @@ impl RaftNetworkV2<Types> for Connection {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
-        let message = codec::append_to_proto(self.header(), &request);
+        let header = self.header();
+        let follower = self.follower(&header, &request.vote);
+        // Before the call is sent: answers to calls that are on their way at once may come in any order.
+        let required = self.peers.0.acknowledged.required(follower);
+        let message = codec::append_to_proto(header, &request, required);
         let timeout = match request.entries.is_empty() {
             true => option.hard_ttl(),
             false => append_timeout(message.entries.iter().map(|entry| entry.record.len()).sum()),
         };
         let call = async |mut client: Client| client.append(message).await;
-        Ok(self.call(self.lane, timeout, call, codec::appended_from_proto).await?)
+        let answer = self.call(self.lane, timeout, call, codec::appended_from_proto).await?;
+        self.note_answer(follower, required, &request, &answer)?;
+        Ok(answer)
     }
 
     async fn vote(
@@ -340,11 +407,17 @@ impl RaftNetworkV2<Types> for Connection {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let sent = self.send_snapshot(&vote, snapshot.snapshot, option.hard_ttl());
-        tokio::select! {
-            closed = cancel => Err(closed.into()),
-            sent = sent => Ok(SnapshotResponse::new(sent?)),
+        let (header, last) = (self.header(), snapshot.meta.last_log_id);
+        let follower = self.follower(&header, &vote);
+        let sent = self.send_snapshot(header, &vote, snapshot.snapshot, option.hard_ttl());
+        let answer = tokio::select! {
+            closed = cancel => return Err(closed.into()),
+            sent = sent => sent?,
+        };
+        if answer.leader_id().term <= follower.term {
+            self.peers.0.acknowledged.add(follower, last, last);
         }
+        Ok(SnapshotResponse::new(answer))
     }
 
     async fn transfer_leader(

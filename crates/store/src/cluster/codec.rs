@@ -6,7 +6,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse,
 };
 
-use super::protocol;
+use super::{acknowledged::Required, protocol};
 use crate::{
     codec::{refusal_from_proto, refusal_to_proto},
     identity::Identity,
@@ -50,10 +50,11 @@ pub(crate) fn header(identity: Identity, to: u64) -> pb::Header {
     }
 }
 
-/// Makes the message of entries.
+/// Makes the message of entries. `required` are the entries that the callee must have.
 pub(crate) fn append_to_proto(
     header: pb::Header,
     request: &AppendEntriesRequest<Types>,
+    required: Required,
 ) -> pb::AppendRequest {
     let entry = |entry: &Entry| pb::EntryRecord {
         index: entry.log_id.index,
@@ -65,6 +66,8 @@ pub(crate) fn append_to_proto(
         previous: optional(request.prev_log_id.as_ref()),
         entries: request.entries.iter().map(entry).collect(),
         leader_commit: optional(request.leader_commit.as_ref()),
+        acknowledged: required.last,
+        acknowledged_committed: required.committed,
     }
 }
 

@@ -150,7 +150,7 @@ async fn entry_with_the_log_id_of_another_stops_the_replica() {
         vote: Some(vote_to_proto(&leader.raft.metrics().borrow_watched().vote)),
         previous: Some(log_id_to_proto(&before.log_id)),
         entries: vec![pb::EntryRecord { index: last, record: entry_to_record(entry).into() }],
-        leader_commit: None,
+        ..pb::AppendRequest::default()
     };
     client.append(append(entry)).await.expect("the same entry once more is accepted");
     assert_eq!(follower.diverged(), None);

@@ -174,9 +174,11 @@ impl Core {
         pb::DigestsResponse { algorithm: ALGORITHM, digests: known.map(digest).collect() }
     }
 
-    /// Names the voters whose state differs from this replica's, for people; `None` if no difference is known.
+    /// Names the voters whose state differs from this replica's, and the replicas that have lost acknowledged entries,
+    /// for people; `None` if none is known.
     pub(crate) fn state_alarm(&self) -> Option<String> {
-        self.differences.lock().alarm()
+        let alarms = [self.differences.lock().alarm(), self.peers.acknowledged().alarm()];
+        alarms.into_iter().flatten().reduce(|first, second| format!("{first}; {second}"))
     }
 
     /// The reason why the state or the log of this replica is wrong; `None` if no fault is known.

@@ -18,19 +18,22 @@ use std::fmt;
 
 use chancery_proto::raft::v1 as pb;
 
+use super::members::SILENCE;
 use crate::{
     core::Core,
     identity::Identity,
     raft::{Peer, StoredMembership, term_of},
 };
 
-/// Why a replica is no member any more, to follow "this replica".
+/// Why a replica must end, to follow "this replica".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
     /// Somebody has removed it.
     Removed,
     /// Another one has its number.
     Replaced,
+    /// Another process runs with a copy of its data directory.
+    Copied,
 }
 
 impl fmt::Display for Removal {
@@ -42,6 +45,10 @@ impl fmt::Display for Removal {
             Self::Replaced => {
                 "was replaced by another one with the same number; empty its data directory, and to use it again \
                  start it with a number that nobody has"
+            }
+            Self::Copied => {
+                "has a copy of the data directory of another process, which runs at the address that the members know; \
+                 empty this data directory, and to use it again start it with a number that nobody has"
             }
         })
     }
@@ -111,9 +118,31 @@ impl Core {
             true => Removal::Replaced,
             false => Removal::Removed,
         };
+        self.end_for(removal);
+    }
+
+    /// Makes this replica end.
+    fn end_for(&self, removal: Removal) {
         // First: whoever is told that it was removed finds that it takes no writes.
         self.failure.set(format!("it {removal}"));
         self.removed.send_replace(Some(removal));
+    }
+
+    /// Ends this replica if another process with a copy of its data directory answers at an address: the other one
+    /// would lose its place in the membership, and take it back.
+    pub(super) async fn look_for_copy(&self, address: &str) {
+        let Some(hello) = self.ask_at(address, SILENCE).await else { return };
+        if hello.cluster_id[..] == self.identity.cluster_id
+            && (hello.replica_id, hello.instance) == (self.id(), self.identity.instance)
+            && hello.process > 0
+            && hello.process != self.process
+        {
+            tracing::error!(
+                address,
+                "another process has a copy of the data directory of this replica"
+            );
+            self.end_for(Removal::Copied);
+        }
     }
 
     /// Whether an answer says for certain that this replica is no member any more.

@@ -439,6 +439,9 @@ impl Core {
         };
         // Whoever has its number by now is not moved here.
         self.look_for_removal().await;
+        if self.removed.borrow().is_none() {
+            self.look_for_copy(&known.address).await;
+        }
         if self.removed.borrow().is_some() {
             return;
         }

@@ -16,10 +16,13 @@
 //! # Map
 //! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
 //! becomes a member, `lives` tells it from others of its number, `members` is how the membership changes, `forward` how a write gets to the leader, by `outbox`;
-//! `digests` compares states; `transfer` is how a snapshot is sent, `barrier` how a replica learns what has been committed, `watch` what it tells of all that, `refusals` what it logs of calls that are refused; `protocol`
+//! `digests` compares states; `acknowledged` knows which entries the others must have; `transfer` is how a snapshot is sent, `barrier` how a replica learns what has been committed, `watch` what it tells of all that, `refusals` what it logs of calls that are refused; `protocol`
 //! says who understands whom, `accept` and `places` let connections in, `wire` is one, `tls` keeps others out.
 
 pub(crate) mod accept;
+pub(crate) mod acknowledged;
+#[cfg(test)]
+mod acknowledged_tests;
 pub(crate) mod barrier;
 pub(crate) mod client;
 pub(crate) mod codec;

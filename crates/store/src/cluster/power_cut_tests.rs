@@ -10,9 +10,11 @@ use bytes::Bytes;
 use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert,
 };
+use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use chancery_testing::reserve_address;
 use openraft::async_runtime::WatchReceiver;
 
+use super::codec::header;
 use crate::{Config, Replica, valve::Point};
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);
@@ -70,7 +72,7 @@ pub(super) async fn trio(dir: &Path) -> Vec<Replica> {
     replicas
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -146,5 +148,11 @@ async fn replica_whose_raft_panicked_fails_without_a_write() {
     until("a failure", || replica.failure().is_some()).await;
     let failure = replica.failure().unwrap();
     assert!(failure.contains("Raft has stopped: panicked"), "{failure}");
+    // Raft itself is not called again: it would log an error each time, and others call many times a second.
+    let url = format!("http://{}", replica.raft_address());
+    let mut client = ReplicationClient::connect(url).await.unwrap();
+    let header = Some(header(replica.core().identity, 1));
+    let refused = client.read_index(pb::ReadIndexRequest { header }).await.unwrap_err();
+    assert!(refused.message().starts_with("replica 1 has failed: Raft has stopped"), "{refused}");
     drop(replica.shutdown().await);
 }

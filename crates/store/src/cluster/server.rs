@@ -5,7 +5,7 @@
 //! were told that it is in none could form another one.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -42,6 +42,8 @@ pub(crate) struct Service {
     replica_id: u64,
     /// What its directory says; `None` if that is empty.
     identity: Option<Identity>,
+    /// See [`Core::process`].
+    process: u64,
     core: Arc<OnceLock<Arc<Core>>>,
     refusals: Arc<Refusals>,
 }
@@ -50,8 +52,8 @@ type Answer<T> = Result<Response<T>, Status>;
 
 impl Service {
     /// A service of a replica that does not run yet; without an identity it is in no cluster either.
-    pub(crate) fn new(replica_id: u64, identity: Option<Identity>) -> Self {
-        Self { replica_id, identity, core: Arc::default(), refusals: Arc::default() }
+    pub(crate) fn new(replica_id: u64, identity: Option<Identity>, process: u64) -> Self {
+        Self { replica_id, identity, process, core: Arc::default(), refusals: Arc::default() }
     }
 
     /// From now on the replica runs, as a member.
@@ -91,13 +93,17 @@ impl Service {
         })
     }
 
-    /// The replica, if the call is for it and its state is not known to be wrong.
+    /// The replica, if the call is for it, its state is not known to be wrong, and Raft runs.
     fn checked(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
         let core = self.checked_header(header)?;
-        match core.diverged() {
-            Some(reason) => Err(Status::failed_precondition(&*reason)),
-            None => Ok(core),
+        if let Some(reason) = core.diverged() {
+            return Err(Status::failed_precondition(&*reason));
         }
+        if core.raft_ended.load(Ordering::Relaxed) {
+            let reason = core.failure.get().unwrap_or("Raft has stopped");
+            return Err(Status::unavailable(format!("replica {} has failed: {reason}", core.id())));
+        }
+        Ok(core)
     }
 
     /// The replica, if the call is for it.
@@ -165,7 +171,9 @@ impl Replication for Service {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
         let from = message.header.as_ref().map_or(0, |header| header.from);
+        let (acknowledged, committed) = (message.acknowledged, message.acknowledged_committed);
         let request = codec::append_from_proto(message).map_err(invalid)?;
+        let previous = request.prev_log_id.map(|id| id.index);
         // Raft skips entries whose log ids it has.
         if let Err(other) = core.log.check(&request.entries, from).await {
             core.diverge(&other.to_string());
@@ -175,7 +183,15 @@ impl Replication for Service {
         if request.vote.leader_id().term >= core.raft.metrics().borrow_watched().current_term {
             *core.heard_at.lock() = Instant::now();
         }
+        let last = core.last_held();
         let response = core.raft.append_entries(request).await.map_err(stopped)?;
+        if response.is_conflict() && previous.is_some() && previous <= acknowledged {
+            // Raft has found that the caller leads, and that the entry is not there.
+            core.lose(previous, from);
+        } else if last.is_some_and(|last| last < committed) {
+            core.lose(committed, from);
+            return Err(Status::failed_precondition("it lost log entries that it acknowledged"));
+        }
         Ok(Response::new(codec::appended_to_proto(&response)))
     }
 
@@ -283,6 +299,7 @@ impl Replication for Service {
             instance: identity.map_or(0, |own| own.instance),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: Some(protocol::own()),
+            process: self.process,
             ..pb::HelloResponse::default()
         };
         let hello = self.core.get().map(|core| core.hello(request.get_ref()));
@@ -330,12 +347,16 @@ impl Core {
             knows_caller: known.is_some() && !replaced_caller,
             replaced_caller,
             instance: self.identity.instance,
+            process: self.process,
             membership_id: membership.log_id().as_ref().map(log_id_to_proto),
             protocol: Some(protocol::own()),
             failure: self.refuses_writes().unwrap_or_default(),
             snapshot_progress: self.snapshot_progress.bytes(),
             state_alarm: self.state_alarm().unwrap_or_default(),
             caller: known.map(|known| peer_to_proto(caller.from, known)),
+            acknowledged_committed: caller
+                .from_instance
+                .and_then(|instance| self.peers.acknowledged().committed(caller.from, instance)),
         }
     }
 }

@@ -66,12 +66,13 @@ impl Connection {
     /// nothing has gone on for `stall`.
     pub(super) async fn send_snapshot(
         &self,
+        header: pb::Header,
         vote: &Vote,
         snapshot: SnapshotData,
         stall: Duration,
     ) -> Result<Vote, Unreachable<Types>> {
         let taken = Progress::default();
-        let mut first = Some((self.header(), vote_to_proto(vote)));
+        let mut first = Some((header, vote_to_proto(vote)));
         let counted = taken.clone();
         let requests = pieces_of(snapshot).map(move |data| {
             counted.add(data.len());

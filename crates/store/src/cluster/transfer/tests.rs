@@ -165,7 +165,8 @@ async fn send_to(habit: Habit) -> (Result<Vote, Unreachable<Types>>, Duration) {
     let own = Identity { cluster_id, replica_id: 1, incarnation, instance: 1 };
     let connection = Connection::for_test(own, Peers::new(4 << 20, None), 2, &address);
     let start = Instant::now();
-    let sent = connection.send_snapshot(&Vote::new_committed(3, 1), snapshot(), STALL).await;
+    let (header, vote) = (connection.header(), Vote::new_committed(3, 1));
+    let sent = connection.send_snapshot(header, &vote, snapshot(), STALL).await;
     let took = start.elapsed();
     server.abort();
     (sent, took)

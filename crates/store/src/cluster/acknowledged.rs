@@ -1,0 +1,239 @@
+//! The log entries that other replicas have acknowledged to this one while it led.
+//!
+//! A replica that has acknowledged an entry has it on its disk. If it later denies the entry, its data directory
+//! was replaced by an older copy, or a copy of that directory answers at its address. Raft assumes that this
+//! never happens: openraft's leader panics, or repeats the same call without a pause.
+//!
+//! Invariants:
+//! - What an answer acknowledges is noted before Raft learns of it, so that nothing is known here too late.
+//! - Raft never learns of an answer that denies an entry which was acknowledged before the call was sent. The order
+//!   in which answers arrive does not matter.
+//! - Within the term of a leader every acknowledged entry counts: it truncates nothing. In a later term only those
+//!   count that were committed: another leader may have truncated the others.
+//! - A member that joins again without its data has another instance, and nothing is known of it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
+
+use crate::{
+    core::Core,
+    raft::{LogId, StoredMembership},
+};
+
+/// A replica that is called, and the term in which this one leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Follower {
+    pub(crate) replica_id: u64,
+    /// Which of the replicas that have had this number; 0 if that is not known.
+    pub(crate) instance: u64,
+    pub(crate) term: u64,
+}
+
+/// The indexes of the last entries that a replica has acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    follower: Follower,
+    /// In that term.
+    last: Option<u64>,
+    /// In any term, among the committed entries.
+    committed: Option<u64>,
+    /// The index of an acknowledged entry that it has denied since.
+    denied: Option<u64>,
+}
+
+/// The indexes of the last entries that a replica must have, because it has acknowledged them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Required {
+    /// As long as this replica leads in the same term.
+    pub(crate) last: Option<u64>,
+    /// Forever.
+    pub(crate) committed: Option<u64>,
+}
+
+/// The acknowledged entries of all other replicas.
+#[derive(Debug, Default)]
+pub(crate) struct Acknowledged(Mutex<BTreeMap<u64, Known>>);
+
+impl Acknowledged {
+    /// The entries that a replica must have.
+    pub(crate) fn required(&self, follower: Follower) -> Required {
+        let all = self.0.lock();
+        let known = all.get(&follower.replica_id);
+        let Some(known) = known.filter(|it| it.follower.instance == follower.instance) else {
+            return Required::default();
+        };
+        let last = known.last.filter(|_| known.follower.term == follower.term);
+        Required { last: last.max(known.committed), committed: known.committed }
+    }
+
+    /// The committed entries that a replica of that number and instance must have.
+    pub(crate) fn committed(&self, replica_id: u64, instance: u64) -> Option<u64> {
+        self.required(Follower { replica_id, instance, term: 0 }).committed
+    }
+
+    /// Notes that a replica has the log up to `last`; `committed` is the last entry that is known to be committed.
+    pub(crate) fn add(&self, follower: Follower, last: Option<LogId>, committed: Option<LogId>) {
+        let (last, committed) = (last.map(|id| id.index), committed.map(|id| id.index));
+        let Some(last) = last else { return };
+        let mut all = self.0.lock();
+        let none = Known { follower, last: None, committed: None, denied: None };
+        let known = all.entry(follower.replica_id).or_insert(none);
+        if known.follower.instance != follower.instance {
+            *known = none;
+        }
+        if known.follower.term > follower.term {
+            // An answer to a call of an earlier term comes late.
+            return;
+        }
+        if known.follower.term < follower.term {
+            known.follower.term = follower.term;
+            known.last = None;
+        }
+        known.last = known.last.max(Some(last));
+        known.committed = known.committed.max(committed.map(|committed| committed.min(last)));
+        known.denied = known.denied.filter(|denied| *denied > last);
+    }
+
+    /// Notes that a replica has denied an entry that it had acknowledged.
+    pub(crate) fn deny(&self, follower: Follower, index: u64) {
+        let mut all = self.0.lock();
+        let known = all.get_mut(&follower.replica_id);
+        if let Some(known) = known.filter(|it| it.follower.instance == follower.instance) {
+            known.denied = Some(index);
+        }
+    }
+
+    /// Forgets replicas that are no longer members, and those that were replaced.
+    pub(crate) fn retain(&self, membership: &StoredMembership) {
+        self.0.lock().retain(|id, known| {
+            let peer = membership.get_node(id);
+            peer.is_some_and(|peer| [0, known.follower.instance].contains(&peer.instance))
+        });
+    }
+
+    /// The text of the alarm; `None` if no replica has denied an entry that it had acknowledged.
+    pub(crate) fn alarm(&self) -> Option<String> {
+        let all = self.0.lock();
+        let denied = all.iter().filter_map(|(id, known)| Some((id, known.denied?)));
+        let replicas: Vec<String> =
+            denied.map(|(id, index)| format!("replica {id} (log entry {index})")).collect();
+        (!replicas.is_empty()).then(|| {
+            format!(
+                "{} lost log entries that it had acknowledged: its data directory was replaced by an older copy, or \
+                 a copy of it answers at its address; see docs/cluster.md, A data directory that went back",
+                replicas.join(" and ")
+            )
+        })
+    }
+}
+
+impl Core {
+    /// The index of the last entry that is in the log of this replica, or was applied; `None` if Raft has ended.
+    pub(super) fn last_held(&self) -> Option<Option<u64>> {
+        let last = self.log.upgrade()?.last_or_purged_index();
+        Some(last.max(Some(self.published.applied())))
+    }
+
+    /// Asks all members whether this replica has acknowledged committed entries that it lacks, and stops if so. Before
+    /// it may vote: a leader of an earlier term may be the only replica that knows.
+    pub(crate) async fn check_acknowledged(self: &Arc<Self>) {
+        // Once Raft answers, its metrics have the membership.
+        if self.raft.with_raft_state(|_| ()).await.is_err() {
+            return;
+        }
+        for hello in self.ask_members().await {
+            let required = hello.acknowledged_committed;
+            if self.last_held().is_some_and(|last| last < required) {
+                return self.lose(required, hello.replica_id);
+            }
+        }
+    }
+
+    /// Stops this replica for good: it has acknowledged an entry to another replica that it lacks.
+    pub(super) fn lose(self: &Arc<Self>, index: Option<u64>, to: u64) {
+        let index = index.unwrap_or_default();
+        self.diverge(&format!(
+            "it lacks log entry {index}, which it has acknowledged to replica {to}: its data directory is an older \
+             copy"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::raft::{Membership, Peer, log_id};
+
+    fn follower(instance: u64, term: u64) -> Follower {
+        Follower { replica_id: 2, instance, term }
+    }
+
+    fn with(last: u64, committed: u64) -> Acknowledged {
+        let acknowledged = Acknowledged::default();
+        acknowledged.add(follower(7, 3), Some(log_id(3, last)), Some(log_id(3, committed)));
+        acknowledged
+    }
+
+    fn required(acknowledged: &Acknowledged, instance: u64, term: u64) -> Option<u64> {
+        acknowledged.required(follower(instance, term)).last
+    }
+
+    /// Another leader may truncate what was not committed; nobody truncates the rest.
+    #[test]
+    fn in_a_later_term_committed_entries_are_required() {
+        let acknowledged = with(20, 15);
+        assert_eq!(required(&acknowledged, 7, 3), Some(20));
+        assert_eq!(required(&acknowledged, 7, 4), Some(15));
+        acknowledged.add(follower(7, 4), Some(log_id(3, 12)), Some(log_id(3, 15)));
+        assert_eq!(required(&acknowledged, 7, 4), Some(15), "it may be behind");
+        acknowledged.add(follower(7, 4), Some(log_id(4, 17)), Some(log_id(3, 15)));
+        assert_eq!(required(&acknowledged, 7, 4), Some(17));
+        acknowledged.add(follower(7, 3), Some(log_id(3, 30)), None);
+        assert_eq!(required(&acknowledged, 7, 4), Some(17), "a late answer");
+        assert_eq!(acknowledged.committed(2, 7), Some(15));
+    }
+
+    #[test]
+    fn committed_entries_that_were_not_acknowledged_are_not_required() {
+        assert_eq!(required(&with(20, 99), 7, 4), Some(20));
+        let acknowledged = Acknowledged::default();
+        acknowledged.add(follower(7, 3), None, Some(log_id(3, 9)));
+        assert_eq!(required(&acknowledged, 7, 3), None);
+    }
+
+    /// A replica that joins again without its data has acknowledged nothing.
+    #[test]
+    fn nothing_is_required_of_another_instance() {
+        let acknowledged = with(20, 15);
+        assert_eq!(required(&acknowledged, 8, 3), None);
+        acknowledged.add(follower(8, 3), Some(log_id(3, 4)), None);
+        assert_eq!(required(&acknowledged, 8, 3), Some(4));
+        assert_eq!(required(&acknowledged, 7, 3), None);
+        assert_eq!(acknowledged.committed(2, 7), None);
+    }
+
+    #[test]
+    fn alarm_lasts_until_the_entry_is_there_or_the_replica_is_replaced() {
+        let membership = |instance| {
+            let peers = BTreeMap::from([(2, Peer { instance, ..Peer::default() })]);
+            let membership = Membership::new(vec![BTreeSet::from([2])], peers).unwrap();
+            StoredMembership::new(Some(log_id(3, 1)), membership)
+        };
+        let acknowledged = with(20, 15);
+        assert_eq!(acknowledged.alarm(), None);
+        acknowledged.deny(follower(7, 3), 20);
+        let alarm = acknowledged.alarm().unwrap();
+        assert!(alarm.starts_with("replica 2 (log entry 20) lost"), "{alarm}");
+        acknowledged.add(follower(7, 3), Some(log_id(3, 19)), None);
+        acknowledged.retain(&membership(7));
+        assert!(acknowledged.alarm().is_some());
+        acknowledged.add(follower(7, 3), Some(log_id(3, 20)), None);
+        assert_eq!(acknowledged.alarm(), None);
+        acknowledged.deny(follower(7, 3), 20);
+        acknowledged.retain(&membership(8));
+        assert_eq!((acknowledged.alarm(), required(&acknowledged, 7, 3)), (None, None));
+    }
+}
