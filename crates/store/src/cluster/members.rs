@@ -19,7 +19,7 @@ use crate::{
     ChangeError,
     core::{Core, Leader},
     open::ELECTION_TIMEOUT_MAX,
-    raft::Peer,
+    raft::{LogId, Peer},
     raft_codec::peer_to_proto,
 };
 
@@ -379,7 +379,10 @@ impl Core {
                 return ChangeError::Timeout(self.config.change_timeout).into();
             };
             let error = match result {
-                Ok(_) => {
+                Ok(written) => {
+                    // It is done in any case.
+                    let shown = self.membership_shown(written.log_id);
+                    drop(tokio::time::timeout_at(deadline.into(), shown).await);
                     tracing::info!("{text}");
                     return Attempt::Done(Ok(text));
                 }
@@ -399,6 +402,16 @@ impl Core {
                 return refused(error.to_string());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Returns when the metrics of Raft show a membership that is in the log. Raft answers a change before it shows it.
+    async fn membership_shown(&self, id: LogId) {
+        let mut metrics = self.raft.metrics();
+        while *metrics.borrow_watched().membership_config.log_id() < Some(id) {
+            if metrics.changed().await.is_err() {
+                return;
+            }
         }
     }
 

@@ -258,6 +258,22 @@ async fn a_replica_of_another_cluster_at_the_address_of_a_member_is_told() {
     }
 }
 
+/// Whoever has changed the membership at the leader finds the change there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_the_membership_is_shown_when_it_is_done() {
+    let dir = memory_dir();
+    let leader = open_member(dir.path(), 1, &[]).await;
+    for n in 0..200 {
+        let address = "127.0.0.1:1".to_owned();
+        let add = MemberChange::Add { replica_id: 2, address, learner: true };
+        leader.change_members(add).await.unwrap();
+        assert_eq!(leader.status().learners, [2], "change {n}");
+        leader.change_members(MemberChange::Remove(2)).await.unwrap();
+        assert!(leader.status().learners.is_empty(), "change {n}");
+    }
+    leader.shutdown().await.unwrap();
+}
+
 /// Changes of the membership that come together are made one after the other; none is refused because of
 /// another one, of which whoever asks may know nothing.
 #[tokio::test(flavor = "multi_thread")]
