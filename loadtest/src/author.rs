@@ -21,6 +21,11 @@ const REQUEST: Duration = Duration::from_secs(60);
 /// limited, and it is made in memory.
 const BATCH: usize = 1000;
 
+/// Whether a server has refused a write without knowing the outcome of an earlier attempt.
+pub(crate) fn is_outcome_unknown(status: &Status) -> bool {
+    status.message().contains("the outcome of the write is unknown")
+}
+
 /// Cheap to clone: clones share the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Author {
@@ -148,4 +153,18 @@ impl Author {
 
 fn options() -> WriteOptions {
     WriteOptions { author: "loadtest".to_owned(), ..WriteOptions::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_too_old_to_be_repeated_is_not_taken_for_a_refusal() {
+        let unknown = "the outcome of the write is unknown: an attempt was not answered, and more than 10000 \
+                       revisions have come since then";
+        assert!(is_outcome_unknown(&Status::failed_precondition(unknown)));
+        let refused = "default/a has another version; nothing has been written";
+        assert!(!is_outcome_unknown(&Status::failed_precondition(refused)));
+    }
 }

@@ -7,10 +7,14 @@ use chancery_model::{Version, types::CLUSTER};
 use chancery_proto::admin::v1::WriteResponse;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::history::{Acked, Op, Report, names};
-use crate::{author::Author, random::Random, resource};
+use crate::{
+    author::{Author, is_outcome_unknown},
+    random::Random,
+    resource,
+};
 
 /// The scopes that a transaction spans.
 pub(crate) const SCOPES: [&str; 2] = ["crash/left", "crash/right"];
@@ -42,7 +46,7 @@ impl Writer {
             };
             let written = match self.write(&mut author, &op).await {
                 Ok(written) => written,
-                Err(status) if is_refusal(status.code()) => {
+                Err(status) if is_refusal(&status) => {
                     bail!("writer {}'s {op:?} was refused: {status}", self.number)
                 }
                 // It may have been written, and may not: nobody has said.
@@ -88,16 +92,17 @@ pub(crate) fn cluster(name: &str, value: &str) -> Value {
 }
 
 /// The server has judged the request: it will not be written later.
-fn is_refusal(code: Code) -> bool {
-    matches!(
-        code,
+fn is_refusal(status: &Status) -> bool {
+    let refused = matches!(
+        status.code(),
         Code::InvalidArgument
             | Code::FailedPrecondition
             | Code::NotFound
             | Code::AlreadyExists
             | Code::PermissionDenied
             | Code::Unimplemented
-    )
+    );
+    refused && !is_outcome_unknown(status)
 }
 
 fn acked(op: Op, written: &WriteResponse) -> Result<Acked> {

@@ -41,6 +41,8 @@ const READY: Duration = Duration::from_secs(120);
 const BY_ITSELF: Duration = Duration::from_secs(2);
 /// Registers for probes and bursts, behind those of the writers.
 const MORE_KEYS: usize = 32;
+/// A replica says so whose data must not be served.
+const STOPPED: &str = "this replica has stopped serving";
 const INSTALLED: &str = "chancery_store_snapshots_installed_total";
 
 /// All replicas.
@@ -373,6 +375,20 @@ impl Cluster {
         bail!("replica {id} is not ready after {READY:?}")
     }
 
+    /// Waits until the others show that a replica has found that it must not serve. An error if that takes too long.
+    pub(crate) async fn wait_stopped(&self, id: Id) -> Result<()> {
+        let deadline = Instant::now() + READY;
+        while Instant::now() < deadline {
+            let statuses = self.statuses().await.into_iter().flatten();
+            let mut members = statuses.flat_map(|status| status.members);
+            if members.any(|it| it.replica_id == id && it.failure.contains(STOPPED)) {
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+        bail!("replica {id} has not stopped serving after {READY:?}")
+    }
+
     /// Ends all processes, in order.
     pub(crate) async fn end(&mut self) -> Result<()> {
         self.count_snapshots().await;
@@ -403,7 +419,7 @@ async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus>
 
 /// Fails if a replica has reported that its state or log differs from that of the others: the run need not go on.
 fn same_state(ledger: &Ledger, id: Id, words: String) -> Result<String> {
-    if !words.contains("this replica has stopped serving") {
+    if !words.contains(STOPPED) {
         return Ok(words);
     }
     ledger.report(Promise::SameState, format!("replica {id} has stopped: {words}"));

@@ -102,6 +102,11 @@ impl Disk {
         if let Some(image) = &self.image {
             return image.mount_again(&self.path).await;
         }
+        self.put_back()
+    }
+
+    /// Puts the copy in the place of the data. Nobody uses them.
+    pub(crate) fn put_back(&self) -> Result<()> {
         fs::remove_dir_all(self.data()).context("remove the data")?;
         fs::rename(self.synced(), self.data()).context("put the copy in place")
     }

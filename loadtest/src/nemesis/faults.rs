@@ -55,6 +55,7 @@ pub(crate) enum Fault {
     Lag,
     Wipe,
     RemoveAndWipe,
+    RollBack,
     Learner,
     Transfer,
     Terminate,
@@ -76,6 +77,7 @@ pub(crate) struct Tally {
     pub(crate) restarts_of_all: u64,
     pub(crate) orderly_restarts: u64,
     pub(crate) transfers: u64,
+    pub(crate) roll_backs: u64,
     pub(crate) power_cuts: u64,
     pub(crate) power_cuts_of_all: u64,
     pub(crate) power_cuts_of_leader: u64,
@@ -121,6 +123,7 @@ impl Fault {
             (2, Lag),
             (1, Wipe),
             (1, RemoveAndWipe),
+            (1, RollBack),
             (1, Learner),
             (1, Transfer),
             (1, Terminate),
@@ -143,6 +146,7 @@ impl Fault {
             OneWay,
             KillSeveral,
             Wipe,
+            RollBack,
             Flapping,
         ];
         if means.mount {
@@ -213,6 +217,7 @@ impl Nemesis {
             PowerCutAll | PowerCutLeader | PowerCutPair => self.cut_power(fault).await?,
             Lag => self.lag().await?,
             Wipe | RemoveAndWipe => self.wipe(fault).await?,
+            RollBack => self.roll_back().await?,
             Learner => self.learner().await?,
             Transfer => {
                 self.note_loss();
@@ -471,6 +476,29 @@ impl Nemesis {
         replica.wipe()?;
         self.start(id).await?;
         // Removed (if it was not yet), let in, promoted.
+        self.tally.membership_changes += 2;
+        Ok(())
+    }
+
+    /// A follower starts from an older copy of its directory. It stops and says why, the others go on, and it joins again
+    /// without data.
+    async fn roll_back(&mut self) -> Result<()> {
+        let id = self.follower().await?;
+        self.cluster.count_snapshots().await;
+        self.kill(id).await?;
+        self.cluster.replica(id)?.disk.copy_synced()?;
+        self.start(id).await?;
+        self.cluster.wait_ready(id).await?;
+        self.wait().await;
+        self.kill(id).await?;
+        self.cluster.replica(id)?.disk.put_back()?;
+        self.start(id).await?;
+        self.cluster.wait_stopped(id).await?;
+        self.wait().await;
+        self.kill(id).await?;
+        self.cluster.replica(id)?.wipe()?;
+        self.start(id).await?;
+        self.tally.roll_backs += 1;
         self.tally.membership_changes += 2;
         Ok(())
     }

@@ -31,7 +31,7 @@ use super::{
     linear::Action,
     proxy::Id,
 };
-use crate::{crash::Cluster, random::Random, resource};
+use crate::{author::is_outcome_unknown, crash::Cluster, random::Random, resource};
 
 /// Then nobody waits for an answer any more: it is unknown.
 const OPERATION: Duration = Duration::from_secs(5);
@@ -301,7 +301,8 @@ impl Write {
                 Ok(())
             }
             Ok(Err(status))
-                if matches!(status.code(), Code::FailedPrecondition | Code::NotFound) =>
+                if matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
+                    && !is_outcome_unknown(&status) =>
             {
                 ledger.refused(ticket);
                 Ok(())
