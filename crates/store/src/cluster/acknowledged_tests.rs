@@ -46,6 +46,12 @@ async fn roll_back(dir: &Path, replicas: &mut Vec<Replica>, id: u64, through: us
     address
 }
 
+/// Starts a replica that does not ask what it must have: only the calls of the leader tell it.
+async fn start_unasked(dir: &Path, id: u64, address: &str) -> Replica {
+    let listen = Some(address.parse().unwrap());
+    Replica::open_unasked(Config { listen, ..config(dir, id, &[]) }).await.unwrap()
+}
+
 async fn diverged(replica: &Replica) -> String {
     let reason = tokio::time::timeout(DEADLINE, replica.until_diverged()).await;
     reason.expect("it finds out").to_string()
@@ -65,7 +71,7 @@ async fn follower_that_went_back_stops_and_the_leader_leads_on() {
     let mut replicas = trio(dir.path()).await;
     let term = replicas[0].status().term;
     let address = roll_back(dir.path(), &mut replicas, 3, 0).await;
-    let old = start(dir.path(), 3, &address).await;
+    let old = start_unasked(dir.path(), 3, &address).await;
     let reason = diverged(&old).await;
     assert!(reason.contains("it lacks log entry"), "{reason}");
     assert!(reason.contains("empty its data directory"), "{reason}");
@@ -122,12 +128,7 @@ async fn leader_remembers_what_was_acknowledged_in_an_earlier_term() {
         replicas[0].change_members(MemberChange::TransferLeader(Some(leader))).await.unwrap();
         until("a leader", || replicas.iter().all(|one| one.leader() == Some(leader))).await;
     }
-    // Without what it asks at its start.
-    let old = Replica::open_unasked(Config {
-        listen: Some(address.parse().unwrap()),
-        ..config(dir.path(), 3, &[])
-    });
-    let old = old.await.unwrap();
+    let old = start_unasked(dir.path(), 3, &address).await;
     let reason = diverged(&old).await;
     assert!(reason.contains("acknowledged to replica 1"), "{reason}");
     assert_eq!(replicas[0].failure(), None);
