@@ -14,13 +14,12 @@ use crate::support::{
     in_directory,
     load::Load,
     manifests::{
-        CLUSTER, ENDPOINT, LISTENER, ROUTE, cluster, connection_manager, endpoints, listener_of,
-        route,
+        CLUSTER, ENDPOINT, LISTENER, ROUTE, SCOPED_ROUTE, cluster, connection_manager, endpoints,
+        listener_of, route, scope, scoped_connection_manager,
     },
     upstream, wait_for,
 };
 
-const SCOPED_ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
 const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
 /// Envoy waits 15 s, by default, for what it misses; and so it is a wait that nobody should see.
 const PROMPT: Duration = Duration::from_secs(9);
@@ -38,30 +37,12 @@ fn delta_scoped_routes_come_and_go() -> Result<()> {
     scoped_routes(Mode::DeltaAds)
 }
 
-fn scope(name: &str, route: &str) -> Value {
-    json!({
-        "@type": SCOPED_ROUTE,
-        "name": name,
-        "route_configuration_name": route,
-        "key": {"fragments": [{"string_key": name}]},
-    })
-}
-
 fn scoped_routes(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-scoped";
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
-        let mut manager = connection_manager(mode, "", "main");
-        manager["rds"].take();
-        manager["scoped_routes"] = json!({
-            "name": "scopes",
-            "scope_key_builder": {"fragments": [
-                {"header_value_extractor": {"name": "x-scope", "index": 0}},
-            ]},
-            "rds_config_source": mode.config_source(),
-            "scoped_rds": {"scoped_rds_config_source": mode.config_source()},
-        });
+        let manager = scoped_connection_manager(mode, "main");
         let with = |scopes: &[Value]| {
             let base = [
                 cluster(mode, "one", "1s"),

@@ -9,6 +9,8 @@ pub(crate) const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteC
 pub(crate) const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 pub(crate) const ENDPOINT: &str =
     "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+pub(crate) const SCOPED_ROUTE: &str =
+    "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
 /// The four types that every client here subscribes to.
 pub(crate) const TYPES: [&str; 4] = [LISTENER, ROUTE, CLUSTER, ENDPOINT];
 
@@ -89,4 +91,29 @@ pub(crate) fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> 
             "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
         }],
     })
+}
+
+/// The routes of the requests with the header `x-scope: <name>`.
+pub(crate) fn scope(name: &str, route: &str) -> Value {
+    json!({
+        "@type": SCOPED_ROUTE,
+        "name": name,
+        "route_configuration_name": route,
+        "key": {"fragments": [{"string_key": name}]},
+    })
+}
+
+/// What an HTTP listener does, with its routes from SRDS.
+pub(crate) fn scoped_connection_manager(mode: Mode, stat_prefix: &str) -> Value {
+    let mut manager = connection_manager(mode, "", stat_prefix);
+    manager["rds"].take();
+    manager["scoped_routes"] = json!({
+        "name": "scopes",
+        "scope_key_builder": {"fragments": [
+            {"header_value_extractor": {"name": "x-scope", "index": 0}},
+        ]},
+        "rds_config_source": mode.config_source(),
+        "scoped_rds": {"scoped_rds_config_source": mode.config_source()},
+    });
+    manager
 }
