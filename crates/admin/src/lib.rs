@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! - What is written went through admission, and takes effect as one transaction or not at all.
-//! - Secrets never leave: `redact` is on the way of every body that is shown.
+//! - Secrets never leave: `chancery_admission::redacted` is on the way of every body that is shown.
 //! - Nothing here holds state, and reads never wait for writes.
 
 mod backup;
@@ -42,7 +42,6 @@ use tonic_health::pb::health_server::HealthServer;
 pub use chancery_admission::secret_values;
 pub use error::{AdminError, problem_line, says_not_written};
 pub use metrics::METRICS;
-pub use redact::MARK;
 pub use service::AdminDeps;
 
 /// Does once what the first request would have to do: reads the descriptors of the Envoy API. It takes
@@ -57,7 +56,7 @@ pub fn warm_up() {
     let admitted = chancery_admission::admit(&[manifest], &options);
     for upsert in admitted.iter().flat_map(|transaction| &transaction.upserts) {
         let ResourceDraft { key, body, .. } = &upsert.draft;
-        drop(redact::body(&key.type_url, body.clone()));
+        drop(chancery_admission::redacted(&key.type_url, body));
         drop(chancery_admission::body_to_json(&key.type_url, body));
     }
 }

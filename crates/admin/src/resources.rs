@@ -11,7 +11,7 @@ use chancery_view::View;
 use futures::{Stream, stream};
 
 use crate::{
-    AdminError, nodes, redact,
+    AdminError, nodes,
     service::{Freshness, Service},
     work::Size,
 };
@@ -49,7 +49,7 @@ pub(crate) fn show(
         aliases: resource.aliases().iter().map(ToString::to_string).collect(),
         body: (body == Body::Shown).then(|| prost_types::Any {
             type_url: type_url.to_string(),
-            value: redact::body(type_url, bytes).to_vec(),
+            value: chancery_admission::redacted(type_url, &bytes).to_vec(),
         }),
     }
 }

@@ -24,7 +24,6 @@ use crate::{
     changes::{self, Effect},
     error::problem,
     nodes::millis,
-    redact,
     resources::parse_type,
     service::{Freshness, Service},
     wait::{self, Waited},
@@ -490,13 +489,13 @@ fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
         .upserts
         .iter()
         .map(|upsert| &upsert.draft)
-        .filter(|draft| redact::has_mark(&draft.key.type_url, &draft.body));
+        .filter(|draft| chancery_admission::has_mark(&draft.key.type_url, &draft.body));
     let problems: Vec<pb::Problem> = marked
         .map(|draft| pb::Problem {
             resource: draft.key.to_string(),
             message: format!(
                 "has {:?} in place of a secret: it was read from the server, which never shows secrets",
-                redact::MARK
+                chancery_admission::MARK
             ),
             ..pb::Problem::default()
         })

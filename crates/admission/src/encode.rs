@@ -272,12 +272,13 @@ impl<'n> Encoder<'n> {
     }
 
     pub(crate) fn scalar(&mut self, kind: &Kind, node: &'n Node) -> Encoded<Scalar<'n>> {
-        let can_be_redacted = match kind {
-            Kind::Bytes => true,
-            Kind::String => self.hides,
+        let is_mark = match (kind, node.text()) {
+            (Kind::Bytes, Some(sensitive::MARK)) => true,
+            (Kind::String, Some(sensitive::MARK)) => self.hides,
+            (Kind::Bytes | Kind::String, Some(sensitive::KEY_MARK)) => true,
             _ => false,
         };
-        if can_be_redacted && node.text() == Some(sensitive::MARK) {
+        if is_mark {
             return self.bare_fault(sensitive::IS_MARK);
         }
         match scalar::read(kind, node) {

@@ -51,4 +51,4 @@ pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use manifest::{Manifest, Options, Prune, admit, admit_unless};
 pub use problem::Problem;
 pub use render::body_to_json;
-pub use sensitive::secret_values;
+pub use sensitive::{KEY_MARK, MARK, has_mark, redacted, secret_values};

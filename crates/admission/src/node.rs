@@ -14,6 +14,8 @@ use std::{
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
+use crate::sensitive;
+
 /// JSON, or the part of YAML that is JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Node {
@@ -67,8 +69,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// A value in quotes, cut if it is long: a message stays a line, and a secret that stands in the wrong
-/// place is not spread whole into logs.
+/// A value in quotes, cut if it is long, so that a message stays a line. A private key is not shown.
 pub(crate) fn shown(text: &str) -> String {
     quoted(text, 40)
 }
@@ -79,6 +80,9 @@ pub(crate) fn named(text: &str) -> String {
 }
 
 fn quoted(text: &str, letters_max: usize) -> String {
+    if sensitive::has_private_key(text.as_bytes()) {
+        return format!("{:?}", sensitive::KEY_MARK);
+    }
     match text.char_indices().nth(letters_max) {
         None => format!("{text:?}"),
         Some((end, _)) => format!("{:?}…", &text[..end]),

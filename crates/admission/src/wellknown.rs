@@ -237,7 +237,7 @@ fn suggest_type(pool: &prost_reflect::DescriptorPool, name: &str) -> Option<Stri
 impl<'n> Encoder<'n> {
     fn base64(&mut self, text: &str) -> Encoded {
         match text {
-            sensitive::MARK => self.bare_fault(sensitive::IS_MARK),
+            sensitive::MARK | sensitive::KEY_MARK => self.bare_fault(sensitive::IS_MARK),
             text => self.noted(base64_decoded(text)),
         }
     }
