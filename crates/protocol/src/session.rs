@@ -207,6 +207,15 @@ impl Session {
         Some((&subscription.type_url, subscription.contents_of(parse_nonce(nonce)?)?))
     }
 
+    /// The types and the contents of all responses of this stream that are unanswered, or were passed over by a later
+    /// answer.
+    pub fn unanswered_contents(&self) -> impl Iterator<Item = (&TypeUrl, &Resources)> {
+        self.subscriptions.iter().flat_map(|subscription| {
+            let contents = subscription.unanswered_contents();
+            contents.map(move |contents| (&subscription.type_url, contents))
+        })
+    }
+
     /// The type of a request (SVC-06 to -10).
     fn type_of(&self, text: &str) -> Result<TypeUrl, ProtocolError> {
         match &self.kind.type_url {

@@ -343,6 +343,12 @@ impl Subscription {
         unanswered.find(|sent| sent.nonce == nonce)?.resources.as_ref()
     }
 
+    /// The contents of all such responses, newest first.
+    pub(crate) fn unanswered_contents(&self) -> impl Iterator<Item = &Resources> {
+        let unanswered = self.outstanding.iter().chain(&self.passed).rev();
+        unanswered.filter_map(|sent| sent.resources.as_ref())
+    }
+
     pub(crate) fn nack(&self) -> Option<&Nack> {
         self.nack.as_ref()
     }

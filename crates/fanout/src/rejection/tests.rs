@@ -1,20 +1,33 @@
 //! Rejection texts of known clients, with secrets in them.
 
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
 use bytes::Bytes;
-use chancery_model::{Resource, ResourceDraft, ResourceKey, ResourceName, Revision, types};
+use chancery_model::{ResourceDraft, ResourceKey, ResourceName, Revision, types};
 
 use super::*;
 
-fn cleaned_of(text: &str, secret: &[u8]) -> String {
-    let type_url = TypeUrl::from_static(types::SECRET);
+/// A response with one resource, all of which is a secret.
+fn response(secret: &[u8]) -> Resources {
     let name = ResourceName::new("cert").unwrap();
-    let key = ResourceKey { type_url: type_url.clone(), name };
-    // The finder of these tests takes the whole body as one secret.
+    let key = ResourceKey { type_url: TypeUrl::from_static(types::SECRET), name };
     let draft = ResourceDraft::new(key, Bytes::copy_from_slice(secret));
     let mut contents = Resources::default();
     contents.push(Arc::new(Resource::publish(&draft, Revision(1))));
+    contents
+}
+
+fn cleaned_of(text: &str, secret: &[u8]) -> String {
+    cleaned_of_many(text, &response(secret), &[])
+}
+
+fn cleaned_of_many(text: &str, answered: &Resources, others: &[Resources]) -> String {
+    let type_url = TypeUrl::from_static(types::SECRET);
     let finder = SecretFinder::new(|_, body, found| found(body));
-    cleaned(text, &type_url, &contents, &finder)
+    let others = others.iter().map(|contents| (&type_url, contents));
+    cleaned(text, (&type_url, answered), others, &finder)
 }
 
 /// Texts recorded from Envoy, C-core and Node.
@@ -91,8 +104,22 @@ fn short_secret_is_hidden_where_it_stands() {
 
 #[test]
 fn rejection_of_a_response_too_large_to_search_is_not_kept() {
-    let text = cleaned_of("password hunter2", &vec![b'x'; BODIES_BYTES_MAX + 1]);
-    assert!(text.starts_with("[redacted]: the rejected response has 4194305 bytes"), "{text}");
+    for bytes in [BODIES_BYTES_MAX, SECRETS_BYTES_MAX] {
+        let text = cleaned_of("password hunter2", &vec![b'x'; bytes + 1]);
+        assert!(text.starts_with("[redacted]: the rejected response has more than"), "{text}");
+    }
+}
+
+/// A client may quote the value that it has been sent before the rejected one.
+#[test]
+fn secret_of_another_unanswered_response_is_hidden() {
+    let others = [b"hunter2", b"swordfi"].map(|secret| response(secret));
+    let text = "password 'hunter2' is bad, 'swordfi' was not";
+    let shown = "password '[redacted]' is bad, '[redacted]' was not";
+    assert_eq!(cleaned_of_many(text, &response(b"other"), &others), shown);
+    // What does not fit into the limits does not cost the text.
+    let large = [response(&vec![b'x'; BODIES_BYTES_MAX])];
+    assert_eq!(cleaned_of_many("bad 'other'", &response(b"other"), &large), "bad '[redacted]'");
 }
 
 /// Numbers that are the same in each run.
@@ -199,5 +226,147 @@ fn no_part_of_a_secret_survives_in_any_known_form() {
             let leaked = leaked.map(|run| String::from_utf8_lossy(run).into_owned());
             assert_eq!(leaked, None, "round {round}: {text:?} is shown as {shown:?}");
         }
+    }
+}
+
+type Encoding = fn(&[u8]) -> String;
+
+fn joined(bytes: &[u8], separator: &str, of: impl Fn(&u8) -> String) -> String {
+    bytes.iter().map(of).collect::<Vec<_>>().join(separator)
+}
+
+fn hex(bytes: &[u8], separator: &str) -> String {
+    joined(bytes, separator, |byte| format!("{byte:02x}"))
+}
+
+/// Lines of `hexdump -C`.
+fn dump(bytes: &[u8]) -> String {
+    let line = |(n, line): (usize, &[u8])| {
+        let ascii = joined(line, "", |byte| match byte {
+            b' '..=b'~' => char::from(*byte).to_string(),
+            _ => ".".to_owned(),
+        });
+        format!("{:08x}  {}  |{ascii}|\n", n * 16, hex(line, " "))
+    };
+    bytes.chunks(16).enumerate().map(line).collect()
+}
+
+fn wrapped(text: &str, width: usize, end: &str) -> String {
+    let lines =
+        text.as_bytes().chunks(width).map(|line| String::from_utf8_lossy(line).into_owned());
+    lines.collect::<Vec<_>>().join(end)
+}
+
+/// Each encoding, and the letters that eight bytes take at least.
+const ENCODINGS: [(Encoding, usize); 20] = [
+    (|b| hex(b, ""), 16),
+    (|b| hex(b, "").to_uppercase(), 16),
+    (|b| format!("added{}", hex(b, "")), 16),
+    (|b| hex(b, ":"), 23),
+    (|b| hex(b, "-").to_uppercase(), 23),
+    (|b| format!("<Buffer {} ... 50 more bytes>", hex(b, " ")), 23),
+    (|b| joined(b, "", |byte| format!("%{byte:02X}")), 24),
+    (|b| joined(b, "", |byte| format!("\\x{byte:02x}")), 32),
+    (|b| joined(b, "", |byte| format!("\\\\x{byte:02x}")), 40),
+    (|b| joined(b, "", |byte| format!("\\{byte:03o}")), 32),
+    (|b| joined(b, ", ", |byte| format!("{byte:#04x}")), 46),
+    (|b| joined(b, ", ", |byte| format!("{byte:x}")), 22),
+    (|b| format!("{b:?}"), 22),
+    (|b| format!("{b:#?}"), 22),
+    (|b| format!("[{}]", joined(b, " ", u8::to_string)), 15),
+    (|b| format!("[{}]", joined(b, ", ", |byte| byte.cast_signed().to_string())), 22),
+    (dump, 23),
+    (|b| wrapped(&STANDARD.encode(b), 64, "\\n"), 8),
+    (|b| wrapped(&STANDARD.encode([b"xy", b].concat()), 50, "\n  "), 8),
+    (|b| format!("token_{}", URL_SAFE_NO_PAD.encode([b"x", b].concat())), 8),
+];
+
+/// OPS-19: no run of eight bytes of a secret is left in an encoding in which clients print bytes.
+#[test]
+fn encoded_secret_is_hidden() {
+    let mut dice = Dice(11);
+    for round in 0..60 {
+        let secret = dice.secret();
+        let start = dice.roll(secret.len() - 7);
+        // Too short to be hidden by its form.
+        let longest = 16.min(secret.len() - start);
+        let part = &secret[start..start + 8 + dice.roll(longest - 7)];
+        for (n, (encode, letters)) in ENCODINGS.iter().enumerate() {
+            let quoted = encode(part);
+            let shown = cleaned_of(&format!("cannot load the key {quoted} of cert 12"), &secret);
+            let leak = quoted
+                .as_bytes()
+                .windows(*letters)
+                .find(|run| shown.as_bytes().windows(*letters).any(|window| window == *run));
+            let leak = leak.map(String::from_utf8_lossy);
+            assert_eq!(leak, None, "round {round}, encoding {n}: {quoted:?} is shown as {shown:?}");
+            // The end of a PEM block hides all that is before it.
+            let is_cut = shown.starts_with("cannot load the key") || quoted.contains("-----END");
+            assert!(is_cut, "{shown:?}");
+        }
+    }
+}
+
+/// The bytes of a key that is sent in PEM form are those of its base64 text.
+#[test]
+fn decoded_bytes_of_a_pem_key_are_hidden() {
+    let mut dice = Dice(13);
+    let all: Vec<u8> = (0..=255).collect();
+    let der = dice.bytes(96, &all);
+    let pem = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        wrapped(&STANDARD.encode(&der), 64, "\n")
+    );
+    let text = format!("bad key {}.", hex(&der[20..32], ":"));
+    assert_eq!(cleaned_of(&text, pem.as_bytes()), "bad key [redacted].");
+}
+
+/// The value of a secret before the rejected one is not known any longer: its form gives it away.
+#[test]
+fn key_material_that_is_not_known_is_hidden_by_its_form() {
+    let mut dice = Dice(17);
+    let all: Vec<u8> = (0..=255).collect();
+    let mut der = b"\x30\x82\x04\xa4\x02\x01\x00".to_vec();
+    der.extend(dice.bytes(57, &all));
+    for (n, (encode, letters)) in ENCODINGS.iter().enumerate() {
+        let quoted = encode(&der);
+        let shown = cleaned_of(&format!("cannot load the key {quoted}"), b"other");
+        // The beginning is the same for all keys.
+        let leak = quoted
+            .as_bytes()
+            .windows(*letters)
+            .skip(7 * 6)
+            .find(|run| shown.as_bytes().windows(*letters).any(|window| window == *run));
+        assert_eq!(leak, None, "encoding {n}: {quoted:?} is shown as {shown:?}");
+    }
+    for (text, shown) in [
+        ("bad: -----BEGIN EC PRIVATE KEY-----\\nMHcCAQ\\n", "bad: [redacted]"),
+        ("AQEE\nab1=\n-----END EC PRIVATE KEY-----\nis bad", "[redacted]\nis bad"),
+        ("-----BEGIN A-----\nx\n-----END A----- then -----BEGIN B", "[redacted] then [redacted]"),
+        (
+            "bad token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3.c2lnbmF0dXJl",
+            "bad token [redacted]",
+        ),
+        (
+            "Authorization: Bearer 0123456789abcdefgh is bad",
+            "Authorization: Bearer [redacted] is bad",
+        ),
+        ("bad key MIIEvQIBADANBgkq", "bad key [redacted]"),
+    ] {
+        assert_eq!(cleaned_of(text, b"other"), shown);
+    }
+}
+
+/// Addresses, identifiers and times are no key material.
+#[test]
+fn numbers_in_a_text_are_kept() {
+    for text in [
+        "no route to 10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80, 10.0.0.4:80, 10.0.0.5:80, 10.0.0.6:80",
+        "request 550e8400-e29b-41d4-a716-446655440000 failed at 2024-01-02T10:11:12.131Z",
+        "2001:db8::1 and fe80::1 are in the same subnet",
+        "ports 80, 443, 8080, 8443, 9090 of 17 clusters, 3 of 4 with 100 % errors",
+        "bearer token is missing, basic authentication failed",
+    ] {
+        assert_eq!(cleaned_of(text, b"q9Zx-7Jv!mW2_pL4"), text);
     }
 }

@@ -338,6 +338,27 @@ fn secret_in_a_rejection_is_not_kept() {
     assert!(!format!("{:?}", desk.shard.status_page(0)).contains("qT7-key"));
 }
 
+/// OPS-19: a client that rejects a response may quote the one before, if it has not answered that one.
+#[test]
+fn secret_of_an_unanswered_response_is_not_kept() {
+    let mut desk = Desk::new();
+    let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
+    let config = Config { secrets: SecretFinder::new(find), ..Config::clone(&desk.shard.config) };
+    desk.shard.config = Arc::new(config);
+    desk.put("default", CLUSTER, &[("cert", "qT7-key-Zz93")]);
+    let mut client = desk.subscribe("bad", CLUSTER, &[]);
+    let first = desk.read(&mut client);
+    desk.put("default", CLUSTER, &[("cert", "rotated")]);
+    // The client has had its time to answer the first response.
+    desk.ms += 10_000;
+    let second = desk.read(&mut client);
+    assert_eq!((first.len(), second.len()), (1, 1));
+    desk.nack(&client, &second[0], "cannot replace 'qT7-key-Zz93' by 'rotated'");
+    desk.settle();
+    let told = "cannot replace '[redacted]' by '[redacted]'";
+    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(told.into()));
+}
+
 /// Who is moved by a commit is unsettled from that commit on, and not only when the shard has come to
 /// it.
 #[test]

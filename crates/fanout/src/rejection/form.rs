@@ -1,0 +1,158 @@
+//! What is removed from a rejection text by its form alone: quoted resources and key material.
+
+use super::readings::{Byte, numbers, place, unescaped};
+
+/// The length from which a run of base64 letters of all kinds counts as key material.
+const BASE64_RUN_MIN: usize = 40;
+/// The length from which it does if it begins like a DER sequence or a JSON object, or follows the scheme of an
+/// `Authorization` header.
+const MARKED_RUN_MIN: usize = 16;
+/// The length from which bytes in hexadecimal or decimal count as key material: a UUID is shorter, a line of a
+/// dump with its offset is not.
+const NUMBERS_MIN: usize = 20;
+/// The maximum length of the column behind a line of a dump, in which the bytes are shown as text.
+const DUMP_TEXT_MAX: usize = 24;
+
+/// Hides quoted resources and key material.
+pub(super) fn hide(text: &str, hidden: &mut [bool]) {
+    let mut at = 0;
+    while let Some(start) = dump_start(&text[at..]).map(|start| at + start) {
+        // Some releases of Envoy give the cause after the resource.
+        let end = text[start..].find(CHECKED).map_or(text.len(), |end| start + end);
+        hidden[start..end].fill(true);
+        at = end;
+    }
+    hide_pem(text, hidden);
+    let unescaped = unescaped(text.as_bytes());
+    hide_base64(text, &unescaped, hidden);
+    for run in numbers(&unescaped).iter().filter(|run| run.len() >= NUMBERS_MIN) {
+        let place = place(run);
+        let rest = &text[place.end..];
+        let column = match rest.starts_with("  ") {
+            true => rest.find(['\n', '\\']).unwrap_or(rest.len()).min(DUMP_TEXT_MAX),
+            false => 0,
+        };
+        hidden[place.start..place.end + column].fill(true);
+    }
+    // A DER sequence with a long length, in escapes: no text in UTF-8 has these bytes.
+    let is_der = |pair: &[Byte]| pair[0].value == 0x30 && matches!(pair[1].value, 0x81 | 0x82);
+    if let Some(at) = unescaped.windows(2).position(is_der) {
+        hidden[place(&unescaped[at..])].fill(true);
+    }
+}
+
+/// Hides PEM blocks. One that is cut extends to the end, or from the beginning, of the text.
+fn hide_pem(text: &str, hidden: &mut [bool]) {
+    const BEGIN: &str = "-----BEGIN";
+    const END: &str = "-----END";
+    let mut from = 0;
+    loop {
+        let rest = &text[from..];
+        let end = rest.find(END).map(|at| at + END.len());
+        let begin = rest.find(BEGIN);
+        let start = match (begin, end) {
+            (None, None) => return,
+            (Some(begin), end) if end.is_none_or(|end| begin < end) => begin,
+            _ => 0,
+        };
+        let end = end.map_or(rest.len(), |end| {
+            rest[end..].find("-----").map_or(rest.len(), |at| end + at + 5)
+        });
+        hidden[from + start..from + end].fill(true);
+        from += end;
+    }
+}
+
+/// Hides keys and tokens in base64.
+fn hide_base64(text: &str, unescaped: &[Byte], hidden: &mut [bool]) {
+    let is_letter =
+        |byte: &Byte| byte.value.is_ascii_alphanumeric() || b"+/=-_".contains(&byte.value);
+    let is_line_end = |gap: &[Byte]| {
+        gap.iter().all(|byte| byte.value.is_ascii_whitespace())
+            && gap.iter().any(|byte| byte.value == b'\n')
+    };
+    let (mut is_token, mut is_key) = (false, false);
+    let mut end = 0;
+    while end < unescaped.len() {
+        let gap = unescaped[end..].iter().take_while(|byte| !is_letter(byte)).count();
+        let start = end + gap;
+        let gap = &unescaped[end..start];
+        end = start + unescaped[start..].iter().take_while(|byte| is_letter(byte)).count();
+        let run = &unescaped[start..end];
+        let has = |of: fn(&u8) -> bool| run.iter().any(|byte| of(&byte.value));
+        let is_random = || {
+            has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit)
+        };
+        let starts_with = |mark: &[u8; 3]| {
+            run.len() >= MARKED_RUN_MIN && run.iter().zip(mark).all(|(byte, it)| byte.value == *it)
+        };
+        let before = &text[..place(run).start];
+        let follows_scheme = run.len() >= MARKED_RUN_MIN
+            && ["earer ", "asic "].iter().any(|scheme| before.ends_with(scheme));
+        // A JSON web token has dots between its parts.
+        is_token = starts_with(b"eyJ") || is_token && matches!(gap, [dot] if dot.value == b'.');
+        is_key = starts_with(b"MII")
+            || run.len() >= BASE64_RUN_MIN && is_random()
+            || is_key && is_line_end(gap);
+        if is_token || is_key || follows_scheme {
+            hidden[place(run)].fill(true);
+        }
+    }
+}
+
+/// The text that Envoy writes before the rule of its proto files that a resource breaks.
+const CHECKED: &str = "Proto constraint validation failed (";
+
+/// The start of a quoted message. Text after the message cannot be told apart from it.
+fn dump_start(text: &str) -> Option<usize> {
+    // Envoy's and protobuf's own marks.
+    let marked = text.find("goo.gle/debug");
+    let checked = text.find(CHECKED).and_then(|at| {
+        let rest = &text[at + CHECKED.len()..];
+        let end = at + CHECKED.len() + rest.find("): ")? + 3;
+        (end < text.len()).then_some(end)
+    });
+    let formed = (0..text.len()).find(|at| begins_message(text.as_bytes(), *at));
+    marked.into_iter().chain(checked).chain(formed).min()
+}
+
+/// Whether a message in text format, JSON or debug output begins at `at`: `name {`, `name: {`, `name: "`,
+/// `{"name"`, `{name:`, `&{Name:`.
+fn begins_message(text: &[u8], at: usize) -> bool {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let skip = |mut at: usize| {
+        while text.get(at).is_some_and(u8::is_ascii_whitespace) {
+            at += 1;
+        }
+        at
+    };
+    let word_end = |start: usize| {
+        let len = text[start..].iter().take_while(|byte| is_word(byte)).count();
+        (len > 0).then_some(start + len)
+    };
+    let is_open = |at: usize| {
+        let inner = skip(at + 1);
+        match text.get(inner) {
+            Some(b'"' | b'\'' | b'\\' | b'[') => true,
+            _ => word_end(inner).is_some_and(|end| {
+                matches!(text.get(skip(end)), Some(b':' | b'{')) && !text[inner].is_ascii_digit()
+            }),
+        }
+    };
+    if text[at] == b'{' {
+        return is_open(at);
+    }
+    let begins_word = text[at].is_ascii_alphabetic() && (at == 0 || !is_word(&text[at - 1]));
+    let Some(end) = word_end(at).filter(|_| begins_word) else { return false };
+    let next = skip(end);
+    match text.get(next) {
+        Some(b'{') => is_open(next),
+        Some(b':') => match text.get(skip(next + 1)) {
+            Some(b'"') => true,
+            Some(b'\\') => text.get(skip(next + 1) + 1) == Some(&b'"'),
+            Some(b'{') => is_open(skip(next + 1)),
+            _ => false,
+        },
+        _ => false,
+    }
+}
