@@ -4,9 +4,9 @@
 //! and however much it says, a shard writes so many lines per second about it and no more: a log that is
 //! written without end fills a disk, and who writes it waits.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
-use chancery_model::is_unprintable;
+use chancery_model::Printable;
 
 use crate::shard::Now;
 
@@ -38,12 +38,7 @@ impl<'a> Said<'a> {
 impl fmt::Display for Said<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.text[..self.text.floor_char_boundary(self.bytes_max)];
-        for char in shown.chars() {
-            match is_unprintable(char) {
-                true => write!(f, "{}", char.escape_default())?,
-                false => f.write_char(char)?,
-            }
-        }
+        write!(f, "{}", Printable(shown))?;
         match shown.len() < self.text.len() {
             true => write!(f, "… ({} bytes)", self.text.len()),
             false => Ok(()),

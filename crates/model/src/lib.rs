@@ -31,7 +31,7 @@ pub use name::{
 pub use node::{Locality, Node};
 pub use resource::{Resource, ResourceDraft, ResourceKey};
 pub use state::{Applied, Assignments, Collection, Scope, State};
-pub use text::is_unprintable;
+pub use text::{Printable, is_unprintable};
 pub use transaction::{
     AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal, Summary,
     Transaction, TransactionMeta, Upsert,

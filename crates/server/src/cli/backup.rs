@@ -18,7 +18,7 @@ use super::{
     Answer, Failure, args,
     args::Output,
     client::{Servers, refusal},
-    count,
+    count, plain,
     time::timestamp,
 };
 
@@ -188,18 +188,20 @@ fn show(
     if answer.output == Output::Text {
         let (revision, when) = (info.revision, timestamp(info.time_ms));
         let resources = count(info.n_resources, "resource");
-        writeln!(answer.out, "{file}: revision {revision}, {resources}, {bytes} bytes, {when}")?;
         let what = match info.source {
-            BackupSource::Current => return Ok(()),
-            BackupSource::Stale => "what this replica has; others may have more".to_owned(),
-            BackupSource::Directory => format!(
+            BackupSource::Current => None,
+            BackupSource::Stale => Some("what this replica has; others may have more".to_owned()),
+            BackupSource::Directory => Some(format!(
                 "all that the log of replica {} has, up to entry {} of term {}; of several replicas take the \
                  one with the greatest term, and of those the one with the greatest entry",
                 info.replica_id, info.position.1, info.position.0
-            ),
+            )),
         };
-        writeln!(answer.out, "it is {what}")?;
-        return Ok(());
+        let file = plain(&file);
+        return answer.text(|out| {
+            writeln!(out, "{file}: revision {revision}, {resources}, {bytes} bytes, {when}")?;
+            what.iter().try_for_each(|what| writeln!(out, "it is {what}"))
+        });
     }
     let mut value = describe(info);
     value["file"] = json!(file);
@@ -258,19 +260,21 @@ pub(super) fn restore(restore: args::Restore, answer: &mut Answer<'_>) -> Result
     let data_dir = options.data_dir.display().to_string();
     if answer.output == Output::Text {
         let (from, resources) = (&restored.backup, count(restored.backup.n_resources, "resource"));
-        writeln!(
-            answer.out,
-            "{data_dir}: {resources} of revision {} ({}), from now on revision {}",
-            from.revision,
-            timestamp(from.time_ms),
-            restored.revision
-        )?;
-        writeln!(
-            answer.out,
-            "replica {} is the first of the new cluster {}; others join it with empty directories",
-            options.replica_id, restored.cluster_id
-        )?;
-        return Ok(());
+        let data_dir = plain(&data_dir);
+        return answer.text(|out| {
+            writeln!(
+                out,
+                "{data_dir}: {resources} of revision {} ({}), from now on revision {}",
+                from.revision,
+                timestamp(from.time_ms),
+                restored.revision
+            )?;
+            writeln!(
+                out,
+                "replica {} is the first of the new cluster {}; others join it with empty directories",
+                options.replica_id, restored.cluster_id
+            )
+        });
     }
     answer.json(&json!({
         "data_dir": data_dir,

@@ -3,17 +3,60 @@
 use std::collections::BTreeMap;
 
 use chancery_admin::json::Shape;
-use chancery_model::{TypeUrl, types};
+use chancery_model::{TypeUrl, is_unprintable, types};
 use chancery_proto::admin::v1 as pb;
 use serde_json::{Map, Value, json};
 
 use super::Failure;
 
-/// JSON as YAML.
+/// Stands before the eight digits of an escaped character while YAML is written. It is never written as it is,
+/// so what has it is written in double quotes, and the mark as [`MARK_WRITTEN`].
+const MARK: char = '\u{ffff}';
+const MARK_WRITTEN: &str = "\\uFFFF";
+
+/// JSON as YAML, with escapes for unprintable characters.
 pub(crate) fn yaml(value: &Value) -> Result<String, Failure> {
-    let text = serde_saphyr::to_string(value)
-        .map_err(|error| Failure::new(format_args!("cannot write YAML: {error}")))?;
+    let write = |value: &Value| {
+        serde_saphyr::to_string(value)
+            .map_err(|error| Failure::new(format_args!("cannot write YAML: {error}")))
+    };
+    let mut text = write(value)?;
+    if text.contains(is_odd) {
+        text = write(&marked(value))?.replace(MARK_WRITTEN, "\\U");
+    }
     Ok(if text.ends_with('\n') { text } else { text + "\n" })
+}
+
+/// Whether YAML would show the character as it is, though it is unprintable.
+fn is_odd(c: char) -> bool {
+    is_unprintable(c) && !c.is_control()
+}
+
+/// The same with marks in all texts that have odd characters, or that could be taken for marked ones.
+fn marked(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(marked_text(text)),
+        Value::Array(items) => Value::Array(items.iter().map(marked).collect()),
+        Value::Object(fields) => {
+            let field = |(key, value): (&String, &Value)| (marked_text(key), marked(value));
+            Value::Object(fields.iter().map(field).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+fn marked_text(text: &str) -> String {
+    if !text.contains(|c: char| c == MARK || is_odd(c)) && !text.contains(MARK_WRITTEN) {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        match c == MARK || c == '\\' || is_odd(c) {
+            true => out.push_str(&format!("{MARK}{:08X}", u32::from(c))),
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 /// A manifest with one document per scope.

@@ -165,7 +165,7 @@ mod tests {
         write_status(&status, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let expected = "cluster abc (x1): replica 1 leads, 1 of 2 voters answer (2 needed)\n\
-            warning: two lines\n\
+            warning: two\\nlines\n\
             \n\
             ID  ADDRESS   ROLE    STATE  REVISION  LAG  TERM  VERSION  FAILURE\n\
             1   r1:18002  leader  up     12        0    3     0.1.0    -\n\

@@ -18,7 +18,7 @@ mod write;
 use std::io::Write;
 
 use chancery_admin::json::Shape;
-use chancery_model::{TypeUrl, is_unprintable, types};
+use chancery_model::{Printable, TypeUrl, is_unprintable, types};
 use serde_json::Value;
 
 use args::{Command, Output};
@@ -38,16 +38,29 @@ impl Answer<'_> {
         text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> Result<(), Failure> {
         match self.output {
-            Output::Text => text(self.out)?,
+            Output::Text => self.text(text)?,
             Output::Json => self.json(&message.to_json())?,
             Output::Yaml => self.yaml(&message.to_json())?,
         }
         Ok(())
     }
 
+    /// Writes lines for people. Whatever is in a line, nothing steers the terminal.
+    pub(crate) fn text(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    ) -> Result<(), Failure> {
+        let mut text = Vec::new();
+        write(&mut text)?;
+        for line in String::from_utf8_lossy(&text).lines() {
+            writeln!(self.out, "{}", Printable(line))?;
+        }
+        Ok(())
+    }
+
     /// Writes JSON, in lines.
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
-        writeln!(self.out, "{value:#}")?;
+        writeln!(self.out, "{}", printable_json(&format!("{value:#}")))?;
         Ok(())
     }
 
@@ -133,13 +146,59 @@ fn count(n: u64, what: &str) -> String {
 
 /// Text from outside on one line, with nothing in it that steers a terminal.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if is_unprintable(c) { ' ' } else { c }).collect()
+    Printable(text).to_string()
+}
+
+/// The same JSON with escapes for unprintable characters, which JSON has in strings only.
+fn printable_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c != '\n' && is_unprintable(c) {
+            true => {
+                out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")))
+            }
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// What every kind of output has to escape.
+    const ODD: &str = "a\u{2028}b\u{202e}c\u{200b}d\u{9b}e\u{3164}f\u{115f}g\u{34f}h\u{e0041}";
+
     #[test]
-    fn plain_text_has_no_separators_and_no_bidi_controls() {
-        assert_eq!(super::plain("a\nb\u{2028}c\u{202e}d\u{9b}e é"), "a b c d e é");
+    fn text_for_people_has_no_unprintable_characters() {
+        let (mut out, output) = (Vec::new(), Output::Text);
+        Answer { out: &mut out, output }
+            .text(|out| writeln!(out, "one {ODD}\ntwo {:?}", "\u{3164}"))
+            .unwrap();
+        let escaped = r"a\u{2028}b\u{202e}c\u{200b}d\u{9b}e\u{3164}f\u{115f}g\u{34f}h\u{e0041}";
+        let expected = format!("one {escaped}\ntwo \"\\u{{3164}}\"\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn json_and_yaml_escape_unprintable_characters_and_keep_their_values() {
+        let literal = r"C:\uFFFF0000202E \u202e";
+        let value = serde_json::json!({
+            "text": ODD, "lines": format!("x\ny\t{ODD}"), ODD: [ODD, literal, "\u{ffff}", "a: #\u{202e}"],
+            "plain": "line\nline\n", "long": format!("{} {ODD}", "word ".repeat(40)),
+        });
+        let (mut out, output) = (Vec::new(), Output::Json);
+        Answer { out: &mut out, output }.json(&value).unwrap();
+        let json = String::from_utf8(out).unwrap();
+        let yaml = manifest::yaml(&value).unwrap();
+        let odd = |text: &str| text.chars().any(|c| c != '\n' && is_unprintable(c));
+        assert!(
+            !odd(&json) && json.contains(r"b\u202ec") && json.contains(r"h\udb40\udc41"),
+            "{json}"
+        );
+        assert!(!odd(&yaml) && yaml.contains(r"b\U0000202Ec"), "{yaml}");
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
+        assert_eq!(serde_saphyr::from_str::<Value>(&yaml).unwrap(), value, "{yaml}");
     }
 }

@@ -227,7 +227,7 @@ mod tests {
         assert!(text.contains("stream from 127.0.0.1:5, delta, aggregated, 60s old\n"), "{text}");
         assert!(text.contains("  cluster   all         3-1   2-1    synced\n"), "{text}");
         assert!(
-            text.contains("  rejected listener at 1970-01-01T00:00:01Z: bad [2J port\n"),
+            text.contains("  rejected listener at 1970-01-01T00:00:01Z: bad\\u{1b}[2J port\n"),
             "{text}"
         );
     }

@@ -12,7 +12,7 @@ use super::{
     client::refusal,
     count,
     manifest::{manifest, yaml},
-    plain, short_type,
+    plain, printable_json, short_type,
     table::Table,
     time::timestamp,
 };
@@ -46,7 +46,7 @@ pub(crate) async fn get(
     }
     match answer.output {
         Output::Json => write_json(&list, answer.out)?,
-        Output::Text if is_table => write_table(&list, answer.out)?,
+        Output::Text if is_table => answer.text(|out| write_table(&list, out))?,
         Output::Text | Output::Yaml => {
             answer.out.write_all(manifest(&list.resources)?.as_bytes())?
         }
@@ -70,7 +70,7 @@ fn write_json(list: &pb::ListResourcesResponse, out: &mut dyn Write) -> io::Resu
     write!(out, "{{\"revision\": {}, \"resources\": [", list.revision)?;
     for (index, resource) in list.resources.iter().enumerate() {
         let separator = if index == 0 { "" } else { "," };
-        write!(out, "{separator}\n{}", resource.to_json())?;
+        write!(out, "{separator}\n{}", printable_json(&resource.to_json().to_string()))?;
     }
     writeln!(out, "]}}")
 }
@@ -136,7 +136,7 @@ fn write_description(
             writeln!(out, "  labels    {}", plain(&labels(resource)))?;
         }
         if !resource.aliases.is_empty() {
-            writeln!(out, "  aliases   {}", resource.aliases.join(", "))?;
+            writeln!(out, "  aliases   {}", plain(&resource.aliases.join(", ")))?;
         }
         if resource.ttl_ms > 0 {
             writeln!(out, "  ttl       {} ms", resource.ttl_ms)?;

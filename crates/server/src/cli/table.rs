@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use super::plain;
+
 /// Rows of cells under a heading; each column as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -18,7 +20,7 @@ impl Table {
         let cells = cells.map(|cell| match cell.is_empty() {
             true => "-".to_owned(),
             // Names come from outside: nothing in them may steer a terminal.
-            false => cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+            false => plain(&cell),
         });
         self.rows.push(cells.to_vec());
     }
@@ -59,7 +61,7 @@ mod tests {
         table.row(["longer\u{1b}[31m".into(), String::new()]);
         let mut out = Vec::new();
         table.write(&mut out, "  ").unwrap();
-        let expected = "  NAME         N\n  a            1\n  longer?[31m  -\n";
+        let expected = "  NAME              N\n  a                 1\n  longer\\u{1b}[31m  -\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }

@@ -23,6 +23,7 @@ use std::{
 
 use chancery_admin::AdminDeps;
 use chancery_fanout::Fanout;
+use chancery_model::Printable;
 use chancery_store::{CaughtUp, Removal, Replica};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
@@ -90,7 +91,7 @@ const BYTES: [f64; 10] = [
 pub(crate) fn run(loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     log::start(&loaded.config.log).map_err(Failure::new)?;
     for warning in &loaded.warnings {
-        warn!("{warning}");
+        warn!("{}", Printable(warning));
     }
     let metrics = start_metrics()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
