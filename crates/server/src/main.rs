@@ -1,7 +1,7 @@
 //! The binary `chancery`: `serve` runs a replica, the other commands talk to one.
 //!
-//! Exit codes: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage; with `--wait`
-//! 3 written but no session was asked, 4 written and acknowledged but other replicas were not asked.
+//! Exit codes: 0 success, 1 refused or failed with a message on the standard error, 2 wrong usage. With `--wait`
+//! also 3 (written, but nobody was asked) and 4 (written, but it is unknown whether all sessions have it).
 
 mod cli;
 mod config;
@@ -15,6 +15,7 @@ use std::{
     process::ExitCode,
 };
 
+use chancery_model::{Printable, is_unprintable};
 use chancery_store::TlsError;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
@@ -22,7 +23,7 @@ use cli::{
     Answer, Failure,
     args::{Cli, Command, Config, ConfigFlags, Output},
 };
-use config::{FlagValue, Flags, Loaded};
+use config::{FlagValue, Flags, Loaded, Refused};
 
 /// Returns memory to the system after a burst of streams, which the system's own does not.
 #[global_allocator]
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let mut stderr = io::stderr().lock();
+            for warning in &failure.warnings {
+                drop(writeln!(stderr, "warning: {warning}"));
+            }
             for line in &failure.lines {
                 // There is nowhere left to tell that this failed.
                 drop(writeln!(stderr, "{}: {line}", failure.label()));
@@ -49,7 +53,15 @@ fn main() -> ExitCode {
 
 /// Help and version go to the standard output and are no failure.
 fn usage(error: &clap::Error) -> ExitCode {
-    drop(error.print());
+    let text = error.render().to_string();
+    match text.lines().any(|line| line.contains(is_unprintable)) {
+        false => drop(error.print()),
+        // It quotes what was typed.
+        true => {
+            let mut stderr = io::stderr().lock();
+            text.lines().for_each(|line| drop(writeln!(stderr, "{}", Printable(line))));
+        }
+    }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ => ExitCode::from(2),
@@ -110,7 +122,8 @@ fn load(flags: ConfigFlags) -> Result<Loaded, Failure> {
         None => None,
         Some(path) => Some(path.into_string().map_err(|path| not_text("--data-dir", &path))?),
     };
-    config::load(&config_flags(flags, data_dir), environment).map_err(Failure::lines)
+    config::load(&config_flags(flags, data_dir), environment)
+        .map_err(|Refused { errors, warnings }| Failure::lines(errors).with_warnings(warnings))
 }
 
 fn config_flags(flags: ConfigFlags, data_dir: Option<String>) -> Flags {
@@ -153,15 +166,17 @@ fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
                 TlsError::ServerName { .. } => "tls_server_name",
                 TlsError::File { .. } | TlsError::Untrusted { .. } => "tls_cert",
             };
-            Failure::new(format_args!("raft.{key}: {error}"))
+            let failure = Failure::new(format_args!("raft.{key}: {error}"));
+            failure.with_warnings(loaded.warnings.clone())
         })?;
     }
     if answer.output == Output::Text {
-        for warning in &loaded.warnings {
-            writeln!(answer.out, "warning: {warning}")?;
-        }
-        writeln!(answer.out, "the configuration is valid")?;
-        return Ok(());
+        return answer.text(|out| {
+            for warning in &loaded.warnings {
+                writeln!(out, "warning: {}", Printable(warning))?;
+            }
+            writeln!(out, "the configuration is valid")
+        });
     }
     answer.json(&serde_json::json!({"valid": true, "warnings": loaded.warnings}))
 }

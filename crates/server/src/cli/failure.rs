@@ -7,6 +7,8 @@ use std::fmt;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) lines: Vec<String>,
+    /// Lines that are printed after `warning: `, before the others.
+    pub(crate) warnings: Vec<String>,
     /// The one line, without `the server` before it: what a server did whose address is not known where it
     /// was seen.
     of_server: Option<String>,
@@ -16,9 +18,10 @@ pub(crate) struct Failure {
 
 /// The command was refused or failed.
 const FAILED: u8 = 1;
-/// The write was done, but no session could be asked for an acknowledgment.
+/// The write was done, but it concerns no session of the replica.
 pub(crate) const NOBODY_ASKED: u8 = 3;
-/// The write was done and is acknowledged here; sessions of other replicas were not asked.
+/// The write was done, but it is not known whether all sessions have it: sessions left before they answered, or
+/// there are other replicas, whose sessions were not asked.
 pub(crate) const NOT_ALL_ASKED: u8 = 4;
 
 impl Failure {
@@ -31,7 +34,13 @@ impl Failure {
     pub(crate) fn lines(lines: impl IntoIterator<Item = impl fmt::Display>) -> Self {
         let lines =
             lines.into_iter().map(|line| super::plain(&line.to_string().replace('\n', "; ")));
-        Self { lines: lines.collect(), of_server: None, code: FAILED }
+        Self { lines: lines.collect(), warnings: Vec::new(), of_server: None, code: FAILED }
+    }
+
+    /// The same, with what else is odd.
+    pub(crate) fn with_warnings(self, warnings: impl IntoIterator<Item = String>) -> Self {
+        let warnings = warnings.into_iter().map(|warning| super::plain(&warning)).collect();
+        Self { warnings, ..self }
     }
 
     /// A command that has done what it was asked, and has something to say about it.

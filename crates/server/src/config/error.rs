@@ -1,6 +1,11 @@
 //! Why a configuration was refused.
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use chancery_model::is_unprintable;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,23 +20,30 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("the default"),
-            Self::File(path) => write!(f, "{}", path.display()),
+            Self::File(path) => write!(f, "{}", shown(path)),
             Self::Environment(variable) => write!(f, "{variable}"),
             Self::Flag(flag) => f.write_str(flag),
         }
     }
 }
 
+/// A path, in quotes where it would not be clear where it begins and ends.
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_clear = |c: char| !c.is_whitespace() && c != '"' && !is_unprintable(c);
+    if !text.is_empty() && text.chars().all(is_clear) { text } else { format!("{text:?}") }
+}
+
 /// Why a configuration was refused; one line each.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("cannot read the configuration file {}: {source}", path.display())]
+    #[error("cannot read the configuration file {}: {source}", shown(path))]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{}:{line}: {message}", path.display())]
+    #[error("{}:{line}: {message}", shown(path))]
     Syntax { path: PathBuf, line: usize, message: String },
-    #[error("{}: [{section}] is no section; sections are {known}", path.display())]
+    #[error("{}: [{section}] is no section; sections are {known}", shown(path))]
     Section { path: PathBuf, section: String, known: String },
-    #[error("{}: {section}.{key} is no key; keys of [{section}] are {known}", path.display())]
+    #[error("{}: {section}.{key} is no key; keys of [{section}] are {known}", shown(path))]
     Key { path: PathBuf, section: String, key: String, known: String },
     #[error("{key} = {value} (from {from}): {rule}")]
     Value { key: String, value: String, from: Source, rule: String },

@@ -56,27 +56,38 @@ impl Loaded {
     }
 }
 
+/// A configuration that was refused.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) errors: Vec<ConfigError>,
+    /// What is odd besides.
+    pub(crate) warnings: Vec<String>,
+}
+
 /// Reads and checks a configuration. `environment` has all variables of the process.
 ///
 /// # Errors
-/// All that is wrong: unknown sections and keys, and values that break a rule. A file that does not parse is
-/// the only problem that is reported.
+/// All that is wrong: unknown sections and keys, and values that break a rule. If the file does not parse, that is
+/// the only error that is reported.
 pub(crate) fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (String, String)>,
-) -> Result<Loaded, Vec<ConfigError>> {
+) -> Result<Loaded, Refused> {
     let mut values =
         Values { table: table(&Config::default()), sources: BTreeMap::new(), warnings: Vec::new() };
-    let mut errors = match &flags.file {
-        Some(path) => values.overlay_file(path).map_err(|error| vec![error])?,
-        None => Vec::new(),
-    };
+    let file = flags.file.as_deref().map(|path| values.overlay_file(path)).transpose();
     values.overlay_environment(environment);
+    let warnings = values.warnings.clone();
+    let refused = |errors| Refused { errors, warnings };
+    let mut errors = match file {
+        Ok(errors) => errors.unwrap_or_default(),
+        Err(error) => return Err(refused(vec![error])),
+    };
     for FlagValue { section, key, value, flag } in &flags.values {
         values.set(section, key, value.clone(), Source::Flag(flag));
     }
     errors.extend(values.problems());
-    if errors.is_empty() { values.check() } else { Err(errors) }
+    if errors.is_empty() { values.check().map_err(refused) } else { Err(refused(errors)) }
 }
 
 #[derive(Clone)]
@@ -280,21 +291,20 @@ const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// What is wrong with a list of levels. A word that is no level would pass for a module, and nothing
 /// would be logged.
-fn level_rule(text: &str) -> Option<String> {
+fn level_rules(text: &str) -> impl Iterator<Item = String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     let is_module = |word: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
         !word.is_empty() && word.chars().all(allowed)
     };
-    let wrong =
-        text.split(',').map(str::trim).find(|directive| match directive.split_once('=') {
-            None => !is_level(directive),
-            Some((module, level)) => !is_module(module) || !is_level(level),
-        })?;
+    let is_wrong = move |directive: &&str| match directive.split_once('=') {
+        None => !is_level(directive),
+        Some((module, level)) => !is_module(module) || !is_level(level),
+    };
     let levels = LEVELS.join(", ");
-    Some(format!(
-        "{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)"
-    ))
+    text.split(',').map(str::trim).filter(is_wrong).map(move |wrong| {
+        format!("{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)")
+    })
 }
 
 /// Section, key and rule of each value that breaks one.
@@ -366,7 +376,7 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         !name.is_empty() && name.chars().all(allowed)
     };
-    if let Some(name) = admin.hosts.iter().find(|name| !is_name(name)) {
+    for name in admin.hosts.iter().filter(|name| !is_name(name)) {
         rule(false, "admin", "hosts", format!("{name:?} is not a host name without a port"));
     }
     let connections = (1..=100_000).contains(&admin.connections_max);
@@ -375,7 +385,7 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
         let fits = (100..=3_600_000).contains(&span.millis());
         rule(fits, "admin", key, "must be from 100ms to 1h".to_owned());
     }
-    if let Some(text) = level_rule(&log.level) {
+    for text in level_rules(&log.level) {
         rule(false, "log", "level", text);
     }
     rule(

@@ -21,7 +21,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use error::{ConfigError, Source};
-pub(crate) use load::{FlagValue, Flags, LISTEN_RULE, Loaded, list, load};
+pub(crate) use load::{FlagValue, Flags, LISTEN_RULE, Loaded, Refused, list, load};
 pub(crate) use raft::Raft;
 pub(crate) use units::{ByteSize, Span};
 

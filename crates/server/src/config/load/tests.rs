@@ -10,8 +10,8 @@ fn load_with(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, String>
     let path = written.path().to_owned();
     let flags = Flags { file: Some(path.clone()), values: vec![] };
     let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-    load(&flags, environment).map_err(|errors| {
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    load(&flags, environment).map_err(|refused| {
+        let lines: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();
         lines.join("\n").replace(path.to_str().unwrap(), "FILE")
     })
 }
@@ -292,9 +292,41 @@ fn the_environment_overrides_the_file_and_a_flag_both() {
 fn a_file_that_is_not_there_is_named() {
     let flags = Flags { file: Some("/nowhere/chancery.toml".into()), values: vec![] };
     let error = load(&flags, []).unwrap_err();
-    let error = error[0].to_string();
+    let error = error.errors[0].to_string();
     assert!(
         error.starts_with("cannot read the configuration file /nowhere/chancery.toml: "),
         "{error}"
     );
+}
+
+#[test]
+fn all_wrong_entries_of_a_list_are_reported() {
+    let told = load_with("[admin]\nhosts = ['a b', 'fine', 'c:1']\n[log]\nlevel = 'in, fo'", &[]);
+    let lines: Vec<String> = told.unwrap_err().lines().map(str::to_owned).collect();
+    let ends = [
+        "\"a b\" is not a host name without a port",
+        "\"c:1\" is not a host name without a port",
+        "\"in\" is neither a level",
+        "\"fo\" is neither a level",
+    ];
+    assert_eq!(lines.len(), ends.len(), "{lines:?}");
+    assert!(lines.iter().zip(ends).all(|(line, end)| line.contains(end)), "{lines:?}");
+}
+
+#[test]
+fn warnings_are_reported_beside_errors() {
+    let environment = [("CHANCERY_JION", "x"), ("CHANCERY_XDS_SHARDS", "many")]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()));
+    for file in [None, Some("/nowhere/chancery.toml".into())] {
+        let refused = load(&Flags { file, values: vec![] }, environment.clone()).unwrap_err();
+        assert_eq!(refused.errors.len(), 1, "{:?}", refused.errors);
+        assert!(refused.warnings[0].contains("CHANCERY_JION"), "{:?}", refused.warnings);
+    }
+}
+
+#[test]
+fn path_with_spaces_is_quoted() {
+    let flags = Flags { file: Some("/no where/a\u{202e}.toml".into()), values: vec![] };
+    let error = load(&flags, []).unwrap_err().errors[0].to_string();
+    assert!(error.contains(r#"file "/no where/a\u{202e}.toml": "#), "{error}");
 }
