@@ -19,12 +19,14 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, Method, Version, header, uri::Authority};
+use http::{HeaderMap, Method, Version, header, header::HeaderName, uri::Authority};
 
 use crate::AdminError;
 
 /// Paths that answer to every name.
 const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The names under which the port answers, in lower case.
 #[derive(Debug, Clone)]
@@ -83,7 +85,7 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
             ));
         }
     }
-    if let Some(site) = request.headers().get("sec-fetch-site")
+    if let Some(site) = one(request.headers(), &SEC_FETCH_SITE)?
         && site != "same-origin"
         && site != "none"
     {
@@ -110,7 +112,7 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
 }
 
 /// The value of a header that may be there once.
-fn one<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Result<Option<&'a str>, String> {
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
@@ -176,6 +178,9 @@ mod tests {
             assert!(told.contains(site), "{told}");
             let post = http::Request::post("/v1/apply").header("host", "localhost");
             checked(post.header("sec-fetch-site", site)).unwrap_err();
+            let twice = get("localhost").header("sec-fetch-site", "none");
+            let told = checked(twice.header("sec-fetch-site", site)).unwrap_err();
+            assert_eq!(told, "the request has several sec-fetch-site headers");
         }
         for site in ["none", "same-origin"] {
             assert_eq!(checked(get("localhost").header("sec-fetch-site", site)), Ok(()));
