@@ -66,17 +66,18 @@ impl Params {
         })
     }
 
-    /// What all writes have in common. `wait` may have the time itself, or `timeout` has it.
+    /// What all writes have in common. `wait` is a time, as in `--wait=10s`; `wait=true` waits for `timeout`, or for
+    /// 30 seconds. A number without a unit is refused: it could be a time or a yes.
     pub(crate) fn write_options(&mut self) -> Result<pb::WriteOptions, AdminError> {
         let timeout = self.one("timeout")?;
         let wait = self.one("wait")?;
         let wait_ms = match wait.as_deref() {
-            None | Some("false" | "0") => None,
-            Some("" | "true" | "1") => Some(match &timeout {
-                Some(timeout) => time("timeout", timeout)?,
+            None | Some("false") => None,
+            Some("true") => Some(match &timeout {
+                Some(timeout) => time("timeout", timeout, "a time")?,
                 None => WAIT_DEFAULT,
             }),
-            Some(text) => Some(time("wait", text)?),
+            Some(text) => Some(time("wait", text, "true, false or a time")?),
         };
         if timeout.is_some() && wait_ms.is_none() {
             return Err(AdminError::Parameter("the parameter timeout needs wait=true".to_owned()));
@@ -105,13 +106,13 @@ impl Params {
     }
 }
 
-/// `500ms`, `10s`, `2m`, or seconds without a unit.
-fn time(name: &str, text: &str) -> Result<Duration, AdminError> {
+/// `500ms`, `10s`, `2m`, `1h`.
+fn time(name: &str, text: &str, what: &str) -> Result<Duration, AdminError> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let factor = match unit {
         "ms" => Some(1),
-        "" | "s" => Some(1000),
+        "s" => Some(1000),
         "m" => Some(60_000),
         "h" => Some(3_600_000),
         _ => None,
@@ -119,7 +120,7 @@ fn time(name: &str, text: &str) -> Result<Duration, AdminError> {
     let millis = factor.and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor));
     millis.map(Duration::from_millis).ok_or_else(|| {
         AdminError::Parameter(format!(
-            "the parameter {name} is {text:?}, it has to be a time such as 500ms, 10s or 2m"
+            "the parameter {name} is {text:?}, it has to be {what} with its unit, such as 500ms, 10s or 2m"
         ))
     })
 }
@@ -137,11 +138,22 @@ mod tests {
         let wait = |pairs: &[(&str, &str)]| params(pairs).write_options().map(|o| o.wait_ms);
         assert_eq!(wait(&[]).unwrap(), None);
         assert_eq!(wait(&[("wait", "false")]).unwrap(), None);
-        assert_eq!(wait(&[("wait", "")]).unwrap(), Some(30_000));
+        assert_eq!(wait(&[("wait", "true")]).unwrap(), Some(30_000));
+        assert_eq!(wait(&[("wait", "0s")]).unwrap(), Some(0));
         assert_eq!(wait(&[("wait", "250ms")]).unwrap(), Some(250));
-        assert_eq!(wait(&[("wait", "true"), ("timeout", "2")]).unwrap(), Some(2000));
+        assert_eq!(wait(&[("wait", "true"), ("timeout", "2s")]).unwrap(), Some(2000));
         assert!(wait(&[("timeout", "2s")]).is_err());
-        assert!(wait(&[("wait", "soon")]).is_err());
+        assert!(wait(&[("wait", "true"), ("timeout", "2")]).is_err());
+    }
+
+    /// As with `--wait=`, which could not tell a yes from a number of seconds either.
+    #[test]
+    fn wait_without_a_unit_is_refused() {
+        for value in ["", "0", "1", "2", "soon"] {
+            let error = params(&[("wait", value)]).write_options().unwrap_err().to_string();
+            let rule = "it has to be true, false or a time with its unit, such as 500ms, 10s or 2m";
+            assert_eq!(error, format!("the parameter wait is {value:?}, {rule}"));
+        }
     }
 
     #[test]

@@ -124,7 +124,7 @@ async fn a_refusal_has_the_status_the_code_and_all_problems() {
         ),
         ("POST", "/v1/apply?scope=a%20b", &one, 400, "INVALID_ARGUMENT", "the scope name \"a b\""),
         ("POST", "/v1/apply?label=a%20b", &one, 400, "INVALID_ARGUMENT", "the label \"a b\""),
-        ("POST", "/v1/apply?dry_run&wait", &one, 400, "INVALID_ARGUMENT", "a dry run"),
+        ("POST", "/v1/apply?dry_run&wait=true", &one, 400, "INVALID_ARGUMENT", "a dry run"),
         ("POST", "/v1/apply?wait=2h", &one, 400, "INVALID_ARGUMENT", "longer than the longest"),
         (
             "DELETE",
