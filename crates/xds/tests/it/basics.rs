@@ -1,5 +1,6 @@
 //! What every client does: subscribe, be answered, acknowledge, be told of changes.
 
+use chancery_model::types::LISTENER as LDS;
 use chancery_proto::discovery::{self, DeltaDiscoveryRequest, DiscoveryRequest};
 use prost::Message;
 use tonic::Code;
@@ -144,7 +145,10 @@ async fn a_rejected_response_is_recorded_and_not_repeated() {
         })
     })
     .await;
-    assert!(client.is_silent().await);
+    // Clusters go before listeners.
+    server.put(LDS, &[("l", "1")]);
+    client.subscribe(LDS, &[]).await;
+    assert_eq!(client.next().await.type_url, LDS, "the rejected response is sent again");
     let revision = server.put(CDS, &[("a", "good")]);
     let second = client.next().await;
     assert_eq!(bodies(&second), ["good"]);

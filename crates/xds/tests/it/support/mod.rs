@@ -268,12 +268,6 @@ where
         .await
         .expect("the stream goes on")
     }
-
-    /// Whether nothing comes, as far as one can tell: until another round trip is done.
-    pub(crate) async fn is_silent(&mut self) -> bool {
-        let next = tokio::time::timeout(Duration::from_millis(100), self.responses.message());
-        next.await.is_err()
-    }
 }
 
 impl Sotw {
