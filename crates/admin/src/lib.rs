@@ -26,6 +26,7 @@ mod params;
 mod redact;
 mod resources;
 mod service;
+mod touched;
 mod wait;
 mod work;
 mod write;

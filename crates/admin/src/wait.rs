@@ -1,54 +1,44 @@
-//! Waiting until a revision is live.
+//! Waiting until a change is live.
 //!
-//! Asking the shards takes a part of their time that grows with their sessions, so waiters share what
-//! one of them was told: a waiter is not done while one for an earlier revision, or the same one, is
-//! not, and it is settled if a later one is. One question is asked at a time, whoever waits.
+//! Each waiter asks the shards about the sessions that its change concerns. One question is asked at a time, and
+//! waiters pause between questions for a multiple of the cost of a question, the longer the more of them there
+//! are: all waits together take a small part of the time of the shards.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use chancery_fanout::{Fanout, Settlement, StreamStatus, Unsettled, UnsettledState};
-use chancery_model::{Revision, ScopeName, State, TypeUrl};
+use chancery_fanout::{
+    Asked, Change, Fanout, SessionId, Settlement, StreamStatus, Unsettled, UnsettledState,
+};
+use chancery_model::{ScopeName, State, TypeUrl};
 use chancery_view::View;
 use tokio::time::Instant;
 
-/// First pause between two looks. It doubles each time.
+/// First pause between two questions. It doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Longest pause, if a question is cheap.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// A pause is at least so many times as long as a question took.
+/// A pause lasts at least this many times as long as a question took, for each waiter.
 const PAUSE_PER_COST: u32 = 10;
 
 /// How a wait ended.
 #[derive(Debug)]
 pub(crate) struct Waited {
-    /// The sessions that were asked, and those that have not acknowledged.
-    pub(crate) settlement: Arc<Settlement>,
+    /// The sessions that have not acknowledged, one entry for each type of a session.
+    pub(crate) unsettled: Vec<Unsettled>,
+    /// Sessions that were asked.
+    pub(crate) n_asked: usize,
+    /// Sessions that have acknowledged.
+    pub(crate) n_acknowledged: usize,
+    /// Sessions that ended, or gave up their subscription, before they answered.
+    pub(crate) n_left: usize,
     pub(crate) time: Duration,
-}
-
-/// What the shards said last.
-#[derive(Debug, Clone)]
-struct Told {
-    revision: Revision,
-    /// When they had answered.
-    at: Instant,
-    cost: Duration,
-    settlement: Arc<Settlement>,
-    /// Nobody is left from whom another verdict is to be expected.
-    is_final: bool,
-}
-
-impl Told {
-    /// Whether a waiter for `revision` learns from this how it stands.
-    fn concerns(&self, revision: Revision) -> bool {
-        let is_settled = self.settlement.unsettled.is_empty() && self.revision >= revision;
-        let is_not_done = !self.is_final && self.revision <= revision;
-        is_settled || is_not_done || self.revision == revision
-    }
 }
 
 /// All waits of a replica. Cheap to clone.
@@ -60,124 +50,105 @@ pub(crate) struct Waits {
 #[derive(Default)]
 struct Shared {
     /// Held while the shards are asked: so there is one question at a time.
-    told: tokio::sync::Mutex<Option<Told>>,
-    /// The revisions that are waited for, and how many wait for each.
-    waiting: Mutex<BTreeMap<Revision, usize>>,
+    asking: tokio::sync::Mutex<()>,
+    n_waiting: AtomicU32,
 }
 
 /// A place among those that wait.
-struct Place {
-    shared: Arc<Shared>,
-    revision: Revision,
-}
+struct Place<'a>(&'a Shared);
 
-impl Place {
-    fn take(shared: &Arc<Shared>, revision: Revision) -> Self {
-        let mut waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        *waiting.entry(revision).or_default() += 1;
-        drop(waiting);
-        Self { shared: Arc::clone(shared), revision }
+impl<'a> Place<'a> {
+    fn take(shared: &'a Shared) -> Self {
+        shared.n_waiting.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut waiting = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(n) = waiting.get_mut(&self.revision) {
-            *n -= 1;
-            if *n == 0 {
-                waiting.remove(&self.revision);
-            }
+        self.0.n_waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All sessions that were asked, with what they last said; some have gone since.
+#[derive(Default)]
+struct Seen(HashMap<SessionId, Asked>);
+
+impl Seen {
+    fn update(&mut self, settlement: &Settlement) {
+        self.0.extend(settlement.asked.iter().map(|(id, asked)| (*id, asked.clone())));
+    }
+
+    /// The number of sessions that have gone without an answer, and whose nodes have not come back.
+    fn n_left(&self, settlement: &Settlement) -> usize {
+        let has_left = |(id, asked): &(&SessionId, &Asked)| {
+            !asked.has_acknowledged && !settlement.asked.contains_key(*id)
+        };
+        let mut left = self.0.iter().filter(has_left).peekable();
+        if left.peek().is_none() {
+            return 0;
         }
+        let here: BTreeSet<&str> =
+            settlement.asked.values().map(|asked| asked.node.id.as_str()).collect();
+        left.filter(|(_, asked)| !here.contains(asked.node.id.as_str())).count()
     }
 }
 
 impl Waits {
-    /// Looks again and again who has not acknowledged `revision`, until nobody is left, or only those
-    /// who have rejected it, or the time is up. `ask` asks the shards.
+    /// Asks the shards again and again which sessions have not acknowledged `change`, until none is left, or
+    /// only sessions that have rejected it, or the time is up.
     pub(crate) async fn wait(
         &self,
         shards: &impl Shards,
-        revision: Revision,
+        change: Change,
         timeout: Duration,
         is_over: impl Fn() -> bool,
     ) -> Waited {
         let start = Instant::now();
-        let _place = Place::take(&self.shared, revision);
-        let (mut pause, mut age_max) = (PAUSE_MIN, PAUSE_MIN);
+        let _place = Place::take(&self.shared);
+        let change = Arc::new(change);
+        let (mut pause, mut seen) = (PAUSE_MIN, Seen::default());
         loop {
-            let told = self.look(shards, revision, age_max).await;
+            let asking = self.shared.asking.lock().await;
+            let asked_at = Instant::now();
+            let settlement = shards.settlement(&change).await;
+            let is_final = is_final(shards, &settlement.unsettled).await;
+            let cost = asked_at.elapsed();
+            drop(asking);
+            seen.update(&settlement);
             let left = timeout.saturating_sub(start.elapsed());
-            let is_last = told.is_final || left.is_zero() || is_over();
-            if is_last && (told.revision == revision || told.settlement.unsettled.is_empty()) {
-                return Waited { settlement: told.settlement, time: start.elapsed() };
+            if is_final || left.is_zero() || is_over() {
+                return Waited::new(settlement, &seen, start.elapsed());
             }
-            if is_last {
-                let settlement = shards.unsettled(revision).await.into();
-                return Waited { settlement, time: start.elapsed() };
-            }
-            age_max = pause.max(told.cost * PAUSE_PER_COST).min(left);
-            tokio::time::sleep(age_max).await;
+            let n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
+            let share = cost.saturating_mul(PAUSE_PER_COST.saturating_mul(n_waiting));
+            tokio::time::sleep(pause.max(share).min(left)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
+}
 
-    /// What was told to another one a short time ago if it serves, else an answer of its own.
-    async fn look(&self, shards: &impl Shards, revision: Revision, age_max: Duration) -> Told {
-        let mut last = self.shared.told.lock().await;
-        if let Some(told) = last.as_ref()
-            && told.concerns(revision)
-            && told.at.elapsed() < age_max
-        {
-            return told.clone();
-        }
-        let told = self.shared.ask_for(shards, revision).await;
-        *last = Some(told.clone());
-        told
+impl Waited {
+    fn new(settlement: Settlement, seen: &Seen, time: Duration) -> Self {
+        // Of a shard that is behind it is not known who has left.
+        let n_left = if settlement.is_behind { 0 } else { seen.n_left(&settlement) };
+        let n_acknowledged = seen.0.values().filter(|asked| asked.has_acknowledged).count();
+        let n_open = settlement.asked.values().filter(|asked| !asked.has_acknowledged).count();
+        let n_asked = n_acknowledged + n_open + n_left;
+        Self { unsettled: settlement.unsettled, n_asked, n_acknowledged, n_left, time }
     }
 }
 
-impl Shared {
-    /// Asks what serves the waiter for `revision`, and, if that can be, all the others.
-    async fn ask_for(&self, shards: &impl Shards, revision: Revision) -> Told {
-        let (earliest, latest) = self.ends().unwrap_or((revision, revision));
-        let told = ask(shards, earliest).await;
-        // While the earliest is not done, nobody is.
-        if !told.is_final && told.concerns(revision) {
-            return told;
-        }
-        // When the latest is settled, all are.
-        if latest > earliest {
-            let told = ask(shards, latest).await;
-            if told.concerns(revision) {
-                return told;
-            }
-        }
-        if earliest == revision { told } else { ask(shards, revision).await }
-    }
-
-    /// The earliest and the latest revision that is waited for.
-    fn ends(&self) -> Option<(Revision, Revision)> {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((*waiting.keys().next()?, *waiting.keys().next_back()?))
-    }
-}
-
-async fn ask(shards: &impl Shards, revision: Revision) -> Told {
-    let start = Instant::now();
-    let settlement = shards.unsettled(revision).await;
-    let unsettled = &settlement.unsettled;
+/// Whether no other verdict is to be expected from anybody.
+async fn is_final(shards: &impl Shards, unsettled: &[Unsettled]) -> bool {
     let all_rejected = unsettled.iter().all(|one| matches!(one.state, UnsettledState::Nacked(_)));
-    let is_final =
-        unsettled.is_empty() || (all_rejected && shards.have_nothing_newer(unsettled).await);
-    let at = Instant::now();
-    Told { revision, at, cost: at - start, settlement: settlement.into(), is_final }
+    unsettled.is_empty() || (all_rejected && shards.have_nothing_newer(unsettled).await)
 }
 
 /// Whom a waiter asks.
 pub(crate) trait Shards: Sync {
-    /// The sessions that were asked to acknowledge `revision`, and those that have not.
-    fn unsettled(&self, revision: Revision) -> impl Future<Output = Settlement> + Send;
+    /// The sessions that `change` concerns, and those that have not acknowledged it.
+    fn settlement(&self, change: &Arc<Change>) -> impl Future<Output = Settlement> + Send;
 
     /// Whether all these have rejected the newest that there is for them, so that nothing is on its
     /// way that they could take.
@@ -191,8 +162,8 @@ pub(crate) struct Replica<'a, S> {
 }
 
 impl<S: Fn() -> Arc<State> + Sync> Shards for Replica<'_, S> {
-    async fn unsettled(&self, revision: Revision) -> Settlement {
-        self.fanout.settlement(revision).await
+    async fn settlement(&self, change: &Arc<Change>) -> Settlement {
+        self.fanout.settlement(change).await
     }
 
     async fn have_nothing_newer(&self, rejected: &[Unsettled]) -> bool {
@@ -225,48 +196,58 @@ fn all_reject_newest(state: &State, streams: &[StreamStatus], rejected: &[Unsett
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering},
-        time::SystemTime,
-    };
+    use std::{sync::Mutex, time::SystemTime};
 
     use chancery_model::{
-        Incarnation, Node, ResourceDraft, ResourceKey, ResourceName, Transaction, TypeVersion,
-        Upsert, types,
+        Incarnation, Node, ResourceDraft, ResourceKey, ResourceName, Revision, Transaction,
+        TypeVersion, Upsert, types,
     };
     use chancery_protocol::{Nack, Protocol, SubscriptionStatus, SyncState};
 
     use super::*;
 
-    /// Shards with one client that is silent until `verdict`, from whom revisions up to `reached` are
-    /// acknowledged.
+    /// Shards with one client that is silent until `verdict`, and gone from `end` on.
     struct Fake {
-        reached: Revision,
         verdict: Instant,
+        end: Option<Instant>,
         nack: bool,
-        asked: AtomicUsize,
+        /// How long a question takes.
+        cost: Duration,
+        /// How long the shards were busy with questions.
+        busy: Mutex<Duration>,
     }
 
     impl Fake {
-        fn new(reached: u64, after: Duration, nack: bool) -> Self {
+        fn new(after: Duration, nack: bool) -> Self {
             let verdict = Instant::now() + after;
-            Self { reached: Revision(reached), verdict, nack, asked: AtomicUsize::new(0) }
+            Self { verdict, end: None, nack, cost: Duration::ZERO, busy: Mutex::default() }
+        }
+
+        fn node() -> Arc<Node> {
+            Arc::new(Node { id: "n".to_owned(), ..Node::default() })
         }
     }
 
     impl Shards for Fake {
-        async fn unsettled(&self, revision: Revision) -> Settlement {
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            let is_silent = Instant::now() < self.verdict || revision > self.reached;
-            let state = match (is_silent, self.nack) {
-                (true, _) => UnsettledState::Pending,
-                (false, true) => UnsettledState::Nacked("no".to_owned()),
-                (false, false) => {
-                    return Settlement { n_asked: 1, n_acknowledged: 1, ..Settlement::default() };
-                }
+        async fn settlement(&self, _change: &Arc<Change>) -> Settlement {
+            tokio::time::sleep(self.cost).await;
+            *self.busy.lock().unwrap() += self.cost;
+            if self.end.is_some_and(|end| Instant::now() >= end) {
+                return Settlement::default();
+            }
+            let state = match (Instant::now() < self.verdict, self.nack) {
+                (true, _) => Some(UnsettledState::Pending),
+                (false, true) => Some(UnsettledState::Nacked("no".to_owned())),
+                (false, false) => None,
             };
-            let unsettled = vec![Unsettled { node: "n".to_owned(), type_url: None, state }];
-            Settlement { unsettled, n_asked: 1, n_acknowledged: 0 }
+            let asked = Asked { node: Self::node(), has_acknowledged: state.is_none() };
+            let unsettled =
+                state.map(|state| Unsettled { node: "n".to_owned(), type_url: None, state });
+            Settlement {
+                unsettled: unsettled.into_iter().collect(),
+                asked: HashMap::from([(SessionId(7), asked)]),
+                is_behind: false,
+            }
         }
 
         async fn have_nothing_newer(&self, _rejected: &[Unsettled]) -> bool {
@@ -274,46 +255,62 @@ mod tests {
         }
     }
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const PATIENCE: Duration = Duration::from_secs(100);
+
+    fn change(revision: u64) -> Change {
+        Change::anything(Revision(revision))
+    }
 
     #[tokio::test(start_paused = true)]
-    async fn waiters_share_what_the_shards_say() {
-        let fake = Fake::new(1000, Duration::from_secs(5), false);
+    async fn waiters_take_a_small_part_of_the_time_of_the_shards() {
+        let cost = Duration::from_millis(10);
+        let fake = Fake { cost, ..Fake::new(Duration::from_secs(50), false) };
         let waits = Waits::default();
         let waiters =
-            (1..=200).map(|revision| waits.wait(&fake, Revision(revision), PATIENCE, || false));
+            (1..=100).map(|revision| waits.wait(&fake, change(revision), PATIENCE, || false));
         for waited in futures::future::join_all(waiters).await {
-            assert!(waited.settlement.unsettled.is_empty() && waited.time < Duration::from_secs(6));
+            assert!(waited.unsettled.is_empty() && waited.n_acknowledged == 1, "{waited:?}");
         }
-        let asked = fake.asked.load(Ordering::Relaxed);
-        assert!(asked <= 60, "200 waiters asked {asked} times in 5 seconds");
-        assert!(waits.shared.waiting.lock().unwrap().is_empty());
+        // Each asks at once, and after the verdict; in between, a tenth of the time.
+        let busy = *fake.busy.lock().unwrap();
+        assert!(busy <= Duration::from_secs(9), "the shards were busy for {busy:?} of 50 seconds");
+        assert_eq!(waits.shared.n_waiting.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_ends_when_only_those_are_left_who_have_rejected() {
-        let fake = Fake::new(1, Duration::from_secs(1), true);
-        let waited = Waits::default().wait(&fake, Revision(1), PATIENCE, || false).await;
-        assert_eq!(waited.settlement.unsettled[0].state, UnsettledState::Nacked("no".to_owned()));
+        let fake = Fake::new(Duration::from_secs(1), true);
+        let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;
+        assert_eq!(waited.unsettled[0].state, UnsettledState::Nacked("no".to_owned()));
         assert!(waited.time < Duration::from_secs(2), "{waited:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_an_earlier_revision_does_not_wait_for_a_later_one() {
-        let fake = Fake::new(3, Duration::from_secs(1), false);
-        let waits = Waits::default();
-        let (third, fourth, first) = tokio::join!(
-            waits.wait(&fake, Revision(3), PATIENCE, || false),
-            waits.wait(&fake, Revision(4), PATIENCE, || false),
-            waits.wait(&fake, Revision(1), PATIENCE, || false),
-        );
-        for settled in [first, third] {
-            assert!(
-                settled.settlement.unsettled.is_empty() && settled.time < Duration::from_secs(2)
-            );
-        }
-        assert_eq!(fourth.settlement.unsettled[0].state, UnsettledState::Pending);
-        assert!(fourth.time >= PATIENCE);
+    async fn session_that_leaves_unanswered_is_counted_as_left() {
+        let end = Some(Instant::now() + Duration::from_secs(1));
+        let fake = Fake { end, ..Fake::new(Duration::from_secs(5), false) };
+        let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;
+        assert!(waited.unsettled.is_empty() && waited.time < Duration::from_secs(2), "{waited:?}");
+        assert_eq!((waited.n_asked, waited.n_acknowledged, waited.n_left), (1, 0, 1));
+        // A session that leaves after its answer is no loss.
+        let end = Some(Instant::now() + Duration::from_secs(1));
+        let fake = Fake { end, ..Fake::new(Duration::ZERO, false) };
+        let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;
+        assert_eq!((waited.n_asked, waited.n_acknowledged, waited.n_left), (1, 1, 0));
+    }
+
+    /// A node whose session ends and that comes back with a new one is asked there.
+    #[test]
+    fn node_that_comes_back_has_not_left() {
+        let asked = |id, has_acknowledged| {
+            let asked = Asked { node: Fake::node(), has_acknowledged };
+            Settlement { asked: HashMap::from([(SessionId(id), asked)]), ..Settlement::default() }
+        };
+        let mut seen = Seen::default();
+        seen.update(&asked(1, false));
+        assert_eq!(seen.n_left(&Settlement::default()), 1);
+        seen.update(&asked(2, true));
+        assert_eq!(seen.n_left(&asked(2, true)), 0);
     }
 
     fn stream(scope: &ScopeName, nack: Option<u64>) -> StreamStatus {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use chancery_admission::{Manifest, Options, Prune};
-use chancery_fanout::UnsettledState;
+use chancery_fanout::{Change, UnsettledState};
 use chancery_model::{
     Applied, AssignmentOp, Expectation, Outcome, Precondition, ResourceKey, ResourceName, Revision,
     ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
@@ -26,6 +26,7 @@ use crate::{
     nodes::millis,
     resources::parse_type,
     service::{Freshness, Service},
+    touched::{self, Named},
     wait::{self, Waited},
     work::Size,
 };
@@ -328,6 +329,7 @@ impl Service {
     ) -> Result<pb::WriteResponse, AdminError> {
         let Tried { transaction, before, applied: tried } = tried;
         let size = size(&transaction);
+        let wait = checked.wait.map(|timeout| (timeout, Named::of(&transaction)));
         let start = Instant::now();
         match checked.effect {
             Effect::DryRun => self.dry_run(before, tried, size).await,
@@ -352,9 +354,11 @@ impl Service {
                     response.repeated =
                         response.changes_omitted > 0 && summary.revision <= before.revision;
                 }
-                drop((before, tried));
-                if let Some(timeout) = checked.wait {
-                    response.wait = Some(self.wait(summary.revision, timeout).await);
+                if let Some((timeout, named)) = wait {
+                    let now = self.replica.state();
+                    let find = move || touched::change(summary, &named, &before, &tried, &now);
+                    let change = self.work.run(size, find).await?;
+                    response.wait = Some(self.wait(change, timeout).await);
                 }
                 Ok(response)
             }
@@ -379,13 +383,12 @@ impl Service {
         self.work.run(size, list).await
     }
 
-    /// Waits until every session that should have it has acknowledged it, or will not.
-    async fn wait(&self, revision: Revision, timeout: Duration) -> pb::WaitResult {
+    /// Waits until every session that the change concerns has acknowledged it, or will not.
+    async fn wait(&self, change: Change, timeout: Duration) -> pb::WaitResult {
         let shards = wait::Replica { fanout: &self.fanout, state: || self.replica.state() };
         let is_over = || self.drain.is_cancelled();
-        let Waited { settlement, time } =
-            self.waits.wait(&shards, revision, timeout, is_over).await;
-        let unsettled = &settlement.unsettled;
+        let Waited { unsettled, n_asked, n_acknowledged, n_left, time } =
+            self.waits.wait(&shards, change, timeout, is_over).await;
         let other_replicas = self.replica.n_members().saturating_sub(1) as u64;
         let listed: Vec<pb::Unsettled> =
             unsettled.iter().take(UNSETTLED_MAX).map(show_unsettled).collect();
@@ -395,10 +398,11 @@ impl Service {
             unsettled_omitted: (unsettled.len() - listed.len()) as u64,
             unsettled: listed,
             other_replicas,
-            asked: settlement.n_asked as u64,
-            acknowledged: settlement.n_acknowledged as u64,
+            asked: n_asked as u64,
+            acknowledged: n_acknowledged as u64,
+            left: n_left as u64,
             replicas_not_asked: other_replicas,
-            complete: unsettled.is_empty() && settlement.n_asked > 0 && other_replicas == 0,
+            complete: n_asked > 0 && n_acknowledged == n_asked && other_replicas == 0,
         }
     }
 }

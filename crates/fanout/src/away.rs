@@ -167,6 +167,11 @@ impl Away {
     pub(crate) fn end(&mut self) {
         self.is_over = true;
     }
+
+    /// Whether the stream has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
 }
 
 impl Shard {

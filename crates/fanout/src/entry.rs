@@ -12,7 +12,7 @@ use crate::{
     line::Line,
     memory::Holding,
     queue::Lane,
-    status::{NackRecord, StreamStatus, Unsettled, UnsettledState},
+    status::{NackRecord, SessionId, StreamStatus, Unsettled, UnsettledState},
 };
 
 /// Scopes that a node sees, in layers; one list per shard for all nodes with equal ones.
@@ -21,6 +21,7 @@ pub(crate) type ScopeList = Arc<[ScopeName]>;
 /// A stream that has sent its first request.
 #[derive(Debug)]
 pub(crate) struct Entry {
+    pub(crate) id: SessionId,
     pub(crate) line: Arc<Line>,
     pub(crate) session: Session,
     /// The session is away for large work, and `session` stands in for it.
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) assigned: Option<(Arc<str>, ScopeList)>,
     /// The revision of the assignments that `assigned` was found in.
     pub(crate) assigned_at: Revision,
+    /// The revision of the assignments that gave the session other scopes than it had before; 0 if none did.
+    pub(crate) moved_at: Revision,
     pub(crate) opened: Instant,
     pub(crate) since: SystemTime,
     /// The last refusal of each type: bounded by the types that the session may have.

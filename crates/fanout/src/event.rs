@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use chancery_model::{Node, Revision};
+use chancery_model::Node;
 use chancery_protocol::{DeltaRequest, Request, SotwRequest};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
@@ -11,9 +11,10 @@ use tokio::{
 
 use crate::{
     budget::cost_of,
+    concern::{Change, Concerned, Cursor},
     line::Line,
     report::Page,
-    status::{StreamStatus, Unsettled},
+    status::StreamStatus,
 };
 
 /// An event on its way, with the time at which it was sent: waiting for a full inbox counts.
@@ -49,14 +50,14 @@ pub(crate) enum Event {
         /// Gets a page of them.
         reply: oneshot::Sender<Page<StreamStatus>>,
     },
-    /// Somebody wants to know who has not acknowledged a revision.
-    Unsettled {
-        /// The revision.
-        revision: Revision,
-        /// The streams from this place on.
-        from: usize,
+    /// Somebody wants to know which sessions a change concerns, and how far they are.
+    Concerned {
+        /// The change.
+        change: Arc<Change>,
+        /// The sessions from this place on.
+        from: Cursor,
         /// Gets a page of them.
-        reply: oneshot::Sender<Page<Unsettled>>,
+        reply: oneshot::Sender<Page<Concerned, Cursor>>,
     },
 }
 
@@ -86,7 +87,7 @@ impl Event {
     pub(crate) fn line(&self) -> Option<&Arc<Line>> {
         match self {
             Self::Request { line, .. } | Self::HalfClose { line } => Some(line),
-            Self::Status { .. } | Self::Unsettled { .. } => None,
+            Self::Status { .. } | Self::Concerned { .. } => None,
         }
     }
 
@@ -102,7 +103,7 @@ impl Event {
                 cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
             }
             Self::HalfClose { .. } => 1,
-            Self::Status { .. } | Self::Unsettled { .. } => page,
+            Self::Status { .. } | Self::Concerned { .. } => page,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The handle to the shards.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+};
 
 use chancery_model::{Revision, State};
 use chancery_view::Differ;
@@ -11,8 +14,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Config, Intake, Outlet, Settlement, StreamInfo, StreamStatus, Unsettled,
+    Asked, Change, Config, Intake, Outlet, Settlement, StreamInfo, StreamStatus, Unsettled,
     arrivals::Arrivals,
+    concern::Concerned,
     departed::Departed,
     event::{Event, Sent},
     fresh::{AlwaysFresh, Currency, Fresh},
@@ -143,30 +147,37 @@ impl Fanout {
     /// Who has not acknowledged yet what it should have of `revision`. A shard that has not seen that
     /// revision counts.
     pub async fn unsettled(&self, revision: Revision) -> Vec<Unsettled> {
-        self.settlement(revision).await.unsettled
+        self.settlement(&Arc::new(Change::anything(revision))).await.unsettled
     }
 
-    /// The progress of the sessions with `revision`. A shard that has not seen that revision is unsettled.
-    pub async fn settlement(&self, revision: Revision) -> Settlement {
+    /// The progress of the sessions that `change` concerns. A shard that has not seen its revision is unsettled.
+    pub async fn settlement(&self, change: &Arc<Change>) -> Settlement {
         let mut settlement = Settlement::default();
-        let event = |from, reply| Event::Unsettled { revision, from, reply };
+        let mut known = HashSet::new();
+        let event = |from, reply| Event::Concerned { change: Arc::clone(change), from, reply };
         self.ask(event, |page| {
-            settlement.unsettled.extend(page.items);
-            settlement.n_asked += page.n_asked;
-            settlement.n_acknowledged += page.n_acknowledged;
+            settlement.is_behind |= page.behind.is_some();
+            settlement.unsettled.extend(page.behind.map(Unsettled::behind));
+            for Concerned { id, node, unsettled } in page.items {
+                let asked = Asked { node, has_acknowledged: true };
+                settlement.asked.entry(id).or_insert(asked).has_acknowledged &=
+                    unsettled.is_empty();
+                let is_new = |one: &Unsettled| known.insert((id, one.type_url.clone()));
+                settlement.unsettled.extend(unsettled.into_iter().filter(is_new));
+            }
         })
         .await;
         settlement
     }
 
     /// Asks all shards, page by page: a page is a bounded piece of a shard's time.
-    async fn ask<T>(
+    async fn ask<T, C: Copy + Default>(
         &self,
-        event: impl Fn(usize, oneshot::Sender<Page<T>>) -> Event,
-        mut take: impl FnMut(Page<T>),
+        event: impl Fn(C, oneshot::Sender<Page<T, C>>) -> Event,
+        mut take: impl FnMut(Page<T, C>),
     ) {
         for shard in &self.shared.shards {
-            let mut from = Some(0);
+            let mut from = Some(C::default());
             while let Some(at) = from {
                 let (reply, answer) = oneshot::channel();
                 if shard.inboxes.updates.send(Sent::now(event(at, reply))).await.is_err() {

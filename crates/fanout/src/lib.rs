@@ -50,6 +50,7 @@ mod arrivals;
 mod away;
 mod budget;
 mod changes;
+mod concern;
 mod config;
 mod departed;
 mod entry;
@@ -73,10 +74,13 @@ mod status;
 mod timers;
 mod views;
 
+pub use concern::{Change, TouchedNames};
 pub use config::{Config, ConfigError};
 pub use fanout::{Fanout, OpenError};
 pub use fresh::Fresh;
 pub use line::{Delivery, Ender, Intake, Outlet, Stopped, StreamInfo};
 pub use metrics::{METRICS, Metric, MetricKind, limit_hit, type_label};
 pub use rejection::SecretFinder;
-pub use status::{End, EndCode, NackRecord, Settlement, StreamStatus, Unsettled, UnsettledState};
+pub use status::{
+    Asked, End, EndCode, NackRecord, SessionId, Settlement, StreamStatus, Unsettled, UnsettledState,
+};

@@ -24,7 +24,7 @@ use crate::{
     rejection,
     said::Said,
     shard::{Now, Shard, key, place},
-    status::{End, EndCode, NackRecord},
+    status::{End, EndCode, NackRecord, SessionId},
 };
 
 impl Shard {
@@ -329,6 +329,7 @@ impl Shard {
         let old = std::mem::replace(&mut entry.assigned, new);
         let mut registered = 0;
         if old.is_some() != entry.assigned.is_some() || scopes_of(&old) != entry.scopes() {
+            entry.moved_at = changed;
             let missing = |from: &[ScopeName], other: &[ScopeName]| -> Vec<ScopeName> {
                 from.iter().filter(|scope| !other.contains(scope)).cloned().collect()
             };
@@ -356,6 +357,7 @@ impl Shard {
     fn open(&mut self, line: &Arc<Line>, node: Arc<Node>, now: Now) -> usize {
         let assigned = self.assign(&node);
         let entry = Entry {
+            id: SessionId::next(),
             line: Arc::clone(line),
             away: None,
             holding: self.memory.holding(),
@@ -363,6 +365,7 @@ impl Shard {
             node,
             assigned,
             assigned_at: self.views.state().assignments.changed,
+            moved_at: Revision(0),
             opened: now.instant,
             since: SystemTime::now(),
             nacks: Vec::new(),

@@ -267,8 +267,8 @@ impl Shard {
             Event::HalfClose { line } => self.on_half_close(&line, now),
             // Who asked may have gone away.
             Event::Status { from, reply } => drop(reply.send(self.status_page(from))),
-            Event::Unsettled { revision, from, reply } => {
-                drop(reply.send(self.unsettled_page(revision, from, now)));
+            Event::Concerned { change, from, reply } => {
+                drop(reply.send(self.concerned_page(&change, from, now)));
             }
         }
     }

@@ -1,6 +1,15 @@
 //! What people are told about streams: how each stands, who lags, how it ended.
 
-use std::{borrow::Cow, net::SocketAddr, sync::Arc, time::SystemTime};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::SystemTime,
+};
 
 use chancery_model::{Node, Revision, ScopeName, TypeUrl, TypeVersion};
 use chancery_protocol::{Protocol, SubscriptionStatus};
@@ -91,15 +100,35 @@ pub struct StreamStatus {
     pub nacks: Vec<NackRecord>,
 }
 
-/// The progress of the sessions of this replica with a revision.
+/// The identity of a session. No two sessions of a process have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(pub u64);
+
+impl SessionId {
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The progress of the sessions of this replica with a change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settlement {
     /// The sessions that have not acknowledged: one entry for each type of a session.
     pub unsettled: Vec<Unsettled>,
-    /// Sessions that have a view, as far as the shards have come to the revision.
-    pub n_asked: usize,
-    /// Those of them that have acknowledged all that they should have.
-    pub n_acknowledged: usize,
+    /// The sessions that the change concerns.
+    pub asked: HashMap<SessionId, Asked>,
+    /// Whether a shard has not come to the revision of the change: sessions may be missing.
+    pub is_behind: bool,
+}
+
+/// A session that a change concerns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The node of the session.
+    pub node: Arc<Node>,
+    /// Whether the session has acknowledged all that it should have.
+    pub has_acknowledged: bool,
 }
 
 /// A stream that has not acknowledged what it should have of a revision.

@@ -1,6 +1,6 @@
 //! What is said of connected nodes: state, rejections, waits, and why.
 
-use chancery_model::types::CLUSTER;
+use chancery_model::types::{CLUSTER, LISTENER};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Server, clusters, eventually};
@@ -125,6 +125,69 @@ async fn a_wait_for_a_silent_client_ends_with_its_name() {
     assert_eq!(wait["unsettled"][0]["state"], "pending");
     assert!(wait["waited_ms"].as_u64().unwrap() >= 100, "{wait}");
     drop(client);
+    server.stop().await;
+}
+
+/// Design 4.8: a session counts for the writes that concern it, and with the types that they concern.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_asks_only_sessions_that_the_write_concerns() {
+    let server = Server::start().await;
+    let mut client = Client::open(&server, "n1");
+    client.subscribe(LISTENER).await;
+    client.response().await;
+    // The listeners stay unanswered.
+    in_state(&server, "n1", "pending").await;
+    let applied = server.done("POST", "/v1/apply?wait=10m", &clusters(&["web"], "1s")).await;
+    let wait = &applied["wait"];
+    assert_eq!((&wait["asked"], &wait["settled"]), (&json!(0), &json!(true)), "{applied}");
+    assert_eq!(wait["complete"], false, "{applied}");
+
+    client.subscribe(CLUSTER).await;
+    let response = client.response().await;
+    client.answer(&response, None).await;
+    let changed = clusters(&["web"], "2s");
+    let apply = server.done("POST", "/v1/apply?wait=10m", &changed);
+    let accept = async {
+        let response = client.response().await;
+        client.answer(&response, None).await;
+    };
+    let (applied, ()) = tokio::join!(apply, accept);
+    let wait = &applied["wait"];
+    assert_eq!((&wait["asked"], &wait["acknowledged"]), (&json!(1), &json!(1)), "{applied}");
+    assert_eq!(wait["complete"], true, "{applied}");
+    let again = server.done("POST", "/v1/apply?wait=10m", &changed).await;
+    assert_eq!((&again["unchanged"], &again["wait"]["complete"]), (&json!(1), &json!(true)));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn session_that_leaves_during_a_wait_is_reported() {
+    let server = Server::start().await;
+    let mut seconds = 0;
+    let wait = eventually(
+        async || {
+            let mut client = Client::open(&server, "n1");
+            client.subscribe(CLUSTER).await;
+            let response = client.response().await;
+            client.answer(&response, None).await;
+            seconds += 1;
+            let changed = clusters(&["web"], &format!("{seconds}s"));
+            let apply = server.done("POST", "/v1/apply?wait=10m", &changed);
+            let leave = async {
+                client.response().await;
+                in_state(&server, "n1", "pending").await;
+                drop(client);
+            };
+            let (applied, ()) = tokio::join!(apply, leave);
+            // It may leave before it is asked.
+            let wait = applied["wait"].clone();
+            (wait["asked"] != 0).then_some(wait)
+        },
+        "it leaves when it has been asked",
+    )
+    .await;
+    assert_eq!((&wait["asked"], &wait["left"]), (&json!(1), &json!(1)), "{wait}");
+    assert_eq!((&wait["settled"], &wait["complete"]), (&json!(true), &json!(false)), "{wait}");
     server.stop().await;
 }
 

@@ -13,6 +13,7 @@ use super::*;
 use crate::{Delivery, End, EndCode, SecretFinder, UnsettledState};
 
 mod away;
+mod concern;
 mod counting;
 mod desk;
 mod fairness;

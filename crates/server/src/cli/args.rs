@@ -16,9 +16,8 @@ use crate::config::{LISTEN_RULE, Span};
 /// TYPE is an alias (cluster cds, endpoint eds, listener lds, route rds, scoped-route srds,
 /// virtual-host vhds, secret sds, runtime rtds, extension ecds) or a full type URL.
 ///
-/// Exit code: 0 done, 1 refused or failed with a message on the standard error, 2 wrong usage. With --wait
-/// also 3 (written, but this replica has no session that could be asked) and 4 (written, and acknowledged by
-/// all sessions of this replica, but other replicas were not asked).
+/// Exit codes: 0 success, 1 refused or failed with a message on the standard error, 2 wrong usage. Commands with
+/// --wait also have 3 and 4: see their help.
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -60,8 +59,10 @@ pub(crate) enum Command {
     /// set, in the file or by the environment: `CHANCERY_<SECTION>_<KEY>`.
     Serve(Serve),
     /// Publish manifests in one atomic transaction.
+    #[command(after_help = write_help(&["apply -f web.yaml --dry-run", "apply -f web.yaml --wait=10s"]))]
     Apply(Apply),
     /// Delete resources in one atomic transaction.
+    #[command(after_help = write_help(&["delete cluster web cart --wait=10s"]))]
     Delete(Delete),
     /// Show resources; `-o yaml` gives a manifest.
     Get(Get),
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     /// Say why a node does or does not get a resource.
     Explain(Explain),
     /// Publish the static resources of an Envoy bootstrap.
+    #[command(after_help = write_help(&["import envoy.yaml --scope edge"]))]
     Import(Import),
     /// Show or delete the rules that say which node sees which scopes.
     #[command(subcommand)]
@@ -154,18 +156,38 @@ pub(crate) struct Serve {
     pub(crate) config: ConfigFlags,
 }
 
+/// The end of the help of a command that writes: examples, and the exit codes.
+fn write_help(examples: &[&str]) -> String {
+    let examples: String =
+        examples.iter().map(|example| format!("  chancery {example}\n")).collect();
+    format!(
+        "Examples:\n{examples}\n\
+         Exit codes:\n  \
+         0  Written. With --wait: every session that the write concerns has acknowledged it.\n  \
+         1  Refused or failed. With --wait also: written, but a session rejected it or did not answer in time.\n  \
+         2  Wrong usage.\n  \
+         3  With --wait: written, but nobody was asked: the write concerns no session of this replica.\n  \
+         4  With --wait: written, but it is unknown whether all sessions have it: a session left before answering, \
+         or the cluster has other replicas, whose sessions were not asked."
+    )
+}
+
 /// What all writing commands have in common.
 #[derive(Debug, Args, Clone, Default)]
 pub(crate) struct Write {
-    /// Write nothing, show what would change.
+    /// Show what would change, and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Let the dry run start from what the replica has, without asking the leader.
+    /// Compute the dry run from the state of this replica, without asking the leader
     #[arg(long, requires = "dry_run")]
     pub(crate) stale: bool,
-    /// Wait until the sessions that should have the result have acknowledged it; says who has not.
-    /// Only sessions of the replica that is asked: exit code 3 if there are none, 4 if the cluster has
-    /// other replicas, whose sessions are not asked.
+    /// Wait until the sessions that the write concerns have acknowledged it, at most TIME [default: 30s]
+    ///
+    /// TIME is a number with a unit: 250ms, 10s, 5m or 1h. A write concerns a session that subscribes to a changed
+    /// resource, by name or by a wildcard, if its node sees the resource or saw it before. A write that changes
+    /// assignments also concerns the sessions whose scopes it changes, and a write that changes nothing concerns
+    /// the sessions that subscribe to what it names. Only sessions of the replica that takes the write are asked.
+    /// Sessions that have not acknowledged are listed. See the exit codes below.
     #[arg(
         long,
         value_name = "TIME",
@@ -175,20 +197,21 @@ pub(crate) struct Write {
         conflicts_with = "dry_run"
     )]
     pub(crate) wait: Option<Span>,
-    /// Text that follows the version that clients see, a git SHA for instance.
+    /// Append this text to the version that clients see, for example a git SHA
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) label: Option<String>,
-    /// Refuse if what is touched has changed after this revision.
+    /// Refuse the write if a scope that it touches has changed after this revision
     #[arg(long, value_name = "REVISION")]
     pub(crate) if_revision: Option<u64>,
-    /// Who asks for it, for the history [default: $USER, nobody if that is not set].
+    /// Record this author in the history [default: $USER, or none if that is unset]
     #[arg(long)]
     pub(crate) author: Option<String>,
-    /// Why, for the history.
+    /// Record this reason in the history
     #[arg(long)]
     pub(crate) reason: Option<String>,
-    /// Name of the write, 32 hexadecimal digits [default: random]. To send one again of which it is not
-    /// known whether it was written: with the same name it takes effect once.
+    /// Name the write by 32 hexadecimal digits [default: random]
+    ///
+    /// To retry safely when the outcome of the first attempt is unknown: a write takes effect once under one name.
     #[arg(long, value_name = "HEX", conflicts_with = "dry_run")]
     pub(crate) request_id: Option<RequestId>,
 }
@@ -335,9 +358,10 @@ pub(crate) enum Assignments {
         #[command(flatten)]
         read: Read,
     },
-    /// Delete one.
+    /// Delete an assignment
+    #[command(after_help = write_help(&["assignments delete edge"]))]
     Delete {
-        /// Its name.
+        /// Name of the assignment
         name: String,
         #[command(flatten)]
         write: Write,

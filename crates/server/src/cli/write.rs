@@ -315,12 +315,16 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
 
 /// The number of sessions that were asked, and of those that have acknowledged.
 fn in_words(wait: &pb::WaitResult) -> String {
+    let left = match wait.left {
+        0 => String::new(),
+        n => format!("; {} left before answering", count(n, "session")),
+    };
     let others = match wait.replicas_not_asked {
         0 => String::new(),
         n => format!("; {} not asked", count(n, "other replica")),
     };
     let (k, n) = (wait.acknowledged, count(wait.asked, "session"));
-    format!("{k} of {n} of this replica acknowledged{others}")
+    format!("{k} of {n} of this replica acknowledged{left}{others}")
 }
 
 /// Success only if every session of the cluster is known to have acknowledged.
@@ -329,10 +333,10 @@ fn verdict(wait: &pb::WaitResult) -> Result<(), Failure> {
         return Err(Failure::lines(unsettled_lines(wait)));
     }
     if wait.asked == 0 {
-        let line = "written, but no session was asked: this replica has no session that should have the result";
+        let line = "written, but nobody was asked: the write concerns no session of this replica";
         return Err(Failure::with_code(failure::NOBODY_ASKED, line));
     }
-    if wait.replicas_not_asked > 0 {
+    if wait.left > 0 || wait.replicas_not_asked > 0 {
         let line =
             format!("written, but it is not known whether all clients have it: {}", in_words(wait));
         return Err(Failure::with_code(failure::NOT_ALL_ASKED, line));
@@ -459,11 +463,19 @@ mod tests {
         assert_eq!(wait(2, 0), Ok(()));
         for others in [0, 2] {
             let (code, line) = wait(0, others).unwrap_err();
-            assert!(code == 3 && line.contains("no session was asked"), "{code}: {line}");
+            assert!(code == 3 && line.contains("nobody was asked"), "{code}: {line}");
         }
         let (code, line) = wait(2, 2).unwrap_err();
         let told = "2 of 2 sessions of this replica acknowledged; 2 other replicas not asked";
         assert!(code == 4 && line.contains(told), "{code}: {line}");
+    }
+
+    #[test]
+    fn session_that_leaves_unanswered_makes_the_outcome_unknown() {
+        let wait = pb::WaitResult { settled: true, asked: 1, left: 1, ..Default::default() };
+        let failure = verdict(&wait).unwrap_err();
+        let told = "0 of 1 session of this replica acknowledged; 1 session left before answering";
+        assert!(failure.code == 4 && failure.lines[0].ends_with(told), "{failure:?}");
     }
 
     #[test]
@@ -488,7 +500,7 @@ mod tests {
         assert_eq!(
             unsettled_lines(&wait),
             [
-                "node \"edge-1\" has rejected listener: bad port",
+                "node \"edge-1\" has rejected listener: bad\\nport",
                 "node \"edge-1\" has not acknowledged listener within 50 ms",
                 "and 3 more",
             ]

@@ -98,7 +98,9 @@ fn help_and_version_and_completions_are_no_failure() {
     for (args, text) in [
         (["--help"].as_slice(), "an xds control plane"),
         (&["apply", "--help"], "--prune"),
-        (&["apply", "--help"], "[default: $user, nobody if that is not set]"),
+        (&["apply", "--help"], "[default: $user, or none if that is unset]"),
+        (&["apply", "--help"], "3  with --wait: written, but nobody was asked"),
+        (&["delete", "--help"], "4  with --wait: written, but it is unknown"),
         (&["--version"], "chancery 0."),
         (&["completions", "bash"], "_chancery"),
     ] {

@@ -45,7 +45,7 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
     let args = ["apply", "-f", "-", "--prune", "--wait=5s", "-o", "json"];
     let waited = server.run_with_input(&args, &clusters(&["a"], "2s"));
     assert_eq!(waited.code, 3, "{}", waited.err);
-    assert!(waited.err.starts_with("warning: written, but no session was asked"), "{}", waited.err);
+    assert!(waited.err.starts_with("warning: written, but nobody was asked"), "{}", waited.err);
     let pruned: serde_json::Value = serde_json::from_str(&waited.out).unwrap();
     assert_eq!((&pruned["revision"], &pruned["removed"]), (&json!(2), &json!(1)));
     assert_eq!(pruned["wait"]["settled"], true);

@@ -1,7 +1,7 @@
 //! A shard without a runtime, and clients of it: events in, messages out.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::{Arc, atomic::AtomicUsize},
     task::{Context, Poll, Waker},
     time::Duration,
@@ -20,10 +20,12 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::super::{Flow, Now, Shard};
 use crate::{
-    Config, Delivery, End, Outlet, StreamInfo,
+    Change, Config, Delivery, End, Outlet, StreamInfo,
+    concern::{Concerned, Cursor},
     event::{Event, Events, Sent},
     line::{Line, Mailbox},
     queue::Lane,
+    report::Page,
     status::Unsettled as Lagging,
 };
 
@@ -197,10 +199,33 @@ impl Desk {
     }
 
     pub(super) fn unsettled(&mut self) -> Vec<Lagging> {
-        let (reply, mut answer) = oneshot::channel();
-        let revision = self.state.revision;
-        self.shard.handle(Event::Unsettled { revision, from: 0, reply }, self.now());
-        answer.try_recv().unwrap().items
+        let (pages, _) = self.concerned(&Change::anything(self.state.revision));
+        let behind: Vec<_> = pages.iter().filter_map(|page| page.behind).collect();
+        let sessions = pages.into_iter().flat_map(|page| page.items);
+        sessions
+            .flat_map(|one| one.unsettled)
+            .chain(behind.into_iter().map(Lagging::behind))
+            .collect()
+    }
+
+    /// The answer about the sessions that a change concerns, page by page, and their nodes.
+    pub(super) fn concerned(
+        &mut self,
+        change: &Change,
+    ) -> (Vec<Page<Concerned, Cursor>>, BTreeSet<String>) {
+        let change = Arc::new(change.clone());
+        let (mut pages, mut next) = (Vec::new(), Some(Cursor::default()));
+        while let Some(from) = next {
+            let (reply, mut answer) = oneshot::channel();
+            let change = Arc::clone(&change);
+            self.shard.handle(Event::Concerned { change, from, reply }, self.now());
+            let page = answer.try_recv().unwrap();
+            next = page.next;
+            pages.push(page);
+        }
+        let nodes = pages.iter().flat_map(|page| &page.items).map(|one| one.node.id.clone());
+        let nodes = nodes.collect();
+        (pages, nodes)
     }
 }
 

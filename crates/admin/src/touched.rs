@@ -1,0 +1,150 @@
+//! The resources that a write changed, for a wait.
+
+use std::sync::Arc;
+
+use chancery_fanout::{Change, TouchedNames};
+use chancery_model::{
+    Applied, ChangeKind, Outcome, Resource, ResourceKey, ScopeName, State, Summary, Transaction,
+};
+
+/// The resources that a transaction names.
+pub(crate) struct Named(Vec<(ScopeName, ResourceKey)>);
+
+impl Named {
+    pub(crate) fn of(transaction: &Transaction) -> Self {
+        let upserts = transaction.upserts.iter();
+        let upserts = upserts.map(|upsert| (upsert.scope.clone(), upsert.draft.key.clone()));
+        Self(upserts.chain(transaction.deletes.iter().cloned()).collect())
+    }
+}
+
+/// Returns what `summary` says was changed.
+///
+/// If the write was tried on the state that it was committed to, the trial knows the changed resources. Otherwise
+/// another write came in between, or this one was written before, by an earlier request: then the resources that
+/// the write names count, unless `now` shows that it left them unchanged. So do those of a write that changed
+/// nothing: its author waits until they are live.
+pub(crate) fn change(
+    summary: Summary,
+    named: &Named,
+    before: &State,
+    tried: &Applied,
+    now: &State,
+) -> Change {
+    let mut touched = Touched::default();
+    for change in tried.changes.iter().filter(|change| change.kind != ChangeKind::Relabeled) {
+        let (scope, key) = (&change.scope, &change.key);
+        touched.add(scope, key, [before.get(scope, key), change.resource.as_ref()]);
+    }
+    let is_tried = tried.state.revision == summary.revision
+        && tried.outcome == Outcome::Committed(summary)
+        && before.revision < summary.revision;
+    if !is_tried {
+        let changed_some = summary.changed + summary.removed + summary.assignments > 0;
+        let is_older = |resource: &Arc<Resource>| resource.version().revision < summary.revision;
+        for (scope, key) in &named.0 {
+            let resource = now.get(scope, key);
+            let knows = changed_some && now.revision >= summary.revision;
+            if !(knows && resource.is_some_and(is_older)) {
+                touched.add(scope, key, [resource, None]);
+            }
+        }
+    }
+    Change::new(summary.revision, touched.0, summary.assignments > 0)
+}
+
+#[derive(Default)]
+struct Touched(TouchedNames);
+
+impl Touched {
+    /// Adds a name, and the aliases of the resources that have or had the name.
+    fn add(
+        &mut self,
+        scope: &ScopeName,
+        key: &ResourceKey,
+        resources: [Option<&Arc<Resource>>; 2],
+    ) {
+        let names = self.0.entry((scope.clone(), key.type_url.clone())).or_default();
+        names.insert(key.name.clone());
+        let aliases = resources.into_iter().flatten().flat_map(|resource| resource.aliases());
+        names.extend(aliases.cloned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use chancery_model::{
+        Incarnation, ResourceDraft, ResourceName, Revision, TypeUrl, Upsert, types::CLUSTER,
+    };
+
+    use super::*;
+
+    fn scope() -> ScopeName {
+        ScopeName::new("default").unwrap()
+    }
+
+    fn key(name: &str) -> ResourceKey {
+        let name = ResourceName::new(name).unwrap();
+        ResourceKey { type_url: TypeUrl::from_static(CLUSTER), name }
+    }
+
+    fn put(resources: &[(&str, &'static str)]) -> Transaction {
+        let upsert = |(name, body): &(&str, &'static str)| {
+            let body = bytes::Bytes::from_static(body.as_bytes());
+            Upsert { scope: scope(), draft: ResourceDraft::new(key(name), body) }
+        };
+        Transaction { upserts: resources.iter().map(upsert).collect(), ..Transaction::default() }
+    }
+
+    fn summary(applied: &Applied) -> Summary {
+        match applied.outcome {
+            Outcome::Committed(summary) => summary,
+            Outcome::Refused(_) => panic!("it was refused: {:?}", applied.outcome),
+        }
+    }
+
+    /// The names of the change that a wait is for.
+    fn names(
+        transaction: &Transaction,
+        before: &State,
+        committed: &Applied,
+        now: &State,
+    ) -> BTreeSet<String> {
+        let tried = before.apply(transaction);
+        let found = change(summary(committed), &Named::of(transaction), before, &tried, now);
+        found.names().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn wait_is_for_the_resources_that_the_write_changed() {
+        let empty = State::new(Incarnation(1));
+        let first = empty.apply(&put(&[("a", "1"), ("b", "1"), ("c", "1")])).state;
+        let mut transaction = put(&[("a", "1"), ("b", "2")]);
+        transaction.deletes.push((scope(), key("c")));
+        let committed = first.apply(&transaction);
+        let now = &committed.state;
+        let b_and_c = BTreeSet::from(["b".to_owned(), "c".to_owned()]);
+        assert_eq!(names(&transaction, &first, &committed, now), b_and_c, "as it was tried");
+        assert_eq!(names(&transaction, now, &committed, now), b_and_c, "written before");
+        let between = first.apply(&put(&[("x", "1")])).state;
+        let committed = between.apply(&transaction);
+        assert_eq!(names(&transaction, &first, &committed, &committed.state), b_and_c);
+        let all = BTreeSet::from(["a", "b", "c"].map(str::to_owned));
+        assert_eq!(names(&transaction, &first, &committed, &first), all, "not here yet");
+        // Another write that came in between has changed `a`, and this one changes it back.
+        let between = first.apply(&put(&[("a", "2")])).state;
+        let committed = between.apply(&transaction);
+        assert_eq!(names(&transaction, &first, &committed, &committed.state), all);
+    }
+
+    #[test]
+    fn wait_for_a_write_that_changes_nothing_is_for_what_the_write_names() {
+        let state = State::new(Incarnation(1)).apply(&put(&[("a", "1"), ("b", "1")])).state;
+        let again = put(&[("a", "1")]);
+        let committed = state.apply(&again);
+        assert_eq!(summary(&committed).revision, Revision(1));
+        assert_eq!(names(&again, &state, &committed, &state), BTreeSet::from(["a".to_owned()]));
+    }
+}

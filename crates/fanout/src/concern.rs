@@ -1,0 +1,179 @@
+//! The sessions that a change concerns.
+//!
+//! A change concerns a session that subscribes to a changed name, or to all of a type, if the session's view
+//! shows the changed resource or showed it before. The index finds these sessions, so asking about a change
+//! costs O(changed names + sessions that subscribe to them). A change of the assignments concerns the sessions
+//! whose scopes it changed; finding them looks at all sessions once, as reassigning them does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use chancery_model::{Node, ResourceName, Revision, ScopeName, State, TypeUrl};
+
+use crate::{
+    budget::Budget,
+    entry::Entry,
+    report::Page,
+    shard::{Now, Shard, place},
+    status::{SessionId, Unsettled},
+};
+
+/// The names that a change touches, by scope and type.
+pub type TouchedNames = BTreeMap<(ScopeName, TypeUrl), BTreeSet<ResourceName>>;
+
+/// The changes of one revision, as far as they decide which sessions are concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The revision that sessions have to acknowledge.
+    pub revision: Revision,
+    /// Names and aliases of the changed resources.
+    touched: Vec<Touched>,
+    /// Also concerned: sessions whose scopes have changed at this revision of the assignments or later.
+    moved_since: Option<Revision>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Touched {
+    scope: ScopeName,
+    type_url: TypeUrl,
+    names: Vec<ResourceName>,
+}
+
+/// A session that a change concerns.
+#[derive(Debug)]
+pub(crate) struct Concerned {
+    pub(crate) id: SessionId,
+    pub(crate) node: Arc<Node>,
+    /// The concerned types that the session has not acknowledged.
+    pub(crate) unsettled: Vec<Unsettled>,
+}
+
+/// A place in the walk over the sessions that a change concerns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cursor {
+    /// The next session to be checked for changed scopes.
+    place: usize,
+    touched: usize,
+    /// 0 for the wildcards, then one for each name.
+    step: usize,
+    /// The sessions of the step from here on are done; `None` before the first.
+    below: Option<usize>,
+}
+
+impl Change {
+    /// The change of resources at `revision`; `assignments` if the revision has changed assignments too.
+    #[must_use]
+    pub fn new(revision: Revision, names: TouchedNames, assignments: bool) -> Self {
+        let touched = |((scope, type_url), names): (_, BTreeSet<_>)| Touched {
+            scope,
+            type_url,
+            names: names.into_iter().collect(),
+        };
+        let touched = names.into_iter().map(touched).collect();
+        Self { revision, touched, moved_since: assignments.then_some(revision) }
+    }
+
+    /// Any change up to `revision`: it concerns every session that has a view.
+    #[must_use]
+    pub fn anything(revision: Revision) -> Self {
+        Self { revision, touched: Vec::new(), moved_since: Some(Revision(0)) }
+    }
+
+    /// The names that are touched, of all scopes and types.
+    pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.touched.iter().flat_map(|touched| &touched.names)
+    }
+}
+
+impl Touched {
+    /// Whether nodes with these scopes see any of `names` of this scope: an upper scope that has the name
+    /// covers it.
+    fn is_visible(&self, state: &State, scopes: &[ScopeName], names: &[ResourceName]) -> bool {
+        let upper = || scopes.iter().take_while(|scope| **scope != self.scope);
+        let covers = |scope, name: &ResourceName| {
+            let collection = state.collection(scope, &self.type_url);
+            collection.is_some_and(|collection| collection.find(name.as_str()).is_some())
+        };
+        names.iter().any(|name| !upper().any(|scope| covers(scope, name)))
+    }
+}
+
+impl Entry {
+    /// Reports how far the session is with `revision` of one type, or of all types. `None` if its stream has ended.
+    fn concerned(&self, revision: Revision, type_url: Option<&TypeUrl>) -> Option<Concerned> {
+        if self.away.as_ref().is_some_and(|away| away.is_over()) {
+            return None;
+        }
+        let mut unsettled = Vec::new();
+        self.unsettled(revision, &mut unsettled);
+        if type_url.is_some() {
+            unsettled.retain(|one| one.type_url.is_none() || one.type_url.as_ref() == type_url);
+        }
+        Some(Concerned { id: self.id, node: Arc::clone(&self.node), unsettled })
+    }
+}
+
+impl Shard {
+    /// Reports a part of the sessions that `change` concerns. A session may be reported more than once.
+    pub(crate) fn concerned_page(
+        &mut self,
+        change: &Change,
+        mut at: Cursor,
+        now: Now,
+    ) -> Page<Concerned, Cursor> {
+        let Change { revision, touched, moved_since } = change;
+        let reached = self.told_revision();
+        if reached < *revision {
+            return Page { behind: Some(reached), ..Page::last(Vec::new()) };
+        }
+        let mut items = Vec::new();
+        let mut budget = Budget::new(self.config.turn_work_max);
+        while let Some(since) = *moved_since
+            && at.place < self.sessions.capacity()
+        {
+            if budget.is_spent() {
+                return Page::part(items, at);
+            }
+            budget.spend(1);
+            // A session that does not know its new scopes yet would look settled.
+            self.reassign(at.place, now);
+            let moved = |entry: &&Entry| entry.assigned.is_some() && entry.moved_at >= since;
+            let entry = self.sessions.get(at.place).filter(moved);
+            items.extend(entry.and_then(|entry| entry.concerned(*revision, None)));
+            at.place += 1;
+        }
+        let Self { index, sessions, views, .. } = self;
+        while let Some(here) = touched.get(at.touched) {
+            if budget.is_spent() {
+                return Page::part(items, at);
+            }
+            let Touched { scope, type_url, names } = here;
+            let (names, keys) = match at.step.checked_sub(1) {
+                None => (names.as_slice(), index.wildcards(scope, type_url)),
+                Some(n) if n < names.len() && index.has_names(scope, type_url) => {
+                    (&names[n..=n], index.named(scope, type_url, &names[n]))
+                }
+                Some(_) => {
+                    at = Cursor { touched: at.touched + 1, step: 0, below: None, ..at };
+                    continue;
+                }
+            };
+            budget.spend(1);
+            let mut below = at.below.unwrap_or(usize::MAX).min(keys.len());
+            while below > 0 && !budget.is_spent() {
+                below -= 1;
+                budget.spend(1);
+                let sees = |entry: &&Entry| here.is_visible(views.state(), entry.scopes(), names);
+                let entry = sessions.get(place(keys[below])).filter(sees);
+                items.extend(entry.and_then(|entry| entry.concerned(*revision, Some(type_url))));
+            }
+            at = match below {
+                0 => Cursor { step: at.step + 1, below: None, ..at },
+                _ => Cursor { below: Some(below), ..at },
+            };
+        }
+        Page::last(items)
+    }
+}
