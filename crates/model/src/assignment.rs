@@ -1,37 +1,38 @@
-//! Assignments: which node sees which scopes.
+//! Assignments: the rules that map nodes to scopes.
 //!
-//! Assignments are tried by falling priority, then by name; the first whose matcher holds decides. A
-//! matcher matches text by exact value or with `*`, never by regular expression (threat T14).
+//! Assignments are evaluated by descending priority, then by name. The first assignment that
+//! matches a node decides its scopes. A matcher supports exact values and `*`, but not regular
+//! expressions (threat T14).
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use crate::{NameError, Node, ScopeName};
 
-/// Text in which `*` stands for any run of characters, the empty one too.
+/// A pattern in which `*` matches any sequence of characters, including the empty sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(Arc<str>);
 
 impl Glob {
-    /// Takes a pattern. Every text is one.
+    /// Creates a pattern. Every text is a valid pattern.
     #[must_use]
     pub fn new(pattern: &str) -> Self {
         Self(pattern.into())
     }
 
-    /// The pattern as it was written.
+    /// Returns the pattern as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether `text` matches. O(pattern · text) at worst.
+    /// Returns whether `text` matches, in O(pattern · text) at worst.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let mut pieces = self.0.split('*');
         let first = pieces.next().unwrap_or("");
         let Some(mut rest) = text.strip_prefix(first) else { return false };
         let mut pieces: Vec<&str> = pieces.collect();
-        // No `*` at all: the whole text has to be the first piece.
+        // Without a `*`, the first piece must equal the whole text.
         let Some(last) = pieces.pop() else { return rest.is_empty() };
         for piece in pieces {
             match rest.find(piece) {
@@ -43,7 +44,7 @@ impl Glob {
     }
 }
 
-/// What has to hold of a node; what is not given holds of every node.
+/// The conditions that a node must meet. An absent condition matches every node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeMatcher {
     /// Matches `Node.id`.
@@ -56,13 +57,13 @@ pub struct NodeMatcher {
     pub zone: Option<Glob>,
     /// Matches `Node.locality.sub_zone`.
     pub sub_zone: Option<Glob>,
-    /// Matches scalars of `Node.metadata` by path; a path that the node lacks does not match, not
-    /// even `*`.
+    /// Matches scalars of `Node.metadata` by path. A path that the node lacks does not match any
+    /// pattern, including `*`.
     pub metadata: BTreeMap<String, Glob>,
 }
 
 impl NodeMatcher {
-    /// The first thing that does not hold of `node`, as a sentence; `None` if all holds.
+    /// Describes the first condition that `node` does not meet, or returns `None` if all match.
     #[must_use]
     pub fn mismatch(&self, node: &Node) -> Option<String> {
         let fixed = [
@@ -95,13 +96,13 @@ impl NodeMatcher {
     }
 }
 
-/// Why a scope template was refused.
+/// The reason why a scope template is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// `{` without `}` or the reverse.
+    /// The template has a `{` without `}`, or a `}` without `{`.
     #[error("the scope template {0:?} has unbalanced braces")]
     Braces(String),
-    /// A variable that nodes do not have.
+    /// The template has a variable that nodes do not have.
     #[error(
         "the scope template {template:?} has the unknown variable {variable:?}; known are node.id, \
          node.cluster, locality.region, locality.zone, locality.sub_zone and metadata.<path>"
@@ -112,7 +113,7 @@ pub enum TemplateError {
         /// The variable.
         variable: String,
     },
-    /// The literal part is no scope name.
+    /// The literal parts do not form a valid scope name.
     #[error(transparent)]
     Name(#[from] NameError),
 }
@@ -128,7 +129,7 @@ enum Piece {
     Metadata(String),
 }
 
-/// A scope name that may have variables of the node in it: `node/{node.id}`.
+/// A scope name that may contain variables of the node, such as `node/{node.id}`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScopeTemplate {
     source: Arc<str>,
@@ -136,10 +137,11 @@ pub struct ScopeTemplate {
 }
 
 impl ScopeTemplate {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// If braces are unbalanced, a variable is unknown, or the rest is no scope name.
+    /// Fails if braces are unbalanced, a variable is unknown, or the literal parts do not form a
+    /// valid scope name.
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
         let unbalanced = || TemplateError::Braces(source.to_owned());
         let mut pieces = Vec::new();
@@ -179,14 +181,16 @@ impl ScopeTemplate {
         Ok(Self { source: source.into(), pieces })
     }
 
-    /// The template as it was written.
+    /// Returns the template as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.source
     }
 
-    /// The scope it names for `node`; `None` if the node lacks a variable, or the name would be
-    /// too long. Characters of a value that are special in a scope name are percent-encoded.
+    /// Resolves the template to the scope name for `node`.
+    ///
+    /// Returns `None` if the node lacks a variable or the name would be too long. Characters that
+    /// are special in a scope name are percent-encoded in values.
     #[must_use]
     pub fn resolve(&self, node: &Node) -> Option<ScopeName> {
         let mut name = String::new();
@@ -227,21 +231,22 @@ impl fmt::Debug for ScopeTemplate {
     }
 }
 
-/// An ordered rule: nodes that match see these scopes, the earlier over the later.
+/// A rule that gives matching nodes an ordered list of scopes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
-    /// Its name, unique in the cluster.
+    /// The name, unique in the cluster.
     pub name: Arc<str>,
-    /// Higher is tried first; equal ones are tried by name.
+    /// The priority. Higher priorities are evaluated first, equal priorities in order of name.
     pub priority: i64,
-    /// What has to hold of the node.
+    /// The conditions that a node must meet.
     pub matcher: NodeMatcher,
-    /// The scopes that make the view; an earlier one shadows a later one.
+    /// The scopes of the view. An earlier scope shadows a later one.
     pub scopes: Vec<ScopeTemplate>,
 }
 
 impl Assignment {
-    /// The list of scopes for a node that matches: each once, at its first place.
+    /// Returns the scopes for a matching node. A scope that occurs repeatedly keeps its first
+    /// position.
     #[must_use]
     pub fn scopes_for(&self, node: &Node) -> Vec<ScopeName> {
         let mut scopes: Vec<ScopeName> = Vec::with_capacity(self.scopes.len());
@@ -254,7 +259,7 @@ impl Assignment {
     }
 }
 
-/// The assignment that a new cluster starts with: every node sees the scope `default`.
+/// Returns the assignment of a new cluster, which gives every node the scope `default`.
 #[must_use]
 pub fn default_assignment() -> Assignment {
     Assignment {
@@ -270,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_any_run_and_anything_else_for_itself() {
+    fn glob_star_matches_any_sequence() {
         for (pattern, text, expected) in [
             ("", "", true),
             ("", "a", false),
@@ -294,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_can_not_reach_another_scope() {
+    fn template_value_cannot_name_another_scope() {
         let template = ScopeTemplate::parse("node/{node.id}").unwrap();
         let scope = |id: &str| {
             template.resolve(&Node { id: id.into(), ..Node::default() }).map(|s| s.to_string())
@@ -309,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_template_is_refused_with_its_reason() {
+    fn invalid_template_is_rejected_with_reason() {
         for (source, error) in [
             ("node/{node.id", "the scope template \"node/{node.id\" has unbalanced braces"),
             ("node/}x", "the scope template \"node/}x\" has unbalanced braces"),
@@ -324,7 +329,7 @@ mod tests {
 
     /// Design 8: `["node/{node.id}", "edge", "default"]`, the most specific first.
     #[test]
-    fn a_scope_counts_at_its_first_place() {
+    fn repeated_scope_keeps_its_first_position() {
         let template = |source| ScopeTemplate::parse(source).unwrap();
         let assignment = Assignment {
             scopes: vec![
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_metadata_path_matches_nothing() {
+    fn absent_metadata_path_matches_no_pattern() {
         let matcher = NodeMatcher {
             metadata: BTreeMap::from([("mesh".to_owned(), Glob::new("*"))]),
             ..NodeMatcher::default()

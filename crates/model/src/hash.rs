@@ -1,9 +1,9 @@
-//! The content tag: a short hash that is the same on all replicas and in all releases.
+//! The content tag: a short hash that is equal on all replicas and in all releases.
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// Hashes fields one after the other; each is preceded by its length, so that no two different
-/// lists of fields give the same input.
+/// Hashes a list of fields in order. A length prefix before each field makes the hashed input
+/// unambiguous: two different lists never produce the same input.
 #[derive(Default)]
 pub(crate) struct Tag(Xxh3);
 
@@ -14,7 +14,7 @@ impl Tag {
         self
     }
 
-    /// The upper half of the 64-bit hash.
+    /// Returns the upper half of the 64-bit hash.
     pub(crate) fn finish(self) -> u32 {
         (self.0.digest() >> 32) as u32
     }

@@ -1,14 +1,14 @@
-//! The words of the project, and the replicated state they make up.
+//! The data model: resources, scopes, assignments, transactions and the replicated state.
 //!
-//! Pure: no async, clock, randomness, I/O or protobuf runtime. [`State::apply`] is the whole of
-//! what a committed transaction does; replicas that apply the same transactions in the same order
-//! hold the same state, down to the bytes of each resource.
+//! The crate is pure: it has no async, clock, randomness, I/O or protobuf runtime.
+//! [`State::apply`] is the complete effect of a committed transaction. Replicas that apply the
+//! same transactions in the same order hold the same state, down to the bytes of each resource.
 //!
 //! Invariants:
 //! - A [`Resource`] is immutable and its bytes exist once: views, responses and streams share them.
-//! - A [`State`] is an immutable value; applying a transaction makes a new one that shares all that
-//!   did not change, in O(changes · log size).
-//! - Versions and revisions come from committed data alone.
+//! - A [`State`] is an immutable value. Applying a transaction creates a new state that shares all
+//!   unchanged parts with the old one, in O(changes · log size).
+//! - Versions and revisions are computed from committed data alone.
 
 mod assignment;
 mod hash;

@@ -1,4 +1,4 @@
-//! Names: cheap to clone, checked once where they are made.
+//! Names: cheap to clone, and validated once, at construction.
 
 use std::{
     borrow::Borrow,
@@ -8,36 +8,36 @@ use std::{
 
 use crate::types;
 
-/// Longest resource name accepted, in bytes.
+/// The maximum length of a resource name in bytes.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
-/// Longest scope name accepted, in bytes.
+/// The maximum length of a scope name in bytes.
 pub const SCOPE_NAME_BYTES_MAX: usize = 512;
 
-/// Why a name was refused.
+/// The reason why a name is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The name has no characters.
     #[error("the {what} is empty")]
     Empty {
-        /// What kind of name it is.
+        /// The kind of name.
         what: &'static str,
     },
     /// The name is longer than the limit.
     #[error("the {what} has {len} bytes, at most {max} are allowed")]
     TooLong {
-        /// What kind of name it is.
+        /// The kind of name.
         what: &'static str,
-        /// Its length in bytes.
+        /// The length of the name in bytes.
         len: usize,
         /// The limit in bytes.
         max: usize,
     },
-    /// The name has a character that is not allowed in it.
+    /// The name contains a character that names of its kind do not allow.
     #[error("the {what} {name:?} has the character {character:?}, which is not allowed there")]
     Character {
-        /// What kind of name it is.
+        /// The kind of name.
         what: &'static str,
-        /// The whole name.
+        /// The complete name.
         name: String,
         /// The first character that is not allowed.
         character: char,
@@ -51,7 +51,7 @@ macro_rules! name_type {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -81,8 +81,8 @@ macro_rules! name_type {
 }
 
 name_type! {
-    /// The full type URL of a resource, `type.googleapis.com/` and the message name. Compared
-    /// exactly and case-sensitively (SVC-06).
+    /// The full type URL of a resource: `type.googleapis.com/` and the message name. Type URLs are
+    /// compared exactly and case-sensitively (SVC-06).
     TypeUrl
 }
 name_type! {
@@ -90,7 +90,7 @@ name_type! {
     ResourceName
 }
 name_type! {
-    /// The name of a scope: `mesh`, `edge/eu`, `node/r7`.
+    /// The name of a scope, such as `mesh`, `edge/eu` or `node/r7`.
     ScopeName
 }
 
@@ -104,7 +104,7 @@ fn check_len(what: &'static str, name: &str, max: usize) -> Result<(), NameError
     Ok(())
 }
 
-fn refuse_characters(
+fn check_characters(
     what: &'static str,
     name: &str,
     allowed: impl Fn(char) -> bool,
@@ -116,24 +116,26 @@ fn refuse_characters(
 }
 
 impl TypeUrl {
-    /// Takes a type URL as a client or an author wrote it.
+    /// Validates a type URL that a client or an author wrote.
     ///
     /// # Errors
-    /// If it is empty, longer than 512 bytes, or has white space or control characters.
+    /// Fails if the URL is empty, is longer than 512 bytes, or contains white space or control
+    /// characters.
     pub fn new(url: &str) -> Result<Self, NameError> {
         const WHAT: &str = "type URL";
         check_len(WHAT, url, 512)?;
-        refuse_characters(WHAT, url, |c| !c.is_whitespace() && !c.is_control())?;
+        check_characters(WHAT, url, |c| !c.is_whitespace() && !c.is_control())?;
         Ok(Self::interned(url))
     }
 
-    /// A type URL of the program's own tables.
+    /// Creates a type URL from one of the program's own tables, without validation.
     #[must_use]
     pub fn from_static(url: &'static str) -> Self {
         Self::interned(url)
     }
 
-    /// Every resource names types, its own and those of its children: the known ones exist once.
+    /// Returns the shared copy of a known type URL, or a new type URL. Every resource names its own
+    /// type and the types of its children, so known type URLs exist once in memory.
     fn interned(url: &str) -> Self {
         static KNOWN: LazyLock<Vec<TypeUrl>> =
             LazyLock::new(|| types::KNOWN.iter().map(|known| TypeUrl(known.url.into())).collect());
@@ -141,7 +143,7 @@ impl TypeUrl {
         known.cloned().unwrap_or_else(|| Self(url.into()))
     }
 
-    /// The message name: what follows the last `/`.
+    /// Returns the message name: the text after the last `/`.
     #[must_use]
     pub fn message_name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
@@ -149,22 +151,23 @@ impl TypeUrl {
 }
 
 impl ResourceName {
-    /// Takes a resource name.
+    /// Validates a resource name.
     ///
     /// # Errors
-    /// If it is empty, longer than [`RESOURCE_NAME_BYTES_MAX`], or has control characters.
+    /// Fails if the name is empty, is longer than [`RESOURCE_NAME_BYTES_MAX`], or contains control
+    /// characters.
     pub fn new(name: &str) -> Result<Self, NameError> {
         const WHAT: &str = "resource name";
         check_len(WHAT, name, RESOURCE_NAME_BYTES_MAX)?;
-        refuse_characters(WHAT, name, |c| !c.is_control())?;
+        check_characters(WHAT, name, |c| !c.is_control())?;
         Ok(Self(name.into()))
     }
 
-    /// Takes a name that a client asks for. It need not be one that a resource could have: then
-    /// there is no such resource, which is no error of the stream (SOTW-110).
+    /// Accepts a resource name that a client requests, valid or not. A resource with an invalid name
+    /// does not exist, and a request for one is not a stream error (SOTW-110).
     ///
     /// # Errors
-    /// If it is longer than [`RESOURCE_NAME_BYTES_MAX`].
+    /// Fails if the name is longer than [`RESOURCE_NAME_BYTES_MAX`].
     pub fn requested(name: &str) -> Result<Self, NameError> {
         if !name.is_empty() {
             check_len("resource name", name, RESOURCE_NAME_BYTES_MAX)?;
@@ -174,19 +177,22 @@ impl ResourceName {
 }
 
 impl ScopeName {
-    /// Takes a scope name: letters, digits and `. _ ~ : @ % / -`.
+    /// Validates a scope name: ASCII letters, digits and `. _ ~ : @ % / -`.
     ///
     /// # Errors
-    /// If it is empty, longer than [`SCOPE_NAME_BYTES_MAX`], or has another character.
+    /// Fails if the name is empty, is longer than [`SCOPE_NAME_BYTES_MAX`], or contains another
+    /// character.
     pub fn new(name: &str) -> Result<Self, NameError> {
         const WHAT: &str = "scope name";
         check_len(WHAT, name, SCOPE_NAME_BYTES_MAX)?;
-        refuse_characters(WHAT, name, |c| c == '/' || c == '%' || Self::is_literal(c))?;
+        check_characters(WHAT, name, |c| c == '/' || c == '%' || Self::is_literal(c))?;
         Ok(Self(name.into()))
     }
 
-    /// Characters that a value put into a template keeps; any other is percent-encoded, `/` and
-    /// `%` among them, so that a node can not name its way into another scope.
+    /// Returns whether a template inserts this character of a node's value unchanged.
+    ///
+    /// All other characters are percent-encoded, including `/` and `%`. A node therefore cannot
+    /// choose a value that names another scope.
     pub(crate) fn is_literal(c: char) -> bool {
         c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | ':' | '@' | '-')
     }

@@ -1,19 +1,20 @@
-//! Who a client says it is.
+//! The identity that a client reports.
 
 use std::collections::BTreeMap;
 
-/// Where a node runs (`envoy.config.core.v3.Locality`).
+/// The location of a node (`envoy.config.core.v3.Locality`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Locality {
-    /// Region.
+    /// The region.
     pub region: String,
-    /// Zone.
+    /// The zone.
     pub zone: String,
-    /// Part of the zone.
+    /// The part of the zone.
     pub sub_zone: String,
 }
 
-/// An xDS client's identity, as far as assignments look at it (`envoy.config.core.v3.Node`).
+/// The parts of an xDS client's identity that assignments and people use
+/// (`envoy.config.core.v3.Node`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
     /// `Node.id`.
@@ -22,9 +23,9 @@ pub struct Node {
     pub cluster: String,
     /// `Node.locality`.
     pub locality: Locality,
-    /// The scalars of `Node.metadata`, by their path: `{a: {b: 1}}` is `a.b` → `1`. Lists are left out.
+    /// The scalars of `Node.metadata` by path: `{a: {b: 1}}` becomes `a.b` → `1`. Lists are omitted.
     pub metadata: BTreeMap<String, String>,
-    /// `Node.user_agent_name` and its version, for people.
+    /// `Node.user_agent_name` and the user agent's version, for display.
     pub user_agent: String,
     /// `Node.client_features`.
     pub client_features: Vec<String>,

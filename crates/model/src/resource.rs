@@ -1,9 +1,9 @@
-//! A resource: one named, typed payload, kept as the bytes that go on the wire.
+//! Resources: named, typed payloads that are stored as the bytes that go on the wire.
 //!
 //! # One frame, two protocols
-//! `DeltaDiscoveryResponse.resources` and `DiscoveryResponse.resources` are both field 2, and so is
-//! `Resource.resource`, the `Any` inside the delta form. A resource is therefore kept as the delta
-//! field with its `Any` first:
+//! `DeltaDiscoveryResponse.resources` and `DiscoveryResponse.resources` are both field 2. So is
+//! `Resource.resource`, the `Any` inside the delta form. A resource is therefore stored as the
+//! delta field, with its `Any` first:
 //!
 //! ```text
 //! 12 <len> │ 12 <len> 0a <type URL> 12 <body> │ 0a <version> 1a <name> 22 <alias>…
@@ -11,9 +11,9 @@
 //! └──────────────────── delta field ─────────────────────────────────────────────┘
 //! ```
 //!
-//! The SotW field is a slice of the delta field and the body a slice of both, so that one copy of the
-//! bytes serves both protocols and every stream. The body is what admission produced, never encoded
-//! again (SVC-18).
+//! The SotW field is a slice of the delta field, and the body is a slice of both. One copy of the
+//! bytes therefore serves both protocols and every stream. The body is the output of admission and
+//! is never encoded again (SVC-18).
 
 use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc, time::Duration};
 
@@ -25,12 +25,12 @@ use crate::{
     wire::{len_field_len, put_len_field, put_len_header},
 };
 
-/// What identifies a resource inside a scope.
+/// The identity of a resource inside a scope.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceKey {
-    /// The type.
+    /// The type of the resource.
     pub type_url: TypeUrl,
-    /// The name.
+    /// The name of the resource.
     pub name: ResourceName,
 }
 
@@ -40,26 +40,26 @@ impl fmt::Display for ResourceKey {
     }
 }
 
-/// A resource as admission hands it over: all but the version, which only applying it can give.
+/// A resource as admission produces it. Its version is assigned when a transaction is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceDraft {
-    /// Type and name.
+    /// The type and name of the resource.
     pub key: ResourceKey,
     /// The encoded message: `Any.value`.
     pub body: Bytes,
-    /// Other names by which it can be asked for (DELTA-29).
+    /// Alternative names by which clients can request the resource (DELTA-29).
     pub aliases: Vec<ResourceName>,
-    /// Lifetime at the client (TTL-01).
+    /// The lifetime of the resource at the client (TTL-01).
     pub ttl: Option<Duration>,
-    /// For people and selectors; never sent to clients.
+    /// Labels for people and selectors; never sent to clients.
     pub labels: BTreeMap<String, String>,
-    /// Resources that a client asks for because of this one: the endpoints of an EDS cluster, the
-    /// routes of a listener. Sorted, without duplicates.
+    /// The resources that a client requests because of this one: the endpoints of an EDS cluster,
+    /// the routes of a listener. The list is sorted and has no duplicates.
     pub children: Vec<ResourceKey>,
 }
 
 impl ResourceDraft {
-    /// A draft with a name and a body and nothing else.
+    /// Creates a draft with a key and a body, and without optional properties.
     #[must_use]
     pub fn new(key: ResourceKey, body: Bytes) -> Self {
         Self { key, body, aliases: vec![], ttl: None, labels: BTreeMap::new(), children: vec![] }
@@ -78,7 +78,7 @@ impl ResourceDraft {
     }
 }
 
-/// A resource in the state. Immutable; shared by `Arc`.
+/// A resource in the state, immutable and shared by `Arc`.
 #[derive(Clone)]
 pub struct Resource {
     name: ResourceName,
@@ -89,7 +89,8 @@ pub struct Resource {
     extra: Option<Box<Extra>>,
 }
 
-/// What few resources have. Boxed slices: there may be a million of these.
+/// The properties that few resources have. Boxed slices save memory, because a state may contain a
+/// million of these structs.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Extra {
     aliases: Box<[ResourceName]>,
@@ -99,7 +100,7 @@ struct Extra {
 }
 
 impl Extra {
-    /// A child often has the name of its parent; it is then the very same.
+    /// Copies the properties of a draft. A child with the name of its parent shares that allocation.
     fn of(draft: &ResourceDraft) -> Self {
         let ResourceKey { name, .. } = &draft.key;
         let children = draft.children.iter().map(|child| match child.name == *name {
@@ -116,20 +117,20 @@ impl Extra {
 }
 
 impl Resource {
-    /// Gives a draft its version: `revision` is that of the transaction that publishes it.
+    /// Creates a resource whose version has the given revision, which is that of the transaction.
     #[must_use]
     pub fn publish(draft: &ResourceDraft, revision: Revision) -> Self {
         Self::with_version(draft, Version { revision, tag: draft.tag() })
     }
 
-    /// Puts a stored resource together again, with the version it had.
+    /// Creates a resource with an existing version, for example when it is loaded from disk.
     #[must_use]
     pub fn with_version(draft: &ResourceDraft, version: Version) -> Self {
         let ResourceKey { type_url, name } = &draft.key;
-        let shown = version.to_string();
+        let version_text = version.to_string();
         let any_len = len_field_len(type_url.as_str().len()) + len_field_len(draft.body.len());
         let inner_len = len_field_len(any_len)
-            + len_field_len(shown.len())
+            + len_field_len(version_text.len())
             + len_field_len(name.as_str().len())
             + draft.aliases.iter().map(|alias| len_field_len(alias.as_str().len())).sum::<usize>();
         let mut frame = BytesMut::with_capacity(len_field_len(inner_len));
@@ -141,7 +142,7 @@ impl Resource {
         let body_start = frame.len();
         frame.extend_from_slice(&draft.body);
         let any_end = frame.len();
-        put_len_field(&mut frame, 1, shown.as_bytes());
+        put_len_field(&mut frame, 1, version_text.as_bytes());
         put_len_field(&mut frame, 3, name.as_str().as_bytes());
         for alias in &draft.aliases {
             put_len_field(&mut frame, 4, alias.as_str().as_bytes());
@@ -157,61 +158,63 @@ impl Resource {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &ResourceName {
         &self.name
     }
 
-    /// The version that clients see.
+    /// Returns the version that clients see.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The encoded message: `Any.value`.
+    /// Returns the encoded message: `Any.value`.
     #[must_use]
     pub fn body(&self) -> Bytes {
         self.frame.slice(self.body.start as usize..self.body.end as usize)
     }
 
-    /// The `resources` field of a `DeltaDiscoveryResponse` with this resource, key and length included.
+    /// Returns the `resources` field of a `DeltaDiscoveryResponse` with this resource, including key
+    /// and length.
     #[must_use]
     pub fn delta_field(&self) -> Bytes {
         self.frame.clone()
     }
 
-    /// The `resources` field of a `DiscoveryResponse` with this resource, key and length included.
+    /// Returns the `resources` field of a `DiscoveryResponse` with this resource, including key and
+    /// length.
     #[must_use]
     pub fn sotw_field(&self) -> Bytes {
         self.frame.slice(self.any.start as usize..self.any.end as usize)
     }
 
-    /// Length of [`Resource::delta_field`] in bytes.
+    /// Returns the length of [`Resource::delta_field`] in bytes.
     #[must_use]
     pub fn delta_len(&self) -> usize {
         self.frame.len()
     }
 
-    /// Length of [`Resource::sotw_field`] in bytes.
+    /// Returns the length of [`Resource::sotw_field`] in bytes.
     #[must_use]
     pub fn sotw_len(&self) -> usize {
         self.any.len()
     }
 
-    /// Other names by which it can be asked for.
+    /// Returns the alternative names by which clients can request the resource.
     #[must_use]
     pub fn aliases(&self) -> &[ResourceName] {
         self.extra.as_ref().map_or(&[], |extra| &extra.aliases)
     }
 
-    /// Lifetime at the client, if it has one.
+    /// Returns the lifetime of the resource at the client, if it has one.
     #[must_use]
     pub fn ttl(&self) -> Option<Duration> {
         self.extra.as_ref().and_then(|extra| extra.ttl)
     }
 
-    /// Labels for people and selectors.
+    /// Iterates over the labels for people and selectors.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.extra
             .iter()
@@ -219,13 +222,13 @@ impl Resource {
             .map(|(k, v)| (k.as_str(), v.as_str()))
     }
 
-    /// Resources that a client asks for because of this one.
+    /// Returns the resources that a client requests because of this one.
     #[must_use]
     pub fn children(&self) -> &[ResourceKey] {
         self.extra.as_ref().map_or(&[], |extra| &extra.children)
     }
 
-    /// The resource as a draft again, for storing it. The body is shared, not copied.
+    /// Converts the resource to a draft, for storage. The draft shares the body's bytes.
     #[must_use]
     pub fn to_draft(&self, type_url: &TypeUrl) -> ResourceDraft {
         let extra = self.extra.as_deref().cloned().unwrap_or_default();
@@ -239,7 +242,7 @@ impl Resource {
         }
     }
 
-    /// What publishing `draft` over this resource would change.
+    /// Compares this resource with a draft that would replace it.
     pub(crate) fn compare(&self, draft: &ResourceDraft) -> Difference {
         let default = Extra::default();
         let extra = self.extra.as_deref().unwrap_or(&default);
@@ -254,20 +257,20 @@ impl Resource {
     }
 }
 
-/// How a draft differs from the resource it would replace.
+/// The difference between a draft and the resource that it would replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Difference {
-    /// Not at all: nothing is written.
+    /// There is no difference, so nothing is written.
     None,
-    /// In what clients never see: written, under the same version.
+    /// Only parts that clients never see differ: the resource keeps its version.
     Labels,
-    /// In what clients see: a new version.
+    /// Parts that clients see differ: the resource gets a new version.
     Wire,
 }
 
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Bodies may hold secrets: never shown.
+        // Bodies may contain secrets and are therefore omitted.
         f.debug_struct("Resource")
             .field("name", &self.name)
             .field("version", &format_args!("{}", self.version))
@@ -276,7 +279,7 @@ impl fmt::Debug for Resource {
     }
 }
 
-/// Resources are shared by pointer and told apart by version.
+/// Compares name and version only: the version identifies the content.
 impl PartialEq for Resource {
     fn eq(&self, other: &Self) -> bool {
         self.version == other.version && self.name == other.name
@@ -284,12 +287,13 @@ impl PartialEq for Resource {
 }
 impl Eq for Resource {}
 
-/// Offsets are kept in 32 bits: a transaction is refused long before a body reaches 4 GiB.
+/// Converts an offset to the 32 bits in which it is stored. Admission and the log reject a
+/// transaction long before a body reaches 4 GiB.
 fn offset(n: usize) -> u32 {
     u32::try_from(n).expect("a resource is smaller than 4 GiB: admission and the log limit it")
 }
 
-/// A shared resource with the name as its map key's source.
+/// A reference-counted resource.
 pub(crate) type Shared = Arc<Resource>;
 
 #[cfg(test)]
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sotw_field_is_a_slice_of_the_delta_field() {
+    fn sotw_field_is_slice_of_delta_field() {
         let mut draft = draft();
         draft.aliases = vec![ResourceName::new("other").unwrap()];
         let resource = Resource::publish(&draft, Revision(7));
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_depends_on_all_that_goes_on_the_wire_and_on_nothing_else() {
+    fn tag_depends_on_wire_content_only() {
         let base = Resource::publish(&draft(), Revision(1)).version().tag;
         let tag = |change: fn(&mut ResourceDraft)| {
             let mut draft = draft();
@@ -344,9 +348,9 @@ mod tests {
         assert_ne!(base, tag(|d| d.aliases.push(ResourceName::new("a").unwrap())));
     }
 
-    /// The tag is part of versions that clients hold across upgrades.
+    /// Clients keep versions, which contain the tag, across upgrades of the server.
     #[test]
-    fn the_tag_never_changes_between_releases() {
+    fn tag_is_stable_between_releases() {
         assert_eq!(Resource::publish(&draft(), Revision(7)).version().to_string(), "7-abde0be4");
     }
 }

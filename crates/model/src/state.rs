@@ -1,4 +1,4 @@
-//! The replicated state and the one function that changes it.
+//! The replicated state, and [`State::apply`], the only function that changes it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,26 +14,30 @@ use crate::{
     resource::{Difference, Shared},
 };
 
-/// All resources of one type in one scope. Immutable, shared by `Arc`: two states between which
-/// it did not change hold the same one.
+/// All resources of one type in one scope.
+///
+/// Collections in a state are immutable and shared by `Arc`. States between which a collection did
+/// not change share it.
 #[derive(Debug, Clone)]
 pub struct Collection {
-    /// The scope it belongs to.
+    /// The scope of the collection.
     pub scope: ScopeName,
-    /// The type of its resources.
+    /// The type of the resources.
     pub type_url: TypeUrl,
-    /// The last revision that changed it. Kept when it becomes empty, so that versions never go back.
+    /// The last revision that changed the collection in a way that clients see. An empty collection
+    /// keeps it, so that versions never decrease.
     pub changed: Revision,
-    /// The label of that revision.
+    /// The label of the revision in `changed`.
     pub label: Option<Arc<str>>,
     /// The resources by name.
     pub resources: OrdMap<ResourceName, Arc<Resource>>,
-    /// Names of resources by their aliases; of two resources with one alias the last published has it.
+    /// The names of resources by alias. If two resources have the same alias, the alias refers to
+    /// the one that was published last.
     pub aliases: OrdMap<ResourceName, ResourceName>,
 }
 
 impl Collection {
-    /// An empty collection that nothing ever changed.
+    /// Creates an empty collection at revision 0.
     #[must_use]
     pub fn new(scope: ScopeName, type_url: TypeUrl) -> Self {
         Self {
@@ -46,7 +50,7 @@ impl Collection {
         }
     }
 
-    /// The resource of that name, or with that alias (DELTA-29).
+    /// Finds a resource by name or alias (DELTA-29). A name takes precedence over an alias.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<Resource>> {
         match self.resources.get(name) {
@@ -55,7 +59,7 @@ impl Collection {
         }
     }
 
-    /// Puts a resource in the place of the one of the same name.
+    /// Inserts a resource, and replaces any resource of the same name.
     pub fn insert(&mut self, resource: Arc<Resource>) {
         self.remove(resource.name());
         for alias in resource.aliases() {
@@ -64,7 +68,7 @@ impl Collection {
         self.resources.insert(resource.name().clone(), resource);
     }
 
-    /// Takes a resource out.
+    /// Removes a resource and its aliases, if it exists.
     pub fn remove(&mut self, name: &ResourceName) {
         let Some(old) = self.resources.remove(name) else { return };
         for alias in old.aliases() {
@@ -75,17 +79,16 @@ impl Collection {
     }
 }
 
-/// A scope: its collections, by type.
+/// A scope: a collection of resources for each type.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
-    /// The collections; a type that never had a resource in this scope is not there.
+    /// The collections by type. A type is absent if the scope never contained a resource of it.
     pub types: BTreeMap<TypeUrl, Arc<Collection>>,
-    /// The last revision that changed it.
+    /// The last revision that changed the scope.
     pub changed: Revision,
 }
 
-/// Scopes are compared by revision: of one history, no two scopes of a name that changed at the same
-/// revision differ.
+/// Compares revisions only. Within one history, a scope's name and revision identify its content.
 impl PartialEq for Scope {
     fn eq(&self, other: &Self) -> bool {
         self.changed == other.changed
@@ -93,67 +96,67 @@ impl PartialEq for Scope {
 }
 
 impl Scope {
-    /// Number of resources, of all types.
+    /// Returns the number of resources of all types.
     #[must_use]
     pub fn len(&self) -> usize {
         self.types.values().map(|collection| collection.resources.len()).sum()
     }
 
-    /// Whether it has no resources.
+    /// Returns whether the scope has no resources.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.types.values().all(|collection| collection.resources.is_empty())
     }
 }
 
-/// The assignments, in the order in which they are tried.
+/// The assignments, in evaluation order.
 #[derive(Debug, Clone)]
 pub struct Assignments {
-    /// The last revision that changed one.
+    /// The last revision that changed an assignment.
     pub changed: Revision,
-    /// By falling priority, then by name.
+    /// The assignments by descending priority, then by name.
     pub rules: Vec<Assignment>,
 }
 
 impl Assignments {
-    /// The first assignment that holds for `node`.
+    /// Returns the first assignment that matches `node`.
     #[must_use]
     pub fn for_node(&self, node: &Node) -> Option<&Assignment> {
         self.rules.iter().find(|rule| rule.matcher.mismatch(node).is_none())
     }
 
-    /// Puts assignments into the order in which they are tried.
+    /// Sorts assignments into evaluation order.
     pub fn sort(rules: &mut [Assignment]) {
         rules.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));
     }
 }
 
-/// Everything that is replicated, at one revision. Cloning it is cheap.
+/// The complete replicated state at one revision. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct State {
     /// The revision.
     pub revision: Revision,
-    /// The life of the cluster.
+    /// The incarnation of the cluster.
     pub incarnation: Incarnation,
-    /// The scopes. One that lost all its resources stays, with the revision of that loss.
+    /// The scopes. A scope that becomes empty remains, with the revision that emptied it.
     pub scopes: OrdMap<ScopeName, Arc<Scope>>,
     /// The assignments.
     pub assignments: Arc<Assignments>,
 }
 
-/// What [`State::apply`] gives.
+/// The result of [`State::apply`].
 #[derive(Debug, Clone)]
 pub struct Applied {
-    /// The state afterwards; the same one if nothing changed.
+    /// The state after the transaction, or a clone of the old state if nothing changed.
     pub state: State,
-    /// What came of the transaction.
+    /// The outcome of the transaction.
     pub outcome: Outcome,
-    /// The resources that changed, by scope, type and name.
+    /// The resources that changed, sorted by scope, type and name.
     pub changes: Vec<Change>,
 }
 
 impl State {
-    /// The state of a new cluster: no resources, and every node sees the scope `default`.
+    /// Creates the state of a new cluster: no resources, and the scope `default` for every node.
     #[must_use]
     pub fn new(incarnation: Incarnation) -> Self {
         Self {
@@ -167,34 +170,35 @@ impl State {
         }
     }
 
-    /// One resource.
+    /// Returns one resource.
     #[must_use]
     pub fn get(&self, scope: &ScopeName, key: &ResourceKey) -> Option<&Arc<Resource>> {
         self.scopes.get(scope)?.types.get(&key.type_url)?.resources.get(&key.name)
     }
 
-    /// The collection of a type in a scope.
+    /// Returns the collection of one type in one scope.
     #[must_use]
     pub fn collection(&self, scope: &ScopeName, type_url: &TypeUrl) -> Option<&Arc<Collection>> {
         self.scopes.get(scope)?.types.get(type_url)
     }
 
-    /// Number of resources, of all scopes and types. O(scopes · types).
+    /// Returns the number of resources in all scopes, in O(scopes · types).
     #[must_use]
     pub fn len(&self) -> usize {
         self.scopes.values().map(|scope| scope.len()).sum()
     }
 
-    /// Whether there are no resources.
+    /// Returns whether the state has no resources.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.scopes.values().all(|scope| scope.is_empty())
     }
 
-    /// Applies a transaction: all of it under one new revision, or none of it. A transaction that
-    /// changes nothing makes no revision. Total: no input makes it fail or panic.
+    /// Applies a transaction atomically, under one new revision.
     ///
-    /// O(d log M) for d resources in the transaction (and O(scope) for a pruned scope).
+    /// A transaction that changes nothing creates no revision. The function is total: no input
+    /// makes it fail or panic. It takes O(d log M) for d resources in the transaction, plus O(scope)
+    /// for each pruned scope.
     #[must_use]
     pub fn apply(&self, transaction: &Transaction) -> Applied {
         if let Some(refusal) = self.refusal(transaction) {
@@ -210,8 +214,8 @@ impl State {
         let (state, changes, unchanged) = work.finish(transaction);
         let (state, assignments) = state.with_assignments(revision, &transaction.assignments);
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
-        let any = !changes.is_empty() || assignments > 0;
-        let state = if any { State { revision, ..state } } else { self.clone() };
+        let has_changed = !changes.is_empty() || assignments > 0;
+        let state = if has_changed { State { revision, ..state } } else { self.clone() };
         let summary = Summary {
             revision: state.revision,
             changed: (changes.len() - removed) as u64,
@@ -287,11 +291,12 @@ impl State {
     }
 }
 
-/// A transaction being applied: what it wants each resource to be in the end.
+/// The application of one transaction.
 struct Work<'a> {
     before: &'a State,
     revision: Revision,
-    /// By scope, type and name; `None` is "not there".
+    /// The final content of each affected resource, by scope, type and name: the index of an
+    /// upsert, or `None` for a removal.
     wanted: BTreeMap<(&'a ScopeName, &'a TypeUrl), BTreeMap<&'a ResourceName, Option<usize>>>,
 }
 
@@ -317,8 +322,8 @@ impl<'a> Work<'a> {
         self.wanted.entry((scope, &key.type_url)).or_default().insert(&key.name, upsert);
     }
 
-    /// The new state (its revision and assignments still the old ones), what changed, and how many
-    /// resources were published as they already were.
+    /// Returns the new state, the changes, and the number of upserts that changed nothing. The
+    /// state still has the old revision and assignments.
     fn finish(self, transaction: &Transaction) -> (State, Vec<Change>, u64) {
         let Self { before, revision, wanted } = self;
         let mut state = before.clone();

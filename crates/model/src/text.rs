@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-/// Whether a terminal or a log viewer acts on the character, or shows nothing for it: control characters, line
+/// Returns whether a terminal or a log viewer acts on the character, or shows nothing for it: control characters, line
 /// and paragraph separators, and all that Unicode calls a format character (Cf) or default-ignorable
 /// (Unicode 16), such as bidirectional controls, zero-width characters, fillers, variation selectors and tags.
 #[must_use]

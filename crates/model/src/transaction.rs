@@ -1,154 +1,155 @@
-//! A transaction: everything an author can ask, applied as one revision or not at all.
+//! Transactions: all changes that an author requests, applied atomically as one revision.
 
 use std::{fmt, sync::Arc};
 
 use crate::{Assignment, Resource, ResourceDraft, ResourceKey, Revision, ScopeName, Version};
 
-/// Publishes a resource in a scope.
+/// The publication of a resource in a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upsert {
-    /// Where.
+    /// The scope of the resource.
     pub scope: ScopeName,
-    /// What.
+    /// The resource.
     pub draft: ResourceDraft,
 }
 
-/// Changes an assignment.
+/// A change of an assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignmentOp {
-    /// Creates it or replaces the one of that name.
+    /// Creates the assignment, or replaces the assignment of the same name.
     Put(Assignment),
-    /// Deletes it; one that is not there is no change.
+    /// Deletes the assignment of this name, if it exists.
     Delete(Arc<str>),
 }
 
-/// What has to hold of a resource before the transaction.
+/// The condition that a precondition places on a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expectation {
-    /// It is not there.
+    /// The resource does not exist.
     Absent,
-    /// It is there, in any version.
+    /// The resource exists, in any version.
     Present,
-    /// It is there, in this version.
+    /// The resource exists in this version.
     Version(Version),
 }
 
-/// What has to hold before the transaction; otherwise it changes nothing.
+/// A condition that must hold before the transaction. Otherwise the transaction changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
-    /// Nothing that the transaction touches (its scopes, the assignments) has changed after this
-    /// revision, and this revision has been reached.
+    /// The state has reached this revision, and no later revision changed a scope of the
+    /// transaction. If the transaction changes assignments, the same holds for the assignments.
     Revision(Revision),
-    /// A resource is as expected.
+    /// A resource meets an expectation.
     Resource {
-        /// Its scope.
+        /// The scope of the resource.
         scope: ScopeName,
-        /// Its key.
+        /// The key of the resource.
         key: ResourceKey,
-        /// What is expected.
+        /// The expectation.
         expectation: Expectation,
     },
 }
 
-/// Who, why, when; kept with the revision.
+/// The author, reason and time of a transaction, which the history keeps with the revision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TransactionMeta {
-    /// Follows the type version that clients see (a git SHA, say).
+    /// A label that becomes part of the type version that clients see, such as a git SHA.
     pub label: Option<Arc<str>>,
-    /// Who asked for it.
+    /// The author.
     pub author: String,
-    /// Why.
+    /// The reason for the change.
     pub reason: String,
-    /// When the replica that took it did so, in milliseconds since 1970. For people only.
+    /// The time at which a replica received the transaction, in milliseconds since 1970. Nothing
+    /// depends on it.
     pub time_ms: u64,
 }
 
-/// Many changes that take effect together. Deletes come first, then prunes, then upserts.
+/// A set of changes that take effect together. Deletes apply first, then prunes, then upserts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Transaction {
-    /// All have to hold.
+    /// The preconditions. All of them must hold.
     pub preconditions: Vec<Precondition>,
-    /// Resources to delete; one that is not there is no change.
+    /// The resources to delete. Deleting a resource that does not exist is not a change.
     pub deletes: Vec<(ScopeName, ResourceKey)>,
-    /// Scopes that hold exactly what is upserted into them, afterwards.
+    /// The scopes to prune: the transaction deletes all their resources that it does not upsert.
     pub prune: Vec<ScopeName>,
-    /// Resources to publish; identical ones are no change.
+    /// The resources to publish. Publishing an identical resource is not a change.
     pub upserts: Vec<Upsert>,
-    /// Assignments to change.
+    /// The changes of assignments.
     pub assignments: Vec<AssignmentOp>,
-    /// Who, why, when.
+    /// The author, reason and time.
     pub meta: TransactionMeta,
 }
 
-/// What happened to one resource.
+/// The effect of a transaction on one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was not there before.
+    /// The resource is new.
     Added,
-    /// It has other bytes and a new version.
+    /// The resource has different bytes and a new version.
     Updated,
-    /// Only what clients do not see has changed; the version is the same.
+    /// Only parts that clients do not see changed; the version is the same.
     Relabeled,
-    /// It is gone.
+    /// The resource was removed.
     Removed,
 }
 
 /// One resource that a transaction changed.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Its scope.
+    /// The scope of the resource.
     pub scope: ScopeName,
-    /// Its key.
+    /// The key of the resource.
     pub key: ResourceKey,
-    /// What happened.
+    /// The kind of change.
     pub kind: ChangeKind,
-    /// The resource as it is now; `None` if it was removed.
+    /// The resource after the transaction; `None` if it was removed.
     pub resource: Option<Arc<Resource>>,
 }
 
-/// Counts of what a transaction did.
+/// The counts of a transaction's effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// The revision it has; that of the state before if it changed nothing.
+    /// The revision of the transaction, or the revision of the old state if nothing changed.
     pub revision: Revision,
-    /// Resources that were added, updated or relabeled.
+    /// The number of resources that were added, updated or relabeled.
     pub changed: u64,
-    /// Resources that were removed.
+    /// The number of resources that were removed.
     pub removed: u64,
-    /// Resources that were published as they already were.
+    /// The number of upserts that were identical to the existing resource.
     pub unchanged: u64,
-    /// Assignments that were changed or deleted.
+    /// The number of assignments that were changed or deleted.
     pub assignments: u64,
 }
 
-/// Why a transaction changed nothing.
+/// The precondition that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The revision of a [`Precondition::Revision`] has not been reached.
     RevisionAhead {
-        /// The revision it names.
+        /// The revision of the precondition.
         expected: Revision,
         /// The revision of the state.
         current: Revision,
     },
-    /// Something that it touches has changed since.
+    /// A later revision changed a scope of the transaction or the assignments.
     RevisionBehind {
-        /// The revision it names.
+        /// The revision of the precondition.
         expected: Revision,
-        /// What changed: the scope, or `None` for the assignments.
+        /// The scope that changed, or `None` for the assignments.
         scope: Option<ScopeName>,
-        /// When it changed.
+        /// The revision of the change.
         changed: Revision,
     },
-    /// A resource is not as expected.
+    /// A resource does not meet the expectation.
     Resource {
-        /// Its scope.
+        /// The scope of the resource.
         scope: ScopeName,
-        /// Its key.
+        /// The key of the resource.
         key: ResourceKey,
-        /// What was expected.
+        /// The expectation.
         expectation: Expectation,
-        /// What is there.
+        /// The version of the resource, if the resource exists.
         found: Option<Version>,
     },
 }
@@ -187,11 +188,11 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What came of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in effect.
+    /// The transaction is in effect.
     Committed(Summary),
-    /// A precondition did not hold; nothing has changed.
+    /// A precondition did not hold, and nothing changed.
     Refused(Refusal),
 }

@@ -1,7 +1,8 @@
-//! What is known of each resource type (design 4.11): types are data.
+//! The table of resource types and their properties (design 4.11).
 //!
-//! The core stores and serves any type URL; a type that is not in the table is opaque and gets
-//! [`OPAQUE`]. Sources: `spec/requirements.md` Table 1, SOTW-68, -70, -73, ADS-04, DELTA-48, -61, -63.
+//! The core stores and serves any type URL. A type that is not in the table has the properties
+//! [`OPAQUE`]. Sources: `spec/requirements.md` Table 1, SOTW-68, -70, -73, ADS-04, DELTA-48, -61,
+//! -63.
 
 use crate::TypeUrl;
 
@@ -26,56 +27,59 @@ pub const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
 /// `envoy.config.core.v3.TypedExtensionConfig`.
 pub const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
-/// A discovery service of its own, beside ADS.
+/// A gRPC discovery service: ADS, or the separate service of one type.
 #[derive(Debug)]
 pub struct Service {
-    /// Package and service.
+    /// The full name of the service, including its package.
     pub name: &'static str,
-    /// The SotW method; VHDS and LEDS have none (SVC-05).
+    /// The name of the SotW method; VHDS and LEDS have none (SVC-05).
     pub sotw: Option<&'static str>,
-    /// The delta method.
+    /// The name of the delta method.
     pub delta: &'static str,
 }
 
-/// What the core has to know of a type.
+/// The properties of a resource type.
 #[derive(Debug)]
 pub struct Properties {
     /// The type URL; empty for [`OPAQUE`].
     pub url: &'static str,
-    /// Short names for the command line, the common one first.
+    /// The short names for the command line, the most common one first.
     pub aliases: &'static [&'static str],
-    /// The field of the message that holds its name (SVC-22).
+    /// The message field that contains the resource name (SVC-22).
     pub name_field: Option<&'static str>,
-    /// In SotW, a resource that is missing from a response is deleted (SOTW-70, -73).
+    /// Whether SotW clients delete a resource that is missing from a response (SOTW-70, -73).
     pub full_state: bool,
-    /// An empty first list, or `*`, asks for all of the view (SOTW-68, DELTA-38, DELTA-61).
+    /// Whether an empty first list, or `*`, subscribes to the whole view (SOTW-68, DELTA-38,
+    /// DELTA-61).
     pub wildcard: bool,
-    /// A first request that can be answered with nothing is answered all the same (SOTW-69, SOTW-80,
+    /// Whether the server answers a first request even if the response is empty (SOTW-69, SOTW-80,
     /// DELTA-35).
     pub answer_empty: bool,
-    /// Place in the order of sending on an aggregated stream (ADS-04); smaller goes first.
+    /// The position in the sending order of an aggregated stream (ADS-04); lower is sent first.
     pub order: u8,
-    /// Types whose resources may refer to this one: they have to move away from a resource before
-    /// it is removed (ADS-08).
+    /// The types whose resources may refer to resources of this type. The server removes a resource
+    /// only after the referrers that the client holds no longer refer to it (ADS-08).
     pub referrers: &'static [&'static str],
-    /// Types after a change of which SotW clients may ask for this one again (ADS-12).
+    /// The parent types. After a change of a parent, SotW clients may request this type again
+    /// (ADS-12).
     pub parents: &'static [&'static str],
-    /// Types that have to be sent and acknowledged before a push of this one (ADS-06).
+    /// The types that the server sends, and the client acknowledges, before a push of this type
+    /// (ADS-06).
     pub after: &'static [&'static str],
-    /// Types whose changes are sent first, where both have some; unlike with `after`, their
-    /// acknowledgement is not waited for (ADS-03, ADS-05).
+    /// The types whose pending changes the server sends before those of this type. In contrast to
+    /// `after`, the server does not wait for the acknowledgement (ADS-03, ADS-05).
     pub behind: &'static [&'static str],
-    /// A delta removal of what the client holds is announced. Not for types where that breaks traffic
-    /// or is rejected (DELTA-48).
+    /// Whether a delta response announces the removal of a resource that the client holds. This is
+    /// false for types whose clients reject removals or stop serving traffic (DELTA-48).
     pub announce_removal: bool,
-    /// "There is no such thing" is a resource without a body that repeats the name as an alias
-    /// (DELTA-63), not an entry of `removed_resources`.
+    /// Whether a missing resource is reported as a resource without a body, with the name as an
+    /// alias (DELTA-63), and not in `removed_resources`.
     pub absent_as_alias: bool,
-    /// The service of its own.
+    /// The separate discovery service of this type.
     pub service: Option<Service>,
 }
 
-/// Properties of a type that is not in the table.
+/// The properties of a type that is not in the table.
 pub static OPAQUE: Properties = Properties {
     url: "",
     aliases: &[],
@@ -93,7 +97,7 @@ pub static OPAQUE: Properties = Properties {
     service: None,
 };
 
-/// The known types, in the order of ADS-04.
+/// The known types, in the sending order of ADS-04.
 pub static KNOWN: [Properties; 10] = [
     Properties {
         url: CLUSTER,
@@ -181,7 +185,7 @@ pub static KNOWN: [Properties; 10] = [
         referrers: &[LISTENER],
         after: &[CLUSTER, ENDPOINT],
         service: Some(Service {
-            // The protocol documents print it without the `s` (SVC-03); the proto decides.
+            // The protocol documents omit the `s` of `Routes` (SVC-03); the proto file has it.
             name: "envoy.service.route.v3.ScopedRoutesDiscoveryService",
             sotw: Some("StreamScopedRoutes"),
             delta: "DeltaScopedRoutes",
@@ -191,7 +195,7 @@ pub static KNOWN: [Properties; 10] = [
     Properties {
         url: VIRTUAL_HOST,
         aliases: &["virtual-host", "vhds", "virtual-hosts"],
-        // The wire name is `<route configuration>/<host>`: not a field of the message (DELTA-60).
+        // The wire name is `<route configuration>/<host>`, which is not a message field (DELTA-60).
         name_field: None,
         wildcard: true,
         order: 6,
@@ -250,24 +254,23 @@ pub static KNOWN: [Properties; 10] = [
     },
 ];
 
-/// The aggregated service (SVC-02).
+/// The aggregated discovery service, ADS (SVC-02).
 pub static AGGREGATED: Service = Service {
     name: "envoy.service.discovery.v3.AggregatedDiscoveryService",
     sotw: Some("StreamAggregatedResources"),
     delta: "DeltaAggregatedResources",
 };
 
-/// What is known of a type; [`OPAQUE`] if nothing is.
+/// Returns the properties of a type, or [`OPAQUE`] if the type is unknown.
 #[must_use]
 pub fn properties(type_url: &TypeUrl) -> &'static Properties {
     KNOWN.iter().find(|known| known.url == type_url.as_str()).unwrap_or(&OPAQUE)
 }
 
-/// The type that a person means: an alias (`cds`) or a full type URL, with or without
-/// `type.googleapis.com/`.
+/// Resolves an alias (`cds`) or a full type URL, with or without `type.googleapis.com/`.
 ///
 /// # Errors
-/// A sentence that lists the aliases, if it is neither.
+/// Fails if `text` is neither an alias nor a type URL. The error text lists the aliases.
 pub fn by_alias(text: &str) -> Result<TypeUrl, String> {
     if let Some(known) = KNOWN.iter().find(|known| known.aliases.contains(&text)) {
         return Ok(TypeUrl::from_static(known.url));
@@ -293,10 +296,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_consistent() {
+    fn type_table_is_consistent() {
         let mut aliases = BTreeSet::new();
-        for (place, known) in KNOWN.iter().enumerate() {
-            assert_eq!(usize::from(known.order), place, "{}: sorted by order", known.url);
+        for (position, known) in KNOWN.iter().enumerate() {
+            assert_eq!(usize::from(known.order), position, "{}: sorted by order", known.url);
             assert!(known.aliases.iter().all(|alias| aliases.insert(*alias)), "{}", known.url);
             let others = known.referrers.iter().chain(known.parents);
             for other in others.chain(known.after).chain(known.behind) {
@@ -305,13 +308,13 @@ mod tests {
             }
             for earlier in known.after.iter().chain(known.behind) {
                 let earlier = properties(&TypeUrl::from_static(earlier));
-                assert!(earlier.order < known.order, "{} waits for what comes later", known.url);
+                assert!(earlier.order < known.order, "{} waits for a later type", known.url);
             }
         }
     }
 
     #[test]
-    fn a_type_is_found_by_alias_and_by_url() {
+    fn type_resolves_by_alias_and_by_url() {
         assert_eq!(by_alias("cds").unwrap().as_str(), CLUSTER);
         assert_eq!(by_alias(CLUSTER).unwrap().as_str(), CLUSTER);
         assert_eq!(by_alias("envoy.config.cluster.v3.Cluster").unwrap().as_str(), CLUSTER);

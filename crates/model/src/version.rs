@@ -1,10 +1,10 @@
-//! Revisions and the versions that clients see (design 4.2, SOTW-14 to -17, DELTA-51).
+//! Revisions, and the versions that clients see (design 4.2, SOTW-14 to -17, DELTA-51).
 
 use std::{fmt, sync::Arc};
 
 use crate::{Resource, hash::Tag};
 
-/// Position in the replicated history. 0 is the state before the first transaction.
+/// A position in the replicated history. Revision 0 is the state before the first transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision(pub u64);
 
@@ -14,8 +14,10 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Tells one life of a cluster from the next: two clusters, or one before and after a restore,
-/// differ in it. Chosen when the cluster is formed, and committed.
+/// An identifier of one history of a cluster.
+///
+/// Two clusters have different incarnations, and so does one cluster before and after a restore.
+/// The incarnation is chosen when the cluster is formed, and is committed to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Incarnation(pub u32);
 
@@ -25,20 +27,22 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// Version of one resource: the revision that last changed it, and a tag of its content.
+/// The version of one resource: the revision that last changed it and a hash of its content.
 ///
-/// Shown as `<revision in base 36>-<tag in hex>`. Opaque to clients.
+/// The text form is `<revision in base 36>-<tag in hex>`. Versions are opaque to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version {
     /// The revision of the transaction that last changed the resource.
     pub revision: Revision,
-    /// A hash of all that goes on the wire.
+    /// A hash of everything that clients receive for the resource, except the version itself.
     pub tag: u32,
 }
 
 impl Version {
-    /// Reads a version that a client reports. `None` for anything this program did not write: a
-    /// version of another server counts as different (DELTA-59).
+    /// Parses a version that a client reports.
+    ///
+    /// Returns `None` for text that Chancery never writes: the version of another server counts as
+    /// a different version (DELTA-59).
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (revision, tag) = text.split_once('-')?;
@@ -46,7 +50,7 @@ impl Version {
             revision: Revision(u64::from_str_radix(revision, 36).ok()?),
             tag: u32::from_str_radix(tag, 16).ok()?,
         };
-        // Only the canonical spelling is one of ours.
+        // Only the canonical spelling is valid.
         (version.to_string() == text).then_some(version)
     }
 }
@@ -57,32 +61,36 @@ impl fmt::Display for Version {
     }
 }
 
-/// Version of a type in a view: SotW `version_info` and delta `system_version_info`.
+/// The version of a type in a view: SotW `version_info` and delta `system_version_info`.
 ///
-/// Shown as `<revision in base 36>-<incarnation>`, and `-<label>` if the author gave one. Never empty
-/// (SOTW-17), never smaller for the same node later on.
+/// The text form is `<revision in base 36>-<incarnation>`, followed by `-<label>` if the author
+/// gave a label. The text is never empty (SOTW-17), and a node's revision never decreases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeVersion {
-    /// The last revision at which what the node sees of the type may have changed.
+    /// The last revision that may have changed the node's resources of the type.
     pub revision: Revision,
-    /// The life of the cluster that counts the revisions.
+    /// The incarnation of the cluster whose history counts the revisions.
     pub incarnation: Incarnation,
-    /// The label of that revision, if its author gave one.
+    /// The label of the revision, if the author gave one.
     pub label: Option<Arc<str>>,
 }
 
 impl TypeVersion {
-    /// The revision of a type version that a client reports, if a cluster of this incarnation gave it.
+    /// Returns the revision of a type version that a client reports.
+    ///
+    /// Returns `None` if the version does not come from a cluster of this incarnation.
     #[must_use]
     pub fn revision_of(text: &str, incarnation: Incarnation) -> Option<Revision> {
         let (revision, rest) = text.split_once('-')?;
         let tag = rest.split('-').next().unwrap_or_default();
-        let ours = tag == incarnation.to_string();
-        u64::from_str_radix(revision, 36).ok().filter(|_| ours).map(Revision)
+        let same_incarnation = tag == incarnation.to_string();
+        u64::from_str_radix(revision, 36).ok().filter(|_| same_incarnation).map(Revision)
     }
 
-    /// The version of the same state with resources in it that are gone from it, but not yet for the
-    /// client (ADS-08): another one for each set of them, for no two contents share a version (SOTW-15).
+    /// Returns the version of this state plus removed resources that the client still holds (ADS-08).
+    ///
+    /// Each set of such resources gives a different version, because two different contents never
+    /// share a version (SOTW-15).
     #[must_use]
     pub fn holding<'a>(self, held: impl Iterator<Item = &'a Resource>) -> Self {
         let tag = held.fold(Tag::default(), |tag, resource| {
@@ -120,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_reads_back_as_itself_and_nothing_else_does() {
+    fn version_parses_its_canonical_spelling_only() {
         for (revision, tag) in [(0, 0), (1, 1), (35, 0xdead_beef), (36, 7), (u64::MAX, u32::MAX)] {
             let version = Version { revision: Revision(revision), tag };
             assert_eq!(Version::parse(&version.to_string()), Some(version));
@@ -133,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_version_carries_the_label_last() {
+    fn type_version_ends_with_its_label() {
         let mut version =
             TypeVersion { revision: Revision(37), incarnation: Incarnation(36), label: None };
         assert_eq!(version.to_string(), "11-10");
@@ -142,8 +150,8 @@ mod tests {
         let revision = |text: &str| TypeVersion::revision_of(text, Incarnation(36));
         assert_eq!(revision("11-10-4fe1"), Some(Revision(37)));
         assert_eq!(revision("11-10"), Some(Revision(37)));
-        for other in ["11-11", "", "11", "-10", "x y-10", "11-"] {
-            assert_eq!(revision(other), None, "{other:?}");
+        for foreign in ["11-11", "", "11", "-10", "x y-10", "11-"] {
+            assert_eq!(revision(foreign), None, "{foreign:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a transaction does, in words.
-#![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+//! Tests of `State::apply`.
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -53,7 +53,7 @@ fn new() -> State {
 }
 
 #[test]
-fn a_transaction_is_one_revision_over_many_scopes() {
+fn transaction_over_many_scopes_creates_one_revision() {
     let applied = new().apply(&put(vec![upsert("a", "x", "1"), upsert("b", "x", "2")]));
     let expected = Summary { revision: Revision(1), changed: 2, ..Summary::default() };
     assert_eq!(summary(&applied), expected);
@@ -63,35 +63,35 @@ fn a_transaction_is_one_revision_over_many_scopes() {
 }
 
 #[test]
-fn identical_bytes_change_nothing() {
+fn identical_upsert_changes_nothing() {
     let first = new().apply(&put(vec![upsert("a", "x", "1")])).state;
-    let again = first.apply(&put(vec![upsert("a", "x", "1")]));
+    let repeated = first.apply(&put(vec![upsert("a", "x", "1")]));
     let expected = Summary { revision: Revision(1), unchanged: 1, ..Summary::default() };
-    assert_eq!(summary(&again), expected);
-    assert!(again.changes.is_empty());
-    let (before, after) = (&first.scopes[&scope("a")], &again.state.scopes[&scope("a")]);
+    assert_eq!(summary(&repeated), expected);
+    assert!(repeated.changes.is_empty());
+    let (before, after) = (&first.scopes[&scope("a")], &repeated.state.scopes[&scope("a")]);
     assert!(Arc::ptr_eq(before, after), "nothing is copied");
 }
 
 #[test]
-fn a_resource_that_comes_back_has_a_new_version() {
+fn recreated_resource_gets_new_version() {
     let first = new().apply(&put(vec![upsert("a", "x", "1")])).state;
     let delete = Transaction { deletes: vec![(scope("a"), key("x"))], ..Transaction::default() };
-    let gone = first.apply(&delete);
+    let deleted = first.apply(&delete);
     let expected = Summary { revision: Revision(2), removed: 1, ..Summary::default() };
-    assert_eq!(summary(&gone), expected);
-    let back = gone.state.apply(&put(vec![upsert("a", "x", "1")])).state;
-    assert_ne!(version(&first, "a", "x"), version(&back, "a", "x"));
+    assert_eq!(summary(&deleted), expected);
+    let recreated = deleted.state.apply(&put(vec![upsert("a", "x", "1")])).state;
+    assert_ne!(version(&first, "a", "x"), version(&recreated, "a", "x"));
 }
 
 #[test]
-fn deleting_what_is_not_there_is_no_change() {
+fn deleting_absent_resource_changes_nothing() {
     let delete = Transaction { deletes: vec![(scope("a"), key("x"))], ..Transaction::default() };
     assert_eq!(summary(&new().apply(&delete)), Summary::default());
 }
 
 #[test]
-fn prune_leaves_exactly_what_was_published_in_the_scope() {
+fn prune_keeps_only_upserted_resources_of_the_scope() {
     let state = new()
         .apply(&put(vec![upsert("a", "x", "1"), upsert("a", "y", "1"), upsert("b", "y", "1")]))
         .state;
@@ -111,7 +111,7 @@ fn prune_leaves_exactly_what_was_published_in_the_scope() {
 }
 
 #[test]
-fn labels_alone_give_no_new_version_and_no_new_type_version() {
+fn label_change_keeps_version_and_type_version() {
     let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
     let mut labeled = upsert("a", "x", "1");
     labeled.draft.labels = BTreeMap::from([("team".to_owned(), "shop".to_owned())]);
@@ -126,7 +126,7 @@ fn labels_alone_give_no_new_version_and_no_new_type_version() {
 }
 
 #[test]
-fn an_emptied_collection_keeps_the_revision_of_its_last_change() {
+fn emptied_collection_keeps_revision_of_last_change() {
     let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
     let delete = Transaction { deletes: vec![(scope("a"), key("x"))], ..Transaction::default() };
     let state = state.apply(&delete).state;
@@ -137,7 +137,7 @@ fn an_emptied_collection_keeps_the_revision_of_its_last_change() {
 }
 
 #[test]
-fn a_label_belongs_to_the_revision_that_carries_it() {
+fn next_transaction_clears_label_of_previous_one() {
     let mut labeled = put(vec![upsert("a", "x", "1")]);
     labeled.meta = TransactionMeta { label: Some("4fe1".into()), ..TransactionMeta::default() };
     let state = new().apply(&labeled).state;
@@ -155,7 +155,7 @@ fn a_label_belongs_to_the_revision_that_carries_it() {
 }
 
 #[test]
-fn aliases_follow_their_resource() {
+fn alias_refers_to_last_published_resource_until_deletion() {
     let mut first = upsert("a", "x", "1");
     first.draft.aliases = vec![ResourceName::new("also").unwrap()];
     let state = new().apply(&put(vec![first])).state;
@@ -167,13 +167,13 @@ fn aliases_follow_their_resource() {
     let mut second = upsert("a", "y", "1");
     second.draft.aliases = vec![ResourceName::new("also").unwrap()];
     let state = state.apply(&put(vec![second, upsert("a", "x", "1")])).state;
-    assert_eq!(find(&state, "also").as_deref(), Some("y"), "the last one has it");
+    assert_eq!(find(&state, "also").as_deref(), Some("y"), "the last publication wins");
     let delete = Transaction { deletes: vec![(scope("a"), key("y"))], ..Transaction::default() };
     assert_eq!(find(&state.apply(&delete).state, "also"), None);
 }
 
 #[test]
-fn a_revision_precondition_looks_at_what_the_transaction_touches() {
+fn revision_precondition_checks_affected_scopes_only() {
     let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
     let state = state.apply(&put(vec![upsert("b", "x", "1")])).state;
     let at = |revision: u64, upserts: Vec<Upsert>| Transaction {
@@ -191,7 +191,7 @@ fn a_revision_precondition_looks_at_what_the_transaction_touches() {
 }
 
 #[test]
-fn a_resource_precondition_is_absent_present_or_a_version() {
+fn resource_precondition_checks_absence_presence_or_version() {
     let state = new().apply(&put(vec![upsert("a", "x", "1")])).state;
     let found = state.get(&scope("a"), &key("x")).unwrap().version();
     let with = |name: &str, expectation| Transaction {
@@ -224,7 +224,7 @@ fn a_resource_precondition_is_absent_present_or_a_version() {
 }
 
 #[test]
-fn assignments_are_tried_by_falling_priority_then_by_name() {
+fn assignments_are_sorted_by_descending_priority_then_by_name() {
     let put = |name: &str, priority| {
         let mut assignment = default_assignment();
         (assignment.name, assignment.priority) = (name.into(), priority);
@@ -239,8 +239,8 @@ fn assignments_are_tried_by_falling_priority_then_by_name() {
     assert_eq!(order, ["c", "a", "b", "default"]);
     assert_eq!((state.revision, state.assignments.changed), (Revision(1), Revision(1)));
 
-    let again = state.apply(&transaction);
-    assert_eq!(summary(&again), Summary { revision: Revision(1), ..Summary::default() });
+    let repeated = state.apply(&transaction);
+    assert_eq!(summary(&repeated), Summary { revision: Revision(1), ..Summary::default() });
 
     let delete = Transaction {
         assignments: vec![AssignmentOp::Delete("default".into()), AssignmentOp::Delete("x".into())],

@@ -1,9 +1,9 @@
-//! A reader of protobuf's wire format that allocates nothing and does one small step at a time.
+//! An incremental reader of protobuf's wire format that does not copy field contents.
 //!
-//! Discovery requests come from untrusted clients. They are counted and bounded with this reader before
-//! anything is built from them. Whoever reads a large message may stop after any token and go on later.
+//! Discovery requests come from untrusted clients. The server counts and bounds them with this
+//! reader before it builds anything from them. A caller may pause after any token and resume later.
 
-/// Deepest nesting of groups; protobuf libraries have the same limit.
+/// The maximum nesting depth of groups. Protobuf libraries have the same limit.
 const GROUPS_MAX: usize = 100;
 
 /// The reason why bytes are not a protobuf message.
@@ -12,10 +12,10 @@ pub enum WireError {
     /// The message ends inside a field.
     #[error("the message ends inside a field")]
     Truncated,
-    /// A varint has more than ten bytes, or more than 64 bits.
+    /// A varint has more than 10 bytes or more than 64 bits.
     #[error("invalid varint")]
     Varint,
-    /// A key has field number 0, or one of more than 29 bits.
+    /// A key has field number 0 or a field number of more than 29 bits.
     #[error("invalid field number {0}")]
     Number(u64),
     /// A key has a wire type that does not exist.
@@ -24,8 +24,8 @@ pub enum WireError {
     /// A known field has the wire type of another kind of field.
     #[error("field {0} has the wrong wire type")]
     Kind(u32),
-    /// A group ends that did not begin.
-    #[error("a group ends that did not begin")]
+    /// An end-group tag has no matching start-group tag.
+    #[error("an end-group tag has no matching start-group tag")]
     GroupEnd,
     /// Groups are nested too deeply.
     #[error("groups are nested more than {GROUPS_MAX} deep")]
@@ -57,38 +57,38 @@ pub enum Token<'a> {
         /// The content. It ends where the token ends.
         content: &'a [u8],
     },
-    /// A part of a group, which no message here uses.
+    /// A part of a group. No discovery message uses groups.
     Group,
 }
 
-/// The tokens of a message, or of a part of it. The state between two tokens can be kept.
+/// A resumable reader of the tokens of a message, or of a part of a message.
 #[derive(Debug, Clone, Default)]
 pub struct Fields {
-    /// The place of the next token.
+    /// The offset of the next token.
     at: usize,
     /// The end of the message.
     end: usize,
-    /// The field numbers of the groups that are open.
+    /// The field numbers of the open groups.
     groups: Vec<u32>,
 }
 
 impl Fields {
-    /// Reads from `at` to `end`.
+    /// Creates a reader of the bytes from offset `at` to offset `end`.
     #[must_use]
     pub fn new(at: usize, end: usize) -> Self {
         Self { at, end, groups: Vec::new() }
     }
 
-    /// The place of the next token.
+    /// Returns the offset of the next token.
     #[must_use]
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// The next token of `message`; `None` at the end.
+    /// Returns the next token of `message`, or `None` at the end.
     ///
     /// # Errors
-    /// If the bytes are not a protobuf message.
+    /// Fails if the bytes are not a protobuf message.
     pub fn next<'a>(&mut self, message: &'a [u8]) -> Result<Option<Token<'a>>, WireError> {
         let message = message.get(..self.end).unwrap_or(message);
         if self.at >= message.len() {
@@ -148,10 +148,10 @@ impl Fields {
     }
 }
 
-/// The text of a string field.
+/// Returns the text of a string field.
 ///
 /// # Errors
-/// If it is not UTF-8.
+/// Fails if the content is not UTF-8.
 pub fn text(field: u32, content: &[u8]) -> Result<&str, WireError> {
     std::str::from_utf8(content).map_err(|_| WireError::Utf8(field))
 }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wire_type_is_read() {
+    fn reader_accepts_every_wire_type() {
         let message =
             [0x08, 0x96, 0x01, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0x1a, 2, b'h', b'i', 0x25, 0, 0, 0, 0];
         let expected = [
@@ -179,8 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn a_group_and_all_in_it_is_skipped_token_by_token() {
-        // Group 5, in it a string and group 6.
+    fn reader_returns_group_contents_as_group_tokens() {
+        // Group 5 contains a string and group 6.
         let message = [0x2b, 0x0a, 1, b'x', 0x33, 0x34, 0x2c, 0x08, 1];
         let tokens = tokens(&message).unwrap();
         assert_eq!(tokens[..5], [Token::Group; 5]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_messages_are_refused() {
+    fn malformed_message_is_rejected() {
         let deep = [0x0b; GROUPS_MAX + 1];
         let cases: [(&[u8], WireError); 11] = [
             (&[0x0a], WireError::Truncated),
