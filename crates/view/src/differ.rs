@@ -1,4 +1,4 @@
-//! Differences of collections, found once and kept for all who ask.
+//! A cache of the differences between collections, shared by all callers.
 
 use std::{
     collections::HashMap,
@@ -8,26 +8,28 @@ use std::{
 use chancery_model::{Collection, Resource, ResourceName, ScopeName, TypeUrl};
 use walk::items;
 
-/// How many differences are kept at most. Each belongs to a step (from, to) of one collection; sessions
-/// that keep up are all at the same few steps. One whose ends nobody holds is dropped with the next
-/// commit.
-const KEPT_MAX: usize = 64;
-
-/// A collection of fewer resources than this is listed anew each time: it would only push out what
-/// many share. Private scopes are of this kind, and there are many.
-const LISTED_MIN: usize = 32;
-
-/// How one collection changed between two states.
+/// The maximum number of cached differences.
 ///
-/// It refers to what changed and to nothing else: an old state is kept alive by who still needs it,
-/// never by a difference.
+/// Each entry belongs to a step (from, to) of one collection. Sessions that keep up are all at the
+/// same few steps. The next new step evicts every entry whose ends are no longer in use.
+const CACHED_MAX: usize = 64;
+
+/// The minimum number of resources for which a full listing of a collection is cached.
+///
+/// Smaller collections are listed on each call. They are mostly private scopes, which are numerous,
+/// and would evict entries that many sessions share.
+const CACHED_LISTING_MIN: usize = 32;
+
+/// The difference between two versions of one collection.
+///
+/// The delta refers to the changed resources only, so it never keeps an old state alive.
 #[derive(Debug)]
 pub struct LayerDelta {
     scope: ScopeName,
     type_url: TypeUrl,
     changed: Arc<[Arc<Resource>]>,
     removed: Arc<[Arc<Resource>]>,
-    /// Aliases that the changed resources had before.
+    /// The previous aliases of the changed resources.
     old_aliases: Box<[ResourceName]>,
 }
 
@@ -48,77 +50,78 @@ impl LayerDelta {
         }
     }
 
-    /// The scope of the collection.
+    /// Returns the scope of the collection.
     #[must_use]
     pub fn scope(&self) -> &ScopeName {
         &self.scope
     }
 
-    /// The type of the collection.
+    /// Returns the type of the collection.
     #[must_use]
     pub fn type_url(&self) -> &TypeUrl {
         &self.type_url
     }
 
-    /// Resources that are new or have another version, by name.
+    /// Returns the resources that are new or have a different version, sorted by name.
     #[must_use]
     pub fn changed(&self) -> &Arc<[Arc<Resource>]> {
         &self.changed
     }
 
-    /// Resources that are gone, as they were, by name.
+    /// Returns the removed resources in their last version, sorted by name.
     #[must_use]
     pub fn removed(&self) -> &Arc<[Arc<Resource>]> {
         &self.removed
     }
 
-    /// Every name under which something changed, aliases too: those of before and those of now.
+    /// Iterates over every changed name, including the old and new aliases.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
         (0..self.n_steps()).flat_map(|step| self.names_at(step))
     }
 
-    /// In how many steps [`LayerDelta::names_at`] gives all the names.
+    /// Returns the number of steps in which [`LayerDelta::names_at`] returns all names.
     #[must_use]
     pub fn n_steps(&self) -> usize {
         self.len() + self.old_aliases.len()
     }
 
-    /// The names of one step, for who goes through them with pauses: those of one resource, or one that
-    /// a resource had.
+    /// Returns the names of one step, for callers that iterate with pauses. A step has the name and
+    /// aliases of one resource, or one old alias.
     pub fn names_at(&self, step: usize) -> impl Iterator<Item = &ResourceName> {
-        let gone = step.checked_sub(self.changed.len());
-        let resource = match gone {
+        let after_changed = step.checked_sub(self.changed.len());
+        let resource = match after_changed {
             None => self.changed.get(step),
             Some(at) => self.removed.get(at),
         };
-        let old = gone.and_then(|at| self.old_aliases.get(at.checked_sub(self.removed.len())?));
-        let own = resource.map(|r| std::iter::once(r.name()).chain(r.aliases()));
-        own.into_iter().flatten().chain(old)
+        let old_alias =
+            after_changed.and_then(|at| self.old_aliases.get(at.checked_sub(self.removed.len())?));
+        let names = resource.map(|r| std::iter::once(r.name()).chain(r.aliases()));
+        names.into_iter().flatten().chain(old_alias)
     }
 
-    /// Number of resources that changed or are gone.
+    /// Returns the number of changed and removed resources.
     #[must_use]
     pub fn len(&self) -> usize {
         self.changed.len() + self.removed.len()
     }
 
-    /// Whether nothing that clients see has changed.
+    /// Returns whether no resource changed in a way that clients see.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The addresses of the two collections; 0 for "not there".
+/// The addresses of the old and the new collection; 0 if there is no old collection.
 type Step = (usize, usize);
 
-/// A difference that is there or being found.
+/// A difference that is complete or being computed.
 type Slot = Arc<OnceLock<Arc<LayerDelta>>>;
 
-/// A step that somebody may ask for again: as long as both of its ends are in use.
+/// A cached step. Callers can request it again as long as both of its ends are in use.
 #[derive(Debug)]
 struct Entry {
-    /// A weak reference keeps the address from being used again, and nothing else.
+    /// The weak reference only prevents reuse of the address. It does not keep resources alive.
     from: Option<Weak<Collection>>,
     to: Weak<Collection>,
     slot: Slot,
@@ -126,38 +129,40 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Cache {
     by_step: HashMap<Step, Entry>,
     clock: u64,
 }
 
-/// Finds differences of collections, and remembers the latest. One per process, shared by all
-/// shards.
+/// Computes differences of collections and caches the most recent ones. All shards of a process
+/// share one differ.
 #[derive(Debug, Default)]
 pub struct Differ {
-    kept: Mutex<Kept>,
+    cache: Mutex<Cache>,
 }
 
 impl Differ {
-    /// One that remembers nothing yet.
+    /// Creates a differ with an empty cache.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How `to` differs from `from`; `None` for a collection that was not there. O(d log M) the
-    /// first time, O(1) afterwards; callers that ask at the same time wait for one answer.
+    /// Returns the difference between two collections. `from` is `None` for a new collection.
+    ///
+    /// The first call costs O(d log M), and later calls O(1). Concurrent calls for the same
+    /// difference wait for one computation.
     #[must_use]
     pub fn delta(&self, from: Option<&Arc<Collection>>, to: &Arc<Collection>) -> Arc<LayerDelta> {
-        if from.is_none() && to.resources.len() < LISTED_MIN {
+        if from.is_none() && to.resources.len() < CACHED_LISTING_MIN {
             return Arc::new(LayerDelta::new(from, to));
         }
-        let slot = self.kept.lock().unwrap_or_else(PoisonError::into_inner).slot(from, to);
+        let slot = self.cache.lock().unwrap_or_else(PoisonError::into_inner).slot(from, to);
         Arc::clone(slot.get_or_init(|| Arc::new(LayerDelta::new(from, to))))
     }
 }
 
-impl Kept {
+impl Cache {
     fn slot(&mut self, from: Option<&Arc<Collection>>, to: &Arc<Collection>) -> Slot {
         self.clock += 1;
         let step = (from.map_or(0, address), address(to));
@@ -166,7 +171,7 @@ impl Kept {
             return Arc::clone(&entry.slot);
         }
         self.by_step.retain(|_, entry| entry.is_in_use());
-        if self.by_step.len() >= KEPT_MAX
+        if self.by_step.len() >= CACHED_MAX
             && let Some(oldest) = self.by_step.iter().min_by_key(|(_, entry)| entry.used)
         {
             let oldest = *oldest.0;
@@ -194,7 +199,7 @@ fn address(collection: &Arc<Collection>) -> usize {
     Arc::as_ptr(collection).addr()
 }
 
-/// The only place that walks the maps.
+/// The only module that iterates over the maps.
 mod walk {
     use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The difference of two views, put together from those of their layers.
+//! The difference of two views, combined from the differences of their layers.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,31 +6,32 @@ use chancery_model::{Collection, Resource, ResourceName, Scope, State};
 
 use crate::{Differ, LayerDelta, Resources, TypeView};
 
-/// What has to be told to someone who knows the one view so that he knows the other.
+/// The changes that turn the resources of one view into those of another view.
 #[derive(Debug, Clone, Default)]
 pub struct Difference {
-    /// New resources, and those with another version.
+    /// The resources that are new or have a different version.
     pub changed: Resources,
-    /// Resources that are gone, as they were.
+    /// The removed resources, in their last version.
     pub removed: Vec<Arc<Resource>>,
 }
 
 impl Difference {
-    /// Whether both views show the same.
+    /// Returns whether both views show the same resources.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.removed.is_empty()
     }
 }
 
-/// The difference of two views of one type. They may be over different scopes.
+/// Computes the difference of two views of one type. The views may have different scopes.
 ///
-/// A resource counts as changed if its version differs, even with equal bytes; so does a resource that a deletion in
-/// another scope uncovers. Clients get versions (DELTA-51, SOTW-13), so two clients of one view would otherwise
-/// hold different versions, and a client that resumes would be sent the resource anyway (DELTA-58).
+/// A resource counts as changed if its version differs, even with equal bytes. The same applies to
+/// a resource that becomes visible because another scope no longer shadows it. Clients receive
+/// versions (DELTA-51, SOTW-13), so two clients of one view would otherwise hold different
+/// versions. A resuming client would receive the resource in any case (DELTA-58).
 ///
-/// For views over the same scopes O(d · layers · log M). Where scopes come, go or change places, the
-/// resources of those scopes count as changed for the cost, not for the result.
+/// For views over the same scopes, the cost is O(d · layers · log M). If scopes are added, removed
+/// or reordered, every resource of these scopes adds to the cost, whether it changed or not.
 #[must_use]
 pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference {
     let mut out = Difference::default();
@@ -46,15 +47,15 @@ pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference
             }
             let delta = differ.delta(old, layer);
             let others = others(from, to, layer);
-            let here = contested_names(&delta, old, layer, &others);
-            if here.is_empty() {
+            let shared_names = contested_names(&delta, old, layer, &others);
+            if shared_names.is_empty() {
                 out.changed.push_shared(delta.changed());
                 out.removed.extend(delta.removed().iter().cloned());
             } else {
-                let alone = |resource: &&Arc<Resource>| !here.contains(resource.name());
-                delta.changed().iter().filter(alone).for_each(|r| out.changed.push(Arc::clone(r)));
-                out.removed.extend(delta.removed().iter().filter(alone).cloned());
-                contested.extend(here);
+                let unique = |resource: &&Arc<Resource>| !shared_names.contains(resource.name());
+                delta.changed().iter().filter(unique).for_each(|r| out.changed.push(Arc::clone(r)));
+                out.removed.extend(delta.removed().iter().filter(unique).cloned());
+                contested.extend(shared_names);
             }
         }
         for layer in from.layers.iter().filter(|layer| layer_of(to, layer).is_none()) {
@@ -75,12 +76,12 @@ pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference
     out
 }
 
-/// The layer of `view` that belongs to the same scope.
+/// Returns the layer of `view` that has the same scope as `layer`.
 fn layer_of<'a>(view: &'a TypeView, layer: &Collection) -> Option<&'a Arc<Collection>> {
     view.layers.iter().find(|other| other.scope == layer.scope)
 }
 
-/// Whether the scopes that both views have lie in the same order.
+/// Returns whether the common scopes of both views have the same order.
 fn same_order(from: &TypeView, to: &TypeView) -> bool {
     let common = |a: &TypeView, b: &TypeView| {
         let both = a.layers.iter().filter(|layer| layer_of(b, layer).is_some());
@@ -89,7 +90,7 @@ fn same_order(from: &TypeView, to: &TypeView) -> bool {
     common(from, to) == common(to, from)
 }
 
-/// The layers of both views that belong to other scopes.
+/// Returns the non-empty layers of both views that have a different scope than `layer`.
 fn others<'a>(
     from: &'a TypeView,
     to: &'a TypeView,
@@ -99,8 +100,8 @@ fn others<'a>(
     all.filter(|other| other.scope != layer.scope && !other.resources.is_empty()).collect()
 }
 
-/// Names of the delta that another layer holds as well. O(min(d, size of the other layer) · log M)
-/// for each other layer.
+/// Returns the names of the delta that another layer also contains. The cost for each other layer
+/// is O(min(d, size of the layer) · log M).
 fn contested_names(
     delta: &LayerDelta,
     from: Option<&Arc<Collection>>,
@@ -114,22 +115,24 @@ fn contested_names(
             let held = all.map(|r| r.name()).filter(|name| other.resources.contains_key(*name));
             names.extend(held.cloned());
         } else {
-            let here = |name: &&ResourceName| {
+            let in_this_layer = |name: &&ResourceName| {
                 to.resources.contains_key(*name)
                     || from.is_some_and(|from| from.resources.contains_key(*name))
             };
-            names.extend(other.resources.keys().filter(here).cloned());
+            names.extend(other.resources.keys().filter(in_this_layer).cloned());
         }
     }
     names
 }
 
-/// The collections that differ between two states, each with how it differs: who is interested in
-/// one of their names has to be woken. O(changes · log M).
+/// Returns the differences of all collections that differ between two states.
+///
+/// The caller wakes the sessions that subscribe to one of the names. The cost is
+/// O(changes · log M).
 #[must_use]
 pub fn changed_collections(differ: &Differ, from: &State, to: &State) -> Vec<Arc<LayerDelta>> {
     use imbl::ordmap::DiffItem;
-    // Maps share what did not change; scopes are compared by the revision that changed them.
+    // Maps share unchanged nodes, and scopes compare by the revision that changed them.
     let mut out = Vec::new();
     let mut compare = |old: Option<&Arc<Scope>>, new: &Arc<Scope>| {
         for (type_url, collection) in &new.types {
@@ -146,8 +149,9 @@ pub fn changed_collections(differ: &Differ, from: &State, to: &State) -> Vec<Arc
         match item {
             DiffItem::Add(_, new) => compare(None, new),
             DiffItem::Update { old: (_, old), new: (_, new) } => compare(Some(old), new),
-            // Scopes are never taken out of a state; a state that replaces another one wholesale
-            // may lack some, and sessions find that out when they compare their views.
+            // `State::apply` never removes a scope. A state that replaces all of the old one, for
+            // example from a snapshot, may lack scopes. Sessions detect this when they compare
+            // their views.
             DiffItem::Remove(..) => {}
         }
     }

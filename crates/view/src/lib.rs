@@ -1,17 +1,19 @@
-//! What a node sees of the state, and what has changed in it.
+//! Views, which are the parts of the state that nodes see, and the differences between views.
 //!
-//! A view is layered, never merged: it is the list of its scopes' collections, the earlier over the
-//! later. Views over one scope share that scope's collection, and a commit to it is compared once
-//! for all of them (design 4.3): [`Differ`] keeps the differences of collections, and
-//! [`difference`] puts those of a view's layers together, resolving by name only what more than one
-//! layer holds.
+//! A view is a list of layers: the collections of its scopes, in which an earlier layer shadows a
+//! later one. Layers are never merged, so all views over one scope share its collection. The
+//! process compares two versions of a collection once for all these views (design 4.3):
 //!
-//! Pure: no async, clock, randomness or I/O.
+//! - [`Differ`] caches the differences of collections.
+//! - [`difference`] combines the differences of a view's layers. It looks up only the names that
+//!   occur in more than one layer.
+//!
+//! The crate is pure: it has no async, clock, randomness or I/O.
 //!
 //! Invariants:
-//! - A view and a [`TypeView`] never change; holding one keeps what it shows alive, and only that.
-//! - `from` changed by `difference(from, to)` shows what `to` shows.
-//! - Cost: O(layers) to resolve, O(d log M) per difference of a collection, once.
+//! - A [`View`] and a [`TypeView`] are immutable. Each keeps its own resources alive, and no others.
+//! - Applying `difference(from, to)` to the resources of `from` gives the resources of `to`.
+//! - Resolving a view costs O(layers). Each difference of a collection costs O(d log M), once.
 
 mod differ;
 mod difference;

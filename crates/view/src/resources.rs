@@ -1,4 +1,4 @@
-//! A list of resources that shares what it can.
+//! A list of resources that shares parts with other lists.
 
 use std::{ops::Range, sync::Arc};
 
@@ -19,8 +19,10 @@ impl Piece {
     }
 }
 
-/// Resources for one response. The list that all sessions at one step send is there once and
-/// referred to; only what a session adds of its own costs it memory.
+/// The resources of one response.
+///
+/// The list refers to slices that all sessions with the same update share. Only resources that a
+/// session adds individually take memory of the session's own.
 #[derive(Debug, Clone, Default)]
 pub struct Resources {
     pieces: Vec<Piece>,
@@ -34,7 +36,7 @@ impl Resources {
         self.pieces.push(Piece::One(resource));
     }
 
-    /// Adds a list that others refer to as well.
+    /// Adds a shared list, without copying it.
     pub fn push_shared(&mut self, all: &Arc<[Arc<Resource>]>) {
         if !all.is_empty() {
             self.len += all.len();
@@ -42,27 +44,29 @@ impl Resources {
         }
     }
 
-    /// Number of resources.
+    /// Returns the number of resources.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The resources, in order.
+    /// Iterates over the resources in order.
     #[must_use]
     pub fn iter(&self) -> ResourcesIter<'_> {
         ResourcesIter { pieces: self.pieces.iter(), current: [].iter() }
     }
 
-    /// Takes resources from the front until `bytes` of them, as measured by `size`, have been
-    /// taken; at least one if there is any. The rest stays. O(resources taken), and O(pieces) if there is
-    /// no limit (`usize::MAX`).
+    /// Removes resources from the front, up to a total of `bytes` as measured by `size`, and returns
+    /// them.
+    ///
+    /// The result has at least one resource, unless the list is empty. The cost is O(resources
+    /// taken), and O(1) without a limit (`usize::MAX`).
     #[must_use]
     pub fn take_front(&mut self, bytes: usize, size: impl Fn(&Resource) -> usize) -> Self {
         if bytes == usize::MAX {
@@ -102,7 +106,7 @@ impl Resources {
         front
     }
 
-    /// The resource at a cursor (piece, place in it), and the cursor of the next one.
+    /// Returns the resource at a cursor (piece, index in the piece) and the next cursor.
     #[must_use]
     pub fn at(&self, mut cursor: (usize, usize)) -> Option<(&Arc<Resource>, (usize, usize))> {
         loop {
@@ -115,7 +119,7 @@ impl Resources {
     }
 }
 
-/// Iterates over [`Resources`].
+/// An iterator over [`Resources`].
 #[derive(Debug, Clone)]
 pub struct ResourcesIter<'a> {
     pieces: std::slice::Iter<'a, Piece>,
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_a_list_loses_nothing_and_keeps_the_order() {
+    fn take_front_keeps_all_resources_in_order() {
         for bytes in [0, 1, 3, 4, 11, 1000, usize::MAX] {
             let mut rest = list(10);
             let mut seen = Vec::new();
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_walks_over_all_pieces() {
+    fn cursor_visits_all_pieces() {
         let list = list(5);
         let (mut cursor, mut n) = ((0, 0), 0);
         while let Some((_, next)) = list.at(cursor) {

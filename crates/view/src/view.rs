@@ -1,4 +1,4 @@
-//! Views: what nodes with the same list of scopes see.
+//! Views: the parts of the state that nodes with one list of scopes see.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -8,38 +8,41 @@ use chancery_model::{
 };
 use smallvec::SmallVec;
 
-/// What nodes with one list of scopes see at one revision. Immutable; cheap to clone.
+/// The resources that nodes with one list of scopes see at one revision.
+///
+/// A view is immutable and cheap to clone.
 #[derive(Debug, Clone)]
 pub struct View {
     revision: Revision,
     floor: Revision,
     incarnation: Incarnation,
-    /// In the order of the list; a scope that does not exist (yet) is left out.
+    /// The existing scopes, in the order of the list.
     scopes: SmallVec<[Arc<Scope>; 2]>,
 }
 
 impl View {
-    /// Lays the scopes over each other as they are in `state`. O(scopes · log of all scopes).
+    /// Creates a view of `state` whose layers are the given scopes. An earlier scope shadows a later
+    /// one. The cost is O(scopes · log of all scopes).
     #[must_use]
     pub fn resolve(state: &State, scopes: &[ScopeName]) -> Self {
         Self {
             revision: state.revision,
-            // A node that moves to another list of scopes does so because the assignments have
-            // changed: with their revision as the least one, its versions never go back and never
-            // repeat for other content (design 4.2, SOTW-15).
+            // A node gets another list of scopes only when the assignments change. With the revision
+            // of that change as lower bound, the node's versions never decrease, and no version
+            // repeats with different content (design 4.2, SOTW-15).
             floor: state.assignments.changed,
             incarnation: state.incarnation,
             scopes: scopes.iter().filter_map(|name| state.scopes.get(name).cloned()).collect(),
         }
     }
 
-    /// The revision of the state it was taken from.
+    /// Returns the revision of the state that the view shows.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The part of the view that holds one type. O(scopes).
+    /// Returns the part of the view with one type, in O(scopes).
     #[must_use]
     pub fn of_type(&self, type_url: &TypeUrl) -> TypeView {
         TypeView {
@@ -50,7 +53,9 @@ impl View {
     }
 }
 
-/// What a view shows of one type. Immutable; cheap to clone.
+/// The resources of one type in a view.
+///
+/// A type view is immutable and cheap to clone.
 #[derive(Debug, Clone)]
 pub struct TypeView {
     floor: Revision,
@@ -59,25 +64,25 @@ pub struct TypeView {
 }
 
 impl TypeView {
-    /// A view that shows nothing.
+    /// Creates a view without resources.
     #[must_use]
     pub fn empty() -> Self {
         Self { floor: Revision(0), incarnation: Incarnation(0), layers: SmallVec::new() }
     }
 
-    /// The resource of that name, or with that alias: the one of the first layer that has it. A name
-    /// goes before an alias, in whatever layer.
+    /// Finds a resource by name or alias, in the first layer that contains it. A name in any layer
+    /// takes precedence over an alias.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
         self.by_name(name).or_else(|| self.layers.iter().find_map(|layer| layer.find(name)))
     }
 
-    /// The resource of that name, aliases not looked at.
+    /// Finds a resource by name, and ignores aliases.
     pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<Resource>> {
         self.layers.iter().find_map(|layer| layer.resources.get(name))
     }
 
-    /// The version of the type (`version_info`, `system_version_info`).
+    /// Returns the version of the type (`version_info`, `system_version_info`).
     #[must_use]
     pub fn version(&self) -> TypeVersion {
         let newest = self.layers.iter().max_by_key(|layer| layer.changed);
@@ -89,7 +94,8 @@ impl TypeView {
         }
     }
 
-    /// All resources that it shows, layer by layer, by name in each. O(M · layers · log M).
+    /// Iterates over all visible resources, layer by layer and by name within each layer. The cost
+    /// is O(M · layers · log M).
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.layers.iter().enumerate().flat_map(move |(at, layer)| {
             let above = &self.layers[..at];
@@ -101,22 +107,24 @@ impl TypeView {
         })
     }
 
-    /// The resource with the least name after the given one; without one, the first. O(layers · log M).
+    /// Returns the resource with the smallest name after `name`, or the first resource without a
+    /// `name`. The cost is O(layers · log M).
     #[must_use]
     pub fn next_after(&self, name: Option<&ResourceName>) -> Option<&Arc<Resource>> {
         let from = (name.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let mut least: Option<(&ResourceName, &Arc<Resource>)> = None;
+        let mut smallest: Option<(&ResourceName, &Arc<Resource>)> = None;
         for layer in &self.layers {
             let next = layer.resources.range::<_, ResourceName>(from).next();
-            // Of equal names the upper layer's is shown.
-            if let Some(next) = next.filter(|next| least.is_none_or(|least| next.0 < least.0)) {
-                least = Some(next);
+            // For equal names, the earlier layer wins.
+            if let Some(next) = next.filter(|next| smallest.is_none_or(|best| next.0 < best.0)) {
+                smallest = Some(next);
             }
         }
-        least.map(|(_, resource)| resource)
+        smallest.map(|(_, resource)| resource)
     }
 
-    /// Whether both are the same by identity: then their difference is empty. O(layers).
+    /// Returns whether both views have identical layers, which implies an empty difference. The
+    /// check compares pointers and costs O(layers).
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.layers.len() == other.layers.len()

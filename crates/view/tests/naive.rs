@@ -1,5 +1,5 @@
-//! Views and their differences against the plainest possible model: one merged map per node.
-#![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+//! Tests of views and differences against a naive model: one merged map per node.
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,9 +54,9 @@ fn transaction(ops: &[Op]) -> Transaction {
 
 type Shown = BTreeMap<String, String>;
 
-/// What a node sees, by merging.
+/// The resources that a node sees, computed by merging its scopes.
 fn naive(state: &State, scopes: &[ScopeName]) -> Shown {
-    // The last one in has the last word: so from the last scope to the first.
+    // A later insertion overwrites an earlier one, so the first scope comes last.
     let collections = scopes.iter().rev().filter_map(|scope| state.collection(scope, &cluster()));
     let all = collections.flat_map(|collection| collection.resources.values());
     all.map(|r| (r.name().to_string(), r.version().to_string())).collect()
@@ -65,27 +65,31 @@ fn naive(state: &State, scopes: &[ScopeName]) -> Shown {
 fn shown(view: &TypeView) -> Shown {
     let mut out = Shown::new();
     for resource in view.iter() {
-        let again = out.insert(resource.name().to_string(), resource.version().to_string());
-        assert_eq!(again, None, "{} is shown twice", resource.name());
+        let previous = out.insert(resource.name().to_string(), resource.version().to_string());
+        assert_eq!(previous, None, "{} is shown twice", resource.name());
     }
     out
 }
 
-/// Applies the difference to what was shown before; checks that it has nothing needless.
+/// Applies the difference to the resources of `from`, and checks that every change is necessary.
 fn patched(differ: &Differ, from: &TypeView, to: &TypeView) -> Shown {
     let mut out = shown(from);
     let difference = difference(differ, from, to);
     let mut names = BTreeSet::new();
     for resource in difference.changed.iter() {
-        assert!(names.insert(resource.name().clone()), "{} is there twice", resource.name());
+        assert!(names.insert(resource.name().clone()), "{} occurs twice", resource.name());
         let version = resource.version().to_string();
         let old = out.insert(resource.name().to_string(), version.clone());
         assert_ne!(old, Some(version), "{} did not change", resource.name());
     }
     for resource in &difference.removed {
-        assert!(names.insert(resource.name().clone()), "{} is there twice", resource.name());
+        assert!(names.insert(resource.name().clone()), "{} occurs twice", resource.name());
         let old = out.remove(resource.name().as_str());
-        assert_eq!(old, Some(resource.version().to_string()), "the one that was shown");
+        assert_eq!(
+            old,
+            Some(resource.version().to_string()),
+            "the removed version was visible before"
+        );
     }
     out
 }
@@ -96,7 +100,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_view_and_its_differences_show_what_merging_would(
+    fn views_and_differences_match_merged_scopes(
         commits in prop::collection::vec(prop::collection::vec(op(), 1..40), 1..8),
         lists in prop::collection::vec(prop::sample::subsequence((0..4).collect::<Vec<_>>(), 0..=4)
             .prop_shuffle(), 1..6),
@@ -120,7 +124,7 @@ proptest! {
                 views.push(view);
             }
         }
-        // Between any two of them: commits, changes of the list of scopes, and steps back.
+        // Pairs of views cover commits, changes of the list of scopes, and older states.
         for from in &views {
             for to in &views {
                 prop_assert_eq!(patched(&differ, from, to), shown(to));
@@ -129,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_collections_name_every_change_and_no_other(
+    fn changed_collections_names_exactly_the_changed_resources(
         commits in prop::collection::vec(prop::collection::vec(op(), 1..20), 2..6),
     ) {
         let differ = Differ::new();
@@ -157,9 +161,10 @@ proptest! {
     }
 }
 
-/// SOTW-14, DELTA-54: the version is that of the last change that can be seen, and never goes back.
+/// SOTW-14, DELTA-54: the type version is the revision of the last visible change, and it never
+/// decreases.
 #[test]
-fn the_type_version_follows_the_newest_layer_and_the_assignments() {
+fn type_version_follows_newest_layer_and_assignments() {
     let one = State::new(Incarnation(5)).apply(&transaction(&[Op::Put(0, 1, 1)])).state;
     let two = one.apply(&transaction(&[Op::Put(1, 1, 1)])).state;
     let version = |state: &State, list: &[usize]| {
@@ -168,7 +173,7 @@ fn the_type_version_follows_the_newest_layer_and_the_assignments() {
     };
     assert_eq!(version(&two, &[0]), "1-5");
     assert_eq!(version(&two, &[0, 1]), "2-5");
-    assert_eq!(version(&two, &[3]), "0-5", "never empty, not even for nothing");
+    assert_eq!(version(&two, &[3]), "0-5", "a type without resources has a version");
     let moved = Transaction {
         assignments: vec![chancery_model::AssignmentOp::Delete("default".into())],
         ..Transaction::default()
@@ -177,9 +182,9 @@ fn the_type_version_follows_the_newest_layer_and_the_assignments() {
     assert_eq!(version(&three, &[0]), "3-5");
 }
 
-/// Design 2: scopes are laid over each other, earlier shadows later.
+/// Design 2: scopes are layers, and an earlier scope shadows a later one.
 #[test]
-fn an_earlier_scope_shadows_a_later_one() {
+fn earlier_scope_shadows_later_one() {
     let state =
         State::new(Incarnation(1)).apply(&transaction(&[Op::Put(0, 1, 1), Op::Put(3, 1, 2)])).state;
     let body = |list: &[usize]| {
@@ -190,7 +195,7 @@ fn an_earlier_scope_shadows_a_later_one() {
     assert_eq!(body(&[0, 3])[..], [1]);
 }
 
-/// A commit to a shared scope is compared once, whatever lies over it.
+/// The differ compares a commit to a shared scope once, whatever the other layers are.
 #[test]
 fn views_over_one_scope_share_its_difference() {
     let state = State::new(Incarnation(1))
@@ -207,13 +212,13 @@ fn views_over_one_scope_share_its_difference() {
     let body = |change: &chancery_view::Difference| {
         change.changed.iter().map(|r| r.delta_field().as_ptr()).collect::<Vec<_>>()
     };
-    assert_eq!(body(&one), body(&two), "the very same bytes");
+    assert_eq!(body(&one), body(&two), "both differences share the bytes");
     assert_eq!(one.changed.len(), 1);
 }
 
-/// Design 4.3: a difference keeps no old state alive, however many there have been.
+/// Design 4.3: differences do not keep old states alive.
 #[test]
-fn old_states_are_let_go() {
+fn differ_releases_old_states() {
     let differ = Differ::new();
     let body = |n: u8| transaction(&(0..40).map(|name| Op::Put(0, name, n)).collect::<Vec<_>>());
     let mut state = State::new(Incarnation(1)).apply(&body(0)).state;
@@ -225,7 +230,7 @@ fn old_states_are_let_go() {
         old.extend(resources.values().map(std::sync::Arc::downgrade));
         state = next;
     }
-    // The last step may be kept until the next one is asked for.
+    // The cache may keep the last step until a caller requests the next one.
     let alive = old.iter().filter(|resource| resource.strong_count() > 0).count();
     assert_eq!(alive, 0, "of {}", old.len());
 }
