@@ -1,16 +1,16 @@
-//! What a build script tells cargo, on its standard output.
+//! The instructions that the build script prints for cargo.
 
 use std::{
     io::{self, Write},
     path::Path,
 };
 
-/// Run again when `path`, or anything under it, changes.
+/// Tells cargo to run the build script again when `path`, or a file below it, changes.
 pub(crate) fn rerun_if_changed(path: &Path) -> io::Result<()> {
     writeln!(io::stdout(), "cargo:rerun-if-changed={}", path.display())
 }
 
-/// Run again when the environment variable changes.
+/// Tells cargo to run the build script again when the environment variable changes.
 pub(crate) fn rerun_if_env_changed(variable: &str) -> io::Result<()> {
     writeln!(io::stdout(), "cargo:rerun-if-env-changed={variable}")
 }

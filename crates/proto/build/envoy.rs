@@ -1,7 +1,7 @@
-//! The descriptors of the whole Envoy API.
+//! Generates the descriptors of the whole Envoy API.
 //!
-//! They come out of a registry package, pinned in the workspace manifest and checked against
-//! Cargo.lock, never from files in this repository.
+//! The source is a registry package that the workspace manifest pins and Cargo.lock verifies. This
+//! repository contains only the files that the package lacks.
 
 use std::{
     env, fs,
@@ -15,7 +15,7 @@ use crate::{cargo, resolver::Resolver, tree};
 
 const PACKAGE: &str = "envoy-types";
 
-/// Roots of import paths inside the package's `proto` directory.
+/// The roots of import paths inside the package's `proto` directory.
 const ROOTS: [&str; 8] = [
     "data-plane-api",
     "xds",
@@ -27,7 +27,7 @@ const ROOTS: [&str; 8] = [
     "ratelimit/api",
 ];
 
-/// Compiles the package's files, and those under `<here>/proto` that it lacks, to `OUT_DIR/envoy.fds`.
+/// Compiles the package's files and the files under `<here>/proto` to `OUT_DIR/envoy.fds`.
 pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
     let tree = package(here)?.join("proto");
     let mut roots: Vec<PathBuf> = ROOTS.iter().map(|root| tree.join(root)).collect();
@@ -41,16 +41,16 @@ pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
     for file in &files {
         compiler.open_file(file).with_context(|| file.display().to_string())?;
     }
-    // Not `file_descriptor_set()`: prost-types drops extension options, which would lose every
-    // validation rule without a word.
+    // `file_descriptor_set()` would silently lose every validation rule, because prost-types drops
+    // extension options.
     fs::write(out.join("envoy.fds"), compiler.encode_file_descriptor_set())?;
     Ok(())
 }
 
-/// The directory of the package's sources, in the version that Cargo.lock has.
+/// Returns the source directory of the package, in the version of Cargo.lock.
 fn package(here: &Path) -> anyhow::Result<PathBuf> {
     cargo::rerun_if_env_changed("CARGO_HOME")?;
-    // Another version makes cargo build and run this script again: it is a dependency of it.
+    // The package is a dependency of this script, so a new version makes cargo run the script again.
     let version = locked_version(&here.join("../../Cargo.lock"))?;
     match unpacked(&version) {
         Some(directory) => Ok(directory),
@@ -69,8 +69,10 @@ fn locked_version(lock: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("{} has no {PACKAGE}", lock.display()))
 }
 
-/// Where cargo unpacks packages of a registry. It has done so by now, because the package is a
-/// dependency of this build script; no process and no network is needed.
+/// Returns the directory into which cargo unpacked the package.
+///
+/// Cargo unpacks a dependency of the build script before the script runs. No process and no network
+/// access is necessary.
 fn unpacked(version: &str) -> Option<PathBuf> {
     let home = match env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
@@ -87,7 +89,7 @@ fn unpacked(version: &str) -> Option<PathBuf> {
         .find(|directory| directory.join("proto/data-plane-api").is_dir())
 }
 
-/// Asks cargo: vendored and replaced sources are elsewhere.
+/// Finds the directory of vendored or replaced sources through `cargo metadata`.
 fn from_metadata(here: &Path, version: &str) -> anyhow::Result<PathBuf> {
     let cargo = env::var_os("CARGO").context("cargo sets CARGO")?;
     let target = env::var("TARGET").context("cargo sets TARGET")?;

@@ -1,4 +1,4 @@
-//! Makes, without protoc:
+//! Generates the following files, without protoc:
 //! - the modules and the descriptor set of our own APIs, from every `.proto` under `/proto`;
 //! - the descriptor set of the Envoy API, from the `.proto` tree inside the package `envoy-types`.
 

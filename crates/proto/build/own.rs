@@ -1,4 +1,4 @@
-//! Our own APIs: messages, clients and servers as Rust, and the descriptors for reflection.
+//! Generates the Rust code of our own APIs, and their descriptors for reflection.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,17 +10,18 @@ use std::{
 use crate::{cargo, resolver::Resolver, tree};
 use anyhow::Context;
 
-/// Modules, named by the parts of a package; the one that has a file has a package name.
+/// A module of the generated code, named after one part of a package name. `package` is set if the
+/// module has a generated file.
 #[derive(Default)]
 struct Module {
     package: Option<String>,
     children: BTreeMap<String, Module>,
 }
 
-/// Compiles all that is under `root`, which need not exist. `OUT_DIR/own.rs` has the modules:
-/// package `chancery.admin.v1` is module `admin::v1`.
+/// Compiles all files under `root`, if it exists. `OUT_DIR/own.rs` contains the modules: the package
+/// `chancery.admin.v1` becomes the module `admin::v1`.
 pub(crate) fn generate(root: &Path, out: &Path) -> anyhow::Result<()> {
-    // A directory is watched with all that is in it; one that is not there yet, for its coming.
+    // Cargo watches the directory recursively, or waits for its creation if it does not exist.
     cargo::rerun_if_changed(root)?;
     let files = if root.is_dir() { tree::protos(root)? } else { Vec::new() };
     let mut compiler = protox::Compiler::with_file_resolver(Resolver::new(vec![root.to_owned()]));
@@ -30,7 +31,7 @@ pub(crate) fn generate(root: &Path, out: &Path) -> anyhow::Result<()> {
     }
     fs::write(out.join("own.fds"), compiler.encode_file_descriptor_set())?;
     let set = compiler.file_descriptor_set();
-    // The well-known types are those of prost-types; the generator still has to see them.
+    // prost-types provides the well-known types, but the generator needs their descriptors.
     let packages: BTreeSet<String> = set
         .file
         .iter()

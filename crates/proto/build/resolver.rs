@@ -1,10 +1,10 @@
-//! Resolves relative type names the way protoc does, before protox sees them.
+//! Resolves relative type names with the rules of protoc, before protox processes them.
 //!
-//! In `core.v3.Address`, written in package `envoy.config.cluster.v3`, the first part may be any
-//! enclosing package that *this file or a file it imports* declares. The resolver of prost-reflect
-//! 0.16 looks at every file that has been opened, and so finds `envoy.extensions.config.core` where
-//! `envoy.config.core` is meant: 135 of the Envoy files fail when they are compiled together. Here,
-//! every name is made absolute first.
+//! The first part of `core.v3.Address`, used in package `envoy.config.cluster.v3`, may refer to any
+//! enclosing package. Only packages that *this file or one of its imports* declares are candidates.
+//! The resolver of prost-reflect 0.16 considers every open file. It therefore finds
+//! `envoy.extensions.config.core` instead of `envoy.config.core`, and 135 Envoy files fail to
+//! compile together. This resolver makes every name absolute first.
 
 use std::{
     cell::RefCell,
@@ -20,16 +20,16 @@ use protox::{
     file::{File, FileResolver, GoogleFileResolver},
 };
 
-/// Finds files under several roots, the well-known ones inside protox.
+/// Finds files under several roots, and the well-known files inside protox.
 pub(crate) struct Resolver {
     roots: Vec<PathBuf>,
     parsed: RefCell<BTreeMap<String, Rc<Parsed>>>,
 }
 
-/// A file as it was written, and the names it declares.
+/// A parsed file and the names that it declares.
 struct Parsed {
     descriptor: FileDescriptorProto,
-    /// Full names of messages and enums.
+    /// The full names of messages and enums.
     declared: BTreeSet<String>,
 }
 
@@ -63,7 +63,7 @@ impl Resolver {
         Ok(parsed)
     }
 
-    /// The file itself, what it imports, and what those import publicly.
+    /// Returns the file, its imports, and their public imports.
     fn visible(&self, file: &Rc<Parsed>) -> Result<Visible, Error> {
         let mut visible = vec![Rc::clone(file)];
         let mut open = file.descriptor.dependency.clone();
@@ -128,7 +128,7 @@ impl Visible {
         self.0.iter().any(|file| file.declared.contains(name))
     }
 
-    /// Whether `name` is a package, or the beginning of one.
+    /// Returns whether `name` is a package or a parent of one.
     fn is_package(&self, name: &str) -> bool {
         self.0.iter().any(|file| {
             let rest = file.descriptor.package().strip_prefix(name);
@@ -136,8 +136,10 @@ impl Visible {
         })
     }
 
-    /// Makes `name`, used in `scope`, absolute: the innermost scope in which its first part means
-    /// something decides. A name that means nothing is left for protox to report.
+    /// Makes `name`, used in `scope`, absolute.
+    ///
+    /// The innermost scope that declares the first part of the name decides. An unresolvable name
+    /// stays unchanged, and protox reports it.
     fn absolute(&self, scope: &str, name: &mut Option<String>) {
         let Some(relative) = name.as_mut().filter(|name| !name.starts_with('.')) else { return };
         let first = relative.split('.').next().unwrap_or(relative);

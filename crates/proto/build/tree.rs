@@ -1,4 +1,4 @@
-//! Finds `.proto` files.
+//! A recursive search for `.proto` files.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 
-/// All `.proto` files under `root`, in the order of their names, so that a build can be repeated.
+/// Returns all `.proto` files under `root`, sorted by name so that builds are reproducible.
 pub(crate) fn protos(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![root.to_owned()];

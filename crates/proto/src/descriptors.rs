@@ -1,4 +1,4 @@
-//! Descriptor pools, read once per process and only when they are needed.
+//! Descriptor pools, decoded once per process on first use.
 
 use std::sync::LazyLock;
 
@@ -7,17 +7,18 @@ use prost_reflect::DescriptorPool;
 use crate::{ENVOY_DESCRIPTORS, FILE_DESCRIPTOR_SET};
 
 fn decode(bytes: &[u8]) -> DescriptorPool {
-    DescriptorPool::decode(bytes).expect("the build script wrote it, and a test reads it")
+    DescriptorPool::decode(bytes).expect("the build script wrote valid descriptors")
 }
 
-/// The whole Envoy API. The first call takes some tens of milliseconds and 17 MB.
+/// Returns the descriptors of the whole Envoy API. The first call takes tens of milliseconds and
+/// 17 MB of memory.
 #[must_use]
 pub fn envoy_pool() -> &'static DescriptorPool {
     static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| decode(ENVOY_DESCRIPTORS));
     &POOL
 }
 
-/// Our own APIs.
+/// Returns the descriptors of our own APIs.
 #[must_use]
 pub fn own_pool() -> &'static DescriptorPool {
     static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| decode(FILE_DESCRIPTOR_SET));
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_of_the_table_is_described() {
+    fn envoy_pool_contains_all_known_types() {
         for name in [
             "envoy.config.listener.v3.Listener",
             "envoy.config.route.v3.RouteConfiguration",
@@ -50,18 +51,18 @@ mod tests {
         assert!(own_pool().files().all(|file| !file.package_name().starts_with("envoy.")));
     }
 
-    /// prost-types would drop extension options, and with them every rule, without an error.
+    /// prost-types would silently drop extension options, which contain every validation rule.
     #[test]
-    fn the_validation_rules_are_there() {
+    fn envoy_pool_contains_validation_rules() {
         let cluster = envoy_pool().get_message_by_name("envoy.config.cluster.v3.Cluster").unwrap();
         let name = cluster.get_field_by_name("name").unwrap();
         let rules = envoy_pool().get_extension_by_name("validate.rules").unwrap();
         assert!(name.options().has_extension(&rules), "{:?}", name.options());
     }
 
-    /// The name `config.core.v3.…` means another package for a resolver that looks at all files.
+    /// A resolver that considers all files would find another package for `config.core.v3.…`.
     #[test]
-    fn relative_names_mean_what_protoc_says() {
+    fn relative_type_name_resolves_as_in_protoc() {
         let filter = "envoy.extensions.filters.http.jwt_authn.v3.RemoteJwks";
         let field = envoy_pool().get_message_by_name(filter).unwrap();
         let field = field.get_field_by_name("http_uri").unwrap().kind();

@@ -1,18 +1,18 @@
 //! The transport messages of `envoy.service.discovery.v3` (Table 3 of the requirements).
 //!
-//! Strings of a request are copied, as prost does; every message and payload inside one is a slice of
-//! the request's bytes. `node` stays undecoded: Envoy puts tens of kilobytes of it into each request
-//! and only the first one counts (SOTW-02); [`node::Node`](crate::node::Node) reads it. Fields that
-//! are not here are skipped (SVC-19). The v2 messages are wire compatible.
+//! The decoder copies the strings of a request. Embedded payloads are slices of the request's bytes.
+//! The field `node` stays encoded, because Envoy may send tens of kilobytes with each request and
+//! only the first node counts (SOTW-02). [`node::Node`](crate::node::Node) decodes it. The decoder
+//! skips all other fields (SVC-19). The v2 messages are wire compatible.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-/// `google.protobuf.Any`, with a payload that is shared.
+/// `google.protobuf.Any`, with a shared payload.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Any {
-    /// What `value` is.
+    /// The type of the message in `value`.
     #[prost(string, tag = "1")]
     pub type_url: String,
     /// The encoded message.
@@ -20,16 +20,16 @@ pub struct Any {
     pub value: Bytes,
 }
 
-/// `google.rpc.Status`: why a client rejected a response.
+/// `google.rpc.Status`: the reason why a client rejected a response.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Status {
-    /// A gRPC code.
+    /// The gRPC status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// For people.
+    /// The error text for people.
     #[prost(string, tag = "2")]
     pub message: String,
-    /// More, for programs.
+    /// The error details for programs.
     #[prost(message, repeated, tag = "3")]
     pub details: Vec<Any>,
 }
@@ -45,15 +45,15 @@ pub struct ResourceLocator {
     pub dynamic_parameters: BTreeMap<String, String>,
 }
 
-/// `ControlPlane`: who answers (SVC-20).
+/// `ControlPlane`: the server that sends a response (SVC-20).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ControlPlane {
-    /// An id of this replica.
+    /// The id of the replica.
     #[prost(string, tag = "1")]
     pub identifier: String,
 }
 
-/// `ResourceName`. Its constraints (2) stay undecoded.
+/// `ResourceName`. The constraints (field 2) stay encoded.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ResourceName {
     /// The name.
@@ -64,44 +64,45 @@ pub struct ResourceName {
     pub dynamic_parameter_constraints: Option<Bytes>,
 }
 
-/// `ResourceError`: why one resource can not be had.
+/// `ResourceError`: the reason why one resource is unavailable.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ResourceError {
-    /// Which.
+    /// The name of the resource.
     #[prost(message, optional, tag = "1")]
     pub resource_name: Option<ResourceName>,
-    /// Why.
+    /// The reason.
     #[prost(message, optional, tag = "2")]
     pub error_detail: Option<Status>,
 }
 
-/// `DiscoveryRequest`: SotW, from the client.
+/// `DiscoveryRequest`: a SotW request of a client.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DiscoveryRequest {
-    /// The version last accepted.
+    /// The last version that the client accepted.
     #[prost(string, tag = "1")]
     pub version_info: String,
     /// `envoy.config.core.v3.Node`, encoded; absent in most requests.
     #[prost(bytes = "bytes", optional, tag = "2")]
     pub node: Option<Bytes>,
-    /// Everything the client wants of the type; empty may mean all.
+    /// The names of all resources of the type that the client requests. An empty list may request
+    /// all resources.
     #[prost(string, repeated, tag = "3")]
     pub resource_names: Vec<String>,
-    /// The type.
+    /// The type of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// The nonce of the response that this one answers.
+    /// The nonce of the response that this request answers.
     #[prost(string, tag = "5")]
     pub response_nonce: String,
-    /// Present in a NACK, and only there.
+    /// The error of a NACK; absent in other requests.
     #[prost(message, optional, tag = "6")]
     pub error_detail: Option<Status>,
-    /// Names with parameters.
+    /// The requested names with parameters.
     #[prost(message, repeated, tag = "7")]
     pub resource_locators: Vec<ResourceLocator>,
 }
 
-/// `DiscoveryResponse`: SotW, from the server.
+/// `DiscoveryResponse`: a SotW response of the server.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DiscoveryResponse {
     /// The version of the type.
@@ -110,106 +111,107 @@ pub struct DiscoveryResponse {
     /// The resources.
     #[prost(message, repeated, tag = "2")]
     pub resources: Vec<Any>,
-    /// Not implemented by anyone; stays false (SVC-21).
+    /// The canary flag, always false because no client implements it (SVC-21).
     #[prost(bool, tag = "3")]
     pub canary: bool,
-    /// The type, as the request named it (SVC-17).
+    /// The type, spelled as in the request (SVC-17).
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// Names this response on its stream.
+    /// The nonce, which identifies this response on its stream.
     #[prost(string, tag = "5")]
     pub nonce: String,
-    /// Who answers.
+    /// The server that sends the response.
     #[prost(message, optional, tag = "6")]
     pub control_plane: Option<ControlPlane>,
-    /// Resources that can not be had.
+    /// The errors of unavailable resources.
     #[prost(message, repeated, tag = "7")]
     pub resource_errors: Vec<ResourceError>,
 }
 
-/// `DeltaDiscoveryRequest`: delta, from the client.
+/// `DeltaDiscoveryRequest`: a delta request of a client.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DeltaDiscoveryRequest {
     /// `envoy.config.core.v3.Node`, encoded; absent in most requests.
     #[prost(bytes = "bytes", optional, tag = "1")]
     pub node: Option<Bytes>,
-    /// The type.
+    /// The type of the resources.
     #[prost(string, tag = "2")]
     pub type_url: String,
-    /// Names to add.
+    /// The names to add to the subscription.
     #[prost(string, repeated, tag = "3")]
     pub resource_names_subscribe: Vec<String>,
-    /// Names to drop.
+    /// The names to remove from the subscription.
     #[prost(string, repeated, tag = "4")]
     pub resource_names_unsubscribe: Vec<String>,
-    /// What the client holds already, at the start of a stream: name → version.
+    /// The versions by name of the resources that the client holds at the start of the stream.
     #[prost(btree_map = "string, string", tag = "5")]
     pub initial_resource_versions: BTreeMap<String, String>,
-    /// The nonce of the response that this one answers.
+    /// The nonce of the response that this request answers.
     #[prost(string, tag = "6")]
     pub response_nonce: String,
-    /// Present in a NACK, and only there.
+    /// The error of a NACK; absent in other requests.
     #[prost(message, optional, tag = "7")]
     pub error_detail: Option<Status>,
-    /// Names with parameters to add.
+    /// The names with parameters to add to the subscription.
     #[prost(message, repeated, tag = "8")]
     pub resource_locators_subscribe: Vec<ResourceLocator>,
-    /// Names with parameters to drop.
+    /// The names with parameters to remove from the subscription.
     #[prost(message, repeated, tag = "9")]
     pub resource_locators_unsubscribe: Vec<ResourceLocator>,
 }
 
-/// `DeltaDiscoveryResponse`: delta, from the server.
+/// `DeltaDiscoveryResponse`: a delta response of the server.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeltaDiscoveryResponse {
-    /// The version of the type; for people.
+    /// The version of the type, for debugging.
     #[prost(string, tag = "1")]
     pub system_version_info: String,
-    /// New and changed resources.
+    /// The new and changed resources.
     #[prost(message, repeated, tag = "2")]
     pub resources: Vec<Resource>,
-    /// The type.
+    /// The type of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// Names this response on its stream.
+    /// The nonce, which identifies this response on its stream.
     #[prost(string, tag = "5")]
     pub nonce: String,
     /// Names that are gone.
     #[prost(string, repeated, tag = "6")]
     pub removed_resources: Vec<String>,
-    /// Who answers.
+    /// The server that sends the response.
     #[prost(message, optional, tag = "7")]
     pub control_plane: Option<ControlPlane>,
     /// Names with constraints that are gone.
     #[prost(message, repeated, tag = "8")]
     pub removed_resource_names: Vec<ResourceName>,
-    /// Resources that can not be had.
+    /// The errors of unavailable resources.
     #[prost(message, repeated, tag = "9")]
     pub resource_errors: Vec<ResourceError>,
 }
 
-/// `Resource`: one of a delta response.
+/// `Resource`: one resource of a delta response.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Resource {
-    /// Its version.
+    /// The version of the resource.
     #[prost(string, tag = "1")]
     pub version: String,
-    /// The payload; absent where only the lifetime is renewed or the name does not exist.
+    /// The payload. It is absent if the resource does not exist, or if the response only renews the
+    /// lifetime.
     #[prost(message, optional, tag = "2")]
     pub resource: Option<Any>,
-    /// Its name.
+    /// The name of the resource.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Other names of it.
+    /// The alternative names of the resource.
     #[prost(string, repeated, tag = "4")]
     pub aliases: Vec<String>,
-    /// Lifetime at the client.
+    /// The lifetime of the resource at the client.
     #[prost(message, optional, tag = "6")]
     pub ttl: Option<prost_types::Duration>,
-    /// Whether it may be cached.
+    /// The caching rule for xDS proxies.
     #[prost(message, optional, tag = "7")]
     pub cache_control: Option<CacheControl>,
-    /// Its name with constraints.
+    /// The name of the resource with its constraints.
     #[prost(message, optional, tag = "8")]
     pub resource_name: Option<ResourceName>,
     /// `envoy.config.core.v3.Metadata`, encoded.
@@ -220,7 +222,7 @@ pub struct Resource {
 /// `Resource.CacheControl`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct CacheControl {
-    /// True if proxies between may not keep it.
+    /// Whether xDS proxies must not cache the resource.
     #[prost(bool, tag = "1")]
     pub do_not_cache: bool,
 }

@@ -1,13 +1,13 @@
 //! Generated code and descriptors: our own APIs, the Envoy API, the discovery messages.
 //!
-//! - [`admin`], [`raft`] and the rest of what is under `/proto`: messages, clients and servers. A new
-//!   file there needs no change here.
-//! - [`discovery`] and [`node`]: the transport messages of xDS, written by hand so that requests are
-//!   read without copying and `Node` is decoded only when it has to be.
-//! - [`ENVOY_DESCRIPTORS`]: the whole Envoy API as data, for reading and writing JSON.
+//! - [`admin`], [`raft`] and the other packages under `/proto`: messages, clients and servers. A new
+//!   file in that directory needs no change here.
+//! - [`discovery`] and [`node`]: hand-written transport messages of xDS. They share the bytes of a
+//!   request, and decode `Node` only on demand.
+//! - [`ENVOY_DESCRIPTORS`]: the descriptors of the whole Envoy API, for reading and writing JSON.
 //!
-//! No message of Envoy's has a generated type: the store holds bytes (SVC-18), and what has to look
-//! inside them does so through descriptors.
+//! Envoy's messages have no generated types. The store holds bytes (SVC-18), and code that inspects
+//! a message uses descriptors.
 
 pub mod discovery;
 pub mod node;
@@ -16,7 +16,7 @@ mod descriptors;
 
 pub use descriptors::{envoy_pool, own_pool};
 
-/// What the build script made. Its lints are not ours to fix.
+/// The output of the build script.
 #[expect(
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
@@ -29,8 +29,8 @@ mod generated {
 
 pub use generated::*;
 
-/// Descriptors of our own APIs and of what they import, for reflection and JSON.
+/// The descriptors of our own APIs and their imports, for reflection and JSON.
 pub static FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/own.fds"));
 
-/// Descriptors of the whole Envoy API, with its validation rules.
+/// The descriptors of the whole Envoy API, including its validation rules.
 pub static ENVOY_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.fds"));

@@ -1,20 +1,21 @@
-//! `envoy.config.core.v3.Node`: who a client says it is.
+//! `envoy.config.core.v3.Node`: the identity that a client reports.
 //!
-//! Only what assignments, limits and people look at; the 60 KB list of extensions that Envoy sends is
-//! skipped, not kept. v2's `build_version` (5) is here because it is wire compatible.
+//! The messages have only the fields that assignments, limits and people use. The decoder skips
+//! Envoy's list of extensions, which has about 60 KB. `build_version` (5) of v2 is wire compatible
+//! and therefore present.
 
 use prost_types::Struct;
 
 /// `envoy.config.core.v3.Locality`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Locality {
-    /// Region.
+    /// The region.
     #[prost(string, tag = "1")]
     pub region: String,
-    /// Zone.
+    /// The zone.
     #[prost(string, tag = "2")]
     pub zone: String,
-    /// Part of the zone.
+    /// The part of the zone.
     #[prost(string, tag = "3")]
     pub sub_zone: String,
 }
@@ -22,13 +23,13 @@ pub struct Locality {
 /// `envoy.type.v3.SemanticVersion`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct SemanticVersion {
-    /// Major number.
+    /// The major version number.
     #[prost(uint32, tag = "1")]
     pub major_number: u32,
-    /// Minor number.
+    /// The minor version number.
     #[prost(uint32, tag = "2")]
     pub minor_number: u32,
-    /// Patch.
+    /// The patch number.
     #[prost(uint32, tag = "3")]
     pub patch: u32,
 }
@@ -36,7 +37,7 @@ pub struct SemanticVersion {
 /// `envoy.config.core.v3.BuildVersion`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct BuildVersion {
-    /// The release.
+    /// The version of the release.
     #[prost(message, optional, tag = "1")]
     pub version: Option<SemanticVersion>,
 }
@@ -44,28 +45,28 @@ pub struct BuildVersion {
 /// `envoy.config.core.v3.Node`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Node {
-    /// Its id.
+    /// The id of the node.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// The cluster that it is of.
+    /// The cluster of the node.
     #[prost(string, tag = "2")]
     pub cluster: String,
-    /// Anything its operator gave it.
+    /// The metadata that the node's operator configured.
     #[prost(message, optional, tag = "3")]
     pub metadata: Option<Struct>,
-    /// Where it runs.
+    /// The location of the node.
     #[prost(message, optional, tag = "4")]
     pub locality: Option<Locality>,
-    /// v2 only: the version of the build.
+    /// The version of the build, in v2 only.
     #[prost(string, tag = "5")]
     pub build_version: String,
-    /// The program: `envoy`, `gRPC Go`.
+    /// The name of the client program, such as `envoy` or `gRPC Go`.
     #[prost(string, tag = "6")]
     pub user_agent_name: String,
-    /// Its version.
+    /// The version of the client program.
     #[prost(oneof = "UserAgentVersion", tags = "7, 8")]
     pub user_agent_version: Option<UserAgentVersion>,
-    /// What it can do beyond the protocol.
+    /// The optional features that the client supports.
     #[prost(string, repeated, tag = "10")]
     pub client_features: Vec<String>,
 }
@@ -73,10 +74,10 @@ pub struct Node {
 /// `Node.user_agent_version_type`.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum UserAgentVersion {
-    /// Free text.
+    /// A version as free text.
     #[prost(string, tag = "7")]
     Text(String),
-    /// A structured one.
+    /// A structured version.
     #[prost(message, tag = "8")]
     Build(BuildVersion),
 }

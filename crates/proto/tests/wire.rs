@@ -1,7 +1,7 @@
-//! The messages that are written by hand are those of the API: each of their fields has the name,
-//! number and kind of Envoy's descriptors, and what one writes the other reads.
+//! Tests that the hand-written messages are compatible with Envoy's descriptors. Each field has the
+//! same name, number and kind, and each side decodes the output of the other.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use prost::Message;
 use prost_reflect::{DynamicMessage, SerializeOptions};
 use serde_json::{Value, json};
 
-/// What Envoy's descriptors say of the bytes, as JSON; a field that is not theirs shows as such.
+/// Decodes the bytes with Envoy's descriptors, and fails on a field that the descriptors lack.
 fn read_by_descriptor(name: &str, bytes: &[u8]) -> Value {
     let message = envoy_pool().get_message_by_name(name).unwrap();
     let decoded = DynamicMessage::decode(message, bytes).unwrap();
@@ -33,10 +33,14 @@ fn written_by_descriptor(name: &str, value: &Value) -> Vec<u8> {
     DynamicMessage::deserialize(message, value.clone()).unwrap().encode_to_vec()
 }
 
-fn check<M: Message + Default + PartialEq + std::fmt::Debug>(name: &str, ours: &M, shown: &Value) {
-    assert_eq!(&read_by_descriptor(name, &ours.encode_to_vec()), shown);
-    let theirs = written_by_descriptor(name, shown);
-    assert_eq!(&M::decode(Bytes::from(theirs)).unwrap(), ours);
+fn check<M: Message + Default + PartialEq + std::fmt::Debug>(
+    name: &str,
+    message: &M,
+    json: &Value,
+) {
+    assert_eq!(&read_by_descriptor(name, &message.encode_to_vec()), json);
+    let bytes = written_by_descriptor(name, json);
+    assert_eq!(&M::decode(Bytes::from(bytes)).unwrap(), message);
 }
 
 const NODE: &[u8] = b"\x0a\x01n";
@@ -58,7 +62,7 @@ fn resource_name() -> ResourceName {
 
 /// Table 3, requests.
 #[test]
-fn requests_have_the_fields_of_the_api() {
+fn requests_match_envoy_descriptors() {
     let request = DiscoveryRequest {
         version_info: "1".into(),
         node: Some(Bytes::from_static(NODE)),
@@ -103,15 +107,15 @@ fn requests_have_the_fields_of_the_api() {
 
 /// Table 3, responses.
 #[test]
-fn responses_have_the_fields_of_the_api() {
+fn responses_match_envoy_descriptors() {
     let any = Any {
         type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(),
         value: Bytes::from_static(b"\x0a\x01c"),
     };
-    let shown_any = json!({"@type": any.type_url, "name": "c"});
+    let any_json = json!({"@type": any.type_url, "name": "c"});
     let errors =
         vec![ResourceError { resource_name: Some(resource_name()), error_detail: Some(status()) }];
-    let shown_errors = json!([{
+    let errors_json = json!([{
         "resource_name": {"name": "n"}, "error_detail": {"code": 13, "message": "no"},
     }]);
     let control_plane = Some(ControlPlane { identifier: "r1".into() });
@@ -128,8 +132,8 @@ fn responses_have_the_fields_of_the_api() {
         "envoy.service.discovery.v3.DiscoveryResponse",
         &response,
         &json!({
-            "version_info": "1", "resources": [shown_any], "canary": true, "type_url": "t",
-            "nonce": "n", "control_plane": {"identifier": "r1"}, "resource_errors": shown_errors,
+            "version_info": "1", "resources": [any_json], "canary": true, "type_url": "t",
+            "nonce": "n", "control_plane": {"identifier": "r1"}, "resource_errors": errors_json,
         }),
     );
     let resource = Resource {
@@ -158,19 +162,19 @@ fn responses_have_the_fields_of_the_api() {
         &json!({
             "system_version_info": "1",
             "resources": [{
-                "version": "1", "resource": shown_any, "name": "c", "aliases": ["d"], "ttl": "1s",
+                "version": "1", "resource": any_json, "name": "c", "aliases": ["d"], "ttl": "1s",
                 "cache_control": {"do_not_cache": true}, "resource_name": {"name": "n"},
                 "metadata": {},
             }],
             "type_url": "t", "nonce": "n", "removed_resources": ["x"],
             "control_plane": {"identifier": "r1"}, "removed_resource_names": [{"name": "n"}],
-            "resource_errors": shown_errors,
+            "resource_errors": errors_json,
         }),
     );
 }
 
 #[test]
-fn a_node_has_the_fields_of_the_api() {
+fn node_matches_envoy_descriptors() {
     let version = BuildVersion {
         version: Some(SemanticVersion { major_number: 1, minor_number: 36, patch: 2 }),
     };
@@ -199,16 +203,16 @@ fn a_node_has_the_fields_of_the_api() {
     );
 }
 
-/// A request that Envoy writes is read, whatever else is in it (SVC-19), and its node stays as bytes.
+/// The decoder skips unknown fields of a request (SVC-19) and leaves the node encoded.
 #[test]
-fn a_request_is_read_without_its_node() {
+fn request_decodes_with_unknown_fields_and_encoded_node() {
     let node = json!({
         "id": "n", "user_agent_version": "1", "extensions": [{"name": "x"}],
         "listening_addresses": [{"pipe": {"path": "p"}}],
     });
     let name = "envoy.service.discovery.v3.DiscoveryRequest";
     let mut bytes = written_by_descriptor(name, &json!({"node": node, "type_url": "t"}));
-    // Field 2000, which there is not.
+    // Field 2000 does not exist.
     bytes.extend(b"\x82\x7d\x01x");
     let bytes = Bytes::from(bytes);
     let request = DiscoveryRequest::decode(bytes.clone()).unwrap();
