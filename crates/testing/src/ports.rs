@@ -1,9 +1,10 @@
-//! Ports that a test may name before somebody listens on them.
+//! Reserved ports, which a test can configure before a server listens on them.
 //!
-//! A port that was bound, released and bound again may be lost in between: to an outgoing connection, or to
-//! another test. A reserved port cannot. It is below the range from which Linux takes the ports of outgoing
-//! connections, and an abstract Unix socket named after it tells every other test process on the same network
-//! that the port is taken. The kernel removes that socket when the process ends, however it ends.
+//! A test that binds a port, releases it and binds it again may lose the port to an outgoing
+//! connection or to another test. A reserved port cannot be lost in these ways. It is below the
+//! range from which Linux takes the ports of outgoing connections. An abstract Unix socket, named
+//! after the port, reserves it for all test processes in one network namespace. The kernel removes
+//! the socket when the process ends, even after a crash.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -18,44 +19,45 @@ use std::{
     },
 };
 
-/// Ends where Linux begins to take ports for outgoing connections (`ip_local_port_range`).
+/// The ports that can be reserved, below Linux's range for outgoing connections
+/// (`ip_local_port_range`).
 const RANGE: Range<u16> = 12_000..32_000;
 
 static NEXT: AtomicU16 = AtomicU16::new(0);
-/// Held until the process ends.
+/// The reservations, kept until the process ends.
 static RESERVED: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// Returns a port on `127.0.0.1` that nobody listens on, reserved for this process and its children.
+/// Returns an unused port on `127.0.0.1`, reserved for this process and its children.
 ///
 /// # Panics
-/// If all 20,000 ports of the range are taken.
+/// Panics if all 20,000 ports of the range are taken.
 #[must_use]
 pub fn reserve_port() -> u16 {
-    // Processes that run at the same time begin at different places.
+    // Concurrent processes start at different offsets.
     let offset = (std::process::id() % 199) * 100;
     let len = u32::from(RANGE.end - RANGE.start);
     for _ in 0..len {
         let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
-        let place = u16::try_from((offset + step) % len).expect("a remainder of a u16");
-        let port = RANGE.start + place;
+        let index = u16::try_from((offset + step) % len).expect("the range has 20,000 ports");
+        let port = RANGE.start + index;
         if let Some(reservation) = reserve(port) {
             RESERVED.lock().unwrap_or_else(PoisonError::into_inner).push(reservation);
             return port;
         }
     }
-    panic!("every port of {RANGE:?} is taken");
+    panic!("cannot reserve a port: all ports of {RANGE:?} are taken");
 }
 
-/// Returns `127.0.0.1` with a reserved port.
+/// Returns the address `127.0.0.1` with a reserved port.
 ///
 /// # Panics
-/// As [`reserve_port`].
+/// Panics if all ports are taken, like [`reserve_port`].
 #[must_use]
 pub fn reserve_address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, reserve_port()))
 }
 
-/// Reserves one port, unless another test process has it or somebody listens on it.
+/// Reserves one port, unless another test process reserved it or a socket listens on it.
 fn reserve(port: u16) -> Option<UnixListener> {
     let name = UnixAddr::from_abstract_name(format!("chancery-test-port-{port}")).ok()?;
     let reservation = UnixListener::bind_addr(&name).ok()?;
@@ -69,20 +71,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_ports_differ_and_lie_below_those_of_outgoing_connections() {
+    fn reserved_ports_are_distinct_and_below_ephemeral_range() {
         let ports: BTreeSet<_> = (0..50).map(|_| reserve_port()).collect();
         assert_eq!(ports.len(), 50);
         assert!(ports.iter().all(|port| RANGE.contains(port)));
     }
 
     #[test]
-    fn reserved_port_is_refused_to_a_second_reservation() {
+    fn reserved_port_cannot_be_reserved_again() {
         let port = reserve_port();
         assert!(reserve(port).is_none());
     }
 
     #[test]
-    fn port_that_somebody_listens_on_is_not_reserved() {
+    fn listening_port_cannot_be_reserved() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind any port");
         let port = listener.local_addr().expect("a bound address").port();
         assert!(reserve(port).is_none());

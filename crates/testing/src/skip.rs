@@ -1,8 +1,9 @@
-//! Skipped tests are counted, and fail where nothing may be skipped.
+//! Skipping of tests: skips are counted, and fail in CI unless they are allowed.
 //!
-//! A test that returns early passes in the eyes of `cargo test`. [`skip`] makes the difference visible: it appends
-//! the reason to the file that `CHANCERY_TEST_SKIPS` names, from which `cargo xtask test` prints a list at its end,
-//! and it panics in CI (`CI` is set) unless `CHANCERY_TEST_MAY_LACK` lists what is lacking.
+//! For `cargo test`, a test that returns early has passed. [`skip`] makes the skip visible: it
+//! appends the reason to the file that `CHANCERY_TEST_SKIPS` names. `cargo xtask test` prints this
+//! file as a list at its end. In CI (`CI` is set), `skip` panics unless `CHANCERY_TEST_MAY_LACK`
+//! lists the missing requirement.
 
 use std::{
     env,
@@ -14,18 +15,18 @@ use std::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lack {
-    /// The right to mount a file system.
+    /// Permission to mount a file system.
     Mount,
-    /// A network namespace of the test's own.
+    /// Permission to create a network namespace.
     Network,
     /// A Go toolchain that is new enough for grpc-go.
     Go,
-    /// Loop devices, on which a file system can be cut off from its disk.
+    /// Loop devices, with which a test can detach a file system from its disk.
     LoopDevice,
 }
 
 impl Lack {
-    /// Its name in `CHANCERY_TEST_MAY_LACK`.
+    /// Returns the name of the requirement in `CHANCERY_TEST_MAY_LACK`.
     const fn name(self) -> &'static str {
         match self {
             Self::Mount => "mount",
@@ -36,10 +37,11 @@ impl Lack {
     }
 }
 
-/// Records that the calling test is skipped. The caller returns right after it.
+/// Records that the calling test is skipped. The caller must return immediately afterwards.
 ///
 /// # Panics
-/// In CI, unless `CHANCERY_TEST_MAY_LACK` (names with commas between them) lists what is lacking.
+/// Panics in CI, unless `CHANCERY_TEST_MAY_LACK` lists the missing requirement. The variable is a
+/// comma-separated list of names.
 pub fn skip(lack: Lack, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
@@ -50,7 +52,7 @@ pub fn skip(lack: Lack, why: &str) {
         "skipped in CI: {line}; CHANCERY_TEST_MAY_LACK={} allows it",
         lack.name()
     );
-    // Not `eprintln!`: the harness would hide it.
+    // The test harness would capture the output of `eprintln!`.
     drop(writeln!(io::stderr(), "skipped: {line}"));
     if let Some(path) = env::var_os("CHANCERY_TEST_SKIPS") {
         let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skip_is_refused_in_ci_unless_it_is_listed() {
+    fn skip_fails_in_ci_unless_allowed() {
         assert!(may_skip(Lack::Go, false, ""));
         assert!(!may_skip(Lack::Go, true, ""));
         assert!(!may_skip(Lack::Go, true, "mount,network"));
