@@ -1,11 +1,11 @@
-//! `cargo xtask bare`: the README's commands on a Debian root that has nothing but the Rust toolchain.
+//! `cargo xtask bare`: the README's commands in a Debian root that has only the Rust toolchain.
 //!
-//! The build cache lives outside the checkout, so a machine on which setup ran once never shows that setup has
-//! forgotten something. This command makes a root with debootstrap (variant `minbase`), copies the checkout into
-//! it, bind-mounts the toolchain read-only, and runs each command there, with an empty cache.
+//! The build cache is outside the checkout. A machine on which setup ran once therefore hides missing
+//! steps of setup. This command creates a root with debootstrap (variant `minbase`), copies the checkout
+//! into it, and bind-mounts the toolchain read-only. It runs each command there with an empty cache.
 //!
-//! Invariant: everything runs in mount and process namespaces of its own, which end with this command; the
-//! directory is all that can be left.
+//! Invariant: all commands run in separate mount and process namespaces, which end with this command.
+//! An aborted run leaves only the directory of the root.
 
 use std::{
     env, fs,
@@ -20,11 +20,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{demo, paths::Paths, proc, say::say, setup};
 
-/// Packages that look like what setup needs, and are not enough: each has to be completed.
+/// Packages that resemble those that setup needs, but are incomplete. Setup must install the rest.
 const HALF_THERE: &[&str] =
     &["gcc", "libc6-dev", "libclang-cpp14", "libclang1-14", "python3", "nodejs"];
 
-/// Variables that a command inside keeps: how this machine reaches its package registries.
+/// The variables that commands in the root inherit, because they configure access to package
+/// registries.
 const NETWORK_VARIABLES: &[&str] = &[
     "http_proxy",
     "https_proxy",
@@ -41,7 +42,7 @@ const NETWORK_VARIABLES: &[&str] = &[
     "GOPROXY",
 ];
 
-/// Files and directories that a command inside finds as they are here, for the same reason.
+/// The files and directories that are copied into the root for the same reason.
 const NETWORK_FILES: &[&str] = &[
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -50,21 +51,21 @@ const NETWORK_FILES: &[&str] = &[
     "/etc/pip.conf",
 ];
 
-/// How apt inside reaches the mirror; its sources are the mirror alone.
+/// The configuration with which apt in the root accesses the mirror, its only source.
 const APT_FILES: &[&str] = &["/etc/apt/auth.conf.d", "/etc/apt/apt.conf.d"];
 
-/// Which state the machine is in, before the commands run.
+/// The state of the root before the commands run, which also selects the commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Machine {
-    /// Nothing but Debian's `minbase` and the Rust toolchain: the README's two commands run.
+    /// Debian's `minbase` and the Rust toolchain, for the README's two commands.
     Bare,
-    /// The same with this machine's archive of RocksDB, which takes minutes to compile.
+    /// The same with a copy of this machine's RocksDB archive, which saves minutes of compilation.
     Quick,
-    /// Some packages are there without their other half: `cargo xtask setup` and a compilation run.
+    /// Some packages are incomplete, for `cargo xtask setup` and a compilation.
     HalfThere,
 }
 
-/// Runs the commands, and says how long each took. Fails with the first that fails.
+/// Runs the commands and prints the duration of each. Fails on the first failing command.
 pub(crate) fn run(paths: &Paths, machine: Machine) -> Result<()> {
     setup::bare_needs()?;
     let commit = proc::output(git(paths).args(["describe", "--always", "--dirty"]))?;
@@ -77,13 +78,13 @@ pub(crate) fn run(paths: &Paths, machine: Machine) -> Result<()> {
     }
     let root = Root { dir: dir.join("root") };
     let mut times = Times::default();
-    say!("bare: making a Debian root in {}", root.dir.display());
+    say!("bare: creating a Debian root in {}", root.dir.display());
     times.measure("debootstrap", || root.make())?;
     root.copy_checkout(paths)?;
     match machine {
         Machine::Bare | Machine::Quick => {
             if machine == Machine::Quick {
-                root.lend_rocksdb(paths)?;
+                root.copy_rocksdb(paths)?;
             }
             times.measure("cargo xtask demo", || root.demo())?;
             times.measure("cargo xtask test", || root.run("cargo xtask test"))?;
@@ -93,8 +94,8 @@ pub(crate) fn run(paths: &Paths, machine: Machine) -> Result<()> {
                 "apt-get -qq update && apt-get -qq install -y --no-install-recommends {} >/dev/null",
                 HALF_THERE.join(" ")
             );
-            times.measure("install the halves", || root.run(&install))?;
-            root.lend_rocksdb(paths)?;
+            times.measure("install incomplete packages", || root.run(&install))?;
+            root.copy_rocksdb(paths)?;
             times.measure("cargo xtask setup", || root.run("cargo xtask setup"))?;
             times.measure("cargo xtask test -p chancery-store record", || {
                 root.run("cargo xtask test -p chancery-store record")
@@ -106,7 +107,7 @@ pub(crate) fn run(paths: &Paths, machine: Machine) -> Result<()> {
     Ok(())
 }
 
-/// How long each step took.
+/// The duration of each step.
 #[derive(Debug, Default)]
 struct Times(Vec<(String, Duration)>);
 
@@ -127,21 +128,21 @@ impl Times {
     }
 }
 
-/// A Debian root.
+/// A Debian root directory.
 #[derive(Debug)]
 struct Root {
     dir: PathBuf,
 }
 
 impl Root {
-    /// Installs Debian's `minbase` variant of this machine's release, from this machine's mirror.
+    /// Installs the `minbase` variant of this machine's Debian release, from this machine's mirror.
     fn make(&self) -> Result<()> {
-        fs::create_dir_all(&self.dir).with_context(|| format!("make {}", self.dir.display()))?;
+        fs::create_dir_all(&self.dir).with_context(|| format!("create {}", self.dir.display()))?;
         let release = fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
         let suite = release
             .lines()
             .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-            .context("/etc/os-release names no VERSION_CODENAME")?;
+            .context("/etc/os-release has no VERSION_CODENAME")?;
         let mut command = Command::new("debootstrap");
         command.args(["--variant=minbase", suite]).arg(&self.dir).stdout(Stdio::null());
         if let Some(mirror) = mirror(suite) {
@@ -154,7 +155,7 @@ impl Root {
         Ok(())
     }
 
-    /// Copies the files that git knows or would take, as they are now.
+    /// Copies the tracked and the untracked, not ignored files of the checkout.
     fn copy_checkout(&self, paths: &Paths) -> Result<()> {
         let listed = proc::output(git(paths).args([
             "ls-files",
@@ -165,7 +166,7 @@ impl Root {
         ]))?;
         for name in listed.split_terminator('\0') {
             let (from, to) = (paths.root.join(name), self.dir.join("chancery").join(name));
-            // A file that was deleted and not committed.
+            // The deletion of a file may not be committed yet.
             if !from.exists() {
                 continue;
             }
@@ -177,8 +178,8 @@ impl Root {
         Ok(())
     }
 
-    /// Puts this machine's archive of RocksDB into the cache inside.
-    fn lend_rocksdb(&self, paths: &Paths) -> Result<()> {
+    /// Copies this machine's RocksDB archive into the cache of the root.
+    fn copy_rocksdb(&self, paths: &Paths) -> Result<()> {
         setup::build_needs(paths)?;
         let name = paths.rocksdb.file_name().context("the archive has no name")?;
         let to = self.dir.join("root/.cache/chancery").join(name);
@@ -186,10 +187,10 @@ impl Root {
             .and_then(|()| {
                 fs::copy(paths.rocksdb.join("librocksdb.a"), to.join("librocksdb.a")).map(drop)
             })
-            .context("copy the archive of RocksDB")
+            .context("copy the RocksDB archive")
     }
 
-    /// A shell command in the checkout inside, with the toolchain and nothing else.
+    /// Returns a shell command that runs in the root's checkout, with only the toolchain mounted.
     fn command(&self, script: &str) -> Result<Command> {
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let toolchain = proc::output(Command::new(rustc).args(["--print", "sysroot"]))?;
@@ -224,7 +225,7 @@ impl Root {
         proc::run(&mut self.command(script)?)
     }
 
-    /// Runs the demo until it says how to use it, then ends it as Ctrl-C would.
+    /// Runs the demo until it prints its instructions, then stops it with SIGINT, like Ctrl-C.
     fn demo(&self) -> Result<()> {
         say!("bare: cargo xtask demo");
         let mut command = self.command("cargo xtask demo")?;
@@ -232,7 +233,7 @@ impl Root {
         let stderr = child.stderr.take().context("the demo has no output")?;
         let mut is_ready = false;
         for line in BufReader::new(stderr).lines() {
-            let line = line.context("read what the demo says")?;
+            let line = line.context("read the demo's output")?;
             say!("  {line}");
             if !is_ready && line.contains(demo::READY) {
                 is_ready = true;
@@ -240,8 +241,8 @@ impl Root {
             }
         }
         let status = child.wait().context("wait for the demo")?;
-        ensure!(is_ready, "the demo never said {:?}", demo::READY);
-        ensure!(status.success(), "the demo was interrupted and ended with {status}");
+        ensure!(is_ready, "the demo never printed {:?}", demo::READY);
+        ensure!(status.success(), "the demo failed after SIGINT: {status}");
         Ok(())
     }
 }
@@ -270,20 +271,20 @@ fn interrupt_demo(unshare: u32) -> Result<()> {
     bail!("no process `xtask` below process {unshare}")
 }
 
-/// The mirror from which this machine takes a suite.
+/// Returns the mirror from which this machine installs a suite.
 fn mirror(suite: &str) -> Option<String> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     files.extend(fs::read_dir("/etc/apt/sources.list.d").ok()?.flatten().map(|entry| entry.path()));
     files.iter().find_map(|path| mirror_in(&fs::read_to_string(path).ok()?, suite))
 }
 
-/// The same of one file, in either of apt's two formats.
+/// Returns the mirror of a suite in one source list, in either of apt's two formats.
 fn mirror_in(sources: &str, suite: &str) -> Option<String> {
     let one_line = sources.lines().find_map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
         let at = words.iter().position(|word| word.contains("://"))?;
-        let is_it = words[0] == "deb" && words.get(at + 1) == Some(&suite);
-        is_it.then(|| words[at].to_owned())
+        let is_match = words[0] == "deb" && words.get(at + 1) == Some(&suite);
+        is_match.then(|| words[at].to_owned())
     });
     one_line.or_else(|| {
         let field = |stanza: &str, name: &str| {
@@ -297,14 +298,14 @@ fn mirror_in(sources: &str, suite: &str) -> Option<String> {
     })
 }
 
-/// Copies a file or a directory to the same place below another root; what is not there is left out.
+/// Copies a file or a directory to the same path below another root, if it exists.
 fn copy_into(path: &Path, root: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
     let to = root.join(path.strip_prefix("/").unwrap_or(path));
     let parent = to.parent().context("a path has no parent")?;
-    fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+    fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
     proc::run(Command::new("cp").args(["-rLT", "--remove-destination"]).arg(path).arg(&to))
 }
 
@@ -314,7 +315,7 @@ fn git(paths: &Paths) -> Command {
     git
 }
 
-/// One word for a shell.
+/// Quotes a text as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -324,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirror_of_a_suite_is_found_in_both_formats_of_apt() {
+    fn mirror_of_suite_is_found_in_both_apt_formats() {
         let new = "Types: deb\nURIs: http://x.example/debian\nSuites: nodistro\n\n\
                    Types: deb\n# old\nURIs: http://a.example/debian\nSuites: sid bookworm\n";
         assert_eq!(mirror_in(new, "bookworm").unwrap(), "http://a.example/debian");
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_words_survive_a_shell() {
+    fn quoted_word_passes_through_shell_unchanged() {
         let word = "a b'c\"$d";
         let printed =
             proc::output(Command::new("sh").args(["-c", &format!("printf %s {}", quoted(word))]));

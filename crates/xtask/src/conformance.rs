@@ -1,7 +1,7 @@
-//! `docs/conformance.md`: which test shows which requirement.
+//! `docs/conformance.md`: the tests of each requirement.
 //!
-//! The page is made from the doc comments of test functions (`/// DELTA-21: what it shows`), so that
-//! it can not say more than the tests do. A requirement without a test needs a written reason.
+//! The command generates the page from the doc comments of test functions (`/// DELTA-21: text`). A
+//! requirement without a test needs a written reason.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ mod required;
 
 const PAGE: &str = "docs/conformance.md";
 
-/// Writes the page, and says what `verify` will find wrong with it.
+/// Writes the page, and prints the problems that `verify` will report.
 pub(crate) fn write(paths: &Paths) -> Result<()> {
     let Generated { page, problems } = generate(paths)?;
     let file = paths.root.join(PAGE);
@@ -28,7 +28,7 @@ pub(crate) fn write(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the page is not what the tests say, or a requirement has nothing to show.
+/// Fails if the page is outdated, or if a requirement has neither a test nor a reason.
 pub(crate) fn check(paths: &Paths) -> Result<()> {
     let Generated { page, problems } = generate(paths)?;
     if !problems.is_empty() {
@@ -37,7 +37,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     if fs::read_to_string(paths.root.join(PAGE)).is_ok_and(|found| found == page) {
         return Ok(());
     }
-    bail!("{PAGE} is not what the tests say; run `cargo xtask conformance`")
+    bail!("{PAGE} is outdated; run `cargo xtask conformance`")
 }
 
 struct Generated {

@@ -1,7 +1,7 @@
-//! `cargo xtask demo`: a control plane with sample resources, and real clients pointed at it.
+//! `cargo xtask demo`: a control plane with sample resources, and real clients that connect to it.
 //!
-//! Invariant: all that it starts ends with it. Children are killed when their [`Guard`] is dropped, and
-//! by the kernel should this process be killed.
+//! Invariant: no child process outlives the demo. A [`Guard`] kills its child when it is dropped, and
+//! the kernel kills the children if this process is killed.
 
 use std::{
     fs,
@@ -27,13 +27,13 @@ use crate::{
     setup,
 };
 
-/// How long one step (a start, a first answer, a moved endpoint) may take.
+/// The time limit for one step: a start, a first answer, or a moved endpoint.
 const STEP: Duration = Duration::from_secs(30);
 
-/// What the demo says first once all of it runs.
+/// The first words of the instructions, which the demo prints once everything runs.
 pub(crate) const READY: &str = "the control plane is up";
 
-/// Files of `deploy/demo`, written with the demo's own ports in them.
+/// The template files in `deploy/demo`, which the demo fills with its ports.
 const FILES: &[&str] = &[
     "resources.yaml",
     "moved.yaml",
@@ -43,7 +43,7 @@ const FILES: &[&str] = &[
     "grpc_client.py",
 ];
 
-/// Starts everything, says how to use it, and runs until it is told to stop.
+/// Starts everything, prints instructions, and runs until SIGINT or SIGTERM.
 pub(crate) fn serve(paths: &Paths, profile: Profile) -> Result<()> {
     let chancery = build(paths, profile)?;
     let stop = stop_flag()?;
@@ -59,7 +59,7 @@ pub(crate) fn serve(paths: &Paths, profile: Profile) -> Result<()> {
     Ok(())
 }
 
-/// Starts everything, drives a real Envoy and a real gRPC client through it, and judges.
+/// Starts everything, and checks it with a real Envoy and a real gRPC client.
 pub(crate) fn check(paths: &Paths, profile: Profile) -> Result<()> {
     let chancery = build(paths, profile)?;
     let stop = stop_flag()?;
@@ -68,23 +68,26 @@ pub(crate) fn check(paths: &Paths, profile: Profile) -> Result<()> {
     demo.drive(paths).with_context(|| format!("the logs are in {}", dir.display()))?;
     demo.end();
     fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
-    say!("demo: Envoy and the gRPC client took their config and followed a moved endpoint");
+    say!("demo: Envoy and the gRPC client accepted their config and followed a moved endpoint");
     Ok(())
 }
 
-/// Set by SIGINT and SIGTERM. Asked for after the build, which they end by themselves.
+/// Returns a flag that SIGINT and SIGTERM set. Before this call, for example during the build, the
+/// signals end the process.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("register for signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("register a signal handler")?;
     }
     Ok(stop)
 }
 
-/// What is built: for people, or what the tests have built anyway.
+/// The build profile of the demo's server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Profile {
     Release,
+    /// The profile of the tests, whose build can be reused.
     Dev,
 }
 
@@ -94,7 +97,7 @@ fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     cargo.args(["--package", "chancery-server"]);
     let dir = match profile {
         Profile::Release => {
-            say!("building chancery (release; some minutes the first time)");
+            say!("building chancery (release; the first build takes minutes)");
             cargo.arg("--release");
             "release"
         }
@@ -104,7 +107,7 @@ fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     Ok(paths.target.join(dir).join("chancery"))
 }
 
-/// The ports of one demo, by the names that the templates use.
+/// The ports of one demo: template name, port.
 #[derive(Debug)]
 struct Ports(Vec<(&'static str, u16)>);
 
@@ -121,26 +124,26 @@ impl Ports {
         ("GRPC_B", 18084),
     ];
 
-    /// The usual ones; a free one in place of each that is taken.
+    /// Returns the usual ports, with a free port instead of each one that is in use.
     fn usual() -> Result<Self> {
         Self::choose(|usual| usual)
     }
 
-    /// Free ones.
+    /// Returns free ports.
     fn free() -> Result<Self> {
         Self::choose(|_| 0)
     }
 
     fn choose(wish: impl Fn(u16) -> u16) -> Result<Self> {
         let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-        // Held until all are chosen, so that no port is chosen twice.
-        let mut held = Vec::new();
+        // The sockets stay bound until all ports are chosen, so that no port is chosen twice.
+        let mut listeners = Vec::new();
         let mut ports = Vec::new();
         for (name, usual) in Self::USUAL {
             let listener =
                 bind(wish(*usual)).or_else(|_| bind(0)).context("bind a port on 127.0.0.1")?;
-            ports.push((*name, listener.local_addr().context("ask for a bound port")?.port()));
-            held.push(listener);
+            ports.push((*name, listener.local_addr().context("read the bound port")?.port()));
+            listeners.push(listener);
         }
         Ok(Self(ports))
     }
@@ -149,10 +152,10 @@ impl Ports {
         self.0
             .iter()
             .find_map(|(known, port)| (*known == name).then_some(*port))
-            .ok_or_else(|| anyhow!("no port is called {name}"))
+            .ok_or_else(|| anyhow!("no port has the name {name:?}"))
     }
 
-    /// The template with each `{{NAME}}` replaced.
+    /// Returns the template with each `{{NAME}}` replaced by its port.
     fn fill(&self, template: &str) -> Result<String> {
         let mut filled = template.to_owned();
         for (name, port) in &self.0 {
@@ -160,7 +163,7 @@ impl Ports {
         }
         match filled.split_once("{{") {
             Some((_, rest)) => {
-                bail!("no port is called {:?}", rest.split("}}").next().unwrap_or(rest))
+                bail!("no port has the name {:?}", rest.split("}}").next().unwrap_or(rest))
             }
             None => Ok(filled),
         }
@@ -175,7 +178,7 @@ struct Demo {
     listener: u16,
     stop: Arc<AtomicBool>,
     replica: Guard,
-    /// Dropped last: the upstreams serve until the end.
+    /// The upstreams, dropped last so that they serve until the end.
     _upstreams: Vec<Guard>,
 }
 
@@ -237,12 +240,13 @@ impl Demo {
     fn apply(&self, file: &str) -> Result<()> {
         let mut apply = Command::new(&self.chancery);
         apply.args(["--server", &self.admin, "apply", "-f"]).arg(self.dir.join(file));
-        let said = proc::output(&mut apply)?;
-        say!("{}\n{}", proc::shown(&apply), said.trim_end());
+        let output = proc::output(&mut apply)?;
+        say!("{}\n{}", proc::shown(&apply), output.trim_end());
         Ok(())
     }
 
-    /// A request through Envoy and a call by the gRPC client; both again after the endpoints moved.
+    /// Sends a request through Envoy and a call through the gRPC client, before and after the endpoints
+    /// move.
     fn drive(&self, paths: &Paths) -> Result<()> {
         say!("starting Envoy and the gRPC client");
         let mut envoy = self.envoy(paths);
@@ -294,19 +298,19 @@ impl Demo {
         let clients = paths.clients.display();
         let chancery = format!("{} --server {}", self.chancery.display(), self.admin);
         format!(
-            "{READY}; Ctrl-C stops it and all that belongs to it
+            "{READY}; Ctrl-C stops it and its upstreams
 
-An Envoy (delta ADS), in another terminal:
+Start Envoy (delta ADS) in another terminal:
   {clients}/bin/envoy -c {dir}/envoy.yaml --disable-hot-restart --concurrency 1
   curl http://127.0.0.1:{}/                      # hello from a
 
-A proxyless gRPC client (Python):
+Start a proxyless gRPC client (Python):
   GRPC_XDS_BOOTSTRAP={dir}/grpc-bootstrap.json {clients}/bin/python {dir}/grpc_client.py
 
-Move both services from upstream a to upstream b, while they run:
+Move both services from upstream a to upstream b while the clients run:
   {chancery} apply -f {dir}/moved.yaml --wait
 
-Look around:
+Inspect the control plane:
   {chancery} nodes
   {chancery} node envoy-demo
   {chancery} get
@@ -317,10 +321,10 @@ Look around:
         )
     }
 
-    /// Lets the control plane drain before it is killed.
+    /// Stops the control plane with SIGTERM, and waits up to 5 s for it to drain.
     fn end(mut self) {
         let pid = self.replica.id().to_string();
-        // The shell's own `kill`: a minimal system has no other.
+        // `kill` is a shell builtin here, because a minimal system has no such program.
         if proc::succeeds(Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid])) {
             let deadline = Instant::now() + Duration::from_secs(5);
             while self.replica.expect_running().is_ok() && Instant::now() < deadline {
@@ -330,7 +334,7 @@ Look around:
     }
 }
 
-/// Replaces the Python process by Envoy, so that the process we started is the one we kill.
+/// A Python program that replaces itself with Envoy, so that the started process id is that of Envoy.
 const ENVOY: &str = "\
 import os, sys, envoy
 binary = os.path.join(list(envoy.__path__)[0], '_bin', 'envoy')
@@ -352,7 +356,7 @@ fn upstream(paths: &Paths, dir: &Path, name: &str, ports: &Ports) -> Result<Guar
     Ok(upstream)
 }
 
-/// Sends what the command prints to `<name>.log`.
+/// Redirects the output of the command to `<name>.log`.
 fn logged<'a>(command: &'a mut Command, dir: &Path, name: &str) -> Result<&'a mut Command> {
     let path = dir.join(format!("{name}.log"));
     let log = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
@@ -360,14 +364,15 @@ fn logged<'a>(command: &'a mut Command, dir: &Path, name: &str) -> Result<&'a mu
     Ok(command.stdout(log).stderr(same))
 }
 
-/// The end of a log, for an error message.
+/// Returns the last 20 lines of a log, for an error message.
 fn log_tail(dir: &Path, name: &str) -> String {
     let log = fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();
-    format!("{name} said:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+    format!("the log of {name} ends with:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
 }
 
-/// The lines that a child prints, as they come. The queue holds 64; when it is full the child waits.
+/// Returns a channel with the lines that a child prints. It holds 64 lines; when it is full, the child
+/// blocks.
 fn lines(child: &mut Guard) -> Result<mpsc::Receiver<String>> {
     let output = BufReader::new(child.stdout()?);
     let (sender, receiver) = mpsc::sync_channel(64);
@@ -381,37 +386,37 @@ fn lines(child: &mut Guard) -> Result<mpsc::Receiver<String>> {
     Ok(receiver)
 }
 
-/// The next line has to be this one.
+/// Fails unless the next line arrives in time and equals `expected`.
 fn expect_line(lines: &mpsc::Receiver<String>, expected: &str) -> Result<()> {
-    let line = lines.recv_timeout(STEP).with_context(|| format!("no {expected:?} came"))?;
+    let line = lines.recv_timeout(STEP).with_context(|| format!("wait for {expected:?}"))?;
     if line != expected {
-        bail!("expected {expected:?}, and got {line:?}");
+        bail!("expected {expected:?}, got {line:?}");
     }
     Ok(())
 }
 
-/// Asks until there is an answer, for at most [`STEP`].
+/// Calls `poll` until it returns a value, for at most [`STEP`].
 fn wait_for<T>(
     what: &str,
     stop: &AtomicBool,
-    mut ask: impl FnMut() -> Result<Option<T>>,
+    mut poll: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let deadline = Instant::now() + STEP;
     loop {
-        if let Some(answer) = ask()? {
-            return Ok(answer);
+        if let Some(value) = poll()? {
+            return Ok(value);
         }
         if stop.load(Ordering::Relaxed) {
-            bail!("told to stop while waiting for {what}");
+            bail!("interrupted while waiting for {what}");
         }
         if Instant::now() > deadline {
-            bail!("waited {} s for {what}", STEP.as_secs());
+            bail!("timed out after {} s while waiting for {what}", STEP.as_secs());
         }
         thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// The body of a 200 answer.
+/// Sends a GET request and returns the body of a 200 response.
 fn get(port: u16, path: &str) -> Result<String> {
     let timeout = Duration::from_secs(2);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -420,11 +425,11 @@ fn get(port: u16, path: &str) -> Result<String> {
     stream.set_write_timeout(Some(timeout)).context("set a timeout")?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
         .context("send the request")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).context("read the answer")?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no end of the answer's head")?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).context("read the response")?;
+    let (head, body) = response.split_once("\r\n\r\n").context("the response head has no end")?;
     if head.split(' ').nth(1) != Some("200") {
-        bail!("{path} answered {:?}", head.lines().next().unwrap_or(head));
+        bail!("{path} returned {:?}", head.lines().next().unwrap_or(head));
     }
     Ok(body.to_owned())
 }
@@ -434,15 +439,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_filled_with_ports_and_unknown_names_refused() {
+    fn template_is_filled_with_ports_and_unknown_name_is_an_error() {
         let ports = Ports(vec![("XDS", 18000), ("HTTP_A", 1)]);
         assert_eq!(ports.fill("a: {{XDS}}, {x: {{HTTP_A}}}").unwrap(), "a: 18000, {x: 1}");
         let error = ports.fill("{{GRPC_Z}}").unwrap_err().to_string();
-        assert_eq!(error, "no port is called \"GRPC_Z\"");
+        assert_eq!(error, "no port has the name \"GRPC_Z\"");
     }
 
     #[test]
-    fn chosen_ports_differ() {
+    fn chosen_ports_are_distinct() {
         let mut ports: Vec<u16> = Ports::free().unwrap().0.iter().map(|(_, port)| *port).collect();
         ports.sort_unstable();
         ports.dedup();
@@ -450,13 +455,13 @@ mod tests {
     }
 
     #[test]
-    fn the_body_of_a_200_is_returned_and_another_status_is_an_error() {
+    fn get_returns_body_of_200_and_fails_on_other_status() {
         let serve = |answer: &'static str| {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let port = listener.local_addr().unwrap().port();
             thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();
-                // The end of the request's head, so that closing does not reset the connection.
+                // Reading the whole request head prevents a connection reset on close.
                 let mut request = BufReader::new(stream.try_clone().unwrap());
                 let mut line = String::new();
                 while request.read_line(&mut line).unwrap() > 2 {
@@ -468,6 +473,6 @@ mod tests {
         };
         assert_eq!(serve("HTTP/1.1 200 OK\r\na: b\r\n\r\nhello").unwrap(), "hello");
         let error = serve("HTTP/1.1 503 Service Unavailable\r\n\r\n").unwrap_err().to_string();
-        assert_eq!(error, "/x answered \"HTTP/1.1 503 Service Unavailable\"");
+        assert_eq!(error, "/x returned \"HTTP/1.1 503 Service Unavailable\"");
     }
 }

@@ -1,10 +1,10 @@
-//! `cargo xtask`: the one entry point for developers and for CI.
+//! `cargo xtask`: the commands for developers and CI.
 //!
 //! Invariants:
-//! - Whatever is slow to build or to download is kept outside the checkout (`Paths::cache`), so that
-//!   a fresh clone on a known machine is cheap.
-//! - `verify` reads; only `fix` and `conformance` write into the tree.
-//! - This crate does not depend on the product: it compiles in seconds, before RocksDB is there.
+//! - Artifacts that are slow to build or download are stored outside the checkout (`Paths::cache`).
+//!   A fresh clone on the same machine reuses them.
+//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics` and `mutants` do.
+//! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
 use std::{fs, path::Path, process::ExitCode};
 
@@ -30,22 +30,23 @@ use say::say;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  demo [--check] [--dev] build, start a control plane with sample resources, and say how to point a
-                         real Envoy and a real gRPC client at it; --check runs both against it,
-                         moves an endpoint, and exits 0 or 1; --dev takes a debug build
-  test [--long] [ARGS]   set up what is missing and run all tests; ARGS go to `cargo test`
-                         (with -p, only that package); --long runs the long forms
-  verify                 everything that is checked without running tests; changes no file
-  fix                    formats, applies clippy's suggestions, regenerates docs/conformance.md and
+  demo [--check] [--dev] build and start a control plane with sample resources, and print how to
+                         connect a real Envoy and a real gRPC client; --check runs both clients,
+                         moves an endpoint, and exits with 0 or 1; --dev uses a debug build
+  test [--long] [ARGS]   run setup, then all tests; ARGS are passed to `cargo test` (-p selects one
+                         package); --long runs the long forms of tests and plants all bugs
+  verify                 run all checks except the tests; changes no file
+  fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md and
                          docs/metrics.md
-  conformance [--check]  writes (or checks) docs/conformance.md from the doc comments of tests
-  metrics [--check]      writes (or checks) docs/metrics.md from the METRICS tables in the code
-  mutants [--group NAME] plants bugs in a copy of the crates, and fails if no test catches one; writes
-                         docs/mutants.md; groups are protocol, store, server; --only N,N plants these
-  bare [--quick|--half]  runs the README's commands in a bare Debian root, with an empty cache (about 40
-                         minutes on two cores); --quick lends it this machine's archive of RocksDB;
-                         --half: runs setup in a root with some packages half there (5 minutes)
-  setup                  installs what the system lacks, builds RocksDB once, installs real clients
+  conformance [--check]  write (or check) docs/conformance.md from the doc comments of tests
+  metrics [--check]      write (or check) docs/metrics.md from the METRICS tables in the code
+  mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
+                         write docs/mutants.md; groups: protocol, store, server; --only N,N plants
+                         the bugs with these numbers
+  bare [--quick|--half]  run the README's commands in a bare Debian root with an empty cache (about 40
+                         minutes on two cores); --quick copies this machine's RocksDB archive into the
+                         root; --half runs setup in a root with incomplete packages (5 minutes)
+  setup                  install missing system packages, RocksDB (built once) and real clients
 ";
 
 fn main() -> ExitCode {
@@ -67,7 +68,7 @@ fn run() -> Result<ExitCode> {
         [setup::PROBE_LIBCLANG_COMMAND] => setup::probe_libclang()?,
         ["demo", flags @ ..] => {
             if let Some(unknown) = flags.iter().find(|flag| !["--check", "--dev"].contains(flag)) {
-                bail!("demo has no {unknown:?}");
+                bail!("unknown flag {unknown:?} of demo: the flags are --check and --dev");
             }
             let is_dev = flags.contains(&"--dev");
             let profile = if is_dev { demo::Profile::Dev } else { demo::Profile::Release };
@@ -105,8 +106,8 @@ fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the tests, with cargo's own output. Arguments that are not ours go to `cargo test`. When nothing
-/// narrows it down, the demo is tried too.
+/// Runs the tests, with cargo's own output. Arguments that xtask does not know go to `cargo test`.
+/// Without such arguments, the command also checks the demo.
 fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     setup::all(paths)?;
     let call = TestCall::parse(args);
@@ -122,7 +123,7 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     cargo.env("CHANCERY_TEST_SKIPS", &skips);
     say!("running the tests: {}", proc::shown(&cargo));
     let passed = proc::status(&mut cargo)?.success();
-    say_skipped(&skips)?;
+    print_skipped(&skips)?;
     if !passed {
         return Ok(ExitCode::FAILURE);
     }
@@ -130,14 +131,14 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
         mutants::run(paths, Which::All)?;
     }
     if call.rest.is_empty() {
-        say!("trying the demo, with a real Envoy and a real gRPC client");
+        say!("checking the demo with a real Envoy and a real gRPC client");
         demo::check(paths, demo::Profile::Dev)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists the tests that recorded that they were skipped (`chancery-testing`), which cargo counts as passed.
-fn say_skipped(skips: &Path) -> Result<()> {
+/// Prints the tests that recorded a skip (`chancery-testing`). Cargo counts them as passed.
+fn print_skipped(skips: &Path) -> Result<()> {
     let Ok(listed) = fs::read_to_string(skips) else { return Ok(()) };
     say!("{} of the tests that passed were skipped:", listed.lines().count());
     for skip in listed.lines() {
@@ -146,28 +147,31 @@ fn say_skipped(skips: &Path) -> Result<()> {
     fs::remove_file(skips).with_context(|| format!("remove {}", skips.display()))
 }
 
-/// What `cargo xtask test` was asked for.
+/// The parsed arguments of `cargo xtask test`.
 #[derive(Debug, PartialEq, Eq)]
 struct TestCall<'a> {
-    /// The long forms of tests.
+    /// Whether to run the long forms of tests.
     is_long: bool,
-    /// A package was named: not the whole workspace.
+    /// Whether the arguments select packages, instead of the whole workspace.
     names_package: bool,
-    /// For `cargo test`.
+    /// The arguments for `cargo test`.
     rest: Vec<&'a str>,
 }
 
 impl<'a> TestCall<'a> {
     fn parse(args: &[&'a str]) -> Self {
         let separator = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
-        let (ours, theirs) = args.split_at(separator);
+        let (cargo_args, binary_args) = args.split_at(separator);
         let packages = ["-p", "--package", "--workspace", "--all", "--manifest-path"];
         Self {
-            is_long: ours.contains(&"--long"),
-            names_package: ours
+            is_long: cargo_args.contains(&"--long"),
+            names_package: cargo_args
                 .iter()
                 .any(|arg| packages.contains(arg) || arg.starts_with("--package=")),
-            rest: ours.iter().filter(|arg| **arg != "--long").chain(theirs).copied().collect(),
+            rest: (cargo_args.iter().filter(|arg| **arg != "--long"))
+                .chain(binary_args)
+                .copied()
+                .collect(),
         }
     }
 }
@@ -177,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_of_a_test_run_are_told_apart() {
+    fn test_call_separates_own_arguments_from_those_of_cargo() {
         let call = TestCall::parse(&["--long", "-p", "chancery-view", "--", "--long"]);
         assert_eq!(
             call,

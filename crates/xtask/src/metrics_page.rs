@@ -1,8 +1,8 @@
-//! `docs/metrics.md`: every metric, its kind and its help, from the `METRICS` table of each crate and from
-//! single `describe_gauge!("name", "help")`.
+//! `docs/metrics.md`: the name, kind and help of every metric.
 //!
-//! These are also what a running server describes its metrics with, so that the page and the `/metrics`
-//! endpoint say the same. A metric that nothing describes is a complaint.
+//! The sources are the `METRICS` table of each crate, and calls such as
+//! `describe_gauge!("name", "help")`. A running server describes its metrics with the same texts, so the
+//! page and the `/metrics` endpoint are consistent. A metric without a description is an error.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +39,7 @@ pub(crate) fn write(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the page is not what the code says, or a document asks for what no metric tells.
+/// Fails if the page is outdated, or if a query in a document does not fit the metrics.
 pub(crate) fn check(paths: &Paths) -> Result<()> {
     let by_crate = collect(paths)?;
     let metrics: BTreeMap<&str, &str> = (by_crate.values().flatten())
@@ -59,14 +59,14 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     if fs::read_to_string(paths.root.join(PAGE)).is_ok_and(|page| page == wanted) {
         return Ok(());
     }
-    bail!("{PAGE} is not what the code says; run `cargo xtask metrics`")
+    bail!("{PAGE} is outdated; run `cargo xtask metrics`")
 }
 
 fn generate(paths: &Paths) -> Result<String> {
     Ok(page(&collect(paths)?))
 }
 
-/// All metrics, by crate.
+/// Returns all metrics by crate.
 fn collect(paths: &Paths) -> Result<BTreeMap<String, BTreeSet<Metric>>> {
     let files = source::files(paths, "crates")?;
     let files: Vec<&Source> = files
@@ -91,7 +91,7 @@ fn collect(paths: &Paths) -> Result<BTreeMap<String, BTreeSet<Metric>>> {
         .filter(|name| !known.contains(base_name(name)))
         .collect();
     if !unknown.is_empty() {
-        bail!("metrics that no METRICS table and no describe_…! describes: {unknown:?}");
+        bail!("metrics without a description in METRICS or `describe_…!`: {unknown:?}");
     }
     Ok(by_crate)
 }
@@ -99,15 +99,18 @@ fn collect(paths: &Paths) -> Result<BTreeMap<String, BTreeSet<Metric>>> {
 fn page(by_crate: &BTreeMap<String, BTreeSet<Metric>>) -> String {
     let mut page = String::from(
         "# Metrics\n\n\
-         All that `GET /metrics` on the admin port can show, in Prometheus' text format. Units are base units (seconds, bytes); labels\n\
-         come from closed sets, never a node, stream or resource name. Made by `cargo xtask metrics` from what describes them in the code.\n\
-         What to watch, and alert on, is in [operations.md](operations.md).\n",
+         The metrics that `GET /metrics` on the admin port returns, in Prometheus' text format. Units are base units (seconds, bytes).\n\
+         Labels come from closed sets, never from the names of nodes, streams or resources. `cargo xtask metrics` generates this page\n\
+         from the descriptions in the code. [operations.md](operations.md) lists the metrics to watch and to alert on.\n",
     );
     for (name, metrics) in by_crate {
         if metrics.is_empty() {
             continue;
         }
-        push(&mut page, format_args!("\n## {name}\n\n| metric | kind | says |\n|---|---|---|\n"));
+        push(
+            &mut page,
+            format_args!("\n## {name}\n\n| metric | kind | meaning |\n|---|---|---|\n"),
+        );
         for Metric { name, kind, help } in metrics {
             let help = help.trim_end_matches('.').replace('|', "\\|");
             push(&mut page, format_args!("| `{name}` | {kind} | {help} |\n"));
@@ -117,16 +120,17 @@ fn page(by_crate: &BTreeMap<String, BTreeSet<Metric>>) -> String {
 }
 
 fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
-    page.write_fmt(text).expect("writing to a String can not fail");
+    page.write_fmt(text).expect("writing to a String cannot fail");
 }
 
-/// The rows of a file's `METRICS` table: name (a literal or a constant of the file), kind, help.
+/// Returns the rows of a file's `METRICS` table: name (a literal or a constant of the file), kind,
+/// help.
 fn table(text: &str) -> Result<Vec<Metric>> {
     let Some((_, rest)) = text.split_once("const METRICS:") else { return Ok(Vec::new()) };
     let (body, _) = rest
         .split_once("= &[")
         .and_then(|(_, rest)| rest.split_once("];"))
-        .context("METRICS is no slice")?;
+        .context("METRICS is not a slice")?;
     let words: Vec<Word> = words(body)
         .into_iter()
         .filter(|word| match word {
@@ -135,7 +139,7 @@ fn table(text: &str) -> Result<Vec<Metric>> {
         })
         .collect();
     if !words.len().is_multiple_of(3) {
-        bail!("METRICS has {} words, which are no rows of three", words.len());
+        bail!("METRICS has {} words, which is not a multiple of three", words.len());
     }
     words
         .chunks(3)
@@ -153,7 +157,7 @@ fn table(text: &str) -> Result<Vec<Metric>> {
         .collect()
 }
 
-/// Calls of `describe_<kind>!` with two literals.
+/// Returns the metrics of `describe_<kind>!` calls with two literals.
 fn described(text: &str) -> Vec<Metric> {
     let words = words(text);
     words
@@ -181,7 +185,7 @@ enum Word {
     Literal(String),
 }
 
-/// Identifiers and string literals of Rust text, without comments.
+/// Returns the identifiers and string literals of Rust source, without comments.
 fn words(text: &str) -> Vec<Word> {
     let mut words = Vec::new();
     let mut chars = text.chars().peekable();
@@ -190,7 +194,7 @@ fn words(text: &str) -> Vec<Word> {
             let mut literal = String::new();
             while let Some(c) = chars.next().filter(|c| *c != '"') {
                 match (c, chars.peek()) {
-                    // A line that goes on in the next one.
+                    // A line continuation.
                     ('\\', Some('\n')) => while chars.next_if(|c| c.is_whitespace()).is_some() {},
                     ('\\', Some(_)) => literal.extend(chars.next()),
                     _ => literal.push(c),
@@ -210,7 +214,7 @@ fn words(text: &str) -> Vec<Word> {
     words
 }
 
-/// String literals that are a metric's name and nothing else, outside of comments and tests.
+/// Returns the string literals that consist of a metric's name, outside comments and tests.
 fn names_in_code(text: &str) -> Vec<&str> {
     text.lines()
         .take_while(|line| line.trim() != "#[cfg(test)]")
@@ -228,7 +232,7 @@ fn is_name(text: &str) -> bool {
     })
 }
 
-/// The metric that a series of a histogram belongs to.
+/// Returns the histogram to which a series belongs.
 fn base_name(name: &str) -> &str {
     ["_bucket", "_sum", "_count"]
         .into_iter()
@@ -241,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_in_both_forms() {
+    fn table_rows_are_parsed_in_both_forms() {
         let text = "
 const STREAMS: &str = \"chancery_xds_streams\";
 /// All.
@@ -266,7 +270,7 @@ pub const METRICS: &[Metric] = &[
     }
 
     #[test]
-    fn a_single_description_counts_and_a_loop_over_a_table_does_not() {
+    fn describe_call_with_literals_counts_and_loop_does_not() {
         let text = "metrics::describe_gauge!(\"chancery_build_info\", \"1\");\n\
              describe_counter!(*name, *help); let x = \"describe\";";
         let rows = described(text);
@@ -278,14 +282,14 @@ pub const METRICS: &[Metric] = &[
     }
 
     #[test]
-    fn a_table_that_is_not_understood_is_an_error() {
+    fn malformed_table_is_an_error() {
         assert!(table("const METRICS: &[X] = &[a, \"b\"];").is_err());
         assert!(table("const METRICS: &[X] = &[MISSING, Gauge, \"b\"];").is_err());
         assert!(table("no table").unwrap().is_empty());
     }
 
     #[test]
-    fn names_are_told_from_crates_filters_comments_and_tests() {
+    fn metric_names_exclude_crates_filters_comments_and_tests() {
         let code = "counter!(\"chancery_xds_requests_total\");\n// \"chancery_xds_in_comment\"\n\
              \"chancery_xds\" \"chancery_server=debug\"\n#[cfg(test)]\n\"chancery_xds_test_only\"\n";
         assert_eq!(names_in_code(code), ["chancery_xds_requests_total"]);

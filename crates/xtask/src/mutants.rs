@@ -1,8 +1,8 @@
-//! Planted bugs: each is put into a copy of the crates, whose tests have to catch it.
+//! Mutation tests: `cargo xtask mutants` plants bugs in a copy of the crates, whose tests must fail.
 //!
-//! The lists are data (`mutants/*.txt`), the result a page (`docs/mutants.md`). The tree is never edited: the
-//! copy is in the target directory. A planted bug whose text is no longer found exactly once is an error, and
-//! so is a test that it names and that is gone; `verify` sees both without running anything.
+//! The lists are data (`mutants/*.txt`), and the result is a page (`docs/mutants.md`). The command
+//! never edits the tree: the copy is in the target directory. `verify` checks, without running tests,
+//! that the text of each bug occurs exactly once and that the tests of each bug exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,17 +23,17 @@ use copy::Copy;
 use group::{GROUPS, Group};
 use list::Mutant;
 
-/// Of one planted bug: the tests that caught it, by suite.
+/// The tests that caught one planted bug, by suite.
 type Catches = Vec<(&'static str, BTreeSet<String>)>;
 
-/// Which bugs are planted.
+/// The selection of bugs to plant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which<'a> {
-    /// All of them.
+    /// All bugs.
     All,
-    /// Those of the group of that name.
+    /// The bugs of one group.
     Group(&'a str),
-    /// Those of these numbers.
+    /// The bugs with these numbers.
     Only(&'a [u32]),
 }
 
@@ -47,16 +47,20 @@ impl Which<'_> {
     }
 }
 
-/// Plants bugs, and writes the page: what it says of those that are not planted stays.
+/// Plants the selected bugs and writes the page. The rows of other bugs keep their tests.
 pub(crate) fn run(paths: &Paths, which: Which<'_>) -> Result<()> {
     let mut all = load_all(paths)?;
-    let odd = not_plantable(paths, &all)?;
-    ensure!(odd.is_empty(), "planted bugs:\n{}", odd.join("\n"));
+    let complaints = not_plantable(paths, &all)?;
+    ensure!(complaints.is_empty(), "planted bugs:\n{}", complaints.join("\n"));
     for (group, mutants) in &mut all {
         mutants.retain(|mutant| which.takes(group, mutant));
     }
     all.retain(|(_, mutants)| !mutants.is_empty());
-    ensure!(!all.is_empty(), "there are no such mutants; groups: {:?}", GROUPS.map(|g| g.name));
+    ensure!(
+        !all.is_empty(),
+        "no planted bug matches the selection; the groups are {:?}",
+        GROUPS.map(|g| g.name)
+    );
     let mut known = page::known(paths)?;
     if all.iter().any(|(group, _)| group.needs_rocksdb) {
         setup::build_needs(paths)?;
@@ -67,13 +71,13 @@ pub(crate) fn run(paths: &Paths, which: Which<'_>) -> Result<()> {
         survivors.extend(plant_all(paths, &copy, group, mutants, &mut known)?);
     }
     if !survivors.is_empty() {
-        bail!("no test catches the mutants {survivors:?}: strengthen one");
+        bail!("no test catches the planted bugs {survivors:?}; strengthen a test for each");
     }
     page::write(paths, &load_all(paths)?, &known)
 }
 
-/// Plants bugs of one group, one at a time; puts what catches each into `known`. Gives those that nothing
-/// catches.
+/// Plants the bugs of one group, one at a time, and inserts the tests that catch them into `known`.
+/// Returns the numbers of the bugs that no test catches.
 fn plant_all(
     paths: &Paths,
     copy: &Copy,
@@ -81,16 +85,16 @@ fn plant_all(
     mutants: &[Mutant],
     known: &mut BTreeMap<u32, String>,
 ) -> Result<Vec<u32>> {
-    say!("mutants of {}: the tests pass as they are", group.name);
+    say!("mutants of {}: running the tests without a planted bug", group.name);
     let failing = copy.failing_unplanted(paths, group, mutants)?;
-    ensure!(failing.is_empty(), "these fail without a planted bug: {failing:?}");
+    ensure!(failing.is_empty(), "tests fail without a planted bug: {failing:?}");
     let mut survivors = Vec::new();
     for mutant in mutants {
         let original = copy.plant(paths, mutant)?;
         let caught = copy.failing(paths, group, mutant);
         copy.restore(mutant, &original)?;
         let caught = caught.with_context(|| format!("mutant {}", mutant.number))?;
-        // The tests that the page names, as long as they still catch it.
+        // The page keeps its tests as long as they still catch the bug.
         let named = known.get(&mutant.number).cloned().unwrap_or_default();
         let tests = caught.iter().filter_map(|(suite, failed)| {
             let shown = |test: &String| format!("`{suite}: {test}`");
@@ -99,7 +103,7 @@ fn plant_all(
         });
         let tests = tests.collect::<Vec<_>>().join(", ");
         if tests.is_empty() {
-            say!("mutant {}: {}: caught by NOTHING", mutant.number, mutant.breaks);
+            say!("mutant {}: {}: NOT CAUGHT", mutant.number, mutant.breaks);
             survivors.push(mutant.number);
         } else {
             say!("mutant {}: {}: caught by {tests}", mutant.number, mutant.breaks);
@@ -109,8 +113,8 @@ fn plant_all(
     Ok(survivors)
 }
 
-/// Whether each bug can still be planted, the tests that it names are there, and the page lists all. Runs
-/// nothing.
+/// Checks that each bug can be planted, that its tests exist, and that the page lists all bugs. Runs
+/// no tests.
 pub(crate) fn check(paths: &Paths) -> Result<()> {
     let all = load_all(paths)?;
     let mut complaints = not_plantable(paths, &all)?;
@@ -119,11 +123,11 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     }
     let listed: BTreeSet<u32> = page::known(paths)?.into_keys().collect();
     let mutants = all.iter().flat_map(|(_, mutants)| mutants);
-    let there: BTreeSet<u32> = mutants.map(|mutant| mutant.number).collect();
-    if listed != there {
-        let odd: Vec<_> = listed.symmetric_difference(&there).collect();
+    let existing: BTreeSet<u32> = mutants.map(|mutant| mutant.number).collect();
+    if listed != existing {
+        let difference: Vec<_> = listed.symmetric_difference(&existing).collect();
         complaints.push(format!(
-            "{} and the lists differ in {odd:?}; `cargo xtask mutants` writes the page",
+            "{} and the lists differ in {difference:?}; `cargo xtask mutants` writes the page",
             page::PAGE
         ));
     }
@@ -131,7 +135,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// The bugs whose text is not found exactly once.
+/// Reports the bugs whose text does not occur exactly once.
 fn not_plantable(paths: &Paths, all: &[(&Group, Vec<Mutant>)]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for mutant in all.iter().flat_map(|(_, mutants)| mutants) {
@@ -142,15 +146,14 @@ fn not_plantable(paths: &Paths, all: &[(&Group, Vec<Mutant>)]) -> Result<Vec<Str
     Ok(complaints)
 }
 
-/// The bugs that name a suite or a test that there is not.
+/// Reports the bugs that name a suite or a test that does not exist.
 fn lost_tests(paths: &Paths, group: &Group, mutants: &[Mutant]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     let mut sources = BTreeMap::new();
     for mutant in mutants {
         let Some(first) = &mutant.first else { continue };
         let Some(suite) = group.suite(&first.suite) else {
-            complaints
-                .push(format!("mutant {}: there is no suite {:?}", mutant.number, first.suite));
+            complaints.push(format!("mutant {}: no such suite: {:?}", mutant.number, first.suite));
             continue;
         };
         let source = match sources.get(suite.package) {
@@ -166,13 +169,13 @@ fn lost_tests(paths: &Paths, group: &Group, mutants: &[Mutant]) -> Result<Vec<St
             let name = test.rsplit("::").next().unwrap_or_default();
             !source.contains(&format!("fn {name}("))
         });
-        let lost = lost.map(|test| format!("mutant {}: there is no test {test}", mutant.number));
+        let lost = lost.map(|test| format!("mutant {}: no such test: {test}", mutant.number));
         complaints.extend(lost);
     }
     Ok(complaints)
 }
 
-/// Adds the text of all Rust files below a directory.
+/// Appends the text of all Rust files below a directory.
 fn read_all(dir: &Path, text: &mut String) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let path = entry?.path();

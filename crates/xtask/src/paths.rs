@@ -1,4 +1,4 @@
-//! Where things are: the checkout, the cache beside it, and how cargo is called.
+//! The directories of the checkout and of the cache, and cargo calls that use them.
 
 use std::{
     env, fs,
@@ -8,14 +8,14 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// The directories that every command works with.
+/// The directories that all commands use.
 #[derive(Debug)]
 pub(crate) struct Paths {
     /// The workspace.
     pub(crate) root: PathBuf,
-    /// What outlives a checkout: the built RocksDB, the clients, the target directory.
+    /// The cache outside the checkout: the built RocksDB, the clients, the target directory.
     pub(crate) cache: PathBuf,
-    /// Where cargo builds, unless the user said otherwise with `CARGO_TARGET_DIR`.
+    /// Cargo's target directory: `CARGO_TARGET_DIR`, or a directory in the cache.
     pub(crate) target: PathBuf,
     /// The directory with `librocksdb.a`.
     pub(crate) rocksdb: PathBuf,
@@ -24,9 +24,10 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Finds them from the environment and from `Cargo.lock`.
+    /// Finds the directories from the environment and from `Cargo.lock`.
     pub(crate) fn find() -> Result<Self> {
-        // Cargo sets the variable for `cargo xtask`; the other is for a binary started by hand.
+        // Cargo sets the variable for `cargo xtask`. The compiled-in value serves direct calls of the
+        // binary.
         let manifest = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = manifest
@@ -55,7 +56,7 @@ impl Paths {
         Ok(Self { root, cache, target, rocksdb, clients })
     }
 
-    /// A cargo call in the workspace, with the prebuilt RocksDB and our target directory.
+    /// Returns a cargo call in the workspace, with the prebuilt RocksDB and the target directory.
     pub(crate) fn cargo(&self, subcommand: &str) -> Command {
         let mut cargo = self.plain_cargo();
         cargo
@@ -67,30 +68,34 @@ impl Paths {
         cargo
     }
 
-    /// Cargo in the workspace, without anything of ours.
+    /// Returns a cargo call in the workspace, without additional variables.
     pub(crate) fn plain_cargo(&self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.root);
         cargo
     }
 
-    /// A file of the workspace, as it is called inside it.
+    /// Returns the path of a file relative to the workspace.
     pub(crate) fn relative<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(&self.root).unwrap_or(path)
     }
 }
 
-/// `$XDG_CACHE_HOME/chancery`, or `~/.cache/chancery`; a relative `XDG_CACHE_HOME` is ignored, as
-/// its specification demands.
+/// Returns `$XDG_CACHE_HOME/chancery` or `~/.cache/chancery`. The XDG specification requires that a
+/// relative `XDG_CACHE_HOME` is ignored.
 fn cache_dir(xdg: Option<std::ffi::OsString>, home: Option<std::ffi::OsString>) -> Result<PathBuf> {
     xdg.map(PathBuf::from)
         .filter(|dir| dir.is_absolute())
         .or_else(|| home.map(|home| PathBuf::from(home).join(".cache")))
         .map(|cache| cache.join("chancery"))
-        .ok_or_else(|| anyhow!("neither XDG_CACHE_HOME nor HOME is set: no place for the cache"))
+        .ok_or_else(|| {
+            anyhow!(
+                "cannot locate the cache: neither XDG_CACHE_HOME nor HOME is set; set one of them"
+            )
+        })
 }
 
-/// The version of `package` in a `Cargo.lock`.
+/// Returns the version of `package` in a `Cargo.lock`.
 pub(crate) fn locked_version<'a>(lock: &'a str, package: &str) -> Result<&'a str> {
     let name = format!("name = \"{package}\"");
     let mut lines = lock.lines();
@@ -98,16 +103,16 @@ pub(crate) fn locked_version<'a>(lock: &'a str, package: &str) -> Result<&'a str
     lines
         .next()
         .and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
-        .ok_or_else(|| anyhow!("Cargo.lock names no version of {package}"))
+        .ok_or_else(|| anyhow!("Cargo.lock has no version of the package `{package}`"))
 }
 
-/// The value of `-Ctarget-cpu` in a `.cargo/config.toml`.
+/// Returns the value of `-Ctarget-cpu` in a `.cargo/config.toml`.
 fn target_cpu(config: &str) -> Result<&str> {
     config
         .split_once("-Ctarget-cpu=")
         .and_then(|(_, rest)| rest.split(['"', ' ', ',']).next())
         .filter(|cpu| !cpu.is_empty())
-        .ok_or_else(|| anyhow!(".cargo/config.toml sets no -Ctarget-cpu"))
+        .ok_or_else(|| anyhow!(".cargo/config.toml does not set `-Ctarget-cpu`"))
 }
 
 #[cfg(test)]
@@ -118,25 +123,25 @@ mod tests {
         name = \"librocksdb-sys\"\nversion = \"0.19.0+11.8.1\"\n";
 
     #[test]
-    fn the_locked_version_is_the_one_after_the_name() {
+    fn locked_version_follows_package_name() {
         assert_eq!(locked_version(LOCK, "librocksdb-sys").unwrap(), "0.19.0+11.8.1");
         assert_eq!(locked_version(LOCK, "rocksdb").unwrap(), "0.25.0");
     }
 
     #[test]
-    fn a_package_that_is_not_locked_is_an_error() {
+    fn package_without_locked_version_is_an_error() {
         assert!(locked_version(LOCK, "sled").is_err());
     }
 
     #[test]
-    fn the_target_cpu_is_read_from_the_rustflags() {
+    fn target_cpu_is_read_from_rustflags() {
         let config = "[build]\nrustflags = [\"-Ctarget-cpu=x86-64-v2\", \"-g\"]\n";
         assert_eq!(target_cpu(config).unwrap(), "x86-64-v2");
         assert!(target_cpu("[build]\n").is_err());
     }
 
     #[test]
-    fn the_cache_follows_xdg_and_then_home() {
+    fn cache_directory_follows_xdg_then_home() {
         let dir = |xdg: Option<&str>, home: Option<&str>| {
             cache_dir(xdg.map(Into::into), home.map(Into::into))
         };

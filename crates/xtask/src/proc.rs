@@ -1,4 +1,4 @@
-//! Running other programs: named in every error, and never left behind.
+//! Child processes: every error names the command, and no child outlives this process.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// The command as a person would type it.
+/// Returns the command as a shell-like line.
 pub(crate) fn shown(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
@@ -20,12 +20,12 @@ pub(crate) fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// Runs it with our own input and output.
+/// Runs the command with inherited input and output.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
     command.status().with_context(|| format!("start {}", shown(command)))
 }
 
-/// Runs it with our own input and output; a failure is an error.
+/// Runs the command with inherited input and output. An unsuccessful exit is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = status(command)?;
     if !status.success() {
@@ -34,7 +34,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it and returns what it printed; a failure is an error with what it said.
+/// Runs the command and returns its standard output. An unsuccessful exit is an error with the
+/// standard error output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -49,25 +50,25 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         );
     }
     String::from_utf8(output.stdout)
-        .with_context(|| format!("{} printed something else than UTF-8", shown(command)))
+        .with_context(|| format!("the output of {} is not UTF-8", shown(command)))
 }
 
-/// How a bounded command ended.
+/// The result of a command with a time limit.
 #[derive(Debug)]
 pub(crate) enum Ran {
-    /// Well.
+    /// The command succeeded.
     Succeeded,
-    /// With a failure, and this output.
+    /// The command failed with this output.
     Failed(String),
-    /// Not in time; it was ended.
+    /// The command exceeded the time limit and was killed.
     TooLong,
 }
 
-/// Runs it for at most so long; what it prints is kept, standard output and errors in one.
+/// Runs the command for at most `max`, and captures standard output and standard error together.
 pub(crate) fn bounded(command: &mut Command, max: Duration) -> Result<Ran> {
-    let mut kept = tempfile()?;
-    let output = kept.try_clone().context("share a file for output")?;
-    let errors = kept.try_clone().context("share a file for output")?;
+    let mut captured = tempfile()?;
+    let output = captured.try_clone().context("duplicate the output file")?;
+    let errors = captured.try_clone().context("duplicate the output file")?;
     command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
     let mut child = command.spawn().with_context(|| format!("start {}", shown(command)))?;
     let end = Instant::now() + max;
@@ -76,7 +77,7 @@ pub(crate) fn bounded(command: &mut Command, max: Duration) -> Result<Ran> {
             break status;
         }
         if Instant::now() > end {
-            // The whole group: a test is a child of cargo.
+            // A test is a child of cargo, so the whole process group is killed.
             let group = format!("-{}", child.id());
             succeeds(Command::new("kill").args(["-KILL", "--", &group]));
             child.wait().with_context(|| shown(command))?;
@@ -88,23 +89,24 @@ pub(crate) fn bounded(command: &mut Command, max: Duration) -> Result<Ran> {
         return Ok(Ran::Succeeded);
     }
     let mut text = Vec::new();
-    kept.seek(SeekFrom::Start(0))
-        .and_then(|_| kept.read_to_end(&mut text))
+    captured
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| captured.read_to_end(&mut text))
         .context("read output")?;
     Ok(Ran::Failed(String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// A file that is gone when it is closed.
+/// Creates an unlinked file, which the kernel removes when it is closed.
 fn tempfile() -> Result<File> {
     let path = std::env::temp_dir().join(format!("xtask-output-{}", std::process::id()));
     let file = File::options().create(true).truncate(true).read(true).write(true).open(&path);
-    let file = file.with_context(|| format!("make {}", path.display()))?;
+    let file = file.with_context(|| format!("create {}", path.display()))?;
     std::fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
     Ok(file)
 }
 
-/// A command that the kernel kills when this process dies. `setpriv` becomes the program: the process
-/// id stays.
+/// Returns a command that the kernel kills when this process dies. `setpriv` replaces itself with the
+/// program, so the process id stays the same.
 pub(crate) fn leashed(program: &Path) -> Command {
     if !succeeds(Command::new("setpriv").args(["--pdeathsig", "KILL", "--", "true"])) {
         return Command::new(program);
@@ -114,7 +116,7 @@ pub(crate) fn leashed(program: &Path) -> Command {
     command
 }
 
-/// Whether the command can be run and succeeds. Its output is thrown away.
+/// Returns whether the command starts and succeeds. Its output is discarded.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -124,8 +126,8 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// A child that ends, at the latest, when this value does. Started with [`leashed`] it ends with this
-/// process, however that ends.
+/// A child process that is killed when this value is dropped. A child that was started with
+/// [`leashed`] also ends if this process is killed.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
@@ -133,9 +135,10 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts `command`; `name` is what messages call it.
+    /// Starts `command`. Messages refer to the child as `name`.
     pub(crate) fn spawn(name: &str, command: &mut Command) -> Result<Self> {
-        // A group of its own: Ctrl-C in a terminal reaches us alone, and we end the rest in order.
+        // With a separate process group, Ctrl-C reaches only this process, which then stops its
+        // children in order.
         let child = command
             .process_group(0)
             .spawn()
@@ -143,20 +146,20 @@ impl Guard {
         Ok(Self { child, name: name.to_owned() })
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// An error if it has ended.
+    /// Fails if the child has ended.
     pub(crate) fn expect_running(&mut self) -> Result<()> {
         match self.child.try_wait().with_context(|| format!("wait for {}", self.name))? {
             None => Ok(()),
-            Some(status) => bail!("{} ended by itself: {status}", self.name),
+            Some(status) => bail!("{} ended unexpectedly: {status}", self.name),
         }
     }
 
-    /// What it prints, when it was started with a pipe.
+    /// Returns the child's standard output, if it is a pipe.
     pub(crate) fn stdout(&mut self) -> Result<std::process::ChildStdout> {
         self.child.stdout.take().with_context(|| format!("{} has no output pipe", self.name))
     }
@@ -164,7 +167,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Both fail only if it has ended already, which is what we want.
+        // Both calls fail only if the child has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

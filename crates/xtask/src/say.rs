@@ -1,8 +1,8 @@
-//! What people read while we work: one line per step, on stderr, so that stdout stays cargo's.
+//! Progress messages: one line per step on stderr. Stdout is reserved for cargo's output.
 
 use std::{fmt, io::Write as _};
 
-/// Writes one line for the person who waits. A closed stderr is no reason to stop working.
+/// Writes one line to stderr. An error, such as a closed stderr, does not stop the command.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     drop(writeln!(std::io::stderr().lock(), "xtask: {text}"));
 }

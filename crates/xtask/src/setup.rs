@@ -1,8 +1,10 @@
-//! Installs what is missing, and nothing twice: a compiler and libclang from the system's package
-//! manager, RocksDB compiled once, and the real clients that the tests drive.
+//! `cargo xtask setup`: installs missing dependencies.
 //!
-//! Invariant: what is in the cache is complete. RocksDB's archive arrives by rename; the clients'
-//! directory gets its stamp last. One setup runs at a time, by a lock file.
+//! These are a compiler and libclang from the system's package manager, RocksDB (compiled once), and
+//! the real clients that the tests run.
+//!
+//! Invariant: the cache contains only complete artifacts. A rename creates RocksDB's archive, and the
+//! clients' directories get their stamps last. A lock file prevents concurrent setups.
 
 use std::{env, fs, process::Command};
 
@@ -13,56 +15,56 @@ mod rocksdb;
 
 use crate::{paths::Paths, proc, say::say};
 
-/// Everything.
+/// Installs everything.
 pub(crate) fn all(paths: &Paths) -> Result<()> {
     build_needs(paths)?;
     real_clients(paths)
 }
 
-/// What it takes to compile the workspace.
+/// Installs the dependencies for compiling the workspace.
 pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
     if !paths.rocksdb.join("librocksdb.a").is_file() {
         install(&missing(&[CPP, LIBCLANG]))?;
         rocksdb::build(paths)?;
     }
-    // The bindings are generated in each build, so libclang is needed even with the archive there.
+    // Each build generates the bindings, so libclang is necessary even if the archive exists.
     install(&missing(&[CPP, LIBCLANG]))
 }
 
-/// Envoy, and gRPC in three languages; and etcd, with which a load test compares.
+/// Installs Envoy, gRPC clients in three languages, and etcd, which a load test uses for comparison.
 pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
     install(&missing(&[ETCD]))?;
     clients::install_all(paths)
 }
 
-/// Checks that this machine has all that `cargo xtask bare` needs.
+/// Installs the dependencies of `cargo xtask bare`. Fails without root permissions.
 pub(crate) fn bare_needs() -> Result<()> {
-    ensure!(is_root()?, "`cargo xtask bare` mounts and changes its root: run it as root");
+    ensure!(is_root()?, "`cargo xtask bare` needs root to mount and chroot; run it as root");
     install(&missing(&[DEBOOTSTRAP, GIT]))
 }
 
-/// Something the system has to have.
+/// A dependency on a system package.
 #[derive(Debug, Clone, Copy)]
 struct Need {
     what: &'static str,
     package: &'static str,
-    is_there: fn() -> bool,
+    is_installed: fn() -> bool,
 }
 
 const CPP: Need = Need {
     what: "a C++ compiler",
     package: "g++",
-    is_there: || {
+    is_installed: || {
         let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
         proc::succeeds(Command::new(compiler).arg("--version"))
     },
 };
 const LIBCLANG: Need =
-    Need { what: "libclang with its headers", package: "libclang-dev", is_there: has_libclang };
+    Need { what: "libclang with its headers", package: "libclang-dev", is_installed: has_libclang };
 
-/// The command of xtask that runs [`probe_libclang`].
+/// The hidden xtask command that runs [`probe_libclang`].
 pub(crate) const PROBE_LIBCLANG_COMMAND: &str = "probe-libclang";
 /// The headers that `rocksdb/c.h` includes, for which bindgen generates bindings.
 const PROBE_HEADER: &str = "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n";
@@ -70,22 +72,22 @@ const PROBE_HEADER: &str = "#include <stdbool.h>\n#include <stddef.h>\n#include 
 const ETCD: Need = Need {
     what: "etcd",
     package: "etcd-server",
-    is_there: || proc::succeeds(Command::new("etcd").arg("--version")),
+    is_installed: || proc::succeeds(Command::new("etcd").arg("--version")),
 };
 
 const DEBOOTSTRAP: Need = Need {
     what: "debootstrap",
     package: "debootstrap",
-    is_there: || proc::succeeds(Command::new("debootstrap").arg("--version")),
+    is_installed: || proc::succeeds(Command::new("debootstrap").arg("--version")),
 };
 const GIT: Need = Need {
     what: "git",
     package: "git",
-    is_there: || proc::succeeds(Command::new("git").arg("--version")),
+    is_installed: || proc::succeeds(Command::new("git").arg("--version")),
 };
 
 fn missing(needs: &[Need]) -> Vec<Need> {
-    needs.iter().filter(|need| !(need.is_there)()).copied().collect()
+    needs.iter().filter(|need| !(need.is_installed)()).copied().collect()
 }
 
 /// Installs Debian packages, as root or through sudo.
@@ -101,11 +103,11 @@ fn install(missing: &[Need]) -> Result<()> {
         .and_then(|()| {
             apt(&[&["install", "-y", "--no-install-recommends"], packages.as_slice()].concat())
         })
-        .with_context(|| format!("the system lacks {what}; on Debian this is: {by_hand}"))?;
+        .with_context(|| format!("the system lacks {what}; on Debian, run `{by_hand}`"))?;
     let still: Vec<_> =
-        missing.iter().filter(|need| !(need.is_there)()).map(|need| need.what).collect();
+        missing.iter().filter(|need| !(need.is_installed)()).map(|need| need.what).collect();
     if !still.is_empty() {
-        bail!("after {by_hand} the system still lacks {}", still.join(", "));
+        bail!("the system still lacks {} after `{by_hand}`", still.join(", "));
     }
     Ok(())
 }
@@ -113,11 +115,11 @@ fn install(missing: &[Need]) -> Result<()> {
 /// Runs Debian's package manager, as root or through sudo.
 fn apt(args: &[&str]) -> Result<()> {
     if !proc::succeeds(Command::new("apt-get").arg("--version")) {
-        bail!("there is no apt-get");
+        bail!("this system has no apt-get");
     }
     let is_root = is_root()?;
     if !is_root && !proc::succeeds(Command::new("sudo").arg("--version")) {
-        bail!("apt-get needs root, or sudo");
+        bail!("apt-get needs root; run as root or install sudo");
     }
     let mut command = Command::new(if is_root { "env" } else { "sudo" });
     command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]).args(args);
@@ -128,16 +130,20 @@ fn is_root() -> Result<bool> {
     Ok(proc::output(Command::new("id").arg("-u"))?.trim() == "0")
 }
 
-/// Returns whether bindgen will find libclang. A process of its own looks: after one failure the
-/// loader never looks again, and a broken library may crash whoever loads it.
+/// Returns whether bindgen will find libclang.
+///
+/// The check runs in a separate process. After one failure the loader never searches again, and a
+/// broken library may crash the process that loads it.
 fn has_libclang() -> bool {
-    // This link holds even if the file of the program was replaced meanwhile.
+    // This link works even if the program's file has been replaced.
     proc::succeeds(Command::new("/proc/self/exe").arg(PROBE_LIBCLANG_COMMAND))
 }
 
-/// Fails unless bindgen would succeed: the loader that bindgen uses finds libclang, and libclang
-/// finds the headers that come with the compiler. `libclang-cpp.so` is another library, and
-/// `libclang1` without its headers parses no file that includes `stddef.h`.
+/// Fails unless bindgen would succeed.
+///
+/// The loader that bindgen uses must find libclang, and libclang must find the compiler's headers.
+/// `libclang-cpp.so` is a different library. `libclang1` without its headers cannot parse a file that
+/// includes `stddef.h`.
 pub(crate) fn probe_libclang() -> Result<()> {
     let clang = clang::Clang::new().map_err(anyhow::Error::msg).context("load libclang")?;
     let index = clang::Index::new(&clang, false, false);
@@ -159,7 +165,7 @@ fn lock(paths: &Paths) -> Result<fs::File> {
     let path = paths.cache.join("setup.lock");
     let file = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
     if file.try_lock().is_err() {
-        say!("another setup is at work in {}; waiting for it", paths.cache.display());
+        say!("waiting for another setup that uses {}", paths.cache.display());
         file.lock().with_context(|| format!("lock {}", path.display()))?;
     }
     Ok(file)

@@ -1,4 +1,4 @@
-//! The files of the tree, as our own checks read them.
+//! The text files of the tree, which xtask's own checks read.
 
 use std::{
     fs,
@@ -9,21 +9,23 @@ use anyhow::{Context as _, Result};
 
 use crate::paths::Paths;
 
-/// What is not source: git's own (a file in a linked work tree), build output, and data a replica left
+/// The names of files and directories that are not source.
+///
+/// These are git's own (a file in a linked worktree), build output, and the data of a replica that ran
 /// in the checkout.
 const SKIPPED: &[&str] = &[".git", "target", "chancery-data"];
 
 /// A text file of the tree.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Its path inside the workspace, with `/`.
+    /// The path inside the workspace, with `/` as separator.
     pub(crate) path: String,
-    /// What it holds.
+    /// The content.
     pub(crate) text: String,
 }
 
-/// All text files below `dir` (relative to the workspace), sorted by path. Files that are not UTF-8
-/// are no text.
+/// Returns all text files below `dir` (relative to the workspace), sorted by path. A file is a text
+/// file if it is valid UTF-8.
 pub(crate) fn files(paths: &Paths, dir: &str) -> Result<Vec<Source>> {
     let mut found = Vec::new();
     let mut dirs: Vec<PathBuf> = vec![paths.root.join(dir)];
@@ -32,7 +34,9 @@ pub(crate) fn files(paths: &Paths, dir: &str) -> Result<Vec<Source>> {
         for entry in entries {
             let entry = entry.with_context(|| format!("list {}", dir.display()))?;
             let path = entry.path();
-            let kind = entry.file_type().with_context(|| format!("look at {}", path.display()))?;
+            let kind = entry
+                .file_type()
+                .with_context(|| format!("read the type of {}", path.display()))?;
             if entry.file_name().to_str().is_some_and(|name| SKIPPED.contains(&name)) {
                 continue;
             }

@@ -1,7 +1,7 @@
-//! Our own rules: who may use whom, how long a file may be, what has no place in the tree.
+//! Project rules: allowed dependencies, file lengths, links, and forbidden content.
 //!
-//! Each rule is a plain function from text to complaints; [`check`] reads the tree, runs them all
-//! and shows all complaints at once.
+//! Each rule is a pure function from text to complaints. [`check`] reads the tree, runs all rules and
+//! prints all complaints.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ mod edges;
 mod hostile;
 mod links;
 
-/// Longest Rust file, tests included.
+/// The maximum number of lines of a Rust file, including tests.
 const LINES_MAX: usize = 700;
 
-/// Files that may be longer: path, limit, why.
+/// The files that may be longer: path, limit, reason.
 const LONG_FILES: &[(&str, usize, &str)] = &[];
 
 /// Runs every rule.
@@ -58,16 +58,16 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     for complaint in &complaints {
         say!("{complaint}");
     }
-    bail!("{} of our own rules are broken", complaints.len())
+    bail!("{} violations of project rules", complaints.len())
 }
 
-/// Every package takes the workspace's lints.
+/// Reports packages that do not inherit the workspace's lints.
 fn lint_tables(files: &[Source]) -> Vec<String> {
     files
         .iter()
         .filter(|file| file.path.ends_with("/Cargo.toml"))
         .filter(|file| !has_workspace_lints(&file.text))
-        .map(|file| format!("{}: lacks `[lints]` with `workspace = true`", file.path))
+        .map(|file| format!("{}: `[lints]` with `workspace = true` is missing", file.path))
         .collect()
 }
 
@@ -81,7 +81,7 @@ fn has_workspace_lints(manifest: &str) -> bool {
         .any(|line| line.replace(' ', "") == "workspace=true")
 }
 
-/// No Rust file is longer than it may be, and no exception outlives its reason.
+/// Reports Rust files over their length limit, and exceptions that are no longer necessary.
 fn lengths(files: &[Source], exceptions: &[(&str, usize, &str)]) -> Vec<String> {
     let mut exceptions: BTreeMap<&str, usize> =
         exceptions.iter().map(|(path, max, _)| (*path, *max)).collect();
@@ -92,44 +92,44 @@ fn lengths(files: &[Source], exceptions: &[(&str, usize, &str)]) -> Vec<String> 
         let max = exception.unwrap_or(LINES_MAX);
         if n_lines > max {
             complaints.push(format!(
-                "{}: {n_lines} lines, at most {max} are allowed; find the seam, or give a reason \
-                 in LONG_FILES",
+                "{}: {n_lines} lines, at most {max} are allowed; split the file, or add a reason to \
+                 LONG_FILES",
                 file.path
             ));
         } else if exception.is_some() && n_lines <= LINES_MAX {
             complaints.push(format!(
-                "{}: {n_lines} lines need no exception any more; take it out of LONG_FILES",
+                "{}: {n_lines} lines no longer need an exception; remove it from LONG_FILES",
                 file.path
             ));
         }
     }
     complaints.extend(
-        exceptions.keys().map(|path| format!("LONG_FILES names {path}, which is not there")),
+        exceptions.keys().map(|path| format!("LONG_FILES names {path}, which does not exist")),
     );
     complaints
 }
 
-/// No path of somebody's machine.
+/// Reports paths that exist on one machine only.
 fn machine_paths(file: &Source) -> Vec<String> {
-    // In two parts, so that this file passes its own rule.
+    // The names are split so that this file passes its own rule.
     let roots = [("/ro", "ot/"), ("/wo", "rk/"), ("/Us", "ers/")].map(|(a, b)| format!("{a}{b}"));
-    lines_with(file, "a path of one machine", |line| {
+    lines_with(file, "path of one machine", |line| {
         roots.iter().any(|root| {
             line.match_indices(root.as_str()).any(|(at, _)| {
-                // Only at the start of a path: `https://host/work/` is none.
+                // Only the start of a path counts: `https://host/work/` is allowed.
                 !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}/".contains(c))
             })
         })
     })
 }
 
-/// No mark of unfinished work in code.
+/// Reports marks of unfinished work in code.
 fn unfinished(file: &Source) -> Vec<String> {
     if !file.path.ends_with(".rs") && !file.path.ends_with(".py") {
         return Vec::new();
     }
     let marks = [("TO", "DO"), ("FIX", "ME"), ("XX", "X")].map(|(a, b)| format!("{a}{b}"));
-    lines_with(file, "a mark of unfinished work", |line| {
+    lines_with(file, "mark of unfinished work", |line| {
         line.split(|c: char| !c.is_alphanumeric() && c != '_')
             .any(|word| marks.iter().any(|mark| word == mark))
     })
@@ -153,18 +153,18 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_without_the_workspace_lints_is_found() {
+    fn manifest_without_workspace_lints_is_reported() {
         let good = source("crates/a/Cargo.toml", "[package]\n\n[lints]\nworkspace = true\n");
-        let none = source("crates/b/Cargo.toml", "[package]\nedition.workspace = true\n");
-        let other = source("crates/c/Cargo.toml", "[lints]\n[dependencies]\nworkspace = true\n");
+        let missing = source("crates/b/Cargo.toml", "[package]\nedition.workspace = true\n");
+        let empty = source("crates/c/Cargo.toml", "[lints]\n[dependencies]\nworkspace = true\n");
         let root = source("Cargo.toml", "[workspace]\n");
-        let complaints = lint_tables(&[good, none, other, root]);
+        let complaints = lint_tables(&[good, missing, empty, root]);
         assert_eq!(complaints.len(), 2, "{complaints:?}");
         assert!(complaints[0].starts_with("crates/b") && complaints[1].starts_with("crates/c"));
     }
 
     #[test]
-    fn a_long_file_needs_a_reason_and_a_reason_needs_a_long_file() {
+    fn long_file_needs_exception_and_stale_exception_is_reported() {
         let long = source("a.rs", &"x\n".repeat(LINES_MAX + 1));
         let short = source("b.rs", &"x\n".repeat(LINES_MAX));
         let text = source("c.md", &"x\n".repeat(2 * LINES_MAX));
@@ -178,17 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn machine_paths_are_found_and_addresses_are_not() {
+    fn machine_path_is_reported_and_url_is_not() {
         let root = format!("{}{}", "/ro", "ot/x");
         let bad = source("a.md", &format!("see `{root}`\ncd {root}\nHOME={root}\n"));
         assert_eq!(machine_paths(&bad).len(), 3);
         let work = format!("https://host.example{}", "/wo".to_owned() + "rk/x");
         assert!(machine_paths(&source("a.md", &work)).is_empty());
-        assert_eq!(machine_paths(&bad)[1], format!("a.md:2: a path of one machine: cd {root}"));
+        assert_eq!(machine_paths(&bad)[1], format!("a.md:2: path of one machine: cd {root}"));
     }
 
     #[test]
-    fn marks_of_unfinished_work_are_found_as_words_in_code() {
+    fn mark_of_unfinished_work_is_reported_as_a_word_in_code() {
         let mark = ["TO", "DO"].concat();
         assert_eq!(unfinished(&source("a.rs", &format!("// {mark}: x\n"))).len(), 1);
         assert!(unfinished(&source("a.rs", &format!("// {mark}S_LEFT\n"))).is_empty());

@@ -1,15 +1,15 @@
-//! `verify` reads and judges; `fix` writes.
+//! `verify` checks the tree without changing it; `fix` changes it.
 
 use anyhow::{Result, bail};
 
 use crate::{conformance, metrics_page, mutants, paths::Paths, proc, say::say, setup, tidy};
 
-/// Everything that is checked without running a test. Cheap checks come first.
+/// Runs all checks except the tests. Cheap checks come first.
 pub(crate) fn verify(paths: &Paths) -> Result<()> {
     say!("verify: formatting");
     proc::run(paths.cargo("fmt").args(["--all", "--check"]))?;
-    say!("verify: our own rules (crate edges, file lengths, docs that are generated)");
-    let broken: Vec<_> = [
+    say!("verify: project rules (crate dependencies, file lengths, generated documents)");
+    let errors: Vec<_> = [
         tidy::check(paths),
         conformance::check(paths),
         metrics_page::check(paths),
@@ -18,14 +18,14 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
     .into_iter()
     .filter_map(Result::err)
     .collect();
-    for error in &broken {
+    for error in &errors {
         say!("{error:#}");
     }
-    if !broken.is_empty() {
-        bail!("our own rules are broken");
+    if !errors.is_empty() {
+        bail!("the tree violates project rules; see above");
     }
     setup::build_needs(paths)?;
-    say!("verify: clippy, warnings are errors");
+    say!("verify: clippy, with warnings as errors");
     proc::run(paths.cargo("clippy").args([
         "--workspace",
         "--all-targets",
@@ -33,20 +33,20 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
         "--",
         "-Dwarnings",
     ]))?;
-    say!("verify: rustdoc, warnings are errors");
+    say!("verify: rustdoc, with warnings as errors");
     proc::run(
         paths
             .cargo("doc")
             .args(["--workspace", "--no-deps", "--locked"])
             .env("RUSTDOCFLAGS", "-Dwarnings"),
     )?;
-    say!("verify: all good");
+    say!("verify: all checks passed");
     Ok(())
 }
 
-/// Formats, applies what clippy can apply, and regenerates what is generated.
+/// Regenerates documents, applies clippy's suggestions, and formats.
 pub(crate) fn fix(paths: &Paths) -> Result<()> {
-    // First what can not fail because of code that does not compile.
+    // The generators come first, because they also work if the code does not compile.
     conformance::write(paths)?;
     metrics_page::write(paths)?;
     setup::build_needs(paths)?;

@@ -1,4 +1,4 @@
-//! Which tests cite which requirements, read from the source.
+//! The tests that cite requirements, found in the source.
 
 use std::collections::BTreeSet;
 
@@ -8,22 +8,22 @@ use crate::source::Source;
 /// One test function that cites a requirement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Test {
-    /// As `cargo test` shows it, with the crate in front.
+    /// The name that `cargo test` prints, with the crate as prefix.
     pub(super) path: String,
-    /// The file it is in.
+    /// The file of the test.
     pub(super) file: String,
     pub(super) ids: BTreeSet<Id>,
-    /// Its doc comment without the IDs.
+    /// The doc comment without the IDs.
     pub(super) shows: String,
 }
 
-/// The tests of one file that cite a requirement: in the first paragraph of the doc comment, or at the
-/// beginning of the name.
+/// Returns the tests of one file that cite a requirement, in the first paragraph of the doc comment or
+/// at the start of the name.
 pub(super) fn tests(file: &Source) -> Vec<Test> {
     let mut found = Vec::new();
     let mut doc: Vec<&str> = Vec::new();
     let mut is_test = false;
-    // Inline modules that are open, with their indentation.
+    // The enclosing inline modules, with their indentation.
     let mut modules: Vec<(usize, &str)> = Vec::new();
     for line in file.text.lines() {
         let indent = line.len() - line.trim_start().len();
@@ -66,7 +66,7 @@ fn function_name(line: &str) -> Option<&str> {
     rest.split(['(', '<']).next()
 }
 
-/// `crate::module::name`, as `cargo test` would show it with the crate in front.
+/// Returns `crate::module::name`: the name that `cargo test` prints, with the crate as prefix.
 fn test_path(file: &str, inner: &[&str], name: &str) -> String {
     let mut parts: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
     // crates/<name>/{src,tests}/…
@@ -81,7 +81,7 @@ fn first_paragraph(doc: &[&str]) -> String {
     lines.join(" ")
 }
 
-/// The text without the IDs it begins with.
+/// Returns the text without the IDs at its start.
 fn shows(text: String) -> String {
     match text.split_once(": ") {
         Some((ids_only, rest)) if !ids(ids_only).is_empty() => rest.to_owned(),
@@ -94,7 +94,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) const TEXT: &str = "\
-/// SOTW-01: a helper is no test.
+/// SOTW-01: a helper, not a test.
 fn helper() {}
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
 ";
 
     #[test]
-    fn tests_are_found_with_their_modules_ids_and_words() {
+    fn citing_tests_are_found_with_module_ids_and_text() {
         let file = Source { path: "crates/view/src/a/mod.rs".into(), text: TEXT.into() };
         let tests = tests(&file);
         let paths: Vec<_> = tests.iter().map(|test| test.path.as_str()).collect();
@@ -135,11 +135,11 @@ mod tests {
         );
         assert_eq!(tests[0].shows, "a removed name is | sent once.");
         let cited: Vec<_> = tests[0].ids.iter().map(Id::to_string).collect();
-        assert_eq!(cited, ["DELTA-21"], "what stands in a later paragraph is no citation");
+        assert_eq!(cited, ["DELTA-21"], "an ID in a later paragraph does not count");
     }
 
     #[test]
-    fn the_path_of_a_test_file_has_no_src_and_no_lib() {
+    fn test_path_omits_src_and_lib() {
         let path = |file| test_path(file, &[], "t");
         assert_eq!(path("crates/view/src/lib.rs"), "chancery-view::t");
         assert_eq!(path("crates/server/tests/envoy.rs"), "chancery-server::envoy::t");

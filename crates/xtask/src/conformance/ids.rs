@@ -1,21 +1,21 @@
-//! Requirements' IDs, and how they are written in doc comments.
+//! The IDs of requirements, and their forms in doc comments.
 
 use std::fmt;
 
-/// The families of requirements, in the order of the page. A longer prefix comes before its own
-/// beginning.
+/// The families of requirements in the order of the page: prefix, title. A longer prefix precedes a
+/// prefix with which it starts.
 pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("SVC", "Services, types and messages"),
     ("SOTW", "State of the world"),
     ("DELTA", "Incremental"),
     ("ADS", "Aggregated streams: order and warming"),
     ("REST", "REST-JSON and files"),
-    ("CLI-E", "What Envoy does"),
-    ("CLI-G", "What gRPC clients do"),
-    ("OPS", "Operating a server"),
+    ("CLI-E", "Behavior of Envoy"),
+    ("CLI-G", "Behavior of gRPC clients"),
+    ("OPS", "Operation of a server"),
 ];
 
-/// A requirement's ID: family and number.
+/// The ID of a requirement: family and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id {
     pub(super) family: usize,
@@ -29,7 +29,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// All IDs in a text: `DELTA-21`, and the short forms `SOTW-14, -15` and `SOTW-14 to -17`.
+/// Returns all IDs in a text: `DELTA-21`, and the short forms `SOTW-14, -15` and `SOTW-14 to -17`.
 pub(super) fn ids(text: &str) -> Vec<Id> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -53,7 +53,7 @@ pub(super) fn ids(text: &str) -> Vec<Id> {
     found
 }
 
-/// The one ID that a text is.
+/// Parses a text that consists of one ID.
 pub(super) fn exact(text: &str) -> Option<Id> {
     match ids(text).as_slice() {
         [id] if id.to_string() == text => Some(*id),
@@ -61,7 +61,7 @@ pub(super) fn exact(text: &str) -> Option<Id> {
     }
 }
 
-/// An ID in a function's name: `delta_21_resumes_without_resend`.
+/// Returns the ID at the start of a function name: `delta_21_resumes_without_resend`.
 pub(super) fn in_name(name: &str) -> Option<Id> {
     FAMILIES.iter().enumerate().find_map(|(family, (prefix, _))| {
         let prefix = prefix.to_lowercase().replace('-', "_");
@@ -71,7 +71,7 @@ pub(super) fn in_name(name: &str) -> Option<Id> {
     })
 }
 
-/// The first family's prefix in `text`.
+/// Returns the position and the family of the first prefix in `text`.
 fn next_family(text: &str) -> Option<(usize, usize)> {
     FAMILIES
         .iter()
@@ -80,7 +80,7 @@ fn next_family(text: &str) -> Option<(usize, usize)> {
         .min()
 }
 
-/// `-21…` → 21 and what follows; also `21…` without the hyphen.
+/// Parses the number of `-21…` or `21…`, and returns the rest of the text.
 fn hyphen_number(text: &str) -> Option<(u32, &str)> {
     let text = text.strip_prefix('-').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -88,7 +88,7 @@ fn hyphen_number(text: &str) -> Option<(u32, &str)> {
     Some((number, &text[end..]))
 }
 
-/// `, -15…`, ` and -15…` or ` to -17…`.
+/// Parses `, -15…`, ` and -15…` or ` to -17…`: whether it is a range, the number, and the rest.
 fn short_form(text: &str) -> Option<(bool, u32, &str)> {
     let forms = [(", ", false), (" and ", false), (", and ", false), (" to ", true), ("/", false)];
     forms.into_iter().find_map(|(separator, is_range)| {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_read_in_all_their_forms() {
+    fn ids_are_parsed_in_all_forms() {
         assert_eq!(shown("DELTA-21: an ack"), ["DELTA-21"]);
         assert_eq!(shown("CLI-E-07, CLI-G-3 and OPS-4."), ["CLI-E-07", "CLI-G-03", "OPS-04"]);
         assert_eq!(shown("SOTW-14 to -16, ADS-11"), ["SOTW-14", "SOTW-15", "SOTW-16", "ADS-11"]);
@@ -118,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_an_id_is_none() {
+    fn text_that_resembles_an_id_is_ignored() {
         assert!(shown("LADS-11 and X-SVC-03 and ADS alone, SVC-x").is_empty());
     }
 
     #[test]
-    fn a_line_of_a_list_has_to_be_the_id_as_it_is_printed() {
+    fn exact_accepts_only_the_canonical_form() {
         assert_eq!(exact("SVC-03").map(|id| id.to_string()).as_deref(), Some("SVC-03"));
         for text in ["SVC-3", "SVC-03:", "SVC", "SVC-03, -04", "MCP-01"] {
             assert_eq!(exact(text), None, "{text}");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_name_may_begin_with_an_id() {
+    fn id_is_parsed_from_start_of_function_name() {
         assert_eq!(in_name("cli_e_07_is_survived").map(|id| id.number), Some(7));
         assert_eq!(in_name("ads_are_ordered"), None);
     }

@@ -1,4 +1,4 @@
-//! The page itself.
+//! The text of the conformance page.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,26 +11,26 @@ use super::{
     required::Required,
 };
 
-/// From the directory of the page to the workspace.
+/// The relative path from the directory of the page to the workspace.
 const FROM_DOCS: &str = "../";
 
 const INTRO: &str = "\
 # Conformance
 
-Which test shows which requirement of the xDS protocol. Made by `cargo xtask conformance` from the doc comments
-of the tests, the list of requirements and the list of reasons beside `crates/xtask/src/conformance.rs`;
-`cargo xtask verify` fails when it is not current, when a requirement has neither a test nor a reason, and when it has
-both. IDs and levels are those of the project's xDS requirements.
+The tests of each requirement of the xDS protocol. `cargo xtask conformance` generates this page from the doc comments
+of the tests, the list of requirements and the list of reasons (`crates/xtask/src/conformance/*.txt`).
+`cargo xtask verify` fails if the page is outdated, or if a requirement has neither a test nor a reason, or both. IDs
+and levels are those of the project's xDS requirements.
 
-- **tested**: the tests named cite the requirement and fail when it is broken.
-- **reason**: no test; what is said in its place. A MUST has a reason only where it is not built yet, or where it is
-  about the inside of a client.
+- **tested**: the named tests cite the requirement and fail if it is violated.
+- **reason**: no test, but a written reason. A MUST has a reason only if it is not implemented yet, or if it concerns
+  the internals of a client.
 
-What each test shows is in the [second part](#what-the-tests-show). Names begin with the crate: run one with
+The [second part](#what-the-tests-show) describes each test. The names start with the crate. To run a test:
 `cargo xtask test -p chancery-<crate> <name>`.
 ";
 
-/// The whole page, families and IDs in order.
+/// Generates the page, with families and IDs in order.
 pub(super) fn page(required: &Required, tests: &[Test]) -> String {
     let mut by_id: BTreeMap<Id, Vec<&Test>> = BTreeMap::new();
     for test in tests {
@@ -47,7 +47,7 @@ pub(super) fn page(required: &Required, tests: &[Test]) -> String {
             continue;
         }
         line(&mut page, format_args!("\n## {prefix}: {title}\n"));
-        line(&mut page, format_args!("| requirement | level | status | test, or reason |"));
+        line(&mut page, format_args!("| requirement | level | status | test or reason |"));
         line(&mut page, format_args!("|---|---|---|---|"));
         for id in rows {
             let level = required.levels.get(&id).map_or("", |level| level.name());
@@ -65,7 +65,7 @@ pub(super) fn page(required: &Required, tests: &[Test]) -> String {
     page
 }
 
-/// How many there are of each family.
+/// Appends the number of requirements and tests of each family.
 fn overview(page: &mut String, all: &BTreeSet<Id>, by_id: &BTreeMap<Id, Vec<&Test>>) {
     line(page, format_args!("\n| area | requirements | tested | reason | tests |"));
     line(page, format_args!("|---|---|---|---|---|"));
@@ -85,7 +85,7 @@ fn overview(page: &mut String, all: &BTreeSet<Id>, by_id: &BTreeMap<Id, Vec<&Tes
     }
 }
 
-/// The tests' names, each with its file behind it.
+/// Returns the names of the tests, each as a link to its file.
 fn links(tests: &[&Test]) -> String {
     let mut tests = tests.to_vec();
     tests.sort();
@@ -100,7 +100,7 @@ fn links(tests: &[&Test]) -> String {
     links.join("<br>")
 }
 
-/// Each test once, by file.
+/// Appends the descriptions of the tests, by file.
 fn what_tests_show(page: &mut String, tests: &[Test]) {
     line(page, format_args!("\n## What the tests show"));
     let mut by_file: BTreeMap<&str, BTreeSet<&Test>> = BTreeMap::new();
@@ -119,13 +119,13 @@ fn what_tests_show(page: &mut String, tests: &[Test]) {
     }
 }
 
-/// Text as it can stand in a table.
+/// Escapes a text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
 fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
-    page.write_fmt(text).expect("writing to a String can not fail");
+    page.write_fmt(text).expect("writing to a String cannot fail");
     page.push('\n');
 }
 
@@ -141,7 +141,7 @@ mod tests {
     use crate::source::Source;
 
     #[test]
-    fn a_requirement_is_a_row_and_a_test_is_another() {
+    fn page_has_rows_for_requirements_and_tests() {
         let file = Source { path: "crates/view/src/a/mod.rs".into(), text: TEXT.into() };
         let id = |text| super::super::ids::exact(text).unwrap();
         let required = Required {
@@ -166,7 +166,7 @@ mod tests {
             "### crates/view/src/a/mod.rs",
             "| `removal` | a removed name is \\| sent once. | DELTA-21 |",
         ] {
-            assert!(page.lines().any(|line| line == row), "{row}\nis not in\n{page}");
+            assert!(page.lines().any(|line| line == row), "{row}\nis missing in\n{page}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The requirements in scope, and the reasons for those without a test.
+//! The requirements in scope, and the reasons for requirements without a test.
 //!
-//! Two lists beside this file: `requirements.txt` (ID and level, no text) and `reasons.txt`. Both are
-//! part of the program, so that a list it can not read is found by its own tests.
+//! Two files contain the lists: `requirements.txt` (ID and level) and `reasons.txt`. Both are compiled
+//! into the program, so its own tests find a malformed list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{
     ids::{Id, exact},
 };
 
-/// How much a requirement binds.
+/// The level of a requirement (RFC 2119).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Must,
@@ -44,14 +44,14 @@ impl Level {
     }
 }
 
-/// Why a requirement has no test.
+/// The kind of reason why a requirement has no test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It is not built yet; the reason says what happens today.
+    /// The requirement is not implemented yet. The reason describes the current behavior.
     Later,
-    /// It is about the inside of a client, and nothing the server does depends on it.
+    /// The requirement concerns the internals of a client, and the server does not depend on it.
     Client,
-    /// It is not followed.
+    /// The server deliberately does not follow the requirement.
     Declined,
 }
 
@@ -63,11 +63,11 @@ impl Why {
         Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, why)| *why)
     }
 
-    /// How the page begins the reason.
+    /// Returns the text with which the page starts the reason.
     pub(super) fn title(self) -> &'static str {
         match self {
-            Self::Later => "Not built yet.",
-            Self::Client => "Inside the client.",
+            Self::Later => "Not implemented yet.",
+            Self::Client => "Client internals.",
             Self::Declined => "Not followed.",
         }
     }
@@ -80,7 +80,7 @@ pub(super) struct Reason {
     pub(super) text: String,
 }
 
-/// What has to be shown, and what is said in place of a test.
+/// The requirements with their levels, and the reasons for requirements without a test.
 #[derive(Debug)]
 pub(super) struct Required {
     pub(super) levels: BTreeMap<Id, Level>,
@@ -88,7 +88,7 @@ pub(super) struct Required {
 }
 
 impl Required {
-    /// The lists that are part of this program.
+    /// Parses the lists that are compiled into this program.
     pub(super) fn read() -> Result<Self> {
         Ok(Self {
             levels: levels(include_str!("requirements.txt")).context("requirements.txt")?,
@@ -96,19 +96,19 @@ impl Required {
         })
     }
 
-    /// Whether the IDs of this family are all in the list.
+    /// Returns whether the list of requirements contains this family.
     fn covers(&self, family: usize) -> bool {
         self.levels.keys().any(|id| id.family == family)
     }
 
-    /// All that keeps the page from being true.
+    /// Returns all inconsistencies between the lists and the tests.
     pub(super) fn problems(&self, tests: &[Test]) -> Vec<String> {
         let mut problems = Vec::new();
         let mut cited: BTreeSet<Id> = BTreeSet::new();
         for test in tests {
             for id in &test.ids {
                 if self.covers(id.family) && !self.levels.contains_key(id) {
-                    problems.push(format!("{} cites {id}, which there is not", test.path));
+                    problems.push(format!("{} cites {id}, which does not exist", test.path));
                 }
                 cited.insert(*id);
             }
@@ -120,50 +120,49 @@ impl Required {
                     level.name()
                 )),
                 (Some(_), true) => {
-                    problems
-                        .push(format!("{id} has a test now: take its reason out of reasons.txt"));
+                    problems.push(format!("{id} has a test; remove its reason from reasons.txt"));
                 }
                 (Some(reason), false) if level.binds() && reason.why == Why::Declined => {
-                    problems.push(format!("{id} is a {}: it can not be declined", level.name()));
+                    problems.push(format!("{id} is a {} and cannot be declined", level.name()));
                 }
                 _ => {}
             }
         }
         let unknown = self.reasons.keys().filter(|id| !self.levels.contains_key(id));
-        problems.extend(unknown.map(|id| format!("reasons.txt has {id}, which there is not")));
+        problems.extend(unknown.map(|id| format!("reasons.txt has {id}, which does not exist")));
         problems
     }
 }
 
-/// The lines of a list that say something, with their numbers.
+/// Returns the lines of a list without comments and empty lines, with their numbers.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let numbered = text.lines().enumerate().map(|(at, line)| (at + 1, line));
     numbered.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
 }
 
-/// Reads `SVC-01 MUST`.
+/// Parses lines such as `SVC-01 MUST`.
 fn levels(text: &str) -> Result<BTreeMap<Id, Level>> {
     let mut levels = BTreeMap::new();
     for (at, line) in lines(text) {
         let (id, level) = line.split_once(' ').unwrap_or((line, ""));
         let (Some(id), Some(level)) = (exact(id), Level::parse(level)) else {
-            bail!("line {at}: {line:?} is no ID with a level");
+            bail!("line {at}: {line:?} is not an ID with a level");
         };
         if levels.insert(id, level).is_some() {
-            bail!("line {at}: {id} is there twice");
+            bail!("line {at}: {id} occurs twice");
         }
     }
     Ok(levels)
 }
 
-/// Reads `SVC-12 declined: why it is so`; what is indented belongs to the line before.
+/// Parses lines such as `SVC-12 declined: text`. An indented line continues the previous line.
 fn reasons(text: &str) -> Result<BTreeMap<Id, Reason>> {
     let mut reasons: BTreeMap<Id, Reason> = BTreeMap::new();
     let mut last = None;
     for (at, line) in lines(text) {
         if line.starts_with(' ') {
             let Some(reason) = last.and_then(|id| reasons.get_mut(&id)) else {
-                bail!("line {at}: {line:?} belongs to no reason");
+                bail!("line {at}: {line:?} does not continue a reason");
             };
             reason.text = format!("{} {}", reason.text, line.trim());
             continue;
@@ -177,7 +176,7 @@ fn reasons(text: &str) -> Result<BTreeMap<Id, Reason>> {
         };
         let reason = Reason { why, text: text.to_owned() };
         if reasons.insert(id, reason).is_some() {
-            bail!("line {at}: {id} is there twice");
+            bail!("line {at}: {id} occurs twice");
         }
         last = Some(id);
     }
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lists_of_this_program_can_be_read() {
+    fn compiled_in_lists_are_valid() {
         let required = Required::read().unwrap();
         for (family, count) in
             [("SVC", 27), ("SOTW", 89), ("DELTA", 69), ("ADS", 27), ("CLI-E", 42), ("CLI-G", 30)]
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn each_requirement_needs_a_test_or_a_reason_and_not_both() {
+    fn requirement_needs_either_test_or_reason() {
         let required = required(
             "SVC-01 MUST\nSVC-02 SHOULD NOT\nSVC-03 MAY\n\n# more\nSVC-04 MUST NOT\n",
             "SVC-03 declined: nobody\n  asks.\nSVC-04 later: no v2.\n",
@@ -227,29 +226,32 @@ mod tests {
             required.problems(&[test("t", "SVC-01, -03")]),
             [
                 "SVC-02 (SHOULD NOT) has neither a test that cites it nor a reason in reasons.txt",
-                "SVC-03 has a test now: take its reason out of reasons.txt",
+                "SVC-03 has a test; remove its reason from reasons.txt",
             ]
         );
     }
 
     #[test]
-    fn a_must_is_never_declined() {
+    fn must_requirement_cannot_be_declined() {
         let required =
             required("SVC-01 MUST\nSVC-02 SHOULD\n", "SVC-01 declined: x\nSVC-02 declined: y");
-        assert_eq!(required.problems(&[]), ["SVC-01 is a MUST: it can not be declined"]);
+        assert_eq!(required.problems(&[]), ["SVC-01 is a MUST and cannot be declined"]);
     }
 
     #[test]
-    fn ids_that_do_not_exist_are_found_where_the_family_is_in_scope() {
+    fn unknown_id_of_known_family_is_reported() {
         let required = required("SVC-01 MUST\n", "SVC-09 client: x");
         assert_eq!(
             required.problems(&[test("t", "SVC-01 to -02, OPS-99")]),
-            ["t cites SVC-02, which there is not", "reasons.txt has SVC-09, which there is not"]
+            [
+                "t cites SVC-02, which does not exist",
+                "reasons.txt has SVC-09, which does not exist"
+            ]
         );
     }
 
     #[test]
-    fn a_list_that_is_no_list_is_refused_with_the_line() {
+    fn malformed_list_is_rejected_with_line_number() {
         for list in ["SVC-1 MUST", "SVC-01", "SVC-01 WANT", "SVC-01 MUST\nSVC-01 MAY"] {
             assert!(levels(list).unwrap_err().to_string().starts_with("line "), "{list}");
         }

@@ -1,5 +1,4 @@
-//! What documents ask of metrics: each name is one that there is, and is asked in a way that its kind
-//! allows.
+//! The queries in documents: each must name an existing metric and fit its kind.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,8 @@ use super::{PREFIX, is_name};
 
 const SERIES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-/// Complaints about a document, each with its line first. `metrics` has kinds by name.
+/// Returns complaints about a document, each with its line number first. `metrics` maps names to
+/// kinds.
 pub(super) fn wrong(text: &str, metrics: &BTreeMap<&str, &str>) -> impl Iterator<Item = String> {
     let mut complaints = Vec::new();
     let mut is_code = false;
@@ -24,14 +24,14 @@ pub(super) fn wrong(text: &str, metrics: &BTreeMap<&str, &str>) -> impl Iterator
     complaints.into_iter()
 }
 
-/// Words of a line that look like metrics, each with what stands before it.
+/// Returns the words of a line that look like metrics, each with the preceding text.
 fn names(line: &str) -> impl Iterator<Item = (&str, &str)> {
     line.match_indices(PREFIX).filter_map(|(at, _)| {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let before = &line[..at];
         let rest = &line[at..];
         let name = &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())];
-        // A path such as chancery_xds::metrics is none.
+        // A path such as chancery_xds::metrics is not a metric.
         let is_path = rest[name.len()..].starts_with("::") || before.ends_with(is_word);
         (is_name(name) && !is_path).then_some((before, name))
     })
@@ -51,12 +51,12 @@ fn complain(
     };
     let is_rate = ["rate(", "increase("].iter().any(|function| before.ends_with(function));
     match kind {
-        "nothing" => Some(format!("no metric is called {name}")),
+        "nothing" => Some(format!("no such metric: {name}")),
         "histogram" if is_code => {
             Some(format!("{name} has no samples: add _bucket, _sum or _count"))
         }
-        "gauge" if is_rate => Some(format!("{name} is a gauge, of which a rate says nothing")),
-        "counter" if is_code && !is_rate => Some(format!("{name} only grows: ask for its rate")),
+        "gauge" if is_rate => Some(format!("{name} is a gauge: remove the rate or increase")),
+        "counter" if is_code && !is_rate => Some(format!("{name} is a counter: query its rate")),
         _ => None,
     }
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_metrics_can_answer_is_fine() {
+    fn valid_queries_have_no_complaints() {
         let text = "See `chancery_a_d_seconds` and `chancery_a_b_total`, of chancery_a_b::x.\n\
              ```\nrate(chancery_a_b_total{x=\"y\"}[5m]) + chancery_a_c > 0\n\
              sum(increase(chancery_a_d_seconds_bucket[5m]))\n```\n";
@@ -83,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn what_they_can_not_is_told_with_its_line() {
+    fn invalid_query_is_reported_with_its_line() {
         for (query, expected) in [
-            ("rate(chancery_a_x_total[5m])", "2: no metric is called chancery_a_x_total"),
-            ("rate(chancery_a_c_sum[5m])", "2: no metric is called chancery_a_c_sum"),
-            ("rate(chancery_a_c[5m])", "2: chancery_a_c is a gauge, of which a rate says nothing"),
-            ("chancery_a_b_total > 1", "2: chancery_a_b_total only grows: ask for its rate"),
+            ("rate(chancery_a_x_total[5m])", "2: no such metric: chancery_a_x_total"),
+            ("rate(chancery_a_c_sum[5m])", "2: no such metric: chancery_a_c_sum"),
+            ("rate(chancery_a_c[5m])", "2: chancery_a_c is a gauge: remove the rate or increase"),
+            ("chancery_a_b_total > 1", "2: chancery_a_b_total is a counter: query its rate"),
             (
                 "rate(chancery_a_d_seconds[1m])",
                 "2: chancery_a_d_seconds has no samples: add _bucket, _sum or _count",
@@ -96,6 +96,6 @@ mod tests {
         ] {
             assert_eq!(complaints(&format!("```\n{query}\n```")), [expected]);
         }
-        assert_eq!(complaints("`chancery_a_x`"), ["1: no metric is called chancery_a_x"]);
+        assert_eq!(complaints("`chancery_a_x`"), ["1: no such metric: chancery_a_x"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The copy of the crates in which bugs are planted, and what is run there.
+//! The copy of the crates in which bugs are planted and tests run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{paths::Paths, proc};
 
-/// What is copied, from the root of the workspace.
+/// The copied directories, relative to the workspace.
 const COPIED: &[&str] = &[
     "proto",
     "crates/model",
@@ -30,22 +30,22 @@ const COPIED: &[&str] = &[
     "crates/admin",
     "crates/server",
     "crates/testing",
-    // Pages that tests read.
+    // Tests read some of the documents.
     "docs",
 ];
 
-/// What a suite may take, its compilation included; a core that never comes to rest is caught by this.
+/// The time limit for a suite, including compilation. A bug that makes a test loop forever exceeds it.
 const SUITE_MAX: Duration = Duration::from_secs(300);
-/// The same as long as nothing is planted: everything may have to be compiled.
+/// The time limit for a suite without a planted bug, which may have to compile everything.
 const FIRST_MAX: Duration = Duration::from_secs(1800);
 
-/// The copy.
+/// A copy of the crates in the target directory.
 pub(crate) struct Copy {
     dir: PathBuf,
 }
 
 impl Copy {
-    /// Makes it, or brings it up to date. What was built there stays, as far as its sources are the same.
+    /// Creates or updates the copy. Build output of unchanged sources remains valid.
     pub(crate) fn new(paths: &Paths) -> Result<Self> {
         let dir = paths.target.join("mutants");
         for name in COPIED {
@@ -55,7 +55,7 @@ impl Copy {
             update(&dir.join(name), &read(&paths.root.join(name))?)?;
         }
         let manifest = text(&paths.root.join("Cargo.toml"))?;
-        ensure!(manifest.contains("members = ["), "Cargo.toml names no members");
+        ensure!(manifest.contains("members = ["), "Cargo.toml has no line `members = [`");
         let manifest: String =
             (manifest.lines())
                 .map(|line| {
@@ -64,8 +64,8 @@ impl Copy {
                 .map(|line| format!("{line}\n"))
                 .collect();
         update(&dir.join("Cargo.toml"), manifest.as_bytes())?;
-        // The encoding of messages is tested against generated code, which takes long to compile and has
-        // nothing to do with what is planted.
+        // The tests of the message encoding need generated code, which compiles slowly and contains no
+        // planted bugs.
         let protocol = dir.join("crates/protocol");
         fs::remove_file(protocol.join("tests/wire.rs")).context("leave out wire.rs")?;
         let manifest = text(&paths.root.join("crates/protocol/Cargo.toml"))?;
@@ -75,7 +75,7 @@ impl Copy {
         Ok(Self { dir })
     }
 
-    /// Plants a bug; returns the file as it was.
+    /// Plants a bug, and returns the original text of the file.
     pub(crate) fn plant(&self, paths: &Paths, mutant: &Mutant) -> Result<String> {
         let original = text(&paths.root.join(&mutant.file))?;
         let planted = mutant.planted(&original)?;
@@ -83,13 +83,15 @@ impl Copy {
         Ok(original)
     }
 
-    /// Takes it out again.
+    /// Removes a planted bug.
     pub(crate) fn restore(&self, mutant: &Mutant, original: &str) -> Result<()> {
         update(&self.dir.join(&mutant.file), original.as_bytes())
     }
 
-    /// The tests that fail with a bug: of those that it names, or else of the suites that are always run, or
-    /// else of the first other one that has some; nothing if all pass.
+    /// Runs tests against a planted bug and returns those that fail.
+    ///
+    /// The tests that the bug names run first. If they pass, the suites run in order: all that always
+    /// run, and the others until one of them has a failure.
     pub(crate) fn failing(&self, paths: &Paths, group: &Group, mutant: &Mutant) -> Result<Catches> {
         if let Some(first) = &mutant.first
             && let Some(suite) = group.suite(&first.suite)
@@ -109,7 +111,7 @@ impl Copy {
         Ok(caught)
     }
 
-    /// The tests that fail although nothing is planted, of all that will be run.
+    /// Runs all tests that the bugs need without planting a bug, and returns those that fail.
     pub(crate) fn failing_unplanted(
         &self,
         paths: &Paths,
@@ -138,7 +140,9 @@ impl Copy {
         Ok(caught)
     }
 
-    /// Runs those tests of a suite, or all if there are none; gives those that fail, `None` if none does.
+    /// Runs the given tests of a suite, or the whole suite if `tests` is empty.
+    ///
+    /// Returns the tests that fail, or `None` if all pass.
     fn run(
         &self,
         paths: &Paths,
@@ -153,23 +157,27 @@ impl Copy {
             cargo.args(["--", "--exact"]).args(tests);
         }
         cargo.env("CARGO_TARGET_DIR", self.dir.join("target"));
-        // The counterexample is not wanted at its smallest.
+        // Skips the minimization of counterexamples.
         cargo.env("CHANCERY_TEST_BRIEF", "1").env_remove("CHANCERY_TEST_LONG");
         match proc::bounded(&mut cargo, max)? {
             proc::Ran::Succeeded => Ok(None),
             proc::Ran::TooLong => Ok(Some(BTreeSet::from(["no end".to_owned()]))),
             proc::Ran::Failed(output) => {
                 let compiles = !output.contains("error: could not compile");
-                ensure!(compiles, "it does not compile:\n{output}");
+                ensure!(compiles, "the copy does not compile:\n{output}");
                 let failed: BTreeSet<_> = failed_tests(&output).map(str::to_owned).collect();
-                ensure!(!failed.is_empty(), "{} has no failing test:\n{output}", suite.name);
+                ensure!(
+                    !failed.is_empty(),
+                    "{} failed without a failing test:\n{output}",
+                    suite.name
+                );
                 Ok(Some(failed))
             }
         }
     }
 }
 
-/// The names below `failures:` at the end of what libtest prints.
+/// Returns the names below the last `failures:` in libtest's output.
 fn failed_tests(output: &str) -> impl Iterator<Item = &str> {
     let names = output.rsplit_once("\nfailures:\n").map_or("", |(_, names)| names);
     names.lines().skip_while(|line| line.is_empty()).map_while(|line| line.strip_prefix("    "))
@@ -183,7 +191,7 @@ fn text(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
-/// Writes a file, unless it is the same: cargo goes by the time of its change.
+/// Writes a file only if its content changes, because cargo compares modification times.
 fn update(path: &Path, content: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());
@@ -191,9 +199,9 @@ fn update(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).with_context(|| format!("write {}", path.display()))
 }
 
-/// Makes a directory the same as another one.
+/// Makes the directory `to` an exact copy of `from`.
 fn update_dir(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
         let entry = entry?;
@@ -225,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failing_tests_are_read_from_the_end_of_the_output() {
+    fn failed_tests_are_read_from_end_of_output() {
         let output = "x\n\nfailures:\n\n---- a::b stdout ----\nno\n\n\nfailures:\n    a::b\n    c\n\ntest result\n";
         assert_eq!(failed_tests(output).collect::<Vec<_>>(), ["a::b", "c"]);
         assert_eq!(failed_tests("all good\n").count(), 0);

@@ -1,31 +1,31 @@
-//! The groups of planted bugs: which list, and what is run against it.
+//! The groups of planted bugs: the list and the test suites of each.
 
-/// A list of planted bugs, and the tests that have to catch them.
+/// A list of planted bugs, and the suites whose tests must catch them.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// What it is called on the command line.
+    /// The name on the command line.
     pub(crate) name: &'static str,
-    /// What its bugs are about, for the page.
+    /// The introduction on the page.
     pub(crate) about: &'static str,
-    /// Its list.
+    /// The path of the list.
     pub(crate) list: &'static str,
-    /// The number of its first bug.
+    /// The number of the first bug.
     pub(crate) first: u32,
-    /// In the order in which they are run.
+    /// The suites, in the order in which they run.
     pub(crate) suites: &'static [Suite],
-    /// So many suites are run for each bug that names no tests; each of the others only for what those before
-    /// it do not catch.
+    /// The number of suites that run for each bug that names no tests. Each later suite runs only for
+    /// bugs that no earlier suite catches.
     pub(crate) always: usize,
-    /// Its crates are linked with RocksDB.
+    /// Whether the crates are linked with RocksDB.
     pub(crate) needs_rocksdb: bool,
 }
 
-/// Tests that are run together.
+/// Tests that run together.
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) package: &'static str,
     pub(crate) arguments: &'static [&'static str],
-    /// Its name on the page.
+    /// The name on the page.
     pub(crate) name: &'static str,
 }
 
@@ -37,12 +37,12 @@ const fn suite(
     Suite { package, arguments, name }
 }
 
-/// All of them.
+/// All groups.
 pub(crate) const GROUPS: [Group; 3] = [
     Group {
         name: "protocol",
-        about: "What clients are sent. Most are pitfalls of other servers. Each is tried by the transcripts \
-                first and by the model\nnext, and the first suite that catches it is named.",
+        about: "Bugs in the responses to clients, most of them pitfalls of other servers. The transcripts run \
+                first and the model\nsecond. The table names the first suite that catches each bug.",
         list: "crates/xtask/src/mutants/protocol.txt",
         first: 1,
         suites: &[
@@ -57,9 +57,9 @@ pub(crate) const GROUPS: [Group; 3] = [
     },
     Group {
         name: "store",
-        about: "What replicas keep, and what they agree on. `store` and `fanout` are the tests inside these \
-                crates, `replicas` those of\nwhole replicas (`crates/store/tests`). A resume that skips \
-                removals is number 17 above.",
+        about: "Bugs in storage and consensus. `store` and `fanout` are the tests inside these crates. \
+                `replicas` are the tests of\nwhole replicas (`crates/store/tests`). Number 17 above is a \
+                resume that skips removals.",
         list: "crates/xtask/src/mutants/store.txt",
         first: 201,
         suites: &[
@@ -72,8 +72,8 @@ pub(crate) const GROUPS: [Group; 3] = [
     },
     Group {
         name: "server",
-        about: "Clients, limits, the admin port and the command line. `… unit` are the tests inside a \
-                crate, `cli` those of\nthe program as a process, `real` those with real clients.",
+        about: "Bugs in client handling, limits, the admin port and the command line. `… unit` are the tests \
+                inside a crate.\n`cli` runs the program as a process, and `real` uses real clients.",
         list: "crates/xtask/src/mutants/server.txt",
         first: 300,
         suites: &[
@@ -93,7 +93,7 @@ pub(crate) const GROUPS: [Group; 3] = [
 ];
 
 impl Group {
-    /// The suite of that name.
+    /// Returns the suite with this name.
     pub(crate) fn suite(&self, name: &str) -> Option<&'static Suite> {
         let suites: &'static [Suite] = self.suites;
         suites.iter().find(|suite| suite.name == name)

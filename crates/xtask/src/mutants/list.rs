@@ -1,4 +1,4 @@
-//! A list of planted bugs, as it is written.
+//! The parser for lists of planted bugs.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// A bug that can be planted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mutant {
-    /// Its number, for good.
+    /// The number, which never changes.
     pub(crate) number: u32,
     /// The pitfall and the requirement.
     pub(crate) why: String,
-    /// What is wrong then.
+    /// The wrong behavior.
     pub(crate) breaks: String,
     /// The file inside the workspace.
     pub(crate) file: String,
-    /// The tests that are run first.
+    /// The tests that run first.
     pub(crate) first: Option<First>,
     search: String,
     replacement: String,
@@ -32,20 +32,20 @@ pub(crate) struct First {
 
 impl First {
     fn parse(text: &str) -> Result<Self> {
-        let (suite, tests) = text.split_once(':').context("the tests to run have no suite")?;
+        let (suite, tests) = text.split_once(':').context("the list of tests names no suite")?;
         let tests: BTreeSet<String> = tests.split_whitespace().map(str::to_owned).collect();
-        ensure!(!tests.is_empty(), "there are no tests");
+        ensure!(!tests.is_empty(), "the list of tests is empty");
         Ok(Self { suite: suite.trim().to_owned(), tests })
     }
 }
 
 impl Mutant {
-    /// The text of the file with the bug in it.
+    /// Returns the text of the file with the bug.
     pub(crate) fn planted(&self, text: &str) -> Result<String> {
         let found = text.matches(&self.search).count();
         ensure!(
             found == 1,
-            "mutant {}: its text is found {found} times in {}, not once:\n{}",
+            "mutant {}: the text to replace occurs {found} times in {}, instead of once:\n{}",
             self.number,
             self.file,
             self.search
@@ -54,8 +54,8 @@ impl Mutant {
     }
 }
 
-/// Reads a list whose numbers ascend from `first`; a range of numbers may be unused. Lines before the first
-/// `==` are for people.
+/// Parses a list whose numbers ascend from `first`, possibly with gaps. Lines before the first `==` are
+/// an introduction.
 pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
     let mut all: Vec<Mutant> = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -80,16 +80,18 @@ pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
             Some(("-", rest)) => add(&mut mutant.search, rest),
             Some(("+", rest)) => add(&mut mutant.replacement, rest),
             _ if line.is_empty() => {}
-            _ => bail!("line {line_number}: {line:?} begins with none of == @ ? - +"),
+            _ => {
+                bail!("line {line_number}: {line:?} does not start with `==`, `@`, `?`, `-` or `+`")
+            }
         }
     }
     let mut least = first;
     for mutant in &all {
         let number = mutant.number;
-        ensure!(number >= least, "mutant {number} stands after mutant {}", least - 1);
+        ensure!(number >= least, "mutant {number} follows mutant {}", least - 1);
         least = number + 1;
         ensure!(!mutant.file.is_empty(), "mutant {number} names no file");
-        ensure!(!mutant.search.is_empty(), "mutant {number} has nothing to look for");
+        ensure!(!mutant.search.is_empty(), "mutant {number} has no text to replace");
         ensure!(mutant.search != mutant.replacement, "mutant {number} changes nothing");
     }
     Ok(all)
@@ -98,9 +100,9 @@ pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
 fn head_of(head: &str) -> Result<Mutant> {
     let mut parts = head.splitn(3, " | ");
     let number = parts.next().unwrap_or_default().trim();
-    let number = number.parse().with_context(|| format!("{number:?} is no number"))?;
+    let number = number.parse().with_context(|| format!("{number:?} is not a number"))?;
     let (Some(why), Some(breaks)) = (parts.next(), parts.next()) else {
-        bail!("a planted bug has a number, a pitfall and what is wrong, with | between them");
+        bail!("{head:?} is not `number | pitfall, requirement | wrong behavior`");
     };
     Ok(Mutant {
         number,
@@ -117,15 +119,14 @@ fn head_of(head: &str) -> Result<Mutant> {
 mod tests {
     use super::*;
 
-    const LIST: &str =
-        "for people\n\n== 1 | P-01 | breaks a\n@ a.rs\n? lib: a::b c\n-    x\n-    y\n+    z\n";
+    const LIST: &str = "An introduction.\n\n== 1 | P-01 | breaks a\n@ a.rs\n? lib: a::b c\n-    x\n-    y\n+    z\n";
 
     #[test]
-    fn a_bug_is_planted_where_its_text_is_found_once() {
+    fn bug_is_planted_where_its_text_occurs_once() {
         let list = parse(LIST, 1).unwrap();
         assert_eq!(list[0].planted("a\n    x\n    y\nb").unwrap(), "a\n    z\nb");
         let twice = list[0].planted("    x\n    y\n    x\n    y").unwrap_err().to_string();
-        assert!(twice.contains("found 2 times"), "{twice}");
+        assert!(twice.contains("occurs 2 times"), "{twice}");
         assert!(list[0].planted("x\ny").is_err());
         let first = list[0].first.as_ref().unwrap();
         assert_eq!(first.suite, "lib");
@@ -133,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_makes_no_sense_is_refused() {
+    fn malformed_list_is_rejected() {
         assert!(parse("== 2 | P | b\n@ a\n-x\n", 3).is_err(), "the number belongs to another list");
         let twice = "== 2 | P | b\n@ a\n-x\n";
         assert!(parse(&twice.repeat(2), 2).is_err(), "the number is not unique");
         assert!(parse(twice, 2).is_ok());
         assert!(parse(twice, 1).is_ok(), "a number may be unused");
-        assert!(parse("== 1 | P\n", 1).is_err(), "nothing is wrong");
+        assert!(parse("== 1 | P\n", 1).is_err(), "the wrong behavior is missing");
         assert!(parse("== 1 | P | b\n@ a\n-x\n+x\n", 1).is_err(), "it changes nothing");
         assert!(parse("== 1 | P | b\n@ a\n!x\n", 1).is_err());
         assert!(parse("== 1 | P | b\n@ a\n? lib:\n-x\n", 1).is_err(), "no tests");

@@ -1,4 +1,4 @@
-//! The page that says which test catches which planted bug.
+//! The page of the planted bugs and the tests that catch them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -7,16 +7,16 @@ use anyhow::{Context as _, Result};
 use super::{group::Group, list::Mutant};
 use crate::{paths::Paths, say::say};
 
-/// The page.
+/// The path of the page.
 pub(crate) const PAGE: &str = "docs/mutants.md";
 
 const HEAD: &str = "# Planted bugs
 
-Bugs that are put into a copy of the crates, one at a time, and the test that catches each. `cargo xtask mutants` plants
-them all and writes this page, `--group` those of one table; `crates/xtask/src/mutants/*.txt` has the changes.
+`cargo xtask mutants` plants each of these bugs in a copy of the crates, checks that a test fails, and writes this
+page. `--group` selects the bugs of one table. The files `crates/xtask/src/mutants/*.txt` contain the changes.
 ";
 
-/// What the page says: the tests, by the number of the bug.
+/// Returns the tests that the page names, by the number of the bug.
 pub(crate) fn known(paths: &Paths) -> Result<BTreeMap<u32, String>> {
     let path = paths.root.join(PAGE);
     if !path.exists() {
@@ -32,7 +32,7 @@ pub(crate) fn known(paths: &Paths) -> Result<BTreeMap<u32, String>> {
     Ok(rows.collect())
 }
 
-/// Writes the page: of each bug that is known to be caught, what catches it.
+/// Writes the page with all bugs that a known test catches.
 pub(crate) fn write(
     paths: &Paths,
     all: &[(&Group, Vec<Mutant>)],
@@ -40,7 +40,7 @@ pub(crate) fn write(
 ) -> Result<()> {
     let path = paths.root.join(PAGE);
     fs::write(&path, shown(all, known)).with_context(|| format!("write {}", path.display()))?;
-    say!("all of them are caught; wrote {PAGE}");
+    say!("the tests catch all planted bugs; wrote {PAGE}");
     Ok(())
 }
 

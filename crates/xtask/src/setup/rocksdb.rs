@@ -1,9 +1,8 @@
-//! Compiles RocksDB once and keeps the archive in the cache.
+//! Compiles RocksDB once and stores the archive in the cache.
 //!
-//! Parsing RocksDB's headers takes longer than compiling what follows them, and each of its 340 source files
-//! includes them. So the build compiles a copy of `librocksdb-sys` whose list of sources names a few dozen
-//! files, each of which includes many of the original ones. Flags and defines are those of the crate's own
-//! build script.
+//! Each of RocksDB's 340 source files includes its headers, whose parsing takes longer than compiling
+//! the rest. The build therefore compiles a copy of `librocksdb-sys` with a few dozen source files, each
+//! of which includes many original files. Flags and defines are those of the crate's own build script.
 
 use std::{
     env, fs,
@@ -23,8 +22,10 @@ use crate::{
     say::say,
 };
 
-/// The size at which a batch takes no further source file, in bytes. A larger batch parses fewer headers, but
-/// the compiler needs more memory (about 1 GB for this size) and the last batches keep fewer cores busy.
+/// The maximum size of a batch of several source files, in bytes.
+///
+/// Larger batches parse fewer headers. However, the compiler then needs more memory (about 1 GB for this
+/// size), and the last batches use fewer cores.
 const BATCH_BYTES: u64 = 400_000;
 /// The crate's list of source files, relative to its directory `rocksdb`.
 const SOURCES: &str = "rocksdb_lib_sources.txt";
@@ -33,12 +34,15 @@ const GENERATED: &str = "util/build_version.cc";
 /// The time between two progress lines where standard error is not a terminal.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Builds the archive in a package of its own and moves it into the cache.
+/// Builds the archive in a separate package and moves it into the cache.
 ///
 /// The versions come from our `Cargo.lock` and the flags from our `.cargo/config.toml`.
 pub(super) fn build(paths: &Paths) -> Result<()> {
     if env::var_os("ROCKSDB_LIB_DIR").is_some() {
-        bail!("ROCKSDB_LIB_DIR is {}, and librocksdb.a is not in it", paths.rocksdb.display());
+        bail!(
+            "cannot use ROCKSDB_LIB_DIR: {} contains no librocksdb.a; correct or unset the variable",
+            paths.rocksdb.display()
+        );
     }
     let lock = fs::read_to_string(paths.root.join("Cargo.lock")).context("read Cargo.lock")?;
     let package = Package { dir: paths.cache.join("rocksdb-build") };
@@ -73,7 +77,7 @@ pub(super) fn build(paths: &Paths) -> Result<()> {
     remove(&package.dir)
 }
 
-/// The package that is built for the archive alone.
+/// The temporary package whose build produces the archive.
 #[derive(Debug)]
 struct Package {
     dir: PathBuf,
@@ -150,7 +154,7 @@ impl Package {
     }
 }
 
-/// Cuts the sources into batches of neighbours, which share most of their headers.
+/// Divides the sources into batches of neighbors, which share most of their headers.
 fn batches<'a>(sources: &[(&'a str, u64)]) -> Vec<Vec<&'a str>> {
     let mut batches = Vec::new();
     let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -168,7 +172,7 @@ fn batches<'a>(sources: &[(&'a str, u64)]) -> Vec<Vec<&'a str>> {
     batches
 }
 
-/// The manifest of the package. RocksDB's own makefile compiles with `-O2`, too.
+/// Returns the manifest of the package. Like RocksDB's own makefile, it compiles with `-O2`.
 fn manifest(lock: &str) -> Result<String> {
     let version = locked_version(lock, "rocksdb")?;
     Ok(format!(
@@ -181,7 +185,7 @@ fn manifest(lock: &str) -> Result<String> {
     ))
 }
 
-/// Returns the archive that the build left.
+/// Returns the path of the archive in the build directory.
 fn find_archive(build: &Path) -> Result<PathBuf> {
     let mut archives: Vec<_> =
         outputs(build).map(|dir| dir.join("librocksdb.a")).filter(|path| path.is_file()).collect();
@@ -189,7 +193,7 @@ fn find_archive(build: &Path) -> Result<PathBuf> {
     archives.pop().with_context(|| format!("no librocksdb.a below {}", build.display()))
 }
 
-/// The output directories of the crate's build script.
+/// Returns the output directories of the crate's build script.
 fn outputs(build: &Path) -> impl Iterator<Item = PathBuf> {
     entries(build)
         .filter(|path| {
@@ -199,13 +203,14 @@ fn outputs(build: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|path| path.join("out"))
 }
 
-/// The paths in a directory; none if it cannot be read.
+/// Returns the paths in a directory, or no paths if it cannot be read.
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Runs `work` and shows how many of `total` object files are below `build`: on a terminal as one line that
-/// changes, elsewhere as a line now and then.
+/// Runs `work` and shows the number of object files below `build`, of `total`.
+///
+/// A terminal shows one line that changes. Other outputs get a new line at each interval.
 fn with_progress<T>(build: &Path, total: usize, work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -237,7 +242,7 @@ fn with_progress<T>(build: &Path, total: usize, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// One line of progress. The estimate takes every object file for equally long.
+/// Returns one line of progress. The estimate assumes that all object files take equally long.
 fn progress(n_objects: usize, total: usize, elapsed: Duration) -> String {
     let mut line = format!("compiling RocksDB: {n_objects} of {total} files, {}", shown(elapsed));
     let done = u32::try_from(n_objects).unwrap_or(u32::MAX);
@@ -253,7 +258,7 @@ fn shown(time: Duration) -> String {
     format!("{} min {:02} s", seconds / 60, seconds % 60)
 }
 
-/// The number of object files in the output directories of RocksDB's build.
+/// Returns the number of object files in the output directories of RocksDB's build.
 fn objects(build: &Path) -> usize {
     outputs(build)
         .flat_map(|dir| entries(&dir).collect::<Vec<_>>())
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_keep_order_and_take_every_source_once() {
+    fn batches_contain_every_source_once_in_order() {
         let sources = [("a", BATCH_BYTES / 2), ("b", BATCH_BYTES / 2), ("c", 1), ("d", 2)];
         assert_eq!(batches(&sources), [vec!["a", "b"], vec!["c", "d"]]);
         assert_eq!(batches(&[("huge", 2 * BATCH_BYTES), ("d", 1)]), [vec!["huge"], vec!["d"]]);
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_estimates_the_rest_from_what_is_done() {
+    fn progress_estimates_remaining_time() {
         let line = |done| progress(done, 20, Duration::from_secs(60));
         assert_eq!(line(0), "compiling RocksDB: 0 of 20 files, 1 min 00 s");
         assert_eq!(line(5), "compiling RocksDB: 5 of 20 files, 1 min 00 s, about 3 min 00 s left");

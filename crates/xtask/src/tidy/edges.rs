@@ -1,14 +1,15 @@
-//! The edges between crates (`docs/ARCHITECTURE.md`, "Crates"), proven by what cargo says.
+//! The allowed dependencies between crates (`docs/ARCHITECTURE.md`, "Crates"), checked with cargo's
+//! metadata.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// The crate that any other may use in its tests.
+/// The crate that all other crates may use in their tests.
 const TESTING: &str = "chancery-testing";
 
-/// Which of our crates each may use. A crate that is not here may not exist.
+/// The workspace crates that each crate may use. The list must name every crate.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-model", &[]),
     ("chancery-view", &["chancery-model"]),
@@ -53,19 +54,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-admin",
         ],
     ),
-    // What tests share.
     (TESTING, &[]),
-    // Drives a server from outside, as a client and as an author do.
+    // The load test drives a server from outside, like a client and an author.
     ("chancery-loadtest", &["chancery-model", "chancery-proto", TESTING]),
-    // Measures what is pure.
+    // The benchmarks measure the pure crates.
     ("chancery-benches", &["chancery-model", "chancery-view", "chancery-protocol"]),
     ("xtask", &[]),
 ];
 
-/// Crates without async, gRPC, randomness: rules that test in milliseconds.
+/// The pure crates, which have no async, gRPC or randomness.
 pub(super) const PURE: &[&str] = &["chancery-model", "chancery-view", "chancery-protocol"];
 
-/// What no pure crate may reach, however far away.
+/// The packages on which no pure crate may depend, directly or indirectly.
 const IMPURE: &[&str] = &[
     "tokio",
     "tokio-util",
@@ -80,7 +80,7 @@ const IMPURE: &[&str] = &[
     "rocksdb",
 ];
 
-/// Heavy dependencies, and the one crate that may name each.
+/// Dependencies that only one crate may have directly: package, crate.
 const WALLS: &[(&str, &str)] = &[
     ("openraft", "chancery-store"),
     ("openraft-rocksstore", "chancery-store"),
@@ -92,20 +92,20 @@ const WALLS: &[(&str, &str)] = &[
 #[derive(Debug)]
 pub(super) struct Package {
     name: String,
-    /// Names it depends on, and whether one of the dependencies is more than a test's.
+    /// The names of the direct dependencies, each with the code that may use it.
     dependencies: BTreeMap<String, Reach>,
 }
 
-/// Where a dependency is visible.
+/// The code that may use a dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
     Tests,
     Code,
 }
 
-/// Reads `cargo metadata --no-deps`.
+/// Parses the output of `cargo metadata --no-deps`.
 pub(super) fn packages(metadata: &str) -> Result<Vec<Package>> {
-    let metadata: Value = serde_json::from_str(metadata).context("read cargo's metadata")?;
+    let metadata: Value = serde_json::from_str(metadata).context("parse cargo's metadata")?;
     let packages = metadata["packages"].as_array().context("cargo's metadata has no packages")?;
     packages.iter().map(package).collect()
 }
@@ -125,8 +125,10 @@ fn package(package: &Value) -> Result<Package> {
     Ok(Package { name, dependencies })
 }
 
-/// Every direct edge is an allowed one. Tests may also use what brings nothing with it: pure crates, what tests
-/// share, and the messages, to read what would go on the wire.
+/// Reports direct dependencies that are not allowed.
+///
+/// Tests may also use the pure crates, the crate of test support, and the messages, with which they
+/// decode what goes on the wire.
 pub(super) fn direct(packages: &[Package]) -> Vec<String> {
     let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
     let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
@@ -134,7 +136,7 @@ pub(super) fn direct(packages: &[Package]) -> Vec<String> {
     for package in packages {
         let name = package.name.as_str();
         let Some(may_use) = allowed.get(name) else {
-            complaints.push(format!("{name}: a crate that ALLOWED in tidy/edges.rs does not know"));
+            complaints.push(format!("{name}: unknown crate; add it to ALLOWED in tidy/edges.rs"));
             continue;
         };
         for (on, reach) in &package.dependencies {
@@ -149,7 +151,7 @@ pub(super) fn direct(packages: &[Package]) -> Vec<String> {
             }
             for (wall, owner) in WALLS {
                 if on == *wall && name != *owner {
-                    complaints.push(format!("{name}: names {wall}, which only {owner} may"));
+                    complaints.push(format!("{name}: may not use {wall}; only {owner} may"));
                 }
             }
         }
@@ -157,17 +159,17 @@ pub(super) fn direct(packages: &[Package]) -> Vec<String> {
     complaints
 }
 
-/// Nothing impure in the `cargo tree --prefix=none` of a pure crate.
+/// Reports impure packages in the `cargo tree --prefix=none` of a pure crate.
 pub(super) fn reached(pure: &str, tree: &str) -> Vec<String> {
     let reached: BTreeSet<&str> =
         tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     if !reached.contains(pure) {
-        return vec![format!("{pure}: cargo tree did not show the crate itself")];
+        return vec![format!("{pure}: the output of cargo tree does not name this crate")];
     }
     IMPURE
         .iter()
         .filter(|impure| reached.contains(*impure))
-        .map(|impure| format!("{pure}: is pure, and reaches {impure}"))
+        .map(|impure| format!("{pure}: a pure crate may not depend on {impure}"))
         .collect()
 }
 
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_against_the_order_is_found() {
+    fn disallowed_dependency_is_reported() {
         let json = r#"{"packages": [
             {"name": "chancery-model", "dependencies": [{"name": "chancery-view", "kind": null}]},
             {"name": "chancery-view", "dependencies": [{"name": "chancery-model", "kind": null}]}
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_may_use_a_pure_crate_or_the_messages_but_no_other() {
+    fn test_may_use_pure_crates_and_messages_only() {
         let json = r#"{"packages": [
             {"name": "chancery-model", "dependencies": []},
             {"name": "chancery-store", "dependencies": []},
@@ -201,25 +203,25 @@ mod tests {
     }
 
     #[test]
-    fn only_the_store_names_openraft_and_rocksdb_even_in_tests() {
+    fn only_store_may_use_openraft_and_rocksdb_even_in_tests() {
         let json = r#"{"packages": [
             {"name": "chancery-store", "dependencies": [{"name": "rocksdb", "kind": null}]},
             {"name": "chancery-server", "dependencies": [{"name": "openraft", "kind": "dev"}]}
         ]}"#;
         assert_eq!(
             complaints(json),
-            ["chancery-server: names openraft, which only chancery-store may"]
+            ["chancery-server: may not use openraft; only chancery-store may"]
         );
     }
 
     #[test]
-    fn an_unknown_crate_is_found() {
+    fn unknown_crate_is_reported() {
         let json = r#"{"packages": [{"name": "chancery-utils", "dependencies": []}]}"#;
         assert_eq!(complaints(json).len(), 1);
     }
 
     #[test]
-    fn a_dependency_of_code_and_tests_counts_as_code() {
+    fn dependency_of_code_and_tests_counts_as_code() {
         let json = r#"{"packages": [{"name": "chancery-proto", "dependencies": [
             {"name": "chancery-model", "kind": null}, {"name": "chancery-model", "kind": "dev"}]},
             {"name": "chancery-model", "dependencies": []}]}"#;
@@ -227,9 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pure_crate_that_reaches_tokio_is_found() {
+    fn pure_crate_that_depends_on_tokio_is_reported() {
         let tree = "chancery-view v0.1.0 (/x)\nbytes v1.12.1\ntokio v1.54.1\n";
-        assert_eq!(reached("chancery-view", tree), ["chancery-view: is pure, and reaches tokio"]);
+        assert_eq!(
+            reached("chancery-view", tree),
+            ["chancery-view: a pure crate may not depend on tokio"]
+        );
         let tree = "chancery-view v0.1.0 (/x)\nrand_core v0.9.1\ntokio-macros-like v1\n";
         assert!(reached("chancery-view", tree).is_empty());
         assert_eq!(reached("chancery-view", "").len(), 1);

@@ -1,5 +1,5 @@
-//! `docs/hostile-clients.md` names a test for each bad client, every limit that is counted, and keys of
-//! the configuration; all of them have to be there.
+//! The names in `docs/hostile-clients.md`: each row names a test, and all counted limits are named.
+//! Every named test and configuration key must exist.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use crate::source::Source;
 const PAGE: &str = "docs/hostile-clients.md";
 const LIMITS: &str = "crates/fanout/src/metrics.rs";
 const KEYS: &str = "crates/server/src/config/keys.rs";
-/// Sections of the configuration that have limits of clients.
+/// The configuration sections with limits for clients.
 const SECTIONS: [&str; 4] = ["xds.", "admin.", "raft.", "shutdown."];
 
-/// Complaints about the page.
+/// Returns complaints about the page.
 pub(super) fn complaints(files: &[Source]) -> Vec<String> {
     let text = |path: &str| {
         let file = files.iter().find(|file| file.path == path);
-        file.map(|file| file.text.as_str()).ok_or_else(|| format!("{PAGE}: {path} is not there"))
+        file.map(|file| file.text.as_str()).ok_or_else(|| format!("{PAGE}: {path} does not exist"))
     };
     let (page, limits, keys) = match (text(PAGE), text(LIMITS), text(KEYS)) {
         (Ok(page), Ok(limits), Ok(keys)) => (page, limits, keys),
@@ -27,9 +27,10 @@ pub(super) fn complaints(files: &[Source]) -> Vec<String> {
     let mut complaints = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {
         let cited: Vec<_> = quoted(line).filter_map(|word| word.split_once("::")).collect();
-        let lost = cited.iter().filter(|test| !tests.contains(*test));
+        let unknown = cited.iter().filter(|test| !tests.contains(*test));
         complaints.extend(
-            lost.map(|(module, test)| format!("{PAGE}:{number}: no such test: {module}::{test}")),
+            unknown
+                .map(|(module, test)| format!("{PAGE}:{number}: no such test: {module}::{test}")),
         );
         if is_row(line) && cited.is_empty() {
             complaints.push(format!("{PAGE}:{number}: this row names no test"));
@@ -44,35 +45,35 @@ pub(super) fn complaints(files: &[Source]) -> Vec<String> {
     }
     let counted = labels(limits);
     if counted.is_empty() {
-        complaints.push(format!("{LIMITS}: no `const LIMITS` was found"));
+        complaints.push(format!("{LIMITS}: `const LIMITS` is missing"));
     }
     let named: BTreeSet<&str> = page.lines().flat_map(quoted).collect();
-    let unnamed = counted.iter().filter(|label| !named.contains(*label));
-    complaints.extend(unnamed.map(|label| format!("{PAGE}: the limit {label} is not named")));
+    let missing = counted.iter().filter(|label| !named.contains(*label));
+    complaints.extend(missing.map(|label| format!("{PAGE}: the limit {label} is missing")));
     complaints
 }
 
-/// Whether a line is a row of a table, and neither its head nor the line below that.
+/// Returns whether a line is a table row, but neither the header nor the separator.
 fn is_row(line: &str) -> bool {
     line.starts_with("| ") && !line.ends_with(" test |")
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// The words of the list of limits.
+/// Returns the string literals in the list of limits.
 fn labels(code: &str) -> Vec<&str> {
     let list = code.split_once("const LIMITS:").and_then(|(_, rest)| rest.split_once("];"));
     list.map(|(list, _)| list.split('"').skip(1).step_by(2).collect()).unwrap_or_default()
 }
 
-/// The tests of a file, each with the file's module.
+/// Returns the tests of a file, each with the file's module.
 fn tests(file: &Source) -> Vec<(&str, &str)> {
     let Some(path) = file.path.strip_suffix(".rs") else { return Vec::new() };
     let path = path.strip_suffix("/mod").unwrap_or(path);
-    // `scan/tests.rs` has the tests of `scan`.
+    // `scan/tests.rs` contains the tests of `scan`.
     let path = path.strip_suffix("/tests").unwrap_or(path);
     let module = path.rsplit('/').next().unwrap_or(path);
     let mut is_test = false;
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_whose_names_are_all_there_is_good() {
+    fn page_with_existing_names_has_no_complaints() {
         let page = "| client | limit | test |\n|---|---|---|\n\
                     | bad | `xds.names_max`, `names` | `floods::a_flood`, `peers::a_peer` |\n\
                     More of `types`.\n";
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_and_not_there_is_found() {
+    fn name_that_does_not_exist_is_reported() {
         let page = "| client | limit | test |\n|---|---|---|\n\
                     | bad | `xds.gone_max`, `names` | `floods::help` |\n\
                     | worse | | none |\n";
@@ -131,7 +132,7 @@ mod tests {
             "docs/hostile-clients.md:3: no such test: floods::help",
             "docs/hostile-clients.md:3: no such key: gone_max",
             "docs/hostile-clients.md:4: this row names no test",
-            "docs/hostile-clients.md: the limit types is not named",
+            "docs/hostile-clients.md: the limit types is missing",
         ];
         assert_eq!(found, expected);
         assert_eq!(complaints(&[]).len(), 3);

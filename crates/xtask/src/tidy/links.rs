@@ -1,10 +1,10 @@
-//! Links between the documents and to the code lead somewhere.
+//! Relative links of the documents, to other documents and to the code.
 
 use std::collections::BTreeSet;
 
 use crate::source::Source;
 
-/// Complaints about relative links of Markdown files that lead to no file or directory of the tree.
+/// Reports relative links of Markdown files whose target does not exist in the tree.
 pub(super) fn broken(files: &[Source]) -> Vec<String> {
     let mut known: BTreeSet<&str> = BTreeSet::new();
     for file in files {
@@ -25,7 +25,7 @@ pub(super) fn broken(files: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// The relative targets of the links of a line: `[text](target)`.
+/// Returns the relative targets of the links in a line: `[text](target)`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.match_indices("](").filter_map(|(at, mark)| {
         let rest = &line[at + mark.len()..];
@@ -34,8 +34,9 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The path of a target in the tree, as seen from a file; `None` if it leads out of the tree. Empty for
-/// a place in the file itself.
+/// Resolves the target of a link in `file` to a path in the tree.
+///
+/// Returns `None` if the target is outside the tree, and an empty path for an anchor in `file`.
 fn resolve(file: &str, target: &str) -> Option<String> {
     let target = target.split('#').next().unwrap_or_default();
     if target.is_empty() {
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_somewhere() {
+    fn link_to_missing_file_is_reported() {
         let tree = |text: &str| {
             broken(&[
                 source("docs/a.md", text),
