@@ -1,10 +1,10 @@
-//! `cargo bench -p chancery-benches --bench core -- --check`
+//! The benchmark program: `cargo bench -p chancery-benches --bench core -- --check`.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// As the server's.
+/// The allocator of the server.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

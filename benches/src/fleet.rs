@@ -1,4 +1,4 @@
-//! Sessions over the views of a world, and what a commit makes each of them do.
+//! Sessions with the views of a world, and the work that a commit causes for each session.
 
 use std::{hint::black_box, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     world::{World, name},
 };
 
-/// Times of one kind of session, by what it does.
+/// The times of one kind of session, by operation.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies {
     pub(crate) poll: Tally,
@@ -25,18 +25,18 @@ pub(crate) struct Tallies {
     pub(crate) subscribed: Tally,
 }
 
-/// How a client answers.
+/// The answer of a client to a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Ack,
     Nack,
 }
 
-/// Sessions that all ask for the same, each over the next view.
+/// Sessions with equal subscriptions, distributed over the views.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     protocol: Protocol,
-    /// Numbers of the resources that the sessions name; empty for a wildcard.
+    /// The numbers of the resources that the sessions name; empty for a wildcard.
     named: Vec<usize>,
     names: Vec<String>,
     sessions: Vec<Session>,
@@ -44,28 +44,28 @@ pub(crate) struct Fleet {
     now: u64,
 }
 
-/// A response as the client remembers it.
+/// The nonce and version of a received response.
 struct Received {
     nonce: String,
     version: String,
 }
 
-/// Full states are sent whole here: cutting them into parts is measured elsewhere.
+/// Returns a configuration that sends full states in one response. `DeltaFull` measures the splitting.
 pub(crate) fn config() -> Arc<Config> {
     Arc::new(Config { response_bytes_target: usize::MAX, ..Config::DEFAULTS })
 }
 
 impl Fleet {
-    /// Opens sessions and brings them up to date.
+    /// Opens sessions, which receive and acknowledge the current state.
     pub(crate) fn synced(world: &World, protocol: Protocol, named: Vec<usize>, n: usize) -> Self {
         let mut fleet = Self::opened(world, protocol, named, n);
         for at in 0..fleet.sessions.len() {
-            fleet.settle(at, &world.view(at), &world.type_url);
+            fleet.acknowledge_all(at, &world.view(at), &world.type_url);
         }
         fleet
     }
 
-    /// Opens sessions and has them ask.
+    /// Opens sessions and sends their first requests.
     pub(crate) fn opened(world: &World, protocol: Protocol, named: Vec<usize>, n: usize) -> Self {
         let config = config();
         let kind = StreamKind { protocol, type_url: None };
@@ -77,23 +77,23 @@ impl Fleet {
         for at in 0..fleet.sessions.len() {
             let view = world.view(at);
             let first = fleet.request(&world.type_url, None, &fleet.names, None);
-            fleet.take(at, first, &view);
+            fleet.send(at, first, &view);
         }
         fleet
     }
 
-    /// Number of sessions.
+    /// Returns the number of sessions.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// A resource that all sessions ask for.
-    pub(crate) fn asked(&self, world: &mut World) -> usize {
+    /// Returns the number of a pseudo-random resource to which all sessions subscribe.
+    pub(crate) fn subscribed_resource(&self, world: &mut World) -> usize {
         let any = world.any();
         if self.named.is_empty() { any } else { self.named[any % self.named.len()] }
     }
 
-    /// Changes one resource, sends it to all sessions and has them answer it.
+    /// Changes one resource, sends it to all sessions, and handles their answers.
     pub(crate) fn step(
         &mut self,
         world: &mut World,
@@ -125,8 +125,7 @@ impl Fleet {
         let answers: Vec<Request> = received
             .iter()
             .map(|received| {
-                let again = self.again();
-                self.request(&world.type_url, Some(received), again, error)
+                self.request(&world.type_url, Some(received), self.repeated_names(), error)
             })
             .collect();
         let tally = match answer {
@@ -140,7 +139,7 @@ impl Fleet {
         });
     }
 
-    /// Sends all that there is to sessions that have nothing yet, and has them reject it.
+    /// Sends the first state to all sessions, and handles their rejections.
     pub(crate) fn reject_first(&mut self, world: &World, watch: Stopwatch, tally: &mut Tally) {
         let views = self.views(world);
         let error = ErrorDetail { code: 13, message: "rejected: a cluster has no name".into() };
@@ -151,7 +150,7 @@ impl Fleet {
         }
         let answers: Vec<Request> = answers
             .iter()
-            .map(|it| self.request(&world.type_url, Some(it), self.again(), Some(&error)))
+            .map(|it| self.request(&world.type_url, Some(it), self.repeated_names(), Some(&error)))
             .collect();
         watch.time(tally, views.len(), || {
             for ((session, view), answer) in self.sessions.iter_mut().zip(&views).zip(answers) {
@@ -160,7 +159,7 @@ impl Fleet {
         });
     }
 
-    /// Has every session ask for one more name, and give it up again.
+    /// Subscribes every session to one more name, and unsubscribes it afterwards.
     pub(crate) fn subscribe(
         &mut self,
         world: &World,
@@ -172,7 +171,8 @@ impl Fleet {
         self.now += 1;
         let more = name(resource);
         let views = self.views(world);
-        let requests: Vec<Request> = (0..n).map(|_| self.ask(&world.type_url, &more)).collect();
+        let requests: Vec<Request> =
+            (0..n).map(|_| self.subscription(&world.type_url, &more)).collect();
         watch.time(&mut tallies.subscribe, n, || {
             for ((session, view), request) in self.sessions.iter_mut().zip(&views).zip(requests) {
                 drop(black_box(session.on_request(request, Some(view), self.now)));
@@ -190,7 +190,7 @@ impl Fleet {
             let request = match self.request(
                 &world.type_url,
                 Some(&Received::of(response)),
-                self.again(),
+                self.repeated_names(),
                 None,
             ) {
                 Request::Delta(ack) => {
@@ -198,12 +198,13 @@ impl Fleet {
                 }
                 sotw @ Request::Sotw(_) => sotw,
             };
-            self.take(at, request, &views[at]);
-            self.settle(at, &views[at], &world.type_url);
+            self.send(at, request, &views[at]);
+            self.acknowledge_all(at, &views[at], &world.type_url);
         }
     }
 
-    /// The new views, with the difference known as a shard knows it before it polls.
+    /// Commits a change and returns the new views. Like a shard, it computes the differences of
+    /// collections before the sessions are polled.
     fn commit(&mut self, world: &mut World, resource: usize) -> Vec<View> {
         let transaction = world.change(&[resource]);
         let new = world.state.apply(&transaction).state;
@@ -212,21 +213,22 @@ impl Fleet {
         self.views(world)
     }
 
-    /// Of each session.
+    /// Returns the view of each session.
     fn views(&self, world: &World) -> Vec<View> {
         (0..self.sessions.len()).map(|at| world.view(at)).collect()
     }
 
-    /// What a client lists in a request that asks for nothing new.
-    fn again(&self) -> &[String] {
+    /// Returns the names in a request that does not change the subscription.
+    fn repeated_names(&self) -> &[String] {
         match self.protocol {
             Protocol::Sotw => &self.names,
             Protocol::Delta => &[],
         }
     }
 
-    fn ask(&self, type_url: &TypeUrl, more: &str) -> Request {
-        let mut names = self.again().to_vec();
+    /// Returns a request that adds one name to the subscription.
+    fn subscription(&self, type_url: &TypeUrl, more: &str) -> Request {
+        let mut names = self.repeated_names().to_vec();
         names.push(more.to_owned());
         self.request(type_url, None, &names, None)
     }
@@ -258,17 +260,18 @@ impl Fleet {
         }
     }
 
-    fn take(&mut self, at: usize, request: Request, view: &View) {
+    fn send(&mut self, at: usize, request: Request, view: &View) {
         let session = &mut self.sessions[at];
-        session.on_request(request, Some(view), self.now).expect("a request that is taken");
+        session.on_request(request, Some(view), self.now).expect("a valid request");
         drop(session.drain_interest());
     }
 
-    /// Acknowledges all that the session still sends.
-    fn settle(&mut self, at: usize, view: &View, type_url: &TypeUrl) {
+    /// Acknowledges all pending responses of a session.
+    fn acknowledge_all(&mut self, at: usize, view: &View, type_url: &TypeUrl) {
         while let Some(response) = self.sessions[at].poll(Some(view), &self.differ, self.now) {
-            let ack = self.request(type_url, Some(&Received::of(&response)), self.again(), None);
-            self.take(at, ack, view);
+            let received = Received::of(&response);
+            let ack = self.request(type_url, Some(&received), self.repeated_names(), None);
+            self.send(at, ack, view);
         }
     }
 }
@@ -279,7 +282,7 @@ impl Received {
     }
 }
 
-/// Makes the pieces that go to the socket. Returns their bytes.
+/// Encodes a response into the pieces for the socket, and returns their total size in bytes.
 pub(crate) fn encode(response: Response) -> usize {
     response.into_message("chancery").map(|piece| black_box(piece).len()).sum()
 }

@@ -1,19 +1,22 @@
-//! What the pure crates cost per operation, by the number of resources in a view (M) and by the
-//! number of views (V): a commit, the views after it, their differences, responses, requests.
+//! Benchmarks of the pure crates: the cost per operation by resources in a view (M) and views (V).
 //!
-//! The promise (invariant 10 of `docs/ARCHITECTURE.md`) is about growth: no operation costs more
-//! because there is more that it does not touch, but for a factor log M where it looks something up. So
-//! what is judged is the ratio of the same operation at two sizes, taken in turns within one run.
+//! The operations are commits, the resolution of views, differences, responses and requests.
+//!
+//! Invariant 10 of `docs/ARCHITECTURE.md` limits the growth of costs. The cost of an operation does
+//! not depend on the resources that it does not touch, except for a factor log M for look-ups. The
+//! benchmark therefore checks the ratio of the same operation at two sizes, measured alternately in
+//! one run.
 //!
 //! Invariants:
-//! - Every size of a case is measured in every round, one after the other; a ratio is one of a round.
-//! - Time is this thread's on a CPU, and each reading of the clock is for a hundred operations or more.
-//! - Nothing is measured that the shards would not do: the same calls, in the same order.
-//! - All states are alive at the same time, so that none has the caches to itself.
+//! - Each round measures every size of a case, one after the other. A ratio compares sizes of one
+//!   round.
+//! - Times are CPU times of the thread. Except for full states, each measurement covers at least a
+//!   hundred operations.
+//! - The measured calls, and their order, are those of the shards.
+//! - All states are alive at the same time, so they share the caches.
 //!
-//! Rejected: criterion and divan. Both measure a case to its end before they begin with the next, so
-//! that a ratio of two cases has all that happened to the machine in between in it; and neither judges
-//! ratios.
+//! Rejected: criterion and divan. Both complete one case before they start the next, so a ratio of two
+//! cases includes all disturbances of the machine in between. Neither checks ratios.
 
 use std::io;
 
@@ -30,69 +33,75 @@ use measure::Sizes;
 use report::Limits;
 use stopwatch::Stopwatch;
 
-/// Cost of commits, views, differences, responses and requests, by resources and views.
+/// Measure the cost of commits, views, differences, responses and requests
 ///
-/// Exit code: 0, or with --check 1 if a cost grows by more than it may.
+/// Exits with 1 if `--check` is given and the growth of a cost exceeds its limit.
 #[derive(Debug, Clone, clap::Parser)]
 #[command(name = "core", max_term_width = 100)]
 pub struct Options {
-    /// Numbers of resources in the scope that all views share, ascending.
+    /// Numbers of resources in the scope that all views share, ascending
     #[arg(long, value_delimiter = ',', default_value = "1000,10000,100000,1000000")]
     resources: Vec<usize>,
-    /// Numbers of views, each with a scope of its own and a session of each kind, ascending.
+    /// Numbers of views, ascending; each view has a private scope and a session of each kind
     #[arg(long, value_delimiter = ',', default_value = "1,100,10000")]
     views: Vec<usize>,
-    /// Rounds, after one that warms up.
+    /// Number of rounds, in addition to one warm-up round
     #[arg(long, default_value_t = 11)]
     rounds: usize,
-    /// Exit with 1 if a cost grows by more than it may.
+    /// Exit with 1 if the growth of a cost exceeds its limit
     #[arg(long)]
     check: bool,
-    /// How much a cost may grow by from the smallest number of resources to the largest, besides
-    /// log M: a million resources are in no cache.
+    /// Allowed growth of a cost from the smallest to the largest number of resources, besides log M
+    ///
+    /// The default allows for a million resources, which do not fit into the caches.
     #[arg(long, default_value_t = 2.5)]
     resources_tolerance: f64,
-    /// How much the cost per view or session may grow by from the smallest number of views to the
-    /// largest: what one session touches is in the caches, what 10,000 touch is not.
+    /// Allowed growth of the cost per view or session, from the smallest to the largest number of views
+    ///
+    /// The default allows for the data of 10,000 sessions, which does not fit into the caches.
     #[arg(long, default_value_t = 6.0)]
     views_tolerance: f64,
-    /// cargo's own.
+    /// The flag that `cargo bench` adds.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Measures, and prints a table for each case. Says whether every cost grows as it may, or nobody
-/// asked.
+/// Measures all cases and prints a table for each. Returns whether the check passed, or was not
+/// requested.
 ///
 /// # Errors
-/// If the sizes make no sense, or nothing can be printed.
+/// Fails if the sizes are invalid, or if the output cannot be written.
 pub fn run(options: &Options, out: &mut dyn io::Write) -> Result<bool> {
     let Options { resources, views, rounds, .. } = options;
-    ensure!(resources.is_sorted() && views.is_sorted(), "the sizes are not ascending");
+    ensure!(
+        resources.is_sorted() && views.is_sorted(),
+        "`--resources` and `--views` must be ascending, but are {resources:?} and {views:?}"
+    );
     ensure!(
         resources.first().is_some_and(|least| *least >= 2) && views.first().is_some_and(|v| *v > 0),
-        "at least 2 resources and 1 view are needed"
+        "at least 2 resources and 1 view are necessary, but `--resources` is {resources:?} and \
+         `--views` is {views:?}"
     );
-    ensure!(*rounds > 0, "there is nothing to do");
+    ensure!(*rounds > 0, "`--rounds` must be at least 1");
     let sizes = Sizes { resources: resources.clone(), views: views.clone(), rounds: *rounds };
     let watch = Stopwatch::calibrated();
     let samples = measure::measure(&sizes, watch, &mut |progress| {
-        // Progress that nobody can read is no reason to stop.
+        // A failure to print progress does not stop the benchmark.
         drop(io::Write::write_fmt(&mut io::stderr(), format_args!("{progress}\n")));
     });
     writeln!(
         out,
-        "median (quartiles) of {rounds} rounds, CPU time; reading the clock, {:.0} ns, is left out",
+        "median (quartiles) of {rounds} rounds, CPU time; excluding {:.0} ns for reading the clock",
         watch.overhead()
     )?;
     let limits = Limits { resources: options.resources_tolerance, views: options.views_tolerance };
-    let broken = report::write(&samples, &sizes, limits, out)?;
+    let violations = report::write(&samples, &sizes, limits, out)?;
     writeln!(out)?;
-    for line in &broken {
+    for line in &violations {
         writeln!(out, "NOT FLAT  {line}")?;
     }
-    if broken.is_empty() {
-        writeln!(out, "flat but for log M: all of it")?;
+    if violations.is_empty() {
+        writeln!(out, "all costs are flat except for log M")?;
     }
-    Ok(broken.is_empty() || !options.check)
+    Ok(violations.is_empty() || !options.check)
 }

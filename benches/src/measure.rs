@@ -1,8 +1,8 @@
-//! Runs the cases, in rounds.
+//! The measurement of all cases, in rounds.
 //!
-//! A round takes each case once at each number of resources before it goes on to the next case, so
-//! that whatever slows the machine down for a while slows all sizes down. The order of the sizes
-//! turns around with each round.
+//! A round measures each case at every number of resources before it continues with the next case. A
+//! temporary slowdown of the machine therefore affects all sizes. The order of the sizes alternates
+//! between rounds.
 
 use std::{collections::BTreeMap, hint::black_box, sync::Arc};
 
@@ -22,16 +22,18 @@ use crate::{
     world::{World, filled},
 };
 
-/// Names of a session that has no wildcard.
+/// The number of names of a session without a wildcard.
 pub(crate) const NAMES: usize = 100;
-/// Commits in one sample.
+/// The number of commits in one sample.
 const COMMITS: usize = 200;
-/// Operations of sessions in one sample, at least; more with more sessions.
+/// The minimum number of session operations in one sample.
 const OPS_MIN: usize = 400;
-/// Sessions of a kind, at least; with fewer views, several on each. So many are timed together: reading
-/// the clock twice takes as long as one of them.
+/// The minimum number of sessions of a kind. With fewer views, several sessions share a view.
+///
+/// One measurement covers the sessions together, because reading the clock twice takes as long as the
+/// operation of one session.
 const SESSIONS_MIN: usize = 100;
-/// Bytes of full states in one sample, at least; more if one has more.
+/// The minimum number of bytes of full states in one sample.
 const FULL_BYTES_MIN: usize = 8 << 20;
 
 /// A case at one size.
@@ -42,10 +44,10 @@ pub(crate) struct Place {
     pub(crate) views: usize,
 }
 
-/// Nanoseconds per operation, by place; one for each round.
+/// The nanoseconds per operation by case and size, with one value per round.
 pub(crate) type Samples = BTreeMap<Place, Vec<f64>>;
 
-/// What is measured at.
+/// The sizes of the measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Sizes {
     pub(crate) resources: Vec<usize>,
@@ -53,14 +55,16 @@ pub(crate) struct Sizes {
     pub(crate) rounds: usize,
 }
 
-/// A world, and as many more, which share what has not changed since, as there are kinds of sessions:
-/// each kind has seen all commits of its own.
+/// The worlds and sessions at one size.
+///
+/// Each kind of session has its own clone of the world, so that it sees only its own commits. The
+/// clones share unchanged data.
 struct Setting {
     world: World,
     fleets: [(Kind, World, Fleet); 2],
 }
 
-/// Which session.
+/// The kinds of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Delta,
@@ -69,14 +73,18 @@ enum Kind {
     SotwNamed,
 }
 
-/// Measures everything. Tells what it is doing.
-pub(crate) fn measure(sizes: &Sizes, watch: Stopwatch, say: &mut dyn FnMut(String)) -> Samples {
+/// Measures all cases, and calls `progress` with a line for each step.
+pub(crate) fn measure(
+    sizes: &Sizes,
+    watch: Stopwatch,
+    progress: &mut dyn FnMut(String),
+) -> Samples {
     let mut samples = Samples::new();
     for (type_url, kinds) in
         [(CLUSTER, [Kind::Delta, Kind::Sotw]), (ENDPOINT, [Kind::DeltaNamed, Kind::SotwNamed])]
     {
         let type_url = TypeUrl::from_static(type_url);
-        say(format!("{}: filling states and opening sessions", type_url.message_name()));
+        progress(format!("{}: filling states and opening sessions", type_url.message_name()));
         let bases: Vec<State> = sizes.resources.iter().map(|n| filled(&type_url, *n)).collect();
         let setting = |base, resources, views| {
             let world = World::new(base, &type_url, resources, views);
@@ -89,11 +97,11 @@ pub(crate) fn measure(sizes: &Sizes, watch: Stopwatch, say: &mut dyn FnMut(Strin
             all.push(sized.map(|(base, resources)| setting(base, *resources, *views)).collect());
         }
         drop(bases);
-        // The first round only warms up.
+        // Round 0 is a warm-up.
         for round in 0..=sizes.rounds {
             let mut into = Samples::new();
             for settings in &mut all {
-                turn(settings, round, watch, &mut into);
+                run_round(settings, round, watch, &mut into);
             }
             if type_url.as_str() == CLUSTER
                 && let Some(settings) = all.first_mut()
@@ -105,15 +113,15 @@ pub(crate) fn measure(sizes: &Sizes, watch: Stopwatch, say: &mut dyn FnMut(Strin
                 into.into_iter().for_each(|(at, mut new)| {
                     samples.entry(at).or_default().append(&mut new);
                 });
-                say(format!("{}: round {round} of {}", type_url.message_name(), sizes.rounds));
+                progress(format!("{}: round {round} of {}", type_url.message_name(), sizes.rounds));
             }
         }
     }
     samples
 }
 
-/// One sample of each case that there is for these settings, which differ in their resources.
-fn turn(settings: &mut [Setting], round: usize, watch: Stopwatch, into: &mut Samples) {
+/// Takes one sample of each applicable case. The settings differ in the number of resources.
+fn run_round(settings: &mut [Setting], round: usize, watch: Stopwatch, into: &mut Samples) {
     let order = order(settings.len(), round);
     if settings.iter().any(|it| it.world.type_url.as_str() == CLUSTER) {
         for case in [Case::CommitOne, Case::CommitTen, Case::CommitOwn] {
@@ -127,14 +135,14 @@ fn turn(settings: &mut [Setting], round: usize, watch: Stopwatch, into: &mut Sam
             differences(&mut settings[*at].world, watch, into);
         }
     }
-    for of in 0..2 {
+    for kind in 0..2 {
         for at in &order {
-            sessions(&mut settings[*at].fleets[of], watch, into);
+            sessions(&mut settings[*at].fleets[kind], watch, into);
         }
     }
 }
 
-/// Ascending and descending in turns.
+/// Returns the indices in ascending or descending order, alternating between rounds.
 fn order(n: usize, round: usize) -> Vec<usize> {
     if round.is_multiple_of(2) { (0..n).collect() } else { (0..n).rev().collect() }
 }
@@ -144,7 +152,7 @@ fn add(into: &mut Samples, case: Case, world: &World, tally: Tally) {
     into.entry(place).or_default().extend(tally.per_op());
 }
 
-/// Commits, one after the other.
+/// Measures sequential commits.
 fn commits(case: Case, world: &mut World, watch: Stopwatch) -> Tally {
     let transaction = |_| match case {
         Case::CommitOwn => world.change_private(),
@@ -168,7 +176,7 @@ fn commits(case: Case, world: &mut World, watch: Stopwatch) -> Tally {
     tally
 }
 
-/// What is found out about a commit, for the views.
+/// Measures the changed collections, resolved views and differences after commits.
 fn differences(world: &mut World, watch: Stopwatch, into: &mut Samples) {
     let mut states = vec![world.state.clone()];
     for _ in 0..COMMITS {
@@ -210,7 +218,7 @@ fn differences(world: &mut World, watch: Stopwatch, into: &mut Samples) {
     for pair in steps.take(times) {
         let differ = Differ::new();
         black_box(difference(&differ, &of(&pair[0], 0), &of(&pair[1], 0)));
-        // With one view, further streams on it.
+        // With one view, these are further streams of the same view.
         let views: Vec<_> = (1..n).map(|n| (of(&pair[0], n), of(&pair[1], n))).collect();
         watch.time(&mut next, views.len(), || {
             views.iter().for_each(|(from, to)| drop(black_box(difference(&differ, from, to))));
@@ -233,21 +241,21 @@ impl Kind {
     }
 
     fn fleet(self, world: &World) -> Fleet {
-        // From all over the scope, but not its last.
+        // The names are spread over the scope. The last resource is left for `Fleet::subscribe`.
         let others = world.resources - 1;
         let named = if self.is_named() { NAMES.min(others) } else { 0 };
         let named = (0..named).map(|n| n * others / named).collect();
         Fleet::synced(world, self.protocol(), named, world.lists.len().max(SESSIONS_MIN))
     }
 
-    /// Poll, encode, ACK, NACK, subscribe, and the poll after that.
+    /// Returns the cases for poll, encode, ACK, NACK, subscribe, and the poll after subscribe.
     fn cases(self) -> [Option<Case>; 6] {
         use Case::*;
         match self {
             Self::Delta => {
                 [Some(DeltaPoll), Some(DeltaEncode), Some(DeltaAck), Some(DeltaNack), None, None]
             }
-            // Its responses are full states: see `full_states`.
+            // The responses are full states, which `full_states` measures.
             Self::Sotw => [None, None, Some(SotwAck), Some(SotwNack), None, None],
             Self::DeltaNamed => [
                 Some(DeltaNamedPoll),
@@ -269,19 +277,19 @@ impl Kind {
     }
 }
 
-/// What the sessions of one kind do with commits.
-fn sessions(of: &mut (Kind, World, Fleet), watch: Stopwatch, into: &mut Samples) {
-    let (kind, world, fleet) = of;
+/// Measures the operations that commits cause in the sessions of one kind.
+fn sessions(setting: &mut (Kind, World, Fleet), watch: Stopwatch, into: &mut Samples) {
+    let (kind, world, fleet) = setting;
     let times = OPS_MIN.div_ceil(fleet.len());
     let (mut tallies, mut rejected) = (Tallies::default(), Tallies::default());
     for _ in 0..times {
-        let resource = fleet.asked(world);
+        let resource = fleet.subscribed_resource(world);
         fleet.step(world, resource, Answer::Ack, watch, &mut tallies);
     }
     for _ in 0..times {
         fleet.step(world, 0, Answer::Nack, watch, &mut rejected);
     }
-    // So that no rejection stands.
+    // Acknowledges a new version, so that no rejection remains.
     fleet.step(world, 0, Answer::Ack, watch, &mut rejected);
     if kind.is_named() {
         for _ in 0..times {
@@ -289,15 +297,15 @@ fn sessions(of: &mut (Kind, World, Fleet), watch: Stopwatch, into: &mut Samples)
         }
     }
     let Tallies { poll, encode, ack, subscribe, subscribed, .. } = tallies;
-    let found = [poll, encode, ack, rejected.nack, subscribe, subscribed];
-    for (case, tally) in kind.cases().into_iter().zip(found) {
+    let tallies = [poll, encode, ack, rejected.nack, subscribe, subscribed];
+    for (case, tally) in kind.cases().into_iter().zip(tallies) {
         if let Some(case) = case {
             add(into, case, world, tally);
         }
     }
 }
 
-/// Clients that reject all that a view has, and then take what changes.
+/// Measures clients that reject the first state of a view and acknowledge later changes.
 fn rejected_first_states(
     settings: &mut [Setting],
     round: usize,
@@ -310,7 +318,7 @@ fn rejected_first_states(
         let (mut nack, mut tallies) = (Tally::default(), Tallies::default());
         fleet.reject_first(world, watch, &mut nack);
         for _ in 0..OPS_MIN.div_ceil(fleet.len()) {
-            let resource = fleet.asked(world);
+            let resource = fleet.subscribed_resource(world);
             fleet.step(world, resource, Answer::Ack, watch, &mut tallies);
         }
         add(into, Case::DeltaFirstNack, world, nack);
@@ -318,7 +326,7 @@ fn rejected_first_states(
     }
 }
 
-/// All that a view has, to a client that has nothing: one sample of each size.
+/// Measures the first state of a view for a new client: one sample of each size.
 fn full_states(settings: &[Setting], round: usize, watch: Stopwatch, into: &mut Samples) {
     for at in order(settings.len(), round) {
         let world = &settings[at].world;

@@ -1,6 +1,7 @@
-//! The table of what was measured, and what is judged of it.
+//! The report of the measurements, and the check of their growth.
 //!
-//! Only ratios within one round are judged: their median over the rounds.
+//! The check uses ratios of values from the same round, and takes the median of these ratios over the
+//! rounds.
 
 use std::io;
 
@@ -12,7 +13,7 @@ use crate::{
     stopwatch::float,
 };
 
-/// Median and quartiles.
+/// The median and the quartiles of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Spread {
     low: f64,
@@ -20,46 +21,44 @@ struct Spread {
     high: f64,
 }
 
-/// How much a cost may grow by.
+/// The allowed growth factors of a cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Besides log M, from the smallest number of resources to the largest.
+    /// The factor besides log M, from the smallest number of resources to the largest.
     pub(crate) resources: f64,
-    /// From the smallest number of views to the largest, per view or session.
+    /// The factor per view or session, from the smallest number of views to the largest.
     pub(crate) views: f64,
 }
 
-/// Prints a table for each case. Returns what grows by more than it may.
+/// Prints a table for each case. Returns the violations of the limits.
 pub(crate) fn write(
     samples: &Samples,
     sizes: &Sizes,
     limits: Limits,
     out: &mut dyn io::Write,
 ) -> Result<Vec<String>> {
-    let mut broken = Vec::new();
+    let mut violations = Vec::new();
     let (Some(least), Some(most)) = (sizes.resources.first(), sizes.resources.last()) else {
-        return Ok(broken);
+        return Ok(violations);
     };
     let log_m = float(*most).ln() / float(*least).ln();
     let limit_m = limits.resources * log_m;
     for case in Case::ALL {
-        let is_there = |views: &&usize| {
+        let is_measured = |views: &&usize| {
             samples.contains_key(&Place { case: *case, resources: *least, views: **views })
         };
-        let views: Vec<usize> = sizes.views.iter().filter(is_there).copied().collect();
+        let views: Vec<usize> = sizes.views.iter().filter(is_measured).copied().collect();
         if views.is_empty() {
             continue;
         }
         let of = |resources: usize, views: usize| {
             samples.get(&Place { case: *case, resources, views }).map_or(&[][..], Vec::as_slice)
         };
-        let judge = |what: String, ratio: Option<Spread>, limit: f64, broken: &mut Vec<String>| {
+        let check = |what: String, ratio: Option<Spread>, limit: f64, out: &mut Vec<String>| {
             let Some(ratio) = ratio else { return "-".to_owned() };
             let text = format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.low, ratio.high);
             if case.growth() == Growth::Flat && ratio.median > limit {
-                broken.push(format!(
-                    "{case}, {what}: grows by {text}, at most {limit:.2} is allowed"
-                ));
+                out.push(format!("{case}, {what}: grows by {text}, at most {limit:.2} is allowed"));
                 return format!("{text} !");
             }
             text
@@ -76,7 +75,7 @@ pub(crate) fn write(
                 write!(out, " {:>26}", shown(Spread::of(of(*resources, *v))))?;
             }
             let ratio = ratios(of(*most, *v), of(*least, *v));
-            let ratio = judge(format!("{v} views"), ratio, limit_m, &mut broken);
+            let ratio = check(format!("{v} views"), ratio, limit_m, &mut violations);
             writeln!(out, " {ratio:>26}")?;
         }
         if let [first, .., last] = views.as_slice() {
@@ -84,13 +83,13 @@ pub(crate) fn write(
             for resources in &sizes.resources {
                 let ratio = ratios(of(*resources, *last), of(*resources, *first));
                 let what = format!("{last} to {first} views of {resources} resources");
-                let ratio = judge(what, ratio, limits.views, &mut broken);
+                let ratio = check(what, ratio, limits.views, &mut violations);
                 write!(out, " {ratio:>26}")?;
             }
             writeln!(out)?;
         }
     }
-    Ok(broken)
+    Ok(violations)
 }
 
 fn shown(spread: Option<Spread>) -> String {
@@ -100,14 +99,14 @@ fn shown(spread: Option<Spread>) -> String {
     )
 }
 
-/// By round.
+/// Returns the spread of the ratios, each of two values from the same round.
 fn ratios(above: &[f64], below: &[f64]) -> Option<Spread> {
     let ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b.max(1.0)).collect();
     Spread::of(&ratios)
 }
 
 impl Spread {
-    /// `None` if there is nothing.
+    /// Computes the spread of a sample, or `None` for an empty sample.
     fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -136,35 +135,35 @@ mod tests {
         (samples, sizes)
     }
 
-    fn broken(cost: impl Fn(usize, usize) -> f64) -> Vec<String> {
+    fn violations(cost: impl Fn(usize, usize) -> f64) -> Vec<String> {
         let (samples, sizes) = samples(cost);
         let limits = Limits { resources: 1.5, views: 4.0 };
         let mut page = Vec::new();
-        let broken = write(&samples, &sizes, limits, &mut page).unwrap();
+        let violations = write(&samples, &sizes, limits, &mut page).unwrap();
         let page = String::from_utf8(page).unwrap();
         assert!(page.contains("ns per commit") && page.contains("ns per KiB"), "{page}");
-        assert_eq!(page.matches('!').count(), broken.len(), "{page}");
-        broken
+        assert_eq!(page.matches('!').count(), violations.len(), "{page}");
+        violations
     }
 
     #[test]
-    fn what_grows_with_log_m_is_flat_and_what_grows_with_m_or_v_is_not() {
-        assert_eq!(broken(|m, _| 100.0 * float(m).ln()), Vec::<String>::new());
+    fn growth_with_log_m_is_allowed_and_growth_with_m_or_v_is_not() {
+        assert_eq!(violations(|m, _| 100.0 * float(m).ln()), Vec::<String>::new());
         // The square root of M is far above log M.
-        let of_m = broken(|m, _| float(m).sqrt());
+        let of_m = violations(|m, _| float(m).sqrt());
         assert_eq!(of_m.len(), 2, "{of_m:?}");
         assert_eq!(
             of_m[0],
             "commit: 1 resource of the shared scope, 1 views: grows by 31.62 (31.62 to 31.62), \
              at most 3.00 is allowed"
         );
-        let of_v = broken(|_, v| float(v).sqrt());
+        let of_v = violations(|_, v| float(v).sqrt());
         assert_eq!(of_v.len(), 2, "{of_v:?}");
         assert!(of_v[1].contains("10000 to 1 views of 1000000 resources"), "{of_v:?}");
     }
 
     #[test]
-    fn a_spread_is_median_and_quartiles() {
+    fn spread_has_median_and_quartiles() {
         assert_eq!(Spread::of(&[]), None);
         let of = Spread::of(&[5.0, 1.0, 3.0, 2.0, 4.0]).unwrap();
         assert_eq!((of.low, of.median, of.high), (2.0, 3.0, 4.0));

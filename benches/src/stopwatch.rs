@@ -1,37 +1,37 @@
-//! Times pieces of work by what this thread has been on a CPU: what else the machine does costs it
-//! the caches, and no more.
+//! A stopwatch for the CPU time of this thread. Other work on the machine affects the measurement only
+//! through the caches.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a stopwatch has measured of one case: all of its time, by its operations.
+/// The total time and the number of operations of one case.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     nanos: f64,
     ops: f64,
 }
 
-/// Knows what reading the clock takes, and leaves it out.
+/// A stopwatch that subtracts the time for reading the clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch {
     overhead: f64,
 }
 
 impl Tally {
-    /// Nanoseconds per operation; `None` if there were none.
+    /// Returns the nanoseconds per operation, or `None` without operations.
     pub(crate) fn per_op(self) -> Option<f64> {
         (self.ops > 0.0).then(|| self.nanos / self.ops)
     }
 
-    /// Counts operations whose number is known only afterwards.
+    /// Adds operations whose number is known only after the measurement.
     pub(crate) fn add_ops(&mut self, ops: f64) {
         self.ops += ops;
     }
 }
 
 impl Stopwatch {
-    /// Finds out what reading the clock takes.
+    /// Creates a stopwatch and measures the time for reading the clock.
     pub(crate) fn calibrated() -> Self {
         const READINGS: usize = 10_000;
         let empty = || {
@@ -43,12 +43,12 @@ impl Stopwatch {
         Self { overhead: readings[READINGS / 2] }
     }
 
-    /// Nanoseconds between two readings with nothing between them.
+    /// Returns the nanoseconds between two consecutive clock readings.
     pub(crate) fn overhead(self) -> f64 {
         self.overhead
     }
 
-    /// Does the work, and counts it as so many operations.
+    /// Measures `work` and counts it as `ops` operations.
     pub(crate) fn time<T>(self, tally: &mut Tally, ops: usize, work: impl FnOnce() -> T) -> T {
         let start = on_cpu();
         let out = work();
@@ -59,9 +59,9 @@ impl Stopwatch {
     }
 }
 
-/// Time of this thread on a CPU so far.
+/// Returns the CPU time that this thread has used.
 fn on_cpu() -> Duration {
-    // A time on a CPU is not negative.
+    // CPU times are not negative.
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
@@ -69,7 +69,7 @@ fn nanos(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
 
-/// A count as a number to compute with.
+/// Converts a count to a floating-point number.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 pub(crate) fn float(n: usize) -> f64 {
     n as f64
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_divided_by_operations_and_the_clock_left_out() {
+    fn per_op_divides_by_operations_and_excludes_overhead() {
         let watch = Stopwatch { overhead: 1e15 };
         let mut tally = Tally::default();
         assert_eq!(tally.per_op(), None);

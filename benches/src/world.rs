@@ -1,7 +1,7 @@
-//! A state of M resources under V views, and the transactions that change it.
+//! A state with M resources and V views, and the transactions that change it.
 //!
-//! Layered as fleets are (design 4.3): one scope that all share, with M resources, under a scope of
-//! its own for each view.
+//! The layers are those of real fleets (design 4.3): each view puts a private scope over one shared
+//! scope of M resources.
 
 use bytes::Bytes;
 use chancery_model::{
@@ -10,27 +10,27 @@ use chancery_model::{
 };
 use chancery_view::View;
 
-/// Bytes of a resource's body.
+/// The size of a resource's body in bytes.
 const BODY_BYTES: usize = 1000;
-/// Resources in a view's own scope.
+/// The number of resources in a view's private scope.
 const PRIVATE: usize = 2;
-/// Resources in one transaction while a state is filled.
+/// The number of resources in each transaction that fills a state.
 const BATCH: usize = 10_000;
 
-/// A state with views over it. Each change makes a new state.
+/// A state and its views. Each change creates a new state.
 #[derive(Debug, Clone)]
 pub(crate) struct World {
     pub(crate) state: State,
     pub(crate) type_url: TypeUrl,
-    /// Of each view, the most specific first.
+    /// The scopes of each view, the most specific first.
     pub(crate) lists: Vec<Vec<ScopeName>>,
-    /// Resources in the shared scope.
+    /// The number of resources in the shared scope.
     pub(crate) resources: usize,
     shared: ScopeName,
     changes: u64,
 }
 
-/// A state with so many resources in the shared scope, and no other.
+/// Returns a state with the given number of resources in the shared scope, and no other resources.
 pub(crate) fn filled(type_url: &TypeUrl, resources: usize) -> State {
     let mut state = State::new(Incarnation(7));
     for from in (0..resources).step_by(BATCH) {
@@ -41,7 +41,7 @@ pub(crate) fn filled(type_url: &TypeUrl, resources: usize) -> State {
     state
 }
 
-/// The name of resource `n` of the shared scope.
+/// Returns the name of resource `n` of the shared scope.
 pub(crate) fn name(n: usize) -> String {
     format!("cluster-{n:07}")
 }
@@ -59,7 +59,7 @@ fn upsert(scope: &ScopeName, type_url: &TypeUrl, name: &str, change: u64) -> Ups
 }
 
 impl World {
-    /// Puts views over a state that [`filled`] made.
+    /// Adds views to a state that [`filled`] created.
     pub(crate) fn new(state: &State, type_url: &TypeUrl, resources: usize, views: usize) -> Self {
         let shared = shared();
         let private = |view: usize| ScopeName::new(&format!("node/n{view}")).expect("a valid name");
@@ -75,14 +75,14 @@ impl World {
         Self { state, type_url: type_url.clone(), lists, resources, shared, changes: 0 }
     }
 
-    /// The number of a resource of the shared scope: any of them, in no order.
+    /// Returns the number of a pseudo-random resource of the shared scope.
     pub(crate) fn any(&mut self) -> usize {
         self.changes += 1;
         let mixed = self.changes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         usize::try_from(mixed).unwrap_or(usize::MAX) % self.resources
     }
 
-    /// Changes these resources of the shared scope.
+    /// Returns a transaction that changes the given resources of the shared scope.
     pub(crate) fn change(&mut self, resources: &[usize]) -> Transaction {
         self.changes += 1;
         let upserts = resources
@@ -92,7 +92,7 @@ impl World {
         Transaction { upserts, ..Transaction::default() }
     }
 
-    /// Changes a resource of one view's own scope.
+    /// Returns a transaction that changes a resource in the private scope of one view.
     pub(crate) fn change_private(&mut self) -> Transaction {
         let view = self.any() % self.lists.len();
         let name = format!("own-{view}-0");
@@ -100,7 +100,7 @@ impl World {
         Transaction { upserts, ..Transaction::default() }
     }
 
-    /// View `n` of the state as it is; past the last one, they come again.
+    /// Resolves view `n` modulo the number of views, in the current state.
     pub(crate) fn view(&self, n: usize) -> View {
         View::resolve(&self.state, &self.lists[n % self.lists.len()])
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_view_shows_the_shared_resources_and_its_own() {
+    fn view_contains_shared_and_private_resources() {
         let type_url = TypeUrl::from_static(CLUSTER);
         let base = filled(&type_url, 25);
         let mut world = World::new(&base, &type_url, 25, 3);

@@ -1,6 +1,6 @@
-//! The benchmark runs: at sizes at which nothing can be said of costs.
+//! Smoke tests: the benchmark runs at sizes that are too small for cost statements.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on fails")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use chancery_benches::{Options, run};
 use clap::Parser as _;
@@ -13,7 +13,7 @@ fn report(args: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn every_case_is_measured_at_every_size_and_the_check_can_fail() {
+fn benchmark_measures_every_case_and_its_check_can_fail() {
     let small = ["--resources=3,200", "--views=1,7", "--rounds=1", "--check"];
     let loose = ["--resources-tolerance=1e9", "--views-tolerance=1e9"];
     let (holds, page) = report(&[&small[..], &loose[..]].concat());
@@ -26,12 +26,19 @@ fn every_case_is_measured_at_every_size_and_the_check_can_fail() {
 }
 
 #[test]
-fn sizes_that_make_no_sense_are_refused() {
-    let refused = |args: &[&str]| {
+fn invalid_sizes_are_rejected() {
+    let error = |args: &[&str]| {
         let options = Options::try_parse_from([&["core"], args].concat()).unwrap();
         run(&options, &mut Vec::new()).unwrap_err().to_string()
     };
-    assert_eq!(refused(&["--resources=5,3"]), "the sizes are not ascending");
-    assert_eq!(refused(&["--resources=1"]), "at least 2 resources and 1 view are needed");
-    assert_eq!(refused(&["--rounds=0"]), "there is nothing to do");
+    assert_eq!(
+        error(&["--resources=5,3"]),
+        "`--resources` and `--views` must be ascending, but are [5, 3] and [1, 100, 10000]"
+    );
+    assert_eq!(
+        error(&["--resources=1"]),
+        "at least 2 resources and 1 view are necessary, but `--resources` is [1] and `--views` is \
+         [1, 100, 10000]"
+    );
+    assert_eq!(error(&["--rounds=0"]), "`--rounds` must be at least 1");
 }
