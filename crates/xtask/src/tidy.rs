@@ -1,11 +1,11 @@
-//! Project rules: allowed dependencies, file lengths, links, and forbidden content.
+//! Project rules: allowed dependencies, file lengths, prose, links, and forbidden content.
 //!
 //! Each rule is a pure function from text to complaints. [`check`] reads the tree, runs all rules and
 //! prints all complaints.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
     paths::Paths,
@@ -17,6 +17,7 @@ use crate::{
 mod edges;
 mod hostile;
 mod links;
+mod prose;
 
 /// The maximum number of lines of a Rust file, including tests.
 const LINES_MAX: usize = 700;
@@ -52,6 +53,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     complaints.extend(files.iter().flat_map(machine_paths));
     complaints.extend(files.iter().flat_map(unfinished));
     complaints.extend(links::broken(&files));
+    complaints.extend(prose::complaints(&files));
     if complaints.is_empty() {
         return Ok(());
     }
@@ -59,6 +61,15 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
         say!("{complaint}");
     }
     bail!("{} violations of project rules", complaints.len())
+}
+
+/// Lowers the counts in the table of tolerated prose violations, after some of them were fixed.
+pub(crate) fn shrink_prose_table(paths: &Paths) -> Result<()> {
+    let table = prose::shrunk(&source::files(paths, "")?).map_err(anyhow::Error::msg)?;
+    let path = paths.root.join(prose::TABLE);
+    fs::write(&path, table).with_context(|| format!("write {}", path.display()))?;
+    say!("wrote {}", prose::TABLE);
+    Ok(())
 }
 
 /// Reports packages that do not inherit the workspace's lints.

@@ -8,7 +8,7 @@ use crate::{conformance, metrics_page, mutants, paths::Paths, proc, say::say, se
 pub(crate) fn verify(paths: &Paths) -> Result<()> {
     say!("verify: formatting");
     proc::run(paths.cargo("fmt").args(["--all", "--check"]))?;
-    say!("verify: project rules (crate dependencies, file lengths, generated documents)");
+    say!("verify: project rules (crate dependencies, file lengths, prose, generated documents)");
     let errors: Vec<_> = [
         tidy::check(paths),
         conformance::check(paths),
@@ -49,6 +49,7 @@ pub(crate) fn fix(paths: &Paths) -> Result<()> {
     // The generators come first, because they also work if the code does not compile.
     conformance::write(paths)?;
     metrics_page::write(paths)?;
+    tidy::shrink_prose_table(paths)?;
     setup::build_needs(paths)?;
     say!("fix: clippy's suggestions");
     proc::run(paths.cargo("clippy").args([

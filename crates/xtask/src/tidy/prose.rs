@@ -1,0 +1,471 @@
+//! The language of our own text: short sentences in documents, and no banned phrases anywhere.
+//!
+//! The length limit applies to `README.md` and `docs/**/*.md`. The banned phrases apply to all Markdown
+//! files, and to the comments, string literals and function names of Rust and proto files.
+//!
+//! `prose.txt` lists the number of violations in each file that existed before the rules. A count in
+//! that list may only shrink.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use crate::source::Source;
+
+/// The table of tolerated violations: long sentences, banned phrases, path.
+pub(super) const TABLE: &str = "crates/xtask/src/tidy/prose.txt";
+
+/// The maximum number of words in a sentence.
+const WORDS_MAX: usize = 25;
+
+/// Files that are not checked, with the reason.
+const EXEMPT: &[(&str, &str)] = &[("crates/xtask/src/tidy/prose.rs", "it names the phrases")];
+
+/// Phrases that are not plain English, each with advice.
+const BANNED: &[(&str, &str)] = &[
+    ("can not", "write `cannot`"),
+    ("for ever", "write `forever`"),
+    ("anew", "write `again`"),
+    ("any more", "write `no longer`"),
+    ("all the same", "write `anyway`"),
+    ("is none", "write `is not` or `does not exist`"),
+    ("by then", "name the time"),
+    ("so many", "name the number"),
+    ("so long", "name the duration"),
+    ("that much", "name the amount"),
+    ("is told", ACTIVE),
+    ("are told", ACTIVE),
+    ("was told", ACTIVE),
+    ("were told", ACTIVE),
+    ("be told", ACTIVE),
+    ("been told", ACTIVE),
+    ("is said", ACTIVE),
+    ("are said", ACTIVE),
+    ("was said", ACTIVE),
+    ("be said", ACTIVE),
+    ("been said", ACTIVE),
+    ("is looked at", ACTIVE),
+    ("are looked at", ACTIVE),
+    ("is taken for", ACTIVE),
+    ("are taken for", ACTIVE),
+    ("is passed over", ACTIVE),
+    ("are passed over", ACTIVE),
+];
+const ACTIVE: &str = "use the active voice with a named actor";
+
+/// First words of doc comments that have no subject.
+const HEADLESS: &[&str] = &["What", "Who", "Of", "That which"];
+
+/// The counts of one file's violations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Counts {
+    sentences: usize,
+    phrases: usize,
+}
+
+/// The violations of one file, each with its line.
+#[derive(Debug, Default)]
+struct Violations {
+    sentences: Vec<String>,
+    phrases: Vec<String>,
+}
+
+impl Violations {
+    fn counts(&self) -> Counts {
+        Counts { sentences: self.sentences.len(), phrases: self.phrases.len() }
+    }
+}
+
+/// Returns complaints about files whose violations differ from the table.
+pub(super) fn complaints(files: &[Source]) -> Vec<String> {
+    let table = files.iter().find(|file| file.path == TABLE);
+    let mut allowed = match parse(table.map_or("", |table| table.text.as_str())) {
+        Ok(allowed) => allowed,
+        Err(error) => return vec![error],
+    };
+    let mut complaints = Vec::new();
+    for file in files {
+        let violations = violations(file);
+        let allowed = allowed.remove(file.path.as_str()).unwrap_or_default();
+        let found = violations.counts();
+        for (what, found, allowed, listed) in [
+            ("long sentences", found.sentences, allowed.sentences, violations.sentences),
+            ("banned phrases", found.phrases, allowed.phrases, violations.phrases),
+        ] {
+            if found > allowed {
+                complaints.push(format!(
+                    "{}: {found} {what}, at most {allowed} are allowed; rewrite one of these:\n  {}",
+                    file.path,
+                    listed.join("\n  ")
+                ));
+            } else if found < allowed {
+                complaints.push(format!(
+                    "{}: {found} {what}, but {TABLE} allows {allowed}; run `cargo xtask prose`",
+                    file.path
+                ));
+            }
+        }
+    }
+    complaints.extend(allowed.keys().map(|path| {
+        format!("{TABLE} names {path}, which does not exist; run `cargo xtask prose`")
+    }));
+    complaints
+}
+
+/// Returns the table with each count lowered to the number of violations that still exist.
+pub(super) fn shrunk(files: &[Source]) -> Result<String, String> {
+    let table = files.iter().find(|file| file.path == TABLE);
+    let table = table.map_or("", |table| table.text.as_str());
+    let allowed = parse(table)?;
+    let mut shrunk: String =
+        table.lines().filter(|line| line.starts_with('#')).flat_map(|line| [line, "\n"]).collect();
+    for file in files {
+        let Some(allowed) = allowed.get(file.path.as_str()) else { continue };
+        let found = violations(file).counts();
+        let sentences = found.sentences.min(allowed.sentences);
+        let phrases = found.phrases.min(allowed.phrases);
+        if sentences + phrases > 0 {
+            let _ = writeln!(shrunk, "{sentences} {phrases} {}", file.path);
+        }
+    }
+    Ok(shrunk)
+}
+
+/// Parses the table.
+fn parse(table: &str) -> Result<BTreeMap<&str, Counts>, String> {
+    let mut counts = BTreeMap::new();
+    for (number, line) in (1..).zip(table.lines()).filter(|(_, line)| !line.starts_with('#')) {
+        let row = line.split_once(' ').and_then(|(sentences, rest)| {
+            let (phrases, path) = rest.split_once(' ')?;
+            let sentences = sentences.parse().ok()?;
+            Some((path, Counts { sentences, phrases: phrases.parse().ok()? }))
+        });
+        let Some((path, row)) = row else {
+            return Err(format!(
+                "{TABLE}:{number}: {line:?} is not `<long sentences> <banned phrases> <path>`"
+            ));
+        };
+        if counts.insert(path, row).is_some() {
+            return Err(format!("{TABLE}:{number}: {path} occurs twice"));
+        }
+    }
+    Ok(counts)
+}
+
+fn violations(file: &Source) -> Violations {
+    let mut violations = Violations::default();
+    if EXEMPT.iter().any(|(path, _)| *path == file.path) {
+        return violations;
+    }
+    let is_document = file.path == "README.md" || file.path.starts_with("docs/");
+    let texts = match file.path.rsplit('.').next() {
+        Some("md") => markdown(&file.text),
+        Some("rs" | "proto") => code(&file.text),
+        _ => Vec::new(),
+    };
+    for text in &texts {
+        if text.kind == Kind::Markdown && is_document {
+            violations.sentences.extend(text.long_sentences());
+        }
+        violations.phrases.extend(text.banned_phrases());
+    }
+    violations
+}
+
+/// The kinds of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A paragraph, list item, heading or table cell.
+    Markdown,
+    /// A doc comment of Rust.
+    Doc,
+    /// Another comment.
+    Comment,
+    /// A string literal.
+    Literal,
+    /// A function name.
+    Name,
+}
+
+/// A text without line breaks.
+#[derive(Debug, PartialEq, Eq)]
+struct Text {
+    kind: Kind,
+    /// The words, each with its line number.
+    words: Vec<(usize, String)>,
+}
+
+impl Text {
+    fn new(kind: Kind) -> Self {
+        Self { kind, words: Vec::new() }
+    }
+
+    fn push(&mut self, line: usize, text: &str) {
+        self.words.extend(text.split_whitespace().map(|word| (line, word.to_owned())));
+    }
+
+    fn long_sentences(&self) -> Vec<String> {
+        let sentences = self.words.split_inclusive(|(_, word)| word.ends_with(['.', '!', '?']));
+        let long = sentences.filter(|sentence| sentence.len() > WORDS_MAX);
+        long.map(|sentence| {
+            let start: Vec<_> = sentence.iter().take(6).map(|(_, word)| word.as_str()).collect();
+            format!("line {}: {} words: {} …", sentence[0].0, sentence.len(), start.join(" "))
+        })
+        .collect()
+    }
+
+    fn banned_phrases(&self) -> Vec<String> {
+        let text = self.words.iter().map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" ");
+        let opening = HEADLESS.iter().filter(|_| self.kind == Kind::Doc).find(|opening| {
+            text.strip_prefix(**opening)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        });
+        let opening = opening.map(|opening| {
+            (0, format!("{opening:?} opens a doc comment: start with a noun or a verb"))
+        });
+        let text = text.to_lowercase();
+        let banned = BANNED.iter().flat_map(|(phrase, advice)| {
+            let is_bounded = |at: &usize| {
+                let (before, after) = (&text[..*at], &text[at + phrase.len()..]);
+                !before.ends_with(char::is_alphanumeric)
+                    && !after.starts_with(char::is_alphanumeric)
+            };
+            let found = text.match_indices(phrase).map(|(at, _)| at).filter(is_bounded);
+            let indices = found.map(|at| text[..at].matches(' ').count()).collect::<Vec<_>>();
+            indices.into_iter().map(move |index| (index, format!("{phrase:?}: {advice}")))
+        });
+        let mut found: Vec<(usize, String)> = opening.into_iter().chain(banned).collect();
+        found.sort();
+        found
+            .into_iter()
+            .map(|(index, problem)| format!("line {}: {problem}", self.words[index].0))
+            .collect()
+    }
+}
+
+/// Returns the texts of a Markdown file without its code blocks and link targets.
+fn markdown(source: &str) -> Vec<Text> {
+    let mut texts = vec![Text::new(Kind::Markdown)];
+    let mut is_code = false;
+    for (number, line) in (1..).zip(source.lines()) {
+        let line = line.trim();
+        if line.starts_with("```") {
+            is_code = !is_code;
+            continue;
+        }
+        if is_code {
+            continue;
+        }
+        if line.is_empty() || starts_block(line) {
+            texts.push(Text::new(Kind::Markdown));
+        }
+        let line = without_targets(line);
+        if line.starts_with('|') {
+            for cell in line.split('|') {
+                let mut text = Text::new(Kind::Markdown);
+                text.push(number, cell);
+                texts.push(text);
+            }
+            texts.push(Text::new(Kind::Markdown));
+        } else if let Some(text) = texts.last_mut() {
+            text.push(number, &line);
+        }
+    }
+    texts
+}
+
+/// Returns whether a line starts a list item, a heading or a table row.
+fn starts_block(line: &str) -> bool {
+    let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    line.starts_with(['#', '|'])
+        || line.starts_with("- ")
+        || line.starts_with("* ")
+        || (number.len() < line.len() && number.starts_with(". "))
+}
+
+/// Removes the targets of links: `[text](target)` becomes `[text]`.
+fn without_targets(line: &str) -> String {
+    let mut pieces = line.split("](");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| {
+        let rest = piece.split_once(')').map_or("", |(_, rest)| rest);
+        format!("{text}]{rest}")
+    })
+}
+
+/// Returns the comments, string literals and function names of Rust or proto source.
+fn code(source: &str) -> Vec<Text> {
+    let mut texts: Vec<Text> = Vec::new();
+    // The marker and last line of the comment that the next line may continue.
+    let mut comment: Option<(&str, usize)> = None;
+    let mut is_function = false;
+    let (mut rest, mut line) = (source, 1);
+    while let Some(c) = rest.chars().next() {
+        let len = token_len(rest, c);
+        let (token, tail) = rest.split_at(len);
+        if let Some((marker, text)) = comment_text(token) {
+            if comment != Some((marker, line - 1)) || texts.is_empty() {
+                let kind = if marker == "//" { Kind::Comment } else { Kind::Doc };
+                texts.push(Text::new(kind));
+            }
+            if let Some(last) = texts.last_mut() {
+                last.push(line, text);
+            }
+            comment = Some((marker, line));
+        } else if !c.is_whitespace() {
+            comment = None;
+            if token.len() > 1 && token.ends_with(['"', '#']) {
+                texts.push(literal(token, line));
+            } else if is_function && token != "(" {
+                let mut text = Text::new(Kind::Name);
+                text.push(line, &token.replace('_', " "));
+                texts.push(text);
+            }
+            is_function = token == "fn";
+        }
+        line += token.matches('\n').count();
+        rest = tail;
+    }
+    texts
+}
+
+/// Splits a comment line into its marker and its text.
+fn comment_text(token: &str) -> Option<(&'static str, &str)> {
+    ["///", "//!", "//"].into_iter().find_map(|marker| Some((marker, token.strip_prefix(marker)?)))
+}
+
+fn literal(token: &str, line: usize) -> Text {
+    let mut text = Text::new(Kind::Literal);
+    let content = token.replace("\\n", "  ").replace("\\\"", "\" ");
+    for (number, part) in (line..).zip(content.split('\n')) {
+        text.push(number, part.trim_end_matches('\\').trim_matches('"'));
+    }
+    text
+}
+
+/// Returns the length of the token at the start of `rest`, whose first character is `c`.
+fn token_len(rest: &str, c: char) -> usize {
+    let end_of = |end: &str, from: usize| {
+        rest.get(from..).and_then(|tail| tail.find(end)).map_or(rest.len(), |at| from + at)
+    };
+    match c {
+        '/' if rest.starts_with("//") => end_of("\n", 2),
+        '/' if rest.starts_with("/*") => (end_of("*/", 2) + 2).min(rest.len()),
+        '"' => {
+            let mut is_escaped = false;
+            let end = rest.char_indices().skip(1).find(|(_, c)| {
+                let is_end = *c == '"' && !is_escaped;
+                is_escaped = *c == '\\' && !is_escaped;
+                is_end
+            });
+            end.map_or(rest.len(), |(at, _)| at + 1)
+        }
+        // A character literal, or the apostrophe of a lifetime.
+        '\'' => match rest[1..].chars().next() {
+            Some('\\') => (end_of("'", 3) + 1).min(rest.len()),
+            Some(c) if rest[1 + c.len_utf8()..].starts_with('\'') => 2 + c.len_utf8(),
+            _ => 1,
+        },
+        _ if c.is_alphanumeric() || c == '_' => {
+            let len = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let hashes = rest[len..].len() - rest[len..].trim_start_matches('#').len();
+            if ["r", "br"].contains(&&rest[..len]) && rest[len + hashes..].starts_with('"') {
+                let end = format!("\"{}", "#".repeat(hashes));
+                (end_of(&end, len + hashes + 1) + end.len()).min(rest.len())
+            } else {
+                len
+            }
+        }
+        _ => c.len_utf8(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(path: &str, text: &str) -> Source {
+        Source { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    fn counts(path: &str, text: &str) -> (usize, usize) {
+        let Counts { sentences, phrases } = violations(&source(path, text)).counts();
+        (sentences, phrases)
+    }
+
+    fn words(n: usize) -> String {
+        vec!["word"; n].join(" ")
+    }
+
+    #[test]
+    fn sentence_over_the_maximum_is_found_in_documents_only() {
+        let long = format!("Short one. {}\nlast.\n", words(WORDS_MAX));
+        assert_eq!(counts("docs/a.md", &long), (1, 0));
+        assert_eq!(counts("README.md", &long), (1, 0));
+        assert_eq!(counts("benches/README.md", &long), (0, 0));
+        let found = violations(&source("docs/a.md", &long)).sentences;
+        assert_eq!(found, ["line 1: 26 words: word word word word word word …"]);
+        assert_eq!(counts("docs/a.md", &format!("{}.\n", words(WORDS_MAX))), (0, 0));
+    }
+
+    #[test]
+    fn sentence_ends_at_blocks_cells_and_link_targets() {
+        let half = words(20);
+        for text in [
+            format!("{half}\n\n{half}"),
+            format!("- {half}\n- {half}"),
+            format!("1. {half}\n2. {half}"),
+            format!("# {half}\n{half}", half = words(10)),
+            format!("| {half} | {half} |\n|---|---|\n| {half} | |"),
+            format!("{half} [a](b c d e f g h i)."),
+            format!("```text\n{half} {half}\n```\n"),
+        ] {
+            assert_eq!(counts("docs/a.md", &text), (0, 0), "{text}");
+        }
+        assert_eq!(counts("docs/a.md", &format!("| {half} {half} |")), (1, 0));
+    }
+
+    #[test]
+    fn banned_phrase_is_found_across_lines_and_at_word_boundaries() {
+        assert_eq!(counts("a.md", "It can\nnot, and is told. Can not!\n"), (0, 3));
+        assert_eq!(counts("a.md", "cannot; we can. Not so. Many banew. manymore\n"), (0, 0));
+        assert_eq!(counts("a.proto", "// It is told\n// for ever.\nmessage A {}\n"), (0, 2));
+        let found = violations(&source("a.md", "x\ny can not z")).phrases;
+        assert_eq!(found, ["line 2: \"can not\": write `cannot`"]);
+    }
+
+    #[test]
+    fn banned_phrase_is_found_in_comments_literals_and_names_of_code() {
+        let rust = "//! It can\n//! not.\nfn it_can_not_be() {\n    let s = \"is \\\n        told\"; // anew\n}\n";
+        assert_eq!(counts("a.rs", rust), (0, 4));
+        let raw = "let a = r#\"say \"can not\" \"#; let b = '\"'; let c: &'a str = x; // anew\n";
+        assert_eq!(counts("a.rs", raw), (0, 2));
+        assert_eq!(counts("a.rs", "let anew = can(not); // can\n\n// not\n"), (0, 0));
+        assert_eq!(counts("a.rs", "let a = \"\\\"\"; let anew = \"\";"), (0, 0));
+    }
+
+    #[test]
+    fn headless_doc_comment_is_found() {
+        assert_eq!(counts("a.rs", "/// What it does.\nfn a() {}\n"), (0, 1));
+        assert_eq!(counts("a.rs", "//! Whatever.\n\n// What a comment.\n"), (0, 0));
+        assert_eq!(counts("a.rs", "/// That which is.\n/// Of all.\nstruct A;\n"), (0, 1));
+    }
+
+    #[test]
+    fn table_must_equal_the_violations_and_can_only_shrink() {
+        let check = |table: &str, text: &str| {
+            let files = [source(TABLE, table), source("a.md", text)];
+            (complaints(&files), shrunk(&files).unwrap())
+        };
+        assert_eq!(check("# x\n0 1 a.md\n", "anew"), (vec![], "# x\n0 1 a.md\n".to_owned()));
+        let (above, table) = check("", "anew");
+        assert!(above[0].starts_with("a.md: 1 banned phrases, at most 0 are allowed"), "{above:?}");
+        assert_eq!(table, "");
+        let (below, table) = check("0 2 a.md\n", "anew");
+        assert!(below[0].contains("allows 2; run `cargo xtask prose`"), "{below:?}");
+        assert_eq!(table, "0 1 a.md\n");
+        let (gone, table) = check("1 0 b.md\n", "");
+        assert!(gone[0].contains("names b.md, which does not exist"), "{gone:?}");
+        assert_eq!(table, "");
+        let malformed = complaints(&[source(TABLE, "0 a.md\n")]);
+        assert!(malformed[0].starts_with(&format!("{TABLE}:1: ")), "{malformed:?}");
+    }
+}
