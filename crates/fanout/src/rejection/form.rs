@@ -1,4 +1,4 @@
-//! What is removed from a rejection text by its form alone: quoted resources and key material.
+//! Finds quoted resources and key material in a rejection text by their form alone.
 
 use super::readings::{Byte, numbers, place, unescaped};
 
@@ -103,7 +103,7 @@ fn hide_base64(text: &str, unescaped: &[Byte], hidden: &mut [bool]) {
 /// The text that Envoy writes before the rule of its proto files that a resource breaks.
 const CHECKED: &str = "Proto constraint validation failed (";
 
-/// The start of a quoted message. Text after the message cannot be told apart from it.
+/// The start of a quoted message. Text after the message is indistinguishable from it.
 fn dump_start(text: &str) -> Option<usize> {
     // Envoy's and protobuf's own marks.
     let marked = text.find("goo.gle/debug");

@@ -93,7 +93,7 @@ async fn ask(
         Command::Restore(restore) => return backup::restore(restore, answer),
         _ => {}
     }
-    // Input is read first: a missing file is told even if the server can not be reached.
+    // Input is read first: a missing file is reported even if the server cannot be reached.
     let write = write::Request::read(&command)?;
     if let Some(write) = write {
         return write.run(servers, answer).await;
@@ -167,7 +167,7 @@ fn printable_json(json: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What every kind of output has to escape.
+    /// Characters that every kind of output escapes.
     const ODD: &str = "a\u{2028}b\u{202e}c\u{200b}d\u{9b}e\u{3164}f\u{115f}g\u{34f}h\u{e0041}";
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
     keys::{render, table},
 };
 
-/// What the command line says of the configuration.
+/// The part of the configuration that the command line sets.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     /// The file.
@@ -38,7 +38,7 @@ pub(crate) struct FlagValue {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
-    /// What is odd, but no error.
+    /// Findings that are not errors.
     pub(crate) warnings: Vec<String>,
     /// Where each key that was given came from; all others have their default.
     sources: BTreeMap<String, Source>,
@@ -60,7 +60,7 @@ impl Loaded {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) errors: Vec<ConfigError>,
-    /// What is odd besides.
+    /// Findings that are not errors.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -262,7 +262,7 @@ pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     Value::Array(items.into_iter().map(|item| Value::String(item.to_owned())).collect())
 }
 
-/// What an address to listen on has to be.
+/// The rule for an address to listen on.
 pub(crate) const LISTEN_RULE: &str = "has to be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000";
 
 fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
@@ -289,7 +289,7 @@ fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
 /// The levels of the log.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// What is wrong with a list of levels. A word that is no level would pass for a module, and nothing
+/// Returns the problem of a list of levels. A word that is no level would pass for a module, and nothing
 /// would be logged.
 fn level_rules(text: &str) -> impl Iterator<Item = String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));

@@ -19,7 +19,7 @@ use crate::{
     raft::{LogId, Types, Vote, log_id},
 };
 
-/// For so long the leader gets the chance to fail.
+/// The time in which the leader would fail.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Stops a replica, and puts an older copy of its directory in the place of the present one. Entries follow the copy that

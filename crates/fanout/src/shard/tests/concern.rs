@@ -123,7 +123,7 @@ fn changed_assignments_concern_the_sessions_that_they_move() {
 
 /// Design 4.3: asking costs what the change and the sessions that it concerns cost, in bounded pages.
 #[test]
-fn only_concerned_sessions_are_looked_at_page_by_page() {
+fn only_concerned_sessions_are_visited_page_by_page() {
     let mut desk = Desk::with(Config { turn_work_max: 4, ..Config::default() });
     let other: Vec<_> =
         (0..100).map(|n| desk.subscribe(&format!("o{n}"), CLUSTER, &["o"])).collect();

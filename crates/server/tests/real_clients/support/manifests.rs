@@ -80,7 +80,7 @@ pub(crate) fn api_listener(name: &str, route: &str) -> Value {
     })
 }
 
-/// What an HTTP listener does, with its routes from RDS.
+/// The connection manager of an HTTP listener that takes its routes from RDS.
 pub(crate) fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> Value {
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -103,7 +103,7 @@ pub(crate) fn scope(name: &str, route: &str) -> Value {
     })
 }
 
-/// What an HTTP listener does, with its routes from SRDS.
+/// The connection manager of an HTTP listener that takes its routes from SRDS.
 pub(crate) fn scoped_connection_manager(mode: Mode, stat_prefix: &str) -> Value {
     let mut manager = connection_manager(mode, "", stat_prefix);
     manager["rds"].take();
