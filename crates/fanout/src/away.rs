@@ -46,14 +46,16 @@ pub(crate) struct Away {
     /// The names still to be registered or removed after the large work.
     indexing: Option<Indexing>,
     missed: Missed,
-    /// When it left.
-    since: u64,
+    /// When it left, if it left to take a request.
+    since: Option<u64>,
     /// Requests that came in the meantime: no more than the inbox had, since readers wait.
     waiting: VecDeque<Event>,
     /// The status of the session when it left.
     pub(crate) status: Vec<SubscriptionStatus>,
     /// Its stream has ended: it is forgotten when it is back.
     is_over: bool,
+    /// It was to be polled in the meantime.
+    is_poll_due: bool,
 }
 
 /// Changes to apply to a session when it is back.
@@ -103,8 +105,13 @@ pub(crate) struct Back {
 #[derive(Debug)]
 enum Done {
     Taken(Result<Receipt, ProtocolError>, Vec<Interest>),
-    Polled(Option<Response>),
-    Moved { interests: Vec<Interest>, gone: Vec<ScopeName>, come: Vec<ScopeName> },
+    /// With the time of the poll, in the protocol's milliseconds.
+    Polled(Option<Response>, u64),
+    Moved {
+        interests: Vec<Interest>,
+        gone: Vec<ScopeName>,
+        come: Vec<ScopeName>,
+    },
     Over(Vec<Interest>, Option<Remains>),
 }
 
@@ -137,7 +144,7 @@ impl Work {
                 let interests = session.drain_interest();
                 Done::Taken(result, interests)
             }
-            Self::Poll => Done::Polled(session.poll(view, differ, now)),
+            Self::Poll => Done::Polled(session.poll(view, differ, now), now),
             Self::Move { gone, come } => Done::Moved { interests: session.interest(), gone, come },
             Self::End => {
                 let interests = session.interest();
@@ -145,6 +152,12 @@ impl Work {
             }
         };
         (Some(session), done)
+    }
+}
+
+impl Missed {
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Some(missed) if missed.is_empty())
     }
 }
 
@@ -172,6 +185,11 @@ impl Away {
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
+
+    /// Has the session polled when it is back.
+    pub(crate) fn poll_when_back(&mut self) {
+        self.is_poll_due = true;
+    }
 }
 
 impl Shard {
@@ -186,10 +204,11 @@ impl Shard {
         entry.away = Some(Box::new(Away {
             indexing: None,
             missed: Missed::Some(Vec::new()),
-            since: now.ms,
+            since: matches!(work, Work::Take(..)).then_some(now.ms),
             waiting: VecDeque::new(),
             status,
             is_over: false,
+            is_poll_due: false,
         }));
         large_work().increment(1.0);
         let back = Some(Back { key: key(at), done: None });
@@ -229,9 +248,11 @@ impl Shard {
         }
         let scopes = || entry.scopes().to_vec();
         let indexing = match done {
-            Done::Polled(response) => {
+            Done::Polled(response, ms) => {
+                // A deadline that has passed since then is due now.
+                let then = Now { ms, ..now };
                 self.end_away(at, now, |shard| {
-                    shard.on_polled(at, response, now);
+                    shard.on_polled(at, response, then);
                 });
                 return;
             }
@@ -294,7 +315,7 @@ impl Shard {
                 if let Some(entry) = self.sessions.get_mut(at) {
                     entry.session.on_new_view();
                 }
-                self.end_away(at, now, |_| ());
+                self.end_away(at, now, |shard| shard.enqueue(at, now));
             }
             After::Over(remains) => self.remove(key(at), remains, now),
         }
@@ -305,9 +326,14 @@ impl Shard {
     fn end_away(&mut self, at: usize, now: Now, then: impl FnOnce(&mut Self)) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some(away) = entry.away.take() else { return };
-        let Away { missed, since, mut waiting, is_over, .. } = *away;
+        let Away { missed, since, mut waiting, is_over, is_poll_due, .. } = *away;
+        // Without a reason it is not polled again: a large poll that has found nothing to send would follow
+        // another for as long as an answer is awaited.
+        let is_due = is_poll_due || !missed.is_empty();
         entry.line.set_away(false);
-        entry.session.taken_at(since, now.ms);
+        if let Some(since) = since {
+            entry.session.taken_at(since, now.ms);
+        }
         if is_over {
             self.forget(key(at), now);
             return;
@@ -322,7 +348,9 @@ impl Shard {
         }
         then(self);
         self.settle_memory(at);
-        self.enqueue(at, now);
+        if is_due {
+            self.enqueue(at, now);
+        }
         while let Some(event) = waiting.pop_front() {
             self.handle(event, now);
             if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {

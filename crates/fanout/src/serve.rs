@@ -151,7 +151,8 @@ impl Shard {
     pub(crate) fn poll_session(&mut self, at: usize, now: Now) -> usize {
         self.reassign(at, now);
         let Some(entry) = self.sessions.get_mut(at) else { return 1 };
-        if entry.away.is_some() {
+        if let Some(away) = &mut entry.away {
+            away.poll_when_back();
             return 1;
         }
         if !entry.line.can_take() {
@@ -279,9 +280,9 @@ impl Shard {
             away.end();
             return 0;
         }
-        let names = entry.session.n_names();
-        if names > INLINE_NAMES_MAX {
-            self.send_away(at, Work::End, names, now);
+        let cost = entry.session.cost_of_end();
+        if cost > INLINE_NAMES_MAX {
+            self.send_away(at, Work::End, cost, now);
             return 0;
         }
         let interest = entry.session.interest();

@@ -23,6 +23,7 @@ mod error;
 mod list;
 mod plan;
 mod remains;
+mod removals;
 mod request;
 mod response;
 mod session;

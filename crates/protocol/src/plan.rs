@@ -17,12 +17,17 @@ use crate::{
 
 mod full_state;
 
+/// Bytes that a name takes, beside its text, on its way to the client.
+const LEAVING_COST_BYTES: usize = 64;
+
 /// What is to be sent; what does not fit into one response follows in others.
 #[derive(Debug)]
 pub(crate) struct Train {
     pub(crate) resources: Resources,
     pub(crate) removed: VecDeque<ResourceName>,
     pub(crate) absent: VecDeque<ResourceName>,
+    /// Bytes that `removed` and `absent` took when this was planned.
+    pub(crate) names_bytes: usize,
     pub(crate) version: TypeVersion,
     /// The revision that it was built from.
     pub(crate) revision: Revision,
@@ -234,10 +239,13 @@ impl Subscription {
                 version = version.holding(self.lingering.values().map(|held| &*held.resource));
             }
             let revision = moment.revision;
+            let names = removed.iter().chain(&absent);
+            let names_bytes = names.map(|name| LEAVING_COST_BYTES + name.as_str().len()).sum();
             self.train = Some(Train {
                 resources,
                 removed: removed.into(),
                 absent: absent.into(),
+                names_bytes,
                 version,
                 revision,
                 covers,
@@ -259,8 +267,7 @@ impl Subscription {
         self.rejected.touch(resource.name());
         let Moment { revision, now, .. } = moment;
         let seen = self.seen_revision;
-        let lingering = || Lingering { resource, revision, seen, since: now };
-        self.lingering.entry(name).or_insert_with(lingering);
+        self.lingering.add(name, Lingering { resource, revision, seen, since: now });
     }
 
     /// Names that may show something else now: those that were marked, or all.
@@ -468,7 +475,7 @@ impl Subscription {
         let Some(gone) = held.or(sent) else { return };
         let own = gone.resource.name().clone();
         if view.get(own.as_str()).is_none() {
-            self.lingering.entry(own).or_insert(gone);
+            self.lingering.add(own, gone);
         }
     }
 
@@ -491,7 +498,7 @@ impl Subscription {
             }
             let beside = aliased.contains(&name) || aliased.contains(own);
             if !release.allows(&lingering) || beside {
-                self.lingering.insert(name, lingering);
+                self.lingering.add(name, lingering);
                 continue;
             }
             self.hold(&name, Held::Absent);

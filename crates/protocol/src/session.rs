@@ -461,14 +461,13 @@ impl Session {
         }
         let timeout = self.config.ack_timeout_ms;
         let deadlines = self.subscriptions.iter().flat_map(|s| {
-            let oldest = s.lingering.values().map(|held| held.since).min();
             let held =
                 (!s.lingering.is_empty()).then_some(s.opened_at + self.config.resume_hold_ms);
             [
                 s.outstanding.back().map(|sent| sent.sent_at + timeout),
                 s.last_sent_at.map(|sent| sent + timeout),
                 s.gated_since.map(|since| since + timeout),
-                oldest.map(|since| since + 3 * timeout),
+                s.lingering.oldest().map(|since| since + 3 * timeout),
                 held,
             ]
         });

@@ -13,6 +13,7 @@ use chancery_view::{Resources, TypeView};
 
 use crate::{
     Config, Nack, Protocol, Remains, SubscriptionStatus, SyncState, plan::Train, remains::Left,
+    removals::PendingRemovals,
 };
 
 mod answers;
@@ -30,6 +31,9 @@ const CONTENTS_MAX: usize = 32;
 
 /// Bytes that a name takes beside its text: its places in the subscription and in the index of its shard.
 pub(crate) const NAME_COST_BYTES: usize = 192;
+
+/// Bytes that a removal takes beside its text while it waits. Nothing else may know its name and its resource.
+pub(crate) const REMOVAL_COST_BYTES: usize = 2 * NAME_COST_BYTES;
 
 /// The name that asks for everything (SOTW-60, DELTA-30).
 const WILDCARD: &str = "*";
@@ -139,7 +143,7 @@ pub(crate) struct Subscription {
     /// Names that may have changed.
     pub(crate) stale: BTreeSet<ResourceName>,
     /// Resources that are gone, whose removal waits for what refers to them (ADS-08).
-    pub(crate) lingering: BTreeMap<ResourceName, Lingering>,
+    pub(crate) lingering: PendingRemovals,
     /// The version that the client came with, if the type is remembered for it; used up by
     /// [`Subscription::take_over`].
     came_with: Option<String>,
@@ -207,7 +211,7 @@ impl Subscription {
             answer_due: false,
             dirty: false,
             stale: BTreeSet::new(),
-            lingering: BTreeMap::new(),
+            lingering: PendingRemovals::default(),
             came_with: None,
             left: None,
             accepted: None,
@@ -424,12 +428,23 @@ impl Subscription {
         self.names.len().max(self.pending.len()).max(self.known.len()).max(given_up)
     }
 
-    /// Bytes of the names that are remembered for the client.
+    /// Bytes of the names that are remembered for the client, or are on their way to it.
     pub(crate) fn retained_bytes(&self) -> usize {
         let known = if self.known.is_empty() { 0 } else { self.known_bytes };
-        let given_up = self.train.as_ref().map_or(0, |train| train.given_up.len());
+        let train = self.train.as_ref();
+        let given_up = train.map_or(0, |train| train.given_up.len());
         let names = self.names.len().max(self.pending.len()) + self.known.len() + given_up;
-        names * NAME_COST_BYTES + self.names_bytes + known
+        let removals = self.lingering.len() * REMOVAL_COST_BYTES + 2 * self.lingering.text_bytes();
+        let leaving = train.map_or(0, |train| train.names_bytes);
+        names * NAME_COST_BYTES + self.names_bytes + known + removals + leaving
+    }
+
+    /// Names and removals that are freed with the subscription. Lists of resources are shared by streams.
+    pub(crate) fn n_kept(&self) -> usize {
+        let train = self.train.as_ref();
+        let leaving = train
+            .map_or(0, |train| train.removed.len() + train.absent.len() + train.given_up.len());
+        self.names.len().max(self.pending.len()) + self.known.len() + self.lingering.len() + leaving
     }
 
     /// Resources in the responses that are not answered yet.

@@ -5,7 +5,7 @@
 
 use crate::{
     NameList, Request, Session,
-    subscription::{NAME_COST_BYTES, Subscription},
+    subscription::{NAME_COST_BYTES, REMOVAL_COST_BYTES, Subscription},
 };
 
 /// Bytes of a list that are read in the time that a name takes.
@@ -15,11 +15,11 @@ impl Session {
     /// The names that [`Session::on_request`] looks at.
     #[must_use]
     pub fn cost_of_request(&self, request: &Request) -> usize {
-        let names_of = |type_url: &str| self.of_text(type_url).map_or(0, |s| s.names.len());
+        let kept_of = |type_url: &str| self.of_text(type_url).map_or(0, Subscription::n_kept);
         let (type_url, listed, has_error) = match request {
             Request::Sotw(r) => {
                 // The list replaces the one before.
-                let listed = cost_of(&r.resource_names) + names_of(&r.type_url);
+                let listed = cost_of(&r.resource_names) + kept_of(&r.type_url);
                 (&r.type_url, listed, r.error_detail.is_some())
             }
             Request::Delta(r) => {
@@ -29,7 +29,7 @@ impl Session {
                 // A short list can give up everything by its `*`.
                 let has_star = listed < BYTES_PER_NAME
                     && r.subscribe.iter().chain(r.unsubscribe.iter()).any(|name| name == "*");
-                let all = if has_star { names_of(&r.type_url) } else { 0 };
+                let all = if has_star { kept_of(&r.type_url) } else { 0 };
                 (&r.type_url, listed + all, r.error_detail.is_some())
             }
         };
@@ -48,7 +48,14 @@ impl Session {
     /// The names that [`Session::poll`] looks at.
     #[must_use]
     pub fn cost_of_poll(&self) -> usize {
-        self.subscriptions.iter().filter(|s| s.has_work()).map(Subscription::cost_of_plan).sum()
+        // Removals that wait are looked at also where there is no other work.
+        self.subscriptions.iter().map(Subscription::cost_of_plan).sum()
+    }
+
+    /// The names and removals that are freed with the session.
+    #[must_use]
+    pub fn cost_of_end(&self) -> usize {
+        self.subscriptions.iter().map(Subscription::n_kept).sum()
     }
 
     /// The names that the session asks for, over all types.
@@ -74,8 +81,9 @@ impl Session {
             }
             Request::Delta(r) => {
                 let versions = &r.initial_resource_versions;
-                // A name may be both held and asked for.
-                let held = 2 * (versions.len() * NAME_COST_BYTES + versions.n_bytes());
+                // A name may be asked for, and its removal wait.
+                let each = NAME_COST_BYTES + REMOVAL_COST_BYTES;
+                let held = versions.len() * each + 3 * versions.n_bytes();
                 before + bytes_of(&r.subscribe) + held
             }
         }

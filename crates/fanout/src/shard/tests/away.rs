@@ -216,3 +216,73 @@ fn a_stream_over_its_share_is_refused() {
     assert_eq!(end.code, EndCode::ResourceExhausted);
     assert!(end.message.contains("the most of all streams"), "{}", end.message);
 }
+
+/// A request of a client that holds `n` clusters, none of which exists.
+fn holding(n: usize) -> DeltaRequest {
+    let held = many(n).into_iter().map(|name| (name, "1-00000000".to_owned()));
+    DeltaRequest {
+        type_url: CLUSTER.to_owned(),
+        initial_resource_versions: held.collect(),
+        ..DeltaRequest::default()
+    }
+}
+
+/// L12: many removals that wait are announced, and freed, beside the shard. They count as memory of the stream.
+#[test]
+fn pending_removals_do_not_occupy_the_shard() {
+    let mut desk = Desk::new();
+    desk.put("default", CLUSTER, &[("last", "1")]);
+    let mut client = desk.open();
+    desk.send(&client, Some("n1"), holding(5_000));
+    assert_eq!(read_all(&mut desk, &mut client), ["last"]);
+    let bytes = |desk: &Desk| {
+        desk.shard.sessions.iter().map(|(_, entry)| entry.session.retained_bytes()).sum::<usize>()
+    };
+    assert!(bytes(&desk) > 5_000 * 300, "{}", bytes(&desk));
+    desk.ms += 1_001;
+    desk.turn();
+    assert_eq!(n_away(&desk), 1, "a poll that announces 5,000 removals is large");
+    until_back(&mut desk);
+    assert_eq!(desk.read(&mut client)[0].removed_resources.len(), 5_000);
+    assert!(bytes(&desk) < 5_000, "{}", bytes(&desk));
+    // A stream that ends while its removals wait.
+    let mut second = desk.open();
+    desk.send(&second, Some("n2"), holding(5_000));
+    assert_eq!(read_all(&mut desk, &mut second), ["last"]);
+    drop(second);
+    desk.turn();
+    assert_eq!(n_away(&desk), 1, "freeing 5,000 removals is large");
+    until_back(&mut desk);
+    assert_eq!(desk.shard.sessions.len(), 1);
+}
+
+/// L12: a large session that waits for its client's answer is not polled over and over again.
+#[test]
+fn large_session_that_awaits_an_answer_rests() {
+    let mut desk = Desk::new();
+    desk.put("default", ENDPOINT, &[("x000007", "1")]);
+    let mut client = desk.open();
+    desk.send(&client, Some("n1"), ask(many(5_000)));
+    until_back(&mut desk);
+    let first = desk.read(&mut client);
+    assert_eq!(first[0].resources[0].name, "x000007");
+    // Each name has to be looked at, but the response is not answered.
+    let (at, entry) = desk.shard.sessions.iter_mut().next().unwrap();
+    entry.session.on_new_view();
+    let now = desk.now();
+    desk.shard.enqueue(at, now);
+    desk.turn();
+    assert_eq!(n_away(&desk), 1, "the poll is large");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while n_away(&desk) == 1 {
+        std::thread::sleep(Duration::from_millis(1));
+        desk.turn();
+        assert!(Instant::now() < deadline, "it is polled again and again");
+    }
+    desk.settle();
+    assert_eq!(n_away(&desk), 0, "it rests");
+    // What changes meanwhile is sent with the answer.
+    desk.put("default", ENDPOINT, &[("x000008", "1")]);
+    desk.ack(&client, &first[0]);
+    assert_eq!(read_all(&mut desk, &mut client), ["x000008"]);
+}

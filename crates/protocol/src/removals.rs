@@ -1,0 +1,126 @@
+//! The removals of a subscription that are not announced yet.
+//!
+//! There may be a million of them: names that a client said it holds and that are gone. A shard needs the
+//! oldest of them and their memory after each response, so both are kept beside the removals.
+//!
+//! Invariant: `by_time` and `text_bytes` describe exactly the removals of `by_name`.
+
+use std::collections::{BTreeMap, btree_map};
+
+use chancery_model::ResourceName;
+
+use crate::subscription::Lingering;
+
+/// Removals that wait, by name.
+#[derive(Debug, Default)]
+pub(crate) struct PendingRemovals {
+    by_name: BTreeMap<ResourceName, Lingering>,
+    /// The number of removals by the time at which they were found.
+    by_time: BTreeMap<u64, usize>,
+    /// Bytes of the texts of the names.
+    text_bytes: usize,
+}
+
+impl PendingRemovals {
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
+    /// The time at which the oldest removal was found.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.by_time.first_key_value().map(|(since, _)| *since)
+    }
+
+    pub(crate) fn get(&self, name: &ResourceName) -> Option<&Lingering> {
+        self.by_name.get(name)
+    }
+
+    pub(crate) fn values(&self) -> btree_map::Values<'_, ResourceName, Lingering> {
+        self.by_name.values()
+    }
+
+    /// Adds a removal. One that waits under this name already stays as it is.
+    pub(crate) fn add(&mut self, name: ResourceName, removal: Lingering) {
+        if let btree_map::Entry::Vacant(place) = self.by_name.entry(name) {
+            self.text_bytes += place.key().as_str().len();
+            *self.by_time.entry(removal.since).or_default() += 1;
+            place.insert(removal);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<Lingering> {
+        let removal = self.by_name.remove(name)?;
+        self.text_bytes -= name.as_str().len();
+        if let Some(n) = self.by_time.get_mut(&removal.since) {
+            *n -= 1;
+            if *n == 0 {
+                self.by_time.remove(&removal.since);
+            }
+        }
+        Some(removal)
+    }
+
+    /// Keeps the removals for which `keeps` returns `true`.
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&ResourceName, &Lingering) -> bool) {
+        for (name, removal) in std::mem::take(self) {
+            if keeps(&name, &removal) {
+                self.add(name, removal);
+            }
+        }
+    }
+}
+
+impl IntoIterator for PendingRemovals {
+    type Item = (ResourceName, Lingering);
+    type IntoIter = btree_map::IntoIter<ResourceName, Lingering>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.by_name.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use chancery_model::{Resource, ResourceDraft, ResourceKey, Revision, TypeUrl, types::CLUSTER};
+
+    use super::*;
+
+    fn name(text: &str) -> ResourceName {
+        ResourceName::new(text).unwrap()
+    }
+
+    fn found_at(since: u64) -> Lingering {
+        let key = ResourceKey { type_url: TypeUrl::new(CLUSTER).unwrap(), name: name("a") };
+        let draft = ResourceDraft::new(key, Bytes::new());
+        let resource = Arc::new(Resource::publish(&draft, Revision(1)));
+        Lingering { resource, revision: Revision(1), seen: Revision(0), since }
+    }
+
+    #[test]
+    fn oldest_and_bytes_follow_the_removals() {
+        let mut removals = PendingRemovals::default();
+        assert_eq!((removals.oldest(), removals.text_bytes()), (None, 0));
+        for (text, since) in [("a", 7), ("bb", 5), ("ccc", 5), ("a", 1)] {
+            removals.add(name(text), found_at(since));
+        }
+        // The second removal of `a` changed nothing.
+        assert_eq!((removals.len(), removals.oldest(), removals.text_bytes()), (3, Some(5), 6));
+        assert!(removals.remove(&name("bb")).is_some());
+        assert!(removals.remove(&name("bb")).is_none());
+        assert_eq!((removals.oldest(), removals.text_bytes()), (Some(5), 4));
+        removals.retain(|_, removal| removal.since != 5);
+        assert_eq!((removals.len(), removals.oldest(), removals.text_bytes()), (1, Some(7), 1));
+        assert_eq!(removals.into_iter().count(), 1);
+    }
+}
