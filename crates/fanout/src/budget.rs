@@ -1,8 +1,7 @@
 //! How much a shard does in one turn.
 
-/// The part of a turn's work that each kind of bulk may take: events of new streams, their polls, and, twice
-/// as much, ends of streams. Small, so that the turn is short for whoever waits for the next one; a shard
-/// that has nothing else to do takes turn after turn.
+/// The part of a turn's work that bulk may take. Small, so that the turn is short for whoever waits for the next
+/// one; a shard that has nothing else to do takes turn after turn.
 const BULK_PART: usize = 8;
 
 /// Names or resources that cost as much as one step.

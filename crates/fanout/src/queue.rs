@@ -2,9 +2,9 @@
 //!
 //! A session that is being brought to a state (it has just come, or the last response was long) is in
 //! the lane for bulk, every other in the lane for updates. A turn polls the lane for updates first, and
-//! then the lane for bulk with a budget of its own: a small update waits for the updates before it and for
+//! every fourth turn the lane for bulk with a budget of its own: a small update waits for the updates before it and for
 //! the bulk of one turn, never for all the clients that are connecting or for one that takes 100,000
-//! resources; and bulk gets its part of each turn, however many updates there are.
+//! resources; and bulk gets its part, however many updates there are.
 //!
 //! Invariant: a session is queued at most once ([`crate::entry::Entry::queued`]); a key whose session is
 //! gone is passed over, and those are dropped when they are many. So the queue is bounded by the streams.
@@ -50,6 +50,11 @@ impl Queue {
         let mut keep = |key: &Key| is_wanted(*key) && seen.insert(*key);
         self.updates.retain(&mut keep);
         self.bulk.retain(&mut keep);
+    }
+
+    /// Whether a session waits in the lane for bulk.
+    pub(crate) fn has_bulk(&self) -> bool {
+        !self.bulk.is_empty()
     }
 
     pub(crate) fn len(&self) -> usize {

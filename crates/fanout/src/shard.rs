@@ -11,8 +11,9 @@
 //!
 //! Work is of two classes ([`Lane`]). Commits, requests and polls of established sessions, and questions of
 //! admin go first. New and resuming streams, large requests and responses, and the freeing of streams that
-//! have ended have a small budget in each turn ([`Budget::of_bulk`]): a storm of them makes the turns of the
-//! others longer by that budget, and is never starved by them.
+//! have ended are bulk. Each turn does one kind of bulk ([`Bulk`]) within a small budget
+//! ([`Budget::of_bulk`]): a storm makes the turns of the others longer by that budget, and is never starved by
+//! them.
 //!
 //! Rejected: a channel of commits per shard. It has to be bounded, and then either a slow shard
 //! holds up the store, or commits are lost and the shard has to compare states after all.
@@ -67,6 +68,21 @@ pub(crate) struct Now {
     pub(crate) ms: u64,
 }
 
+/// The kinds of bulk work, of which each turn does one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bulk {
+    /// Requests of new streams, and large requests.
+    Events,
+    /// Polls of new streams, and of those that have much to send.
+    Polls,
+    /// Frees streams that have ended.
+    Ends,
+}
+
+/// The order of the kinds. A client that comes back finds what it was left with once its old stream is freed, so
+/// ends have twice as many turns as new streams.
+const BULK_ORDER: [Bulk; 4] = [Bulk::Events, Bulk::Ends, Bulk::Polls, Bulk::Ends];
+
 /// How a shard goes on after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -112,6 +128,10 @@ pub(crate) struct Shard {
     pub(crate) memory: Arc<SubscriptionMemory>,
     /// Lines whose sessions are to be freed, and the reason why each called.
     leaving: VecDeque<(Arc<Line>, Call)>,
+    /// The kind of bulk that this turn does; `None` if no bulk waited when it began.
+    bulk: Option<Bulk>,
+    /// The place in [`BULK_ORDER`] from which the next turn chooses.
+    bulk_from: usize,
 }
 
 /// Where a shard hears from.
@@ -164,6 +184,8 @@ impl Shard {
             indexing: VecDeque::new(),
             large: LargeWork::default(),
             leaving: VecDeque::new(),
+            bulk: None,
+            bulk_from: 0,
         }
     }
 
@@ -236,9 +258,31 @@ impl Shard {
 
     /// Handles as many events as fit into a turn; the others stay.
     pub(crate) fn on_events(&mut self, events: &mut Events, now: Now) {
+        self.choose_bulk(events);
         let most = self.config.turn_work_max;
         self.on_lane(&mut events.updates, Lane::Updates, Budget::new(most), now);
-        self.on_lane(&mut events.bulk, Lane::Bulk, Budget::of_bulk(most), now);
+        self.on_lane(&mut events.bulk, Lane::Bulk, self.bulk_budget(Bulk::Events), now);
+    }
+
+    /// Chooses the kind of bulk for a turn: the next one in order that has work.
+    fn choose_bulk(&mut self, events: &Events) {
+        let has_work = |kind| match kind {
+            Bulk::Events => !events.bulk.is_empty(),
+            Bulk::Polls => self.queue.has_bulk(),
+            Bulk::Ends => !self.leaving.is_empty(),
+        };
+        let mut places = (self.bulk_from..).take(BULK_ORDER.len()).map(|at| at % BULK_ORDER.len());
+        let place = places.find(|place| has_work(BULK_ORDER[*place]));
+        self.bulk = place.map(|place| BULK_ORDER[place]);
+        self.bulk_from = place.map_or(0, |place| place + 1);
+    }
+
+    /// The budget of a kind of bulk in this turn: nothing if the turn does another kind.
+    fn bulk_budget(&self, kind: Bulk) -> Budget {
+        match self.bulk {
+            Some(other) if other != kind => Budget::new(0),
+            Some(_) | None => Budget::of_bulk(self.config.turn_work_max),
+        }
     }
 
     fn on_lane(&mut self, events: &mut VecDeque<Sent>, lane: Lane, mut budget: Budget, now: Now) {
@@ -372,10 +416,9 @@ impl Shard {
         self.free_some(now);
     }
 
-    /// Frees the sessions of some of the lines that leave. A client that comes back finds what it was left
-    /// with once that is done, so this has twice the budget that new streams have.
+    /// Frees the sessions of some of the lines that leave.
     fn free_some(&mut self, now: Now) {
-        let mut budget = Budget::of_bulk(self.config.turn_work_max.saturating_mul(2));
+        let mut budget = self.bulk_budget(Bulk::Ends);
         while !budget.is_spent()
             && let Some((line, call)) = self.leaving.pop_front()
         {
@@ -434,7 +477,7 @@ impl Shard {
     fn poll_some(&mut self, now: Now) {
         let most = self.config.turn_work_max;
         self.poll_lane(Lane::Updates, Budget::new(most), now);
-        self.poll_lane(Lane::Bulk, Budget::of_bulk(most), now);
+        self.poll_lane(Lane::Bulk, self.bulk_budget(Bulk::Polls), now);
     }
 
     fn poll_lane(&mut self, lane: Lane, mut budget: Budget, now: Now) {
