@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     streams: Mutex<Streams>,
     /// A client of one of its streams has had all that it asked for when it came.
     established: AtomicBool,
+    /// Its client has closed it, and what it holds is to be freed.
+    closing: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -80,13 +82,21 @@ impl Connection {
             used: false,
             over: None,
         };
-        let (streams, established) = (Mutex::new(streams), AtomicBool::new(false));
-        Arc::new(Self { peer, tasks: Tasks::default(), streams, established })
+        let (established, closing) = Default::default();
+        let streams = Mutex::new(streams);
+        Arc::new(Self { peer, tasks: Tasks::default(), streams, established, closing })
     }
 
     /// Whether it is one of those that new connections must not hold up.
     pub(crate) fn is_established(&self) -> bool {
-        self.established.load(Ordering::Relaxed)
+        self.established.load(Ordering::Relaxed) && !self.closing.load(Ordering::Relaxed)
+    }
+
+    /// The client has closed the connection. Returns whether it was established until now.
+    pub(crate) fn begin_closing(&self) -> bool {
+        let was_established = self.is_established();
+        self.closing.store(true, Ordering::Relaxed);
+        was_established
     }
 
     /// A client of one of its streams has had all that it asked for when it came.
@@ -227,7 +237,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     config: &Config,
     drain: &Drain,
 ) -> Reason {
-    let io = TokioIo::new(Watched::new(io, config));
+    let io = TokioIo::new(Watched::new(io, Arc::clone(&connection), config));
     let http = builder(config, &connection.tasks).serve_connection(io, service);
     let added = connection.tasks.clone();
     let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };

@@ -1,16 +1,18 @@
-//! The threads that run new connections, until each has a stream whose client has all that it asked for.
+//! The threads that run new connections, until each has a stream whose client has all that it asked for, and
+//! that close connections.
 //!
 //! Tokio runs the tasks that are ready in the order in which they became ready. When thousands of clients
 //! connect at once, a push to an established client would wait for all of their handshakes, requests and
-//! first responses. So new connections have a runtime of their own, with half as many threads as there are
-//! processors; established connections and shards stay on the runtime that calls [`Opening::start`]. The
-//! kernel divides the processors between the two: the others go on at once, and new connections always
-//! progress.
+//! first responses. When thousands leave at once, it would wait until the memory of their connections is freed.
+//! So new connections, and those that their clients have closed, have a runtime of their own, with half as many
+//! threads as there are processors; established connections and shards stay on the runtime that calls
+//! [`Opening::start`]. The kernel divides the processors between the two: the others go on at once, and new
+//! connections, with a lower priority, always progress.
 //!
 //! A caller whose runtime has one thread only, that of its `block_on`, gets no others.
 //!
 //! Only the polling moves. Sockets and timers belong to the caller's runtime from the beginning, so that a
-//! connection changes its threads once, without a system call.
+//! connection changes its threads without a system call.
 
 use std::{
     future::Future,
@@ -22,10 +24,14 @@ use std::{
     thread,
 };
 
+use futures::FutureExt;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio_util::task::TaskTracker;
 
 use crate::connection::Connection;
+
+/// The priority of the threads, as of `nice`: they get a third of a processor that another thread wants, too.
+const NICE: i32 = 5;
 
 /// The runtime of new connections. Dropping it drops them.
 #[derive(Debug)]
@@ -35,11 +41,13 @@ pub(crate) struct Opening {
     home: Handle,
 }
 
-/// A connection that is not established yet. Ends with what is left to be run when it is; with `None` when the
-/// connection has ended before.
+/// A connection on one of the two runtimes. Ends with what is left to be run when the connection belongs to the
+/// other one; with `None` when the connection has ended.
 struct Polled<F> {
     connection: Arc<Connection>,
     home: Handle,
+    /// Whether it is with the established connections.
+    is_at_home: bool,
     run: Option<Pin<Box<F>>>,
 }
 
@@ -54,6 +62,10 @@ impl Opening {
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads.max(1))
             .thread_name("chancery-opening")
+            .on_thread_start(|| {
+                // Linux changes the calling thread only. If the system refuses, the priority stays as it is.
+                let _: Result<(), _> = rustix::process::setpriority_process(None, NICE);
+            })
             .build()?;
         Ok(Self { runtime: Some(runtime), home })
     }
@@ -69,13 +81,20 @@ impl Opening {
             self.home.spawn(tracker.track_future(run));
             return;
         };
-        let home = self.home.clone();
-        let polled = Polled { connection, home: home.clone(), run: Some(Box::pin(run)) };
-        let its_tracker = tracker.clone();
+        let (home, opening) = (self.home.clone(), runtime.handle().clone());
+        let polled = move |is_at_home, run| {
+            let (connection, home) = (Arc::clone(&connection), home.clone());
+            Polled { connection, home, is_at_home, run: Some(run) }
+        };
+        let (home, its_tracker) = (self.home.clone(), tracker.clone());
         runtime.spawn(tracker.track_future(async move {
-            if let Some(established) = polled.await {
-                home.spawn(its_tracker.track_future(established));
-            }
+            let Some(established) = polled(false, Box::pin(run)).await else { return };
+            let tracker = its_tracker.clone();
+            home.spawn(its_tracker.track_future(async move {
+                if let Some(closing) = polled(true, established).await {
+                    opening.spawn(tracker.track_future(polled(false, closing).map(drop)));
+                }
+            }));
         }));
     }
 }
@@ -99,7 +118,9 @@ impl<F: Future<Output = ()>> Future for Polled<F> {
         let Some(run) = &mut this.run else { return Poll::Ready(None) };
         match run.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
-            Poll::Pending if this.connection.is_established() => Poll::Ready(this.run.take()),
+            Poll::Pending if this.connection.is_established() != this.is_at_home => {
+                Poll::Ready(this.run.take())
+            }
             Poll::Pending => Poll::Pending,
         }
     }
@@ -109,9 +130,13 @@ impl<F: Future<Output = ()>> Future for Polled<F> {
 mod tests {
     use std::{sync::mpsc, time::Duration};
 
-    use tokio::sync::Notify;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        sync::Notify,
+    };
 
     use super::*;
+    use crate::{Config, watched::Watched};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -162,5 +187,37 @@ mod tests {
         tracker.close();
         tracker.wait().await;
         assert!(polled.recv().await.is_none());
+    }
+
+    /// OPS-17: thousands of clients that leave at once do not occupy the threads of the others.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_connection_that_its_client_closes_leaves_the_threads_of_the_others() {
+        let (opening, tracker, connection) =
+            (Opening::start().unwrap(), TaskTracker::new(), connection());
+        connection.establish();
+        let (io, mut client) = tokio::io::duplex(64);
+        let mut io = Watched::new(io, Arc::clone(&connection), &Config::default());
+        let (threads, mut polled) = tokio::sync::mpsc::channel(8);
+        opening.spawn(&tracker, connection, async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let mut buf = [0; 8];
+            while let Ok(n) = io.read(&mut buf).await {
+                threads.send((n, thread::current().id())).await.unwrap();
+                if n == 0 {
+                    // A timer works here, too.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    return;
+                }
+            }
+        });
+        let here = tokio::spawn(async { thread::current().id() }).await.unwrap();
+        client.write_all(b"12345").await.unwrap();
+        assert_eq!(polled.recv().await, Some((5, here)));
+        drop(client);
+        let (n, there) = polled.recv().await.unwrap();
+        assert_eq!(n, 0, "it learns that the connection is closed");
+        assert_ne!(there, here);
+        tracker.close();
+        tracker.wait().await;
     }
 }

@@ -9,6 +9,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -18,7 +19,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use crate::{Config, bucket::Bucket};
+use crate::{Config, bucket::Bucket, connection::Connection};
 
 /// Length of what an HTTP/2 client sends before its first frame.
 const PREFACE_BYTES: usize = 24;
@@ -57,6 +58,9 @@ pub(crate) struct Watched<I> {
     bucket: Bucket,
     /// The last write ended with what it was given, so that another frame could follow.
     is_whole: bool,
+    connection: Arc<Connection>,
+    /// How the client's bytes ended, until the connection has been handed over to be closed.
+    ended: Option<io::Result<()>>,
 }
 
 /// Finds the heads of frames in what is read.
@@ -71,7 +75,7 @@ struct Frames {
 // === impl Watched ===
 
 impl<I> Watched<I> {
-    pub(crate) fn new(io: I, config: &Config) -> Self {
+    pub(crate) fn new(io: I, connection: Arc<Connection>, config: &Config) -> Self {
         let (rate, burst) = (config.control_frames_per_second_max, config.control_frames_burst_max);
         Self {
             io,
@@ -80,6 +84,8 @@ impl<I> Watched<I> {
             frames: Frames { skip: PREFACE_BYTES, head: [0; HEAD_BYTES], n_head: 0 },
             bucket: Bucket::new(rate, burst),
             is_whole: true,
+            connection,
+            ended: None,
         }
     }
 
@@ -130,8 +136,24 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        if let Some(ended) = this.ended.take() {
+            return Poll::Ready(ended);
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
+        let is_over = match &read {
+            Poll::Ready(Ok(())) => buf.filled().len() == before && buf.remaining() > 0,
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
+        };
+        if is_over && this.connection.begin_closing() {
+            // All that the connection holds is freed when HTTP/2 learns of this: on other threads.
+            if let Poll::Ready(ended) = read {
+                this.ended = Some(ended);
+            }
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let n_frames = this.frames.count(&buf.filled()[before..]);
         if n_frames > 0 && !this.bucket.take(Instant::now(), n_frames) {
             let why = Cut::Flood { per_second: this.bucket.per_second };
