@@ -45,6 +45,7 @@ mod stats;
 mod storm;
 mod stream;
 mod swarm;
+mod worker;
 mod writes;
 
 use host::{Host, Pinning};
@@ -99,6 +100,9 @@ enum Command {
     Storm(storm::Args),
     /// Durable writes per second and their latency, by the number of writers.
     Writes(writes::Args),
+    /// Take orders of another load test
+    #[command(hide = true)]
+    Worker(worker::Args),
 }
 
 /// What all commands need.
@@ -109,7 +113,11 @@ struct Common {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let cli = Cli::parse();
+    if let Command::Worker(args) = &cli.command {
+        return args.work();
+    }
+    match run(cli) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -132,19 +140,20 @@ fn run(cli: Cli) -> Result<bool> {
     let dir = dir.context("create a directory for the data")?;
     let host = Host::look(dir.path())?;
     let pinning = match &cli.command {
-        Command::Attack(args) => args.pinning()?,
         Command::Fanout(args) => args.pinning()?,
         Command::Memory(args) => args.pinning()?,
         Command::Hostile(args) => args.pinning()?,
         Command::Idle(args) => args.pinning()?,
-        Command::Crash(_)
+        Command::Attack(_)
+        | Command::Crash(_)
         | Command::Nemesis(_)
         | Command::Etcd(_)
         | Command::Pressure(_)
         | Command::Storm(_)
         | Command::Writes(_)
         | Command::Rolling(_)
-        | Command::Coldstart(_) => Pinning::NONE,
+        | Command::Coldstart(_)
+        | Command::Worker(_) => Pinning::NONE,
     };
     let common = Common { binary, pinning };
     // One thread: the clients have one CPU, and the main thread is the one that starts servers.
@@ -176,6 +185,7 @@ impl Command {
             Self::Pressure(args) => args.run(common, dir).await,
             Self::Storm(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
+            Self::Worker(_) => bail!("a worker finds nothing"),
         }
     }
 }

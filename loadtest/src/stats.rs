@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Repeated measurements of one quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -38,7 +38,7 @@ impl fmt::Display for Spread {
 }
 
 /// How long many operations took, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latencies {
     pub(crate) p50_ms: f64,
     pub(crate) p90_ms: f64,

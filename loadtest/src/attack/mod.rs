@@ -5,12 +5,17 @@
 //! every 10 ms. The kinds are tried one after the other on the same server, so that memory that does
 //! not come back would show.
 //!
-//! With `--cgroup-bytes` the server is in a control group that allows no more memory: the kernel kills it if it
-//! takes more.
+//! The attackers are a process of their own, which takes CPU from the server and from the healthy client. A
+//! second server tells that apart: a round of a kind is idle, the attack on the second server ("elsewhere"),
+//! and the attack on the measured one.
+//!
+//! With `--cgroup-bytes` the measured server is in a control group that allows no more memory: the kernel kills it
+//! if it takes more.
 
 use std::{
     fmt::Write as _,
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -19,35 +24,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
-use bytes::{Buf as _, Bytes};
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
 use clap::ValueEnum as _;
-use parking_lot::Mutex;
-use serde::Serialize;
-use tokio::{task::JoinSet, time::sleep};
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 
 use crate::{
     Common,
     author::Author,
-    host::Pinning,
     hostile::{board::Board, clients::Clients, updates::Updates},
     process::Process,
     random::Random,
     report::{Findings, Gate, say},
     server::{self, Launch, Server},
-    stats::float,
-    stream::{self, Windows},
+    stats::{Spread, float},
+    worker::{Order, Worker},
 };
 
+mod load;
 mod payload;
 
+pub(crate) use load::Load;
+use load::Outcomes;
 use payload::Kind;
 
 const SYNC: Duration = Duration::from_secs(120);
 const SAMPLE: Duration = Duration::from_millis(10);
-/// The time for memory to fall after the attackers have left.
+/// The time after each part, for memory to fall and work to end.
 const AFTER: Duration = Duration::from_secs(5);
 const MIB: f64 = 1_048_576.0;
+const TURNS: &str = "chancery_xds_shard_turn_seconds";
 
 /// Sends expensive requests and measures memory and the latency of a healthy client.
 #[derive(Debug, clap::Args)]
@@ -55,55 +62,96 @@ pub(crate) struct Args {
     /// Kinds of requests [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     kinds: Vec<Kind>,
+    /// Rounds of all kinds.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     /// Connections that attack at a time.
     #[arg(long, default_value_t = 8)]
     connections: usize,
-    /// Streams per connection, opened in turn; streams that are not refused stay open.
+    /// Streams per connection, opened in turn.
     #[arg(long, default_value_t = 2)]
     streams: usize,
     /// Bytes of a request, for kinds without a fixed number of names.
     #[arg(long, default_value_t = 64 << 20)]
     bytes: usize,
-    /// Seconds for which streams stay open after the last request was sent.
-    #[arg(long, default_value_t = 5.0)]
+    /// Seconds of an attack.
+    #[arg(long, default_value_t = 6.0)]
+    seconds: f64,
+    /// Seconds for which the streams of a connection stay open after their answers.
+    #[arg(long, default_value_t = 0.5)]
     hold_seconds: f64,
-    /// Seconds of quiet time that an attack is compared to.
-    #[arg(long, default_value_t = 15.0)]
+    /// Seconds of quiet time before each attack.
+    #[arg(long, default_value_t = 5.0)]
     idle_seconds: f64,
+    /// Let each connection begin with a stream that acknowledges all clusters, as an established client does.
+    #[arg(long)]
+    established: bool,
+    /// The `nice` value of the process that attacks.
+    #[arg(long, default_value_t = 0)]
+    nice: i32,
     /// Clusters.
     #[arg(long, default_value_t = 1000)]
     resources: usize,
     /// Updates of one cluster per second.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 100)]
     updates_per_second: u32,
-    /// Content of the server's configuration file.
+    /// Content of the servers' configuration files.
     #[arg(long, default_value = "")]
     config: String,
-    /// Memory that the server may take, in bytes: a control group's limit. Needs root.
+    /// Memory that the measured server may take, in bytes: a control group's limit. Needs root.
     #[arg(long)]
     cgroup_bytes: Option<u64>,
     /// Maximum growth of RSS over the idle server, in MiB: twice the configured budgets.
     #[arg(long, default_value_t = 2560.0)]
     growth_mib_max: f64,
-    /// Largest ratio of the healthy client's p99 to that without an attack.
+    /// Largest ratio of the healthy client's p99 during an attack to that during the attack elsewhere.
     #[arg(long, default_value_t = 2.0)]
     ratio_max: f64,
 }
 
-/// The measurements of one kind of request.
+/// The request that attacks send.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Request {
+    kind: Kind,
+    bytes: usize,
+}
+
+impl Request {
+    pub(crate) fn message(self) -> Bytes {
+        self.kind.message(self.bytes)
+    }
+}
+
+/// Whom an attack hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Part {
+    Idle,
+    Elsewhere,
+    Here,
+}
+
+/// The measurements of one part of a round.
 #[derive(Debug, Serialize)]
 struct Row {
     kind: String,
+    part: Part,
     /// MiB of RSS, at most.
     peak_mib: f64,
     /// MiB of RSS some seconds after the attackers have left.
     after_mib: f64,
     /// The healthy client: from when an update was due to when it had it.
+    p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
+    updates: u64,
     healthz_max_ms: f64,
-    /// How the streams ended, or that they did not; with how many did.
-    outcome: String,
+    /// The bound of the longest turn of a shard.
+    turn_max_ms: f64,
+    /// CPUs that the measured server had, and that its runnable threads waited for.
+    cpus: f64,
+    cpus_waited_for: f64,
+    outcomes: Outcomes,
 }
 
 /// Samples of one time.
@@ -150,20 +198,31 @@ impl Drop for Cgroup {
     }
 }
 
-impl Args {
-    pub(crate) fn pinning(&self) -> Result<Pinning> {
-        Ok(Pinning::NONE)
-    }
+/// A run that is going on.
+struct Run<'a> {
+    args: &'a Args,
+    server: Server,
+    other: Server,
+    board: Arc<Board>,
+    worker: Worker,
+}
 
+impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        let launch = Launch::new(&common.binary, dir, None, &self.config)?;
+        ensure!(self.rounds > 0 && self.connections > 0, "there is nothing to do");
         let group = self.cgroup_bytes.map(Cgroup::new).transpose()?;
-        let server = launch.start().await?;
+        let start = async |name: &str| -> Result<(Server, Author)> {
+            let launch = Launch::new(&common.binary, &dir.join(name), None, &self.config)?;
+            let server = launch.start().await?;
+            let mut author = Author::connect(server.admin).await?;
+            author.load(0, self.resources).await?;
+            Ok((server, author))
+        };
+        let (server, mut author) = start("measured").await?;
         if let Some(group) = &group {
             group.add(server.process())?;
         }
-        let mut author = Author::connect(server.admin).await?;
-        author.load(0, self.resources).await?;
+        let (other, _) = start("other").await?;
         let revision = author.cluster().await.context("read the revision")?.revision;
         let board = Arc::new(Board::new(revision));
         let healthy = Clients::healthy(server.xds, &board, 1, self.resources).await?;
@@ -177,50 +236,125 @@ impl Args {
         );
         sleep(Duration::from_secs(2)).await;
         let idle_rss = rss_mib(&server)?;
-        let quiet = Duration::try_from_secs_f64(self.idle_seconds)?;
-        let idle = self.during("idle", &server, &board, sleep(quiet)).await?;
+        let mut run = Run { args: self, server, other, board, worker: Worker::start(self.nice)? };
         let kinds = if self.kinds.is_empty() { Kind::value_variants() } else { &self.kinds };
         let mut rows = Vec::new();
-        for kind in kinds {
-            let name = kind.to_possible_value().map(|it| it.get_name().to_owned());
-            let name = name.unwrap_or_default();
-            let message = kind.message(self.bytes);
-            let outcome = Mutex::new(String::new());
-            let row = self
-                .during(&name, &server, &board, async {
-                    *outcome.lock() = self.attack(*kind, &message, &server).await;
-                })
-                .await;
-            let mut row = match row {
-                Ok(row) => row,
-                Err(error) => {
-                    say!("{name}: {error:#}; {}", outcome.lock());
-                    bail!("the server did not survive {name}: {error:#}");
-                }
-            };
-            row.outcome = outcome.into_inner();
-            sleep(AFTER).await;
-            row.after_mib = rss_mib(&server).with_context(|| format!("after {name}"))?;
-            say!("{name}: peak {:.0} MiB, {}", row.peak_mib, row.outcome);
-            rows.push(row);
+        for round in 1..=self.rounds {
+            for kind in kinds {
+                rows.extend(run.kind(*kind).await?);
+            }
+            say!("round {round} of {}", self.rounds);
         }
         let written = updates.stop().await?;
         let wrong = healthy.wrong();
         drop(healthy);
-        server.kill().await?;
-        self.findings(idle_rss, idle, rows, written.failed, wrong)
+        run.server.kill().await?;
+        run.other.kill().await?;
+        self.findings(idle_rss, &rows, written.failed, wrong)
     }
 
-    /// Measures while something is done, and until the healthy client has what was written meanwhile.
-    async fn during(
-        &self,
-        kind: &str,
-        server: &Server,
-        board: &Board,
-        what: impl Future<Output = ()>,
-    ) -> Result<Row> {
+    fn findings(&self, idle_rss: f64, rows: &[Row], failed: u64, wrong: u64) -> Result<Findings> {
+        let mut text = String::new();
+        writeln!(
+            text,
+            "{} connections with {} streams each; RSS of the idle server {idle_rss:.0} MiB",
+            self.connections, self.streams
+        )?;
+        let mut kinds: Vec<&str> = Vec::new();
+        for row in rows {
+            if !kinds.contains(&row.kind.as_str()) {
+                kinds.push(&row.kind);
+            }
+        }
+        let (mut here_to_elsewhere, mut left) = (0.0_f64, 0.0);
+        for kind in kinds {
+            let of = |part, what: fn(&Row) -> f64| -> Vec<f64> {
+                let rows = rows.iter().filter(|row| row.kind == kind && row.part == part);
+                rows.map(what).collect()
+            };
+            let spread = |values: &[f64]| Spread::of(values).context("there are no rounds");
+            let most = |what| of(Part::Here, what).into_iter().fold(0.0, f64::max);
+            writeln!(
+                text,
+                "{kind}: RSS at most {:.0} MiB, {:.0} MiB afterwards; /healthz at most {:.0} ms",
+                most(|row| row.peak_mib),
+                most(|row| row.after_mib),
+                most(|row| row.healthz_max_ms),
+            )?;
+            for part in [Part::Idle, Part::Elsewhere, Part::Here] {
+                writeln!(
+                    text,
+                    "  {part:?}: p50 {:.1}, p99 {:.1}, max {:.1} ms; longest turn below {:.1} ms; \
+                     the server had {:.2} CPUs and waited for {:.2} more",
+                    spread(&of(part, |row| row.p50_ms))?,
+                    spread(&of(part, |row| row.p99_ms))?,
+                    spread(&of(part, |row| row.max_ms))?,
+                    spread(&of(part, |row| row.turn_max_ms))?,
+                    spread(&of(part, |row| row.cpus))?,
+                    spread(&of(part, |row| row.cpus_waited_for))?,
+                )?;
+            }
+            let p99 = |part| of(part, |row| row.p99_ms);
+            let ratio = |to| {
+                let ratios = p99(Part::Here).into_iter().zip(p99(to)).map(|(a, b)| a / b);
+                spread(&ratios.collect::<Vec<_>>())
+            };
+            let elsewhere = ratio(Part::Elsewhere)?;
+            writeln!(text, "  p99 here, to idle {}, to elsewhere {elsewhere}", ratio(Part::Idle)?)?;
+            here_to_elsewhere = here_to_elsewhere.max(elsewhere.median);
+            let mut outcomes = Outcomes::new();
+            for row in rows.iter().filter(|row| row.kind == kind && row.part == Part::Here) {
+                for (outcome, n) in &row.outcomes {
+                    *outcomes.entry(outcome.clone()).or_default() += n;
+                }
+                left = row.after_mib - idle_rss;
+            }
+            let outcomes: Vec<String> =
+                outcomes.iter().map(|(it, n)| format!("{n}: {it}")).collect();
+            writeln!(text, "  streams: {}", outcomes.join("; "))?;
+        }
+        let peak = rows.iter().map(|row| row.peak_mib).fold(0.0, f64::max) - idle_rss;
+        let gates = vec![
+            Gate::at_most("growth of RSS under attack, in MiB", peak, self.growth_mib_max),
+            Gate::at_most(
+                "p99 of the healthy client, to that in an attack elsewhere, of the worst kind",
+                here_to_elsewhere,
+                self.ratio_max,
+            ),
+            Gate::at_most("RSS that is left 5 s after the last attack, in MiB", left, 100.0),
+            Gate::none("writes that failed", failed),
+            Gate::none("healthy streams that broke or received wrong resources", wrong),
+        ];
+        let data = serde_json::json!({"idle_rss_mib": idle_rss, "rows": rows});
+        Ok(Findings { text, data, gates })
+    }
+}
+
+impl Run<'_> {
+    /// One round of a kind.
+    async fn kind(&mut self, kind: Kind) -> Result<[Row; 3]> {
+        let name = kind.to_possible_value().map(|it| it.get_name().to_owned());
+        let name = name.unwrap_or_default();
+        let request = Request { kind, bytes: self.args.bytes };
+        self.worker.ask::<()>(&Order::Prepare(request)).await?;
+        let idle = self.part(&name, Part::Idle).await?;
+        let elsewhere = self.part(&name, Part::Elsewhere).await?;
+        let here = self.part(&name, Part::Here).await;
+        let here = here.with_context(|| format!("the server did not survive {name}"))?;
+        say!("{name}: peak {:.0} MiB, p99 {:.1} ms", here.peak_mib, here.p99_ms);
+        Ok([idle, elsewhere, here])
+    }
+
+    async fn attack(&mut self, xds: SocketAddr) -> Result<Outcomes> {
+        let Args { connections, streams, seconds, hold_seconds, established, .. } = *self.args;
+        let load = Load { xds, connections, streams, seconds, hold_seconds, established };
+        self.worker.ask(&Order::Attack(load)).await
+    }
+
+    /// Measures one part. Memory and the shards' turns are watched until it is over for some seconds.
+    async fn part(&mut self, kind: &str, part: Part) -> Result<Row> {
         let samples = Arc::new(Samples::default());
-        let (process, admin) = (server.process(), server.admin);
+        let (process, admin) = (self.server.process(), self.server.admin);
         let of_rss = Arc::clone(&samples);
         let rss = std::thread::spawn(move || {
             while !of_rss.stop.load(Ordering::Relaxed) {
@@ -241,156 +375,48 @@ impl Args {
                 sleep(SAMPLE).await;
             }
         });
-        let part = board.begin();
-        what.await;
-        board.end();
-        sleep(Duration::from_secs(1)).await;
+        let metrics = self.server.metrics().await?;
+        let (cpu, waited) = process.run_and_wait()?;
+        let (of_board, since) = (self.board.begin(), Instant::now());
+        let outcomes = match part {
+            Part::Idle => {
+                sleep(Duration::try_from_secs_f64(self.args.idle_seconds)?).await;
+                Ok(Outcomes::new())
+            }
+            Part::Elsewhere => self.attack(self.other.xds).await,
+            Part::Here => self.attack(self.server.xds).await,
+        };
+        self.board.end();
+        let seconds = since.elapsed().as_secs_f64();
+        let (cpu_after, waited_after) = process.run_and_wait()?;
+        sleep(AFTER).await;
+        let after_mib = rss_mib(&self.server)?;
         samples.stop.store(true, Ordering::Relaxed);
         drop(rss.join());
         drop(health.await);
-        rss_mib(server)?;
-        let times = board.times(part);
+        let outcomes = outcomes?;
+        let turn = self.server.metrics().await?.quantile_since(&metrics, TURNS, "", 1.0)?;
+        let times = self.board.times(of_board);
         let ms = |micros: u64| float(micros) / 1e3;
         Ok(Row {
             kind: kind.to_owned(),
+            part,
             peak_mib: float(samples.peak.load(Ordering::Relaxed)) / MIB,
-            after_mib: 0.0,
+            after_mib,
+            p50_ms: ms(times.value_at_quantile(0.5)),
             p99_ms: ms(times.value_at_quantile(0.99)),
             max_ms: ms(times.value_at_quantile(1.0)),
+            updates: times.len(),
             healthz_max_ms: ms(samples.healthz_micros.load(Ordering::Relaxed)),
-            outcome: String::new(),
+            turn_max_ms: turn.unwrap_or(0.0) * 1e3,
+            cpus: (cpu_after.saturating_sub(cpu)).as_secs_f64() / seconds,
+            cpus_waited_for: (waited_after.saturating_sub(waited)).as_secs_f64() / seconds,
+            outcomes,
         })
-    }
-
-    /// Sends the request on all connections. Says how that ended.
-    async fn attack(&self, kind: Kind, message: &Bytes, server: &Server) -> String {
-        let mut attackers = JoinSet::new();
-        let hold = Duration::try_from_secs_f64(self.hold_seconds).unwrap_or_default();
-        for _ in 0..self.connections {
-            let (message, xds, streams) = (message.clone(), server.xds, self.streams);
-            attackers.spawn(async move {
-                let mut outcomes = Vec::new();
-                let Ok((mut sender, connection)) = stream::connect(xds, Windows::ENVOY).await
-                else {
-                    return vec!["no connection".to_owned()];
-                };
-                let connection = tokio::spawn(async move { drop(connection.await) });
-                let mut readers = JoinSet::new();
-                for _ in 0..streams {
-                    let none: [chancery_proto::discovery::DeltaDiscoveryRequest; 0] = [];
-                    let opened = stream::open_with(sender, xds, kind.method(), &none).await;
-                    let Ok((next, mut requests, responses)) = opened else {
-                        outcomes.push("no stream".to_owned());
-                        break;
-                    };
-                    sender = next;
-                    readers.spawn(async move {
-                        let ended = responses.read(|_| Ok(())).await;
-                        ended.err().map(|error| error.to_string()).unwrap_or_default()
-                    });
-                    // If the stream was ended meanwhile, its reader says how.
-                    let _sent = requests.send_all(message.clone()).await;
-                    readers.spawn(async move {
-                        // Dropping it would reset the stream.
-                        sleep(hold).await;
-                        drop(requests);
-                        String::new()
-                    });
-                }
-                let deadline = tokio::time::sleep(hold);
-                tokio::pin!(deadline);
-                let mut ended = 0;
-                loop {
-                    tokio::select! {
-                        () = &mut deadline => break,
-                        outcome = readers.join_next() => match outcome {
-                            Some(Ok(outcome)) if !outcome.is_empty() => {
-                                ended += 1;
-                                outcomes.push(outcome);
-                            }
-                            Some(_) => {}
-                            None => break,
-                        },
-                    }
-                }
-                outcomes.extend((ended..streams).map(|_| "goes on".to_owned()));
-                connection.abort();
-                outcomes
-            });
-        }
-        let mut counts = std::collections::BTreeMap::new();
-        while let Some(outcomes) = attackers.join_next().await {
-            for outcome in outcomes.unwrap_or_default() {
-                *counts.entry(outcome).or_insert(0_u32) += 1;
-            }
-        }
-        let counts: Vec<String> = counts.iter().map(|(what, n)| format!("{n}: {what}")).collect();
-        counts.join("; ")
-    }
-
-    fn findings(
-        &self,
-        idle_rss: f64,
-        idle: Row,
-        rows: Vec<Row>,
-        failed: u64,
-        wrong: u64,
-    ) -> Result<Findings> {
-        let mut text = String::new();
-        writeln!(
-            text,
-            "{} connections with {} streams each; RSS of the idle server {idle_rss:.0} MiB",
-            self.connections, self.streams
-        )?;
-        writeln!(
-            text,
-            "{:<16} {:>9} {:>10} {:>9} {:>9} {:>11}  streams",
-            "request", "peak MiB", "after MiB", "p99 ms", "max ms", "healthz ms"
-        )?;
-        for row in std::iter::once(&idle).chain(&rows) {
-            writeln!(
-                text,
-                "{:<16} {:>9.0} {:>10.0} {:>9.1} {:>9.1} {:>11.1}  {}",
-                row.kind,
-                row.peak_mib,
-                row.after_mib,
-                row.p99_ms,
-                row.max_ms,
-                row.healthz_max_ms,
-                row.outcome
-            )?;
-        }
-        let most = |of: fn(&Row) -> f64| rows.iter().map(of).fold(0.0, f64::max);
-        let peak = most(|row| row.peak_mib) - idle_rss;
-        let ratio = most(|row| row.p99_ms) / idle.p99_ms.max(0.001);
-        let left = rows.last().map_or(0.0, |row| row.after_mib) - idle_rss;
-        let gates = vec![
-            Gate::at_most("growth of RSS under attack, in MiB", peak, self.growth_mib_max),
-            Gate::at_most("p99 of the healthy client, to that when idle", ratio, self.ratio_max),
-            Gate::at_most("RSS that is left 5 s after the last attack, in MiB", left, 100.0),
-            Gate::none("writes that failed", failed),
-            Gate::none("healthy streams that broke or received wrong resources", wrong),
-        ];
-        let data = serde_json::json!({"idle_rss_mib": idle_rss, "idle": idle, "rows": rows});
-        Ok(Findings { text, data, gates })
     }
 }
 
 fn rss_mib(server: &Server) -> Result<f64> {
     let rss = server.process().memory().context("the server is gone")?.rss;
     Ok(float(rss) / MIB)
-}
-
-impl stream::Requests {
-    /// Sends bytes as fast as the server takes them. `false` if the stream ended before it took all.
-    async fn send_all(&mut self, mut bytes: Bytes) -> bool {
-        while bytes.has_remaining() {
-            let Some(room) = self.room(bytes.len()).await else { return false };
-            let part = bytes.split_to(room.min(bytes.len()));
-            if self.send_bytes(part).is_err() {
-                return false;
-            }
-        }
-        true
-    }
 }

@@ -4,6 +4,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
 use prost::Message as _;
+use serde::{Deserialize, Serialize};
 
 use crate::stream;
 
@@ -17,8 +18,8 @@ const LOCATORS: u8 = 0x42;
 const UNKNOWN: u8 = 0x7a;
 
 /// A kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Kind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Kind {
     /// Empty `error_detail.details`.
     Details,
     /// Empty `resource_locators_subscribe`.

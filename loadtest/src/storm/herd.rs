@@ -1,7 +1,4 @@
-//! Clients that all connect at once, on a thread of their own.
-//!
-//! The thread can have a lower priority. That makes it hold locks of the process (the allocator's, the
-//! kernel's for its memory) for longer, which the clients whose latency is measured then wait for.
+//! Clients that all connect at once, in a worker process.
 
 use std::{
     collections::BTreeMap,
@@ -9,19 +6,17 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc,
     },
-    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
 use chancery_model::types::CLUSTER;
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{
-    runtime::Runtime,
-    sync::{mpsc as tokio_mpsc, oneshot},
+    sync::mpsc,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -42,21 +37,20 @@ const WINDOWS: Windows = Windows { stream: 256 << 10, connection: 512 << 10, soc
 const RETRY: Duration = Duration::from_millis(100);
 const RETRIES: usize = 20;
 
-/// The requests of the clients of a herd.
-#[derive(Debug)]
-pub(super) struct Load {
+/// The clients of a herd, and what they ask for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Load {
+    pub(super) xds: SocketAddr,
     pub(super) clients: usize,
     pub(super) resources: usize,
     /// Versions of the resources by name, for the clients that resume.
     pub(super) versions: BTreeMap<String, String>,
-    /// The `nice` value of the thread.
-    pub(super) nice: i32,
     pub(super) patience: Duration,
 }
 
-/// The handle to the thread. Dropping it closes all connections.
-#[derive(Debug)]
-pub(super) struct Herd(tokio_mpsc::Sender<oneshot::Sender<Result<Latencies>>>);
+/// The clients that are connected. Dropping it closes their connections.
+#[derive(Debug, Default)]
+pub(crate) struct Herd(JoinSet<()>);
 
 /// How a client begins its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,50 +66,19 @@ enum Kind {
 }
 
 impl Herd {
-    /// Starts the thread. No client connects yet.
-    pub(super) fn start(xds: SocketAddr, load: Load) -> Result<Self> {
-        let (sender, mut storms) = tokio_mpsc::channel::<oneshot::Sender<Result<Latencies>>>(1);
-        let (started, start) = mpsc::channel();
-        thread::Builder::new().name("herd".to_owned()).spawn(move || {
-            let runtime = match runtime(load.nice) {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(started.send(Err(error))),
-            };
-            drop(started.send(Ok(())));
-            runtime.block_on(async {
-                let load = Arc::new(load);
-                let mut connected = JoinSet::new();
-                while let Some(reply) = storms.recv().await {
-                    // Dropping them closes their connections.
-                    drop(std::mem::take(&mut connected));
-                    drop(reply.send(storm(xds, &load, &mut connected).await));
-                }
-            });
-        })?;
-        start.recv().context("the thread of the clients has ended")??;
-        Ok(Self(sender))
-    }
-
     /// Closes all connections, connects all clients at once, and waits until all are current. Returns the
     /// times from the start of the storm until each client was current.
-    pub(super) async fn storm(&self) -> Result<Latencies> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(reply).await.ok().context("the thread of the clients has ended")?;
-        answer.await.context("the thread of the clients has ended")?
+    pub(crate) async fn storm(&mut self, load: Load) -> Result<Latencies> {
+        // Dropping them closes their connections.
+        drop(std::mem::take(&mut self.0));
+        storm(&Arc::new(load), &mut self.0).await
     }
 }
 
-/// Gives this thread its priority, and makes its runtime.
-fn runtime(nice: i32) -> Result<Runtime> {
-    // Linux changes the priority of the calling thread only.
-    rustix::process::setpriority_process(None, nice).context("set the priority of a thread")?;
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
-}
-
-async fn storm(xds: SocketAddr, load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
+async fn storm(load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
     let start = Instant::now();
     // A client says that it is current, and that it has ended.
-    let (current, mut all) = tokio_mpsc::channel(2 * load.clients);
+    let (current, mut all) = mpsc::channel(2 * load.clients);
     for n in 0..load.clients {
         let (load, current) = (Arc::clone(load), current.clone());
         tasks.spawn(async move {
@@ -124,13 +87,13 @@ async fn storm(xds: SocketAddr, load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Re
                 is_current.store(true, Ordering::Relaxed);
                 drop(current.try_send(Ok(start.elapsed())));
             };
-            let mut ended = client(xds, n, &load, on_current).await;
+            let mut ended = client(n, &load, on_current).await;
             for _ in 0..RETRIES {
                 if is_current.load(Ordering::Relaxed) {
                     break;
                 }
                 sleep(RETRY).await;
-                ended = client(xds, n, &load, on_current).await;
+                ended = client(n, &load, on_current).await;
             }
             let ended = ended.and_then(|()| bail!("the server has ended it"));
             drop(current.try_send(ended));
@@ -153,7 +116,8 @@ async fn storm(xds: SocketAddr, load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Re
 }
 
 /// Connects, takes the first state, and stays until it is aborted.
-async fn client(xds: SocketAddr, n: usize, load: &Load, on_current: impl FnOnce()) -> Result<()> {
+async fn client(n: usize, load: &Load, on_current: impl FnOnce()) -> Result<()> {
+    let xds = load.xds;
     let kind = [Kind::First, Kind::Resume, Kind::ResumeNames, Kind::Sotw][n % 4];
     let (sender, connection) = stream::connect(xds, WINDOWS).await?;
     let stream = async {

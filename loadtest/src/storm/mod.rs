@@ -4,7 +4,7 @@
 //! A round has three parts: idle; a storm at the other server (the control: it takes the same processors from
 //! the measured server, which itself has nothing to do for it); a storm at the measured server. The ratio of
 //! the control to idle is what the machine causes, the ratio of the storm to the control is what the server
-//! causes. The clients of the storms run on threads of their own.
+//! causes. The clients of each storm run in a process of their own.
 //!
 //! Times are from when an update was due: to its answer (writes), and to its arrival at each established
 //! client (pushes).
@@ -30,11 +30,12 @@ use crate::{
     report::{Findings, Gate, say},
     server::{Launch, Server},
     stats::{Latencies, Spread, float},
+    worker::{Order, Worker},
 };
 
-mod herd;
+pub(crate) mod herd;
 
-use herd::{Herd, Load};
+use herd::Load;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The pause after a part, so that its remaining work is measured in no part.
@@ -67,7 +68,7 @@ pub(crate) struct Args {
     /// Seconds of the idle part of a round.
     #[arg(long, default_value_t = 5.0)]
     idle_seconds: f64,
-    /// The `nice` value of the threads that the reconnecting clients run on.
+    /// The `nice` value of the processes that the reconnecting clients run in.
     #[arg(long, default_value_t = 0)]
     nice: i32,
     /// Largest ratio of the p99 during a storm to the p99 of the control, for pushes and for writes.
@@ -129,6 +130,18 @@ struct Run {
     control: Herd,
 }
 
+/// The clients that reconnect to one server, in a process of their own.
+struct Herd {
+    worker: Worker,
+    order: Order,
+}
+
+impl Herd {
+    async fn storm(&mut self) -> Result<Latencies> {
+        self.worker.ask(&self.order).await
+    }
+}
+
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         ensure!(
@@ -154,8 +167,8 @@ impl Args {
     }
 
     async fn start(&self, common: &Common, dir: &Path) -> Result<Run> {
-        let (server, herd, author) = self.server(common, &dir.join("measured")).await?;
-        let (other, control, _) = self.server(common, &dir.join("other")).await?;
+        let (server, mut herd, author) = self.server(common, &dir.join("measured")).await?;
+        let (other, mut control, _) = self.server(common, &dir.join("other")).await?;
         let mut author = author;
         let revision = author.cluster().await.context("read the revision")?.revision;
         let board = Arc::new(Board::new(revision));
@@ -164,7 +177,7 @@ impl Args {
         established.synced(PATIENCE).await?;
         let (per_second, random) = (self.updates_per_second, Random::new(1));
         let updates = Updates::start(author, Arc::clone(&board), per_second, resources, random);
-        for (what, herd) in [("measured", &herd), ("other", &control)] {
+        for (what, herd) in [("measured", &mut herd), ("other", &mut control)] {
             let current = herd.storm().await?;
             say!("{} clients connected to the {what} server: {current}", self.clients);
         }
@@ -186,13 +199,13 @@ impl Args {
             .filter(|(name, _)| herd::is_of_storm(name))
             .collect();
         let load = Load {
+            xds: server.xds,
             clients: self.clients,
             resources: self.client_resources,
             versions,
-            nice: self.nice,
             patience: PATIENCE,
         };
-        let herd = Herd::start(server.xds, load)?;
+        let herd = Herd { worker: Worker::start(self.nice)?, order: Order::Storm(load) };
         Ok((server, herd, author))
     }
 

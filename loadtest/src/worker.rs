@@ -1,0 +1,126 @@
+//! Storms and attacks run in a process of their own.
+//!
+//! The clients whose latency is measured share a process with the author. In the same process, a storm would take
+//! its one thread from them, and locks: the allocator's, and the kernel's for the memory of the process. So this
+//! program starts itself again, with the hidden command `worker`. The worker reads orders from its standard input,
+//! one line of JSON each, and answers each with a line. It ends with its input, and is killed when its handle is
+//! dropped.
+
+use std::{
+    io::Write as _,
+    process::{ExitCode, Stdio},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+};
+
+use crate::{attack, report::say, storm::herd};
+
+/// The arguments of the worker process.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The `nice` value of the process.
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
+    nice: i32,
+}
+
+/// Work for a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// All clients of the last storm leave, and as many connect. Answered when all are current.
+    Storm(herd::Load),
+    /// Makes the request that attacks send.
+    Prepare(attack::Request),
+    /// Sends the request for some time. Answered with how the streams ended.
+    Attack(attack::Load),
+}
+
+/// A worker process.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    _child: Child,
+    orders: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    /// Starts the process with a priority. To be called on the main thread, whose end kills the process.
+    pub(crate) fn start(nice: i32) -> Result<Self> {
+        let program = std::env::current_exe().context("find this program")?;
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(program)
+            .args(["worker", "--nice", &nice.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("start a worker")?;
+        let orders = child.stdin.take().context("the worker has no input")?;
+        let answers = child.stdout.take().context("the worker has no output")?;
+        Ok(Self { _child: child, orders, answers: BufReader::new(answers).lines() })
+    }
+
+    /// Gives an order and waits for its answer.
+    pub(crate) async fn ask<T: DeserializeOwned>(&mut self, order: &Order) -> Result<T> {
+        let mut line = serde_json::to_vec(order)?;
+        line.push(b'\n');
+        self.orders.write_all(&line).await.context("the worker has ended")?;
+        let answer = self.answers.next_line().await?.context("the worker has ended")?;
+        let answer: Result<T, String> = serde_json::from_str(&answer).context("an answer")?;
+        answer.map_err(|error| anyhow!(error))
+    }
+}
+
+impl Args {
+    /// Takes orders until there are no more.
+    pub(crate) fn work(&self) -> ExitCode {
+        match self.orders() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say!("error: a worker: {error:#}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn orders(&self) -> Result<()> {
+        rustix::process::setpriority_process(None, self.nice).context("set the priority")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut orders = BufReader::new(tokio::io::stdin()).lines();
+            let (mut herd, mut message) = (herd::Herd::default(), None);
+            while let Some(order) = orders.next_line().await? {
+                let answer = carry_out(&order, &mut herd, &mut message).await;
+                let answer = answer.map_err(|error| format!("{error:#}"));
+                writeln!(std::io::stdout(), "{}", serde_json::to_string(&answer)?)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn carry_out(
+    order: &str,
+    herd: &mut herd::Herd,
+    message: &mut Option<(attack::Request, Bytes)>,
+) -> Result<serde_json::Value> {
+    match serde_json::from_str(order)? {
+        Order::Storm(load) => Ok(serde_json::to_value(herd.storm(load).await?)?),
+        Order::Prepare(request) => {
+            *message = Some((request, request.message()));
+            Ok(serde_json::Value::Null)
+        }
+        Order::Attack(load) => match message {
+            Some((request, message)) => {
+                Ok(serde_json::to_value(load.run(*request, message).await?)?)
+            }
+            None => bail!("an attack without a request"),
+        },
+    }
+}
