@@ -45,10 +45,10 @@ impl Session {
         }
     }
 
-    /// The names that [`Session::poll`] looks at.
+    /// The number of names that [`Session::poll`] visits.
     #[must_use]
     pub fn cost_of_poll(&self) -> usize {
-        // Removals that wait are looked at also where there is no other work.
+        // A poll visits pending removals even without other work.
         self.subscriptions.iter().map(Subscription::cost_of_plan).sum()
     }
 
