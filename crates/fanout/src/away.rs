@@ -213,13 +213,18 @@ impl Shard {
         large_work().increment(1.0);
         let back = Some(Back { key: key(at), done: None });
         let mut ticket = Ticket { mailbox: Arc::clone(entry.line.mailbox()), back };
-        let differ = Arc::clone(&self.differ);
+        let (differ, line) = (Arc::clone(&self.differ), Arc::clone(&entry.line));
         self.large.submit(
             cost,
             Box::new(move || {
                 // The work may have waited.
                 let ms = now.ms_at(Instant::now());
-                let done = work.run(session, view.as_ref(), &differ, ms);
+                // Nobody waits for the answer of a stream that has ended.
+                let is_in_vain = line.is_closed() && matches!(work, Work::Take(..) | Work::Poll);
+                let done = match is_in_vain {
+                    true => (Some(session), Done::Polled(None, ms)),
+                    false => work.run(session, view.as_ref(), &differ, ms),
+                };
                 if let Some(back) = &mut ticket.back {
                     back.done = Some(done);
                 }

@@ -149,8 +149,8 @@ async fn subscribe(
 /// Counts an outcome, without the numbers that make every text another one.
 fn note(outcomes: &mut Outcomes, outcome: &str) {
     // A refusal names the setting in parentheses.
-    let setting = outcome.split('(').filter_map(|it| it.split_once(')')).map(|(it, _)| it);
-    let setting = setting.filter(|it| it.contains('_') && !it.contains(' ')).next_back();
+    let mut settings = outcome.split('(').filter_map(|it| it.split_once(')')).map(|(it, _)| it);
+    let setting = settings.rfind(|it| it.contains('_') && !it.contains(' '));
     let mut reason = setting.unwrap_or(outcome);
     if let Some((at, _)) = reason.char_indices().nth(REASON_BYTES_MAX) {
         reason = &reason[..at];

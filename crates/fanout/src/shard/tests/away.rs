@@ -286,3 +286,23 @@ fn large_session_that_awaits_an_answer_rests() {
     desk.ack(&client, &first[0]);
     assert_eq!(read_all(&mut desk, &mut client), ["x000008"]);
 }
+
+/// L12: large requests of clients that have left do not hold up those of others, nor keep their memory.
+#[test]
+fn large_request_of_a_stream_that_has_ended_is_not_taken() {
+    let mut desk = Desk::new();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    desk.shard.large.submit(0, Box::new(move || gate.recv().unwrap_or_default()));
+    let client = desk.open();
+    desk.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(n_away(&desk), 1);
+    drop(client);
+    desk.settle();
+    go.send(()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !desk.shard.sessions.is_empty() {
+        desk.turn();
+        assert_eq!(desk.shard.index.size().names, 0, "its names are registered");
+        assert!(Instant::now() < deadline, "the session stays");
+    }
+}
