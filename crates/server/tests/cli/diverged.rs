@@ -1,6 +1,6 @@
 //! A replica whose log or state differs from that of the cluster, as its clients and operators see it.
 
-use std::{fs, path::Path};
+use std::{fs, net::TcpStream, path::Path};
 
 use chancery_model::types::CLUSTER;
 use chancery_proto::{
@@ -172,6 +172,8 @@ fn replica_whose_directory_went_back_stops_and_the_leader_stays_ready() {
         let status = replicas[leader].run(&["cluster", "status"], "").out;
         status.contains(&format!("replica {id} takes no writes: it lacks log entry")).then_some(())
     });
+    // The replica finds out before its admin port is open.
+    eventually("it listens", || TcpStream::connect(&replicas[old].admin).ok());
     let (status, text) = http_get(&replicas[old].admin, "/readyz");
     assert_eq!(status, 503);
     assert!(text.contains("its data directory is an older copy"), "{text}");
