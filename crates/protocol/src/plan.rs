@@ -35,6 +35,8 @@ pub(crate) struct Train {
     pub(crate) covers: Revision,
     /// Names that were given up since: what is left may have some that are no longer asked for.
     pub(crate) given_up: BTreeSet<ResourceName>,
+    /// It has all of a wildcard's view, not the difference to something before.
+    pub(crate) first_state: bool,
     pub(crate) pace: Pace,
 }
 
@@ -67,6 +69,8 @@ struct Plan {
     touched: Resources,
     /// Of those that were asked for by name: the ones that the client did not have before.
     fresh: BTreeSet<ResourceName>,
+    /// All of a wildcard's view.
+    first_state: bool,
 }
 
 /// Resources that changed for the client.
@@ -231,7 +235,7 @@ impl Subscription {
     /// Puts a plan on the train, if there is something in it. `before` is what a wildcard had.
     fn depart(&mut self, plan: Plan, before: Option<TypeView>, moment: Moment<'_>) -> Touched {
         let covers = self.planned_revision;
-        let Plan { resources, removed, absent, send, touched, fresh } = plan;
+        let Plan { resources, removed, absent, send, touched, fresh, first_state } = plan;
         let content = !resources.is_empty() || !removed.is_empty() || !absent.is_empty();
         if content || send {
             let mut version = moment.view.version();
@@ -250,6 +254,7 @@ impl Subscription {
                 revision,
                 covers,
                 given_up: BTreeSet::new(),
+                first_state,
                 pace: Pace::FirstAtOnce,
             });
         } else if self.outstanding.is_empty() {
@@ -264,7 +269,7 @@ impl Subscription {
 
     /// Keeps a resource that is gone until its removal may be announced.
     fn linger(&mut self, name: ResourceName, resource: Arc<Resource>, moment: Moment<'_>) {
-        self.rejected.touch(resource.name());
+        self.rejected.on_gone(&resource);
         let Moment { revision, now, .. } = moment;
         let seen = self.seen_revision;
         self.lingering.add(name, Lingering { resource, revision, seen, since: now });
@@ -295,6 +300,7 @@ impl Subscription {
                 removed.extend(gone.map(|(name, v)| gone_resource(&self.type_url, name, *v)));
             }
             base => {
+                plan.first_state = base.is_none();
                 let empty = TypeView::empty();
                 let change = difference(differ, base.as_ref().unwrap_or(&empty), view);
                 (plan.resources, removed) = (change.changed, change.removed);
@@ -501,6 +507,7 @@ impl Subscription {
                 self.lingering.add(name, lingering);
                 continue;
             }
+            self.rejected.touch(own);
             self.hold(&name, Held::Absent);
             if !self.properties.announce_removal {
                 continue;

@@ -429,6 +429,7 @@ impl Session {
             sent_at: now,
             version: train.version.clone(),
             revision: train.covers,
+            first_state: train.first_state.then_some(train.revision),
             resources: Some(response.resources.clone()),
         });
         if train.resources.is_empty() {

@@ -83,6 +83,8 @@ pub(crate) struct Outstanding {
     pub(crate) version: TypeVersion,
     /// With it, the client has everything up to this revision.
     pub(crate) revision: Revision,
+    /// The revision of the first state of which this is a part, if it is one.
+    pub(crate) first_state: Option<Revision>,
     /// What it carries; `None` if that is too long ago to be remembered.
     pub(crate) resources: Option<Resources>,
 }

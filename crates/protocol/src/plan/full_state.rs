@@ -43,11 +43,14 @@ impl Subscription {
             self.linger(resource.name().clone(), resource, moment);
         }
         let before = self.lingering.len();
-        let Self { lingering, names, .. } = self;
+        let Self { lingering, names, rejected, .. } = self;
         lingering.retain(|name, held| {
             let stays = !release.allows(held);
-            if let Some(entry) = names.get_mut(name).filter(|_| !stays) {
-                *entry = Held::Absent;
+            if !stays {
+                rejected.touch(name);
+                if let Some(entry) = names.get_mut(name) {
+                    *entry = Held::Absent;
+                }
             }
             stays
         });

@@ -40,7 +40,7 @@ impl Subscription {
             self.acked = Some(sent.version.clone());
             self.rejects_state = false;
             if let Some(taken) = &sent.resources {
-                self.rejected.take(taken, sent.revision);
+                self.rejected.take(taken, sent.first_state);
             }
             if self.is_remembered() {
                 let resources = sent.resources.take();
@@ -61,11 +61,11 @@ impl Subscription {
         self.nack = Some(nack.clone());
         // The next full state that the client takes replaces all of this one: no need to know what is in it.
         let replaced_whole = self.is_full_state() && self.wildcard;
-        let first_state = self.wildcard && !self.resumed && self.settled_revision == Revision(0);
+        let first_state = sent.first_state.filter(|_| self.wildcard);
         match &sent.resources {
             Some(resources) if !resources.is_empty() && !replaced_whole => match first_state {
-                true => self.rejected.reject_first(resources, sent.revision),
-                false => self.rejected.reject(resources),
+                Some(revision) => self.rejected.reject_first(resources, revision),
+                None => self.rejected.reject(resources),
             },
             _ => self.rejects_state = true,
         }
@@ -101,13 +101,15 @@ impl Subscription {
 
     /// What the client was last sent in the place of a resource.
     fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
-        if self.wildcard {
-            return self.base.as_ref()?.get(resource.name().as_str());
-        }
         let mut names = std::iter::once(resource.name()).chain(resource.aliases());
-        names.find_map(|name| match self.names.get(name)? {
-            Held::Sent(sent) => Some(sent),
-            Held::Nothing | Held::Absent | Held::Version(_) => None,
-        })
+        let shown = match &self.base {
+            Some(base) if self.wildcard => base.get(resource.name().as_str()),
+            _ => names.find_map(|name| match self.names.get(name)? {
+                Held::Sent(sent) => Some(sent),
+                Held::Nothing | Held::Absent | Held::Version(_) => None,
+            }),
+        };
+        // Until its removal is sent, the client has what it had.
+        shown.or_else(|| Some(&self.lingering.get(resource.name())?.resource))
     }
 }

@@ -89,8 +89,8 @@ impl Rejections {
         self.first.is_none() && self.standing.is_empty()
     }
 
-    /// The client has rejected a response with these, which brought a wildcard to the revision for the
-    /// first time. O(1), or as for a list in a small state.
+    /// The client has rejected these, a part of a wildcard's first state of this revision. O(1), or as for a list in
+    /// a small state.
     pub(crate) fn reject_first(&mut self, resources: &Resources, revision: Revision) {
         match (&self.first, resources.at((0, 0))) {
             (None, Some((witness, _))) if resources.len() > self.listed_max => {
@@ -110,11 +110,11 @@ impl Rejections {
         self.list(resources.iter());
     }
 
-    /// The client has taken these, and with them has everything up to the revision: what it takes now is
-    /// not what it rejected before.
-    pub(crate) fn take(&mut self, resources: &Resources, revision: Revision) {
-        // Up to the same revision it is another part of that state.
-        let first = self.first.as_mut().filter(|first| first.revision < revision);
+    /// The client has taken these resources, whatever it rejected before. They are a part of the first state of this
+    /// revision, or of no first state.
+    pub(crate) fn take(&mut self, resources: &Resources, first_state: Option<Revision>) {
+        // One rejected part of a first state counts for all of it.
+        let first = self.first.as_mut().filter(|first| first_state != Some(first.revision));
         if let Some(first) = first {
             for resource in resources.iter() {
                 if first.has(resource) {
@@ -141,6 +141,14 @@ impl Rejections {
         if self.standing.contains_key(name) {
             self.doubtful.insert(name.clone());
         }
+    }
+
+    /// The resource is gone from the view. The client keeps what it had before until its removal is sent.
+    pub(crate) fn on_gone(&mut self, resource: &Arc<Resource>) {
+        if self.first.as_ref().is_some_and(|first| first.has(resource)) {
+            self.list(std::iter::once(resource));
+        }
+        self.touch(resource.name());
     }
 
     /// Something may have happened to all of them.

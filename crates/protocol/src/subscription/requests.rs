@@ -329,7 +329,9 @@ impl Subscription {
         }
         if !self.wildcard {
             self.known.remove(name);
-            self.lingering.remove(name);
+            if let Some(gone) = self.lingering.remove(name) {
+                self.rejected.touch(gone.resource.name());
+            }
         }
     }
 }

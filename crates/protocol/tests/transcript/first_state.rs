@@ -1,4 +1,4 @@
-//! A first state of many resources that is rejected: too many to remember one by one.
+//! A first state of many resources that is rejected: too many to remember one by one. And how long a rejection stands.
 
 use chancery_protocol::{
     Config,
@@ -202,4 +202,171 @@ fn one_part_counts_for_all() {
         "
     );
     check_with(Delta, "", config, &script);
+}
+
+/// ADS-09, SOTW-28: a change that is sent before the first state is acknowledged counts for itself when it is rejected,
+/// also where it leaves an older removal unsent. It counted as a part of the first state that was older than itself, so
+/// that the rejection ended with the next ACK, and the endpoints of the cluster that the client kept were removed.
+#[test]
+fn a_change_before_the_ack_of_the_first_state_counts_for_itself() {
+    check_with(
+        Delta,
+        "",
+        Config { first_state_listed_max: 0, ..Config::DEFAULTS },
+        "
+        commit CDS/a=1 CDS/b=1>EDS/b EDS/b=1
+        -> CDS
+        <- CDS a=1 b=1 @A
+        -> EDS +b
+        <- EDS b=1
+        ack EDS
+        commit -CDS/a CDS/b=2>EDS/c -EDS/b
+        -> LDS
+        <- CDS b=2 @B
+        <- LDS
+        ack LDS
+        -> CDS @A
+        wait 6000
+        <- CDS -a
+        -> CDS @B nack
+        ack CDS
+        commit CDS/b=3>EDS/c
+        <- CDS b=3
+        ack CDS
+        <- EDS -b
+        ",
+    );
+}
+
+/// ADS-09: a rejection stands as long as the removal of what was rejected is held back: the client still has what
+/// it had before. It ended when the removal was found.
+#[test]
+fn a_rejection_outlasts_a_removal_that_is_held_back() {
+    check_with(
+        Delta,
+        "",
+        Config::DEFAULTS,
+        "
+        scopes default,a
+        commit a:CDS/b=1>EDS/b EDS/b=1 RDS/r=b
+        -> CDS
+        <- CDS b=1
+        -> EDS +b
+        <- EDS b=1
+        ack CDS
+        ack EDS
+        -> RDS +r
+        <- RDS r=b
+        ack RDS
+        wait 2000
+        commit a:CDS/b=2>EDS/c -EDS/b
+        <- CDS b=2
+        nack CDS
+        commit RDS/r=1
+        <- RDS r=1
+        scopes default
+        scopes default,a
+        ack RDS
+        wait 20000
+        scopes default
+        <- CDS -b
+        <- EDS -b
+        ",
+    );
+}
+
+/// ADS-09: the same for a full state by names.
+#[test]
+fn a_rejection_of_a_name_outlasts_a_removal_that_is_held_back() {
+    check_with(
+        Sotw,
+        "",
+        Config::DEFAULTS,
+        "
+        commit CDS/a=1 LDS/l=1 SRDS/s=a
+        -> CDS
+        <- CDS a=1
+        ack CDS
+        -> LDS
+        <- LDS l=1
+        ack LDS
+        -> SRDS s
+        <- SRDS s=a
+        ack SRDS
+        wait 2000
+        commit SRDS/s=1 -CDS/a
+        <- SRDS s=1
+        nack SRDS
+        commit LDS/l=2
+        <- LDS l=2
+        commit -SRDS/s
+        ack LDS
+        wait 5000
+        <- SRDS
+        <- CDS
+        ",
+    );
+}
+
+/// ADS-09, SOTW-28: the same for one of a large first state, of which all else was replaced.
+#[test]
+fn a_rejected_first_state_outlasts_a_removal_that_is_held_back() {
+    check_with(
+        Delta,
+        "",
+        Config { first_state_listed_max: 0, ..Config::DEFAULTS },
+        "
+        commit CDS/a=1 CDS/b=1>EDS/b EDS/b=1 RDS/r=b
+        -> CDS
+        <- CDS a=1 b=1
+        -> EDS +b
+        <- EDS b=1
+        nack CDS
+        ack EDS
+        -> RDS +r
+        <- RDS r=b
+        ack RDS
+        wait 2000
+        commit RDS/r=1
+        <- RDS r=1
+        commit -CDS/b -EDS/b CDS/a=2
+        <- CDS a=2 v=Y
+        ack CDS
+        status CDS
+        = CDS nacked sent=Y acked=Y nack=13 rejected
+        ack RDS
+        <- CDS -b
+        ack CDS
+        <- EDS -b
+        ",
+    );
+}
+
+/// SOTW-27: a rejection ends with the name, also where the removal was held back. Found by the model.
+#[test]
+fn a_rejection_of_a_removed_resource_ends_with_its_name() {
+    check_with(
+        Sotw,
+        "",
+        Config::DEFAULTS,
+        "
+        commit LDS/l=1 SRDS/s=1
+        -> LDS
+        <- LDS l=1
+        ack LDS
+        -> SRDS s,t
+        <- SRDS s=1 v=X
+        ack SRDS
+        wait 2000
+        commit SRDS/s=2
+        <- SRDS s=2 v=Y @B
+        nack SRDS
+        commit LDS/l=2
+        <- LDS l=2
+        commit -SRDS/s
+        -> SRDS t @B
+        status SRDS
+        = SRDS synced sent=Y acked=X
+        ",
+    );
 }
