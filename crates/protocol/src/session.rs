@@ -279,9 +279,10 @@ impl Session {
             if waiting && train.pace == Pace::Wait && subscription.protocol == Protocol::Sotw {
                 return Turn::Idle;
             }
-            // ADS-06: of the types before it, what was asked for since this was planned.
+            // ADS-06: of the types before it, what was asked for since this was planned. Their changes since then keep
+            // their own order.
             let before = [subscription.properties.after, &[]];
-            return match self.plan_ahead(at, before, Subscription::is_asked, view, differ, now) {
+            return match self.plan_ahead(at, before, order::asked, view, differ, now) {
                 Ahead::Nothing => self.send_part(at, now),
                 Ahead::Planned | Ahead::Underway => Turn::Again,
             };
@@ -310,7 +311,7 @@ impl Session {
             Gate::Open => (properties.after, properties.behind),
         };
         let types = [ahead, last];
-        match self.plan_ahead(at, types, Subscription::has_changes, view, differ, now) {
+        match self.plan_ahead(at, types, order::changes, view, differ, now) {
             Ahead::Nothing => self.plan(at, gate, view, differ, now),
             Ahead::Planned => {
                 self.plan(at, gate, view, differ, now);
@@ -372,7 +373,7 @@ impl Session {
         &mut self,
         at: usize,
         types: [&[&str]; 2],
-        is_due: fn(&Subscription) -> bool,
+        due: fn(&Subscription) -> Gate,
         view: &View,
         differ: &Differ,
         now: u64,
@@ -384,10 +385,11 @@ impl Session {
         for other in 0..at {
             let s = &mut self.subscriptions[other];
             let is_ahead = types.iter().any(|types| types.contains(&s.type_url.as_str()));
-            if !is_ahead || !is_due(s) {
+            let gate = due(s);
+            if !is_ahead || gate == Gate::Closed {
                 continue;
             }
-            self.plan(other, Gate::Open, view, differ, now);
+            self.plan(other, gate, view, differ, now);
             if let Some(train) = &mut self.subscriptions[other].train {
                 train.pace = Pace::AtOnce;
                 found = Ahead::Planned;

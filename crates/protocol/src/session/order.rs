@@ -22,6 +22,21 @@ pub(super) enum Gate {
     Closed,
 }
 
+/// Opens a type that is sent before a type planned together with it: for all changes.
+pub(super) fn changes(s: &Subscription) -> Gate {
+    if s.has_changes() { Gate::Open } else { Gate::Closed }
+}
+
+/// Opens a type that is sent before a type planned earlier: for the names that the client has asked for.
+pub(super) fn asked(s: &Subscription) -> Gate {
+    match s.is_asked() {
+        false => Gate::Closed,
+        // A first answer, and a full state, can only be given whole.
+        true if s.answer_due || s.is_full_state() => Gate::Open,
+        true => Gate::Asked,
+    }
+}
+
 impl Session {
     /// What of a type may be sent now. Pushes wait until the types that come before it are
     /// acknowledged (ADS-06), or at least sent (ADS-05), for a bounded time (ADS-22). What a client has

@@ -207,3 +207,35 @@ fn the_rest_of_the_routes_follows_endpoints_that_were_asked_for_since() {
         ",
     );
 }
+
+/// ADS-05: endpoints that were asked for since the routes were planned go before the rest of the routes, but other
+/// endpoints do not go before their changed cluster. Found by the model.
+#[test]
+fn endpoints_that_were_asked_for_take_no_others_before_their_cluster() {
+    let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
+    check_with(
+        Sotw,
+        "",
+        config,
+        "
+        commit CDS/b=1>EDS/b EDS/b=1 EDS/e=1 RDS/r=1 RDS/s=1
+        -> CDS
+        <- CDS b=1
+        ack CDS
+        -> EDS b
+        <- EDS b=1 @A
+        ack EDS
+        -> RDS r,s
+        <- RDS r=1
+        commit EDS/b=2
+        <- EDS b=2
+        commit CDS/b=2>EDS/b
+        <- CDS b=2
+        commit CDS/b=3>EDS/b EDS/b=3
+        -> EDS b,e @A
+        ack RDS
+        <- EDS e=1
+        <- RDS s=1
+        ",
+    );
+}

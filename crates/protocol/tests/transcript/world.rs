@@ -46,6 +46,8 @@ struct Client {
     names: Vec<String>,
     last: Option<(String, String)>,
     accepted: String,
+    /// The revision of the last response.
+    revision: Option<Revision>,
 }
 
 /// One stream: the session, and what its client knows.
@@ -53,7 +55,6 @@ struct Stream {
     session: Session,
     clients: BTreeMap<TypeUrl, Client>,
     nonces: BTreeSet<String>,
-    revision: Revision,
     /// Nonces by the name that the script gives them.
     named_nonces: BTreeMap<String, String>,
     /// A request broke a rule: nothing goes on after that.
@@ -158,7 +159,6 @@ impl World {
             session: Session::new(kind, Arc::clone(&self.config)),
             clients: BTreeMap::new(),
             nonces: BTreeSet::new(),
-            revision: Revision(0),
             named_nonces: BTreeMap::new(),
             ended: false,
         };
@@ -399,8 +399,6 @@ impl World {
         // SOTW-10, DELTA-10, SOTW-17, SOTW-92: laws of every response.
         assert!(!response.nonce().is_empty() && stream.nonces.insert(response.nonce()));
         assert!(!response.version().to_string().is_empty());
-        assert!(response.revision() >= stream.revision, "never an older state");
-        stream.revision = response.revision();
         let mut names = BTreeSet::new();
         let mut text = abbreviation(response.type_url());
         for resource in response.resources() {
@@ -421,6 +419,9 @@ impl World {
             write!(text, " ~{name}").unwrap();
         }
         let client = stream.clients.entry(response.type_url().clone()).or_default();
+        let revision = Some(response.revision());
+        assert!(revision >= client.revision, "never an older state");
+        client.revision = revision;
         client.last = Some((response.nonce(), response.version().to_string()));
         text
     }
