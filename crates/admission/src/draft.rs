@@ -133,6 +133,12 @@ struct Found {
     service_name: String,
     /// Names of route configurations that are asked for.
     routes: Vec<String>,
+    /// Names of secrets that are asked for.
+    secrets: Vec<String>,
+    /// The name of the last filter.
+    filter: String,
+    /// Names of filters whose configurations are asked for.
+    extensions: Vec<String>,
 }
 
 impl Visitor for Found {
@@ -165,6 +171,18 @@ impl Visitor for Found {
                     ("service_name", "envoy.config.cluster.v3.Cluster.EdsClusterConfig") => {
                         text.clone_into(&mut self.service_name);
                     }
+                    ("name", "envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig") => {
+                        self.secrets.push(text.to_owned())
+                    }
+                    (
+                        "name",
+                        "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter"
+                        | "envoy.config.listener.v3.Filter"
+                        | "envoy.config.listener.v3.ListenerFilter",
+                    ) => text.clone_into(&mut self.filter),
+                    ("type_urls", "envoy.config.core.v3.ExtensionConfigSource") => {
+                        self.extensions.push(self.filter.clone());
+                    }
                     _ => {}
                 }
             }
@@ -178,22 +196,31 @@ impl Visitor for Found {
 }
 
 impl Found {
-    /// What a client asks for because it has this resource: sorted, each once.
+    /// The resources that a client requests because it has this one: by type, sorted, each once.
     fn children(self, type_url: &TypeUrl, name: &ResourceName) -> Vec<ResourceKey> {
-        let (child, mut names) = match type_url.as_str() {
+        let (first, names) = match type_url.as_str() {
             types::CLUSTER if self.discovery_type == EDS => {
                 let service = self.service_name;
                 let is_own = service.is_empty();
                 (types::ENDPOINT, vec![if is_own { name.as_str().to_owned() } else { service }])
             }
-            types::LISTENER | types::SCOPED_ROUTE => (types::ROUTE, self.routes),
+            types::CLUSTER => (types::ENDPOINT, Vec::new()),
+            types::LISTENER => (types::ROUTE, self.routes),
+            types::SCOPED_ROUTE => return keys(types::ROUTE, self.routes).collect(),
             _ => return Vec::new(),
         };
-        names.sort_unstable();
-        names.dedup();
-        // Text that is no name names nothing that could be published.
-        let names = names.iter().filter_map(|name| ResourceName::new(name).ok());
-        let type_url = TypeUrl::from_static(child);
-        names.map(|name| ResourceKey { type_url: type_url.clone(), name }).collect()
+        keys(first, names)
+            .chain(keys(types::SECRET, self.secrets))
+            .chain(keys(types::EXTENSION, self.extensions))
+            .collect()
     }
+}
+
+/// Sorted, each once. Text that is no name names nothing that could be published.
+fn keys(type_url: &'static str, mut names: Vec<String>) -> impl Iterator<Item = ResourceKey> {
+    names.sort_unstable();
+    names.dedup();
+    let type_url = TypeUrl::from_static(type_url);
+    let names = names.into_iter().filter_map(|name| ResourceName::new(&name).ok());
+    names.map(move |name| ResourceKey { type_url: type_url.clone(), name })
 }

@@ -318,3 +318,51 @@ fn only_clusters_that_ask_for_endpoints_have_them_as_children() {
         assert_eq!(summary(&admitted(&content)), [format!("default Cluster w {children}")]);
     }
 }
+
+/// ADS-11, ADS-19: secrets and filter configurations that clients ask for by name.
+#[test]
+fn secrets_and_filter_configurations_are_children_of_what_refers_to_them() {
+    let package = "type.googleapis.com/envoy";
+    let sds = |name: &str| format!("{{name: {name}, sds_config: {{ads: {{}}}}}}");
+    let (x, y) = (sds("x"), sds("y"));
+    let ecds = |name: &str| {
+        format!(
+            "{{name: {name}, config_discovery: {{config_source: {{ads: {{}}}}, type_urls: [t]}}}}"
+        )
+    };
+    let socket = |context: &str, common: &str| {
+        let context = format!("{package}.extensions.transport_sockets.tls.v3.{context}");
+        let config = format!("{{'@type': {context}, common_tls_context: {{{common}}}}}");
+        format!("transport_socket: {{name: tls, typed_config: {config}}}")
+    };
+    let both = format!(
+        "tls_certificate_sds_secret_configs: [{y}], combined_validation_context: \
+         {{default_validation_context: {{}}, validation_context_sds_secret_config: {x}}}"
+    );
+    let manager = format!("{package}.extensions.filters.network.http_connection_manager.v3");
+    let router = format!("{package}.extensions.filters.http.router.v3.Router");
+    let manager = format!(
+        "{{name: m, typed_config: {{'@type': {manager}.HttpConnectionManager, stat_prefix: s, \
+         rds: {{route_config_name: r, config_source: {{ads: {{}}}}}}, http_filters: [{}, \
+         {{name: router, typed_config: {{'@type': {router}}}}}]}}}}",
+        ecds("http")
+    );
+    let listener = format!(
+        "{{'@type': {package}.config.listener.v3.Listener, name: l, listener_filters: [{}], \
+         filter_chains: [{{filters: [{}, {manager}], {}}}]}}",
+        ecds("listener"),
+        ecds("network"),
+        socket("DownstreamTlsContext", &both),
+    );
+    let cluster = format!(
+        "{{'@type': {package}.config.cluster.v3.Cluster, name: w, type: EDS, {}}}",
+        socket("UpstreamTlsContext", &both),
+    );
+    assert_eq!(
+        summary(&admitted(&format!("resources: [{cluster}, {listener}]"))),
+        [
+            "default Cluster w [\"w\", \"x\", \"y\"]",
+            "default Listener l [\"r\", \"x\", \"y\", \"http\", \"listener\", \"network\"]",
+        ]
+    );
+}

@@ -216,7 +216,7 @@ pub static KNOWN: [Properties; 10] = [
         name_field: Some("name"),
         order: 7,
         referrers: &[CLUSTER, LISTENER],
-        parents: &[CLUSTER, LISTENER],
+        parents: &[CLUSTER, ENDPOINT, LISTENER],
         service: Some(Service {
             name: "envoy.service.secret.v3.SecretDiscoveryService",
             sotw: Some("StreamSecrets"),

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -101,6 +101,9 @@ pub struct Session {
     /// In the order of sending (ADS-04).
     subscriptions: Vec<Subscription>,
     interest: RefCell<Vec<Interest>>,
+    /// Secrets that are sent again when these endpoints have been sent, because Envoy asks for the secrets of a
+    /// cluster when it has its endpoints (ADS-19).
+    secrets_waiting: BTreeMap<ResourceName, BTreeSet<ResourceName>>,
     last_nonce: u64,
 }
 
@@ -136,6 +139,7 @@ impl Session {
             config,
             subscriptions: Vec::new(),
             interest: RefCell::default(),
+            secrets_waiting: BTreeMap::new(),
             last_nonce: 0,
         }
     }

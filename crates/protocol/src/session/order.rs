@@ -1,6 +1,10 @@
 //! The order between the types of an aggregated stream.
 
-use chancery_model::{Revision, types::CLUSTER};
+use chancery_model::{
+    Revision, TypeUrl,
+    types::{CLUSTER, ENDPOINT, SECRET},
+};
+use chancery_view::Resources;
 
 use super::Session;
 use crate::{
@@ -21,6 +25,9 @@ pub(super) enum Gate {
     /// Nothing.
     Closed,
 }
+
+/// Maximum number of endpoints for which secrets wait; those of further clusters are sent with their cluster.
+const SECRETS_WAITING_MAX: usize = 1_000;
 
 /// Opens a type that is sent before a type planned together with it: for all changes.
 pub(super) fn changes(s: &Subscription) -> Gate {
@@ -117,30 +124,60 @@ impl Session {
         if touched.resources.is_empty() {
             return;
         }
-        let mut children_known = false;
+        if parent.as_str() == ENDPOINT && !self.secrets_waiting.is_empty() {
+            self.resend_secrets(&touched.resources);
+        }
+        let Self { subscriptions, secrets_waiting, .. } = self;
+        let has_endpoints = subscriptions.iter().any(|s| s.type_url.as_str() == ENDPOINT);
+        let mut known: Vec<&TypeUrl> = Vec::new();
         for resource in touched.resources.iter() {
-            children_known |= !resource.children().is_empty();
-            // A new cluster needs its endpoints even if the client has them for another cluster. So does any new
+            // A new cluster needs its children even if the client has them for another cluster. So does any new
             // parent in SotW: where references move between parents, Envoy drops the child and asks for it again
-            // with an unchanged list of names. In delta, Envoy uses the child that it has.
-            if !is_cluster && protocol == Protocol::Delta && touched.is_fresh(resource) {
-                continue;
-            }
+            // with an unchanged list of names. In delta, Envoy uses the child that it has, except for secrets: each
+            // reference with another configuration of its source waits for the secret.
+            let uses_held =
+                !is_cluster && protocol == Protocol::Delta && touched.is_fresh(resource);
+            let endpoints = resource
+                .children()
+                .iter()
+                .find(|child| is_cluster && has_endpoints && child.type_url.as_str() == ENDPOINT);
             for child in resource.children() {
-                let mut others = self.subscriptions.iter_mut();
-                if let Some(other) = others.find(|other| other.type_url == child.type_url)
-                    && other.holds(&child.name)
-                {
-                    other.again.insert(child.name.clone());
+                if !known.contains(&&child.type_url) {
+                    known.push(&child.type_url);
+                }
+                if uses_held && child.type_url.as_str() != SECRET {
+                    continue;
+                }
+                let is_secret = child.type_url.as_str() == SECRET;
+                let mut others = subscriptions.iter_mut();
+                let other = others.find(|other| other.type_url == child.type_url);
+                let Some(other) = other.filter(|other| other.holds(&child.name)) else { continue };
+                match endpoints {
+                    Some(endpoints) if is_secret && secrets_waiting.len() < SECRETS_WAITING_MAX => {
+                        let waiting = secrets_waiting.entry(endpoints.name.clone()).or_default();
+                        waiting.insert(child.name.clone());
+                    }
+                    _ => drop(other.again.insert(child.name.clone())),
                 }
             }
         }
-        // ADS-12: a client that asks for children again, where none of the parents is known to have any,
-        // knows better.
-        for other in &mut self.subscriptions {
+        // ADS-12: a client that asks for children again, where none of the parents is known to have any of this
+        // type, knows better.
+        for other in subscriptions {
             if other.properties.parents.contains(&parent.as_str()) {
-                other.repeat_due = !children_known;
+                other.repeat_due = !known.contains(&&other.type_url);
             }
+        }
+    }
+
+    /// Sends the secrets again that waited for these endpoints.
+    fn resend_secrets(&mut self, endpoints: &Resources) {
+        let mut subscriptions = self.subscriptions.iter_mut();
+        let Some(secrets) = subscriptions.find(|s| s.type_url.as_str() == SECRET) else { return };
+        for resource in endpoints.iter() {
+            let mut waiting = self.secrets_waiting.remove(resource.name()).unwrap_or_default();
+            waiting.retain(|name| secrets.holds(name));
+            secrets.again.append(&mut waiting);
         }
     }
 }

@@ -66,11 +66,12 @@ fn routes_come_again_when_scopes_exchange_them() {
     references_move(Delta, "SRDS", "RDS", "y=1");
 }
 
-/// ADS-19: listeners and their secrets.
+/// ADS-19: listeners and their secrets. In delta, Envoy waits for a secret that it has if the reference of the new
+/// listener has a source configuration of its own, for which it sends no request.
 #[test]
 fn secrets_come_again_when_listeners_exchange_them() {
     references_move(Sotw, "LDS", "SDS", "x=1 y=1");
-    references_move(Delta, "LDS", "SDS", "y=1");
+    references_move(Delta, "LDS", "SDS", "x=1 y=1");
 }
 
 /// ADS-19: listeners and the extensions of their filters.
@@ -175,6 +176,83 @@ fn an_uncovered_resource_is_sent_for_its_version() {
                 commit -a:EDS/x
                 <- EDS x=1
                 ack EDS
+                "
+            ),
+        );
+    }
+}
+
+/// ADS-12: a repeated request for secrets is answered where the changed clusters are known to have endpoints, but no
+/// secrets.
+#[test]
+fn a_repeated_request_for_children_of_an_unknown_type_is_answered() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/c=1>EDS/c EDS/c=1 SDS/x=1
+        -> CDS
+        <- CDS c=1
+        -> EDS c
+        <- EDS c=1
+        -> SDS x
+        <- SDS x=1 @A
+        ack EDS
+        ack SDS
+        ack CDS
+        commit CDS/c=2>EDS/c
+        <- CDS c=2
+        <- EDS c=1
+        ack EDS
+        ack CDS
+        -> SDS x @A
+        <- SDS x=1
+        ack SDS
+        -> SDS x
+        ",
+    );
+}
+
+/// ADS-11, ADS-19: secrets come again after the endpoints of their cluster, whether these wait for an ACK or are yet to
+/// be asked for. Envoy asks for the secrets of a cluster when it has its endpoints.
+#[test]
+fn secrets_come_again_after_the_endpoints_of_their_cluster() {
+    for protocol in [Sotw, Delta] {
+        let (c_and_d, d, x) = match protocol {
+            Sotw => ("c=2 d=1", "c,d", "x"),
+            Delta => ("d=1", "+d", "+x"),
+        };
+        let c = if protocol == Delta { "+c" } else { "c" };
+        check(
+            protocol,
+            "",
+            &format!(
+                "
+                commit CDS/c=1>EDS/c>SDS/x EDS/c=1 SDS/x=1
+                -> CDS
+                <- CDS c=1
+                -> EDS {c}
+                <- EDS c=1
+                -> SDS {x}
+                <- SDS x=1
+                ack EDS
+                ack SDS
+                ack CDS
+                commit EDS/c=2
+                <- EDS c=2
+                commit CDS/c=2>EDS/c>SDS/x
+                <- CDS c=2
+                ack EDS
+                <- EDS c=2
+                <- SDS x=1
+                ack EDS
+                ack SDS
+                ack CDS
+                commit CDS/d=1>EDS/d>SDS/x EDS/d=1
+                <- CDS {c_and_d}
+                -> EDS {d}
+                <- EDS d=1
+                <- SDS x=1
                 "
             ),
         );
