@@ -21,6 +21,7 @@ use crate::support::{
         cluster, connection_manager, endpoints, listener, listener_of, route, scope,
         scoped_connection_manager,
     },
+    tls::{Identity, cluster_over_tls, listener_over_tls, trust},
     upstream, wait_for,
 };
 
@@ -79,6 +80,30 @@ fn delta_listeners_exchange_their_extensions() -> Result<()> {
     extensions(Mode::DeltaAds)
 }
 
+/// ADS-19: clusters and their client certificates over SotW.
+#[test]
+fn sotw_clusters_exchange_their_secrets() -> Result<()> {
+    client_certificates(Mode::SotwAds)
+}
+
+/// ADS-19: clusters and their client certificates over delta.
+#[test]
+fn delta_clusters_exchange_their_secrets() -> Result<()> {
+    client_certificates(Mode::DeltaAds)
+}
+
+/// ADS-19: listeners and their certificates over SotW.
+#[test]
+fn sotw_listeners_exchange_their_secrets() -> Result<()> {
+    server_certificates(Mode::SotwAds)
+}
+
+/// ADS-19: listeners and their certificates over delta.
+#[test]
+fn delta_listeners_exchange_their_secrets() -> Result<()> {
+    server_certificates(Mode::DeltaAds)
+}
+
 /// A parent: the port of its listener, and the scope of its requests if there are scopes.
 type Parent = (u16, Option<&'static str>);
 
@@ -126,6 +151,8 @@ fn exchange(
     move_and_expect(&chancery, after, [(p1, y), (p3, x)])?;
     load.wait_for_only(y)?;
     move_and_expect(&chancery, before, [(p1, x), (p2, y)])?;
+    load.wait_for_only(x)?;
+    load.wait_for_more(100)?;
     envoy.expect_running()?;
     load.finish_without_failure(100)?;
     Ok(())
@@ -235,5 +262,98 @@ fn extensions(mode: Mode) -> Result<()> {
         let before = with(&[of("l1", p1, "x"), of("l2", p2, "y")]);
         let after = with(&[of("l1", p1, "y"), of("l3", p3, "x")]);
         exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["x", "y"])
+    })
+}
+
+/// A TLS context with a certificate from SDS. `fetch_timeout` tells a subscription from others to the same secret
+/// (ADS-18): Envoy asks for the secret again.
+fn showing(mode: Mode, secret: &str, fetch_timeout: &str) -> Value {
+    let mut source = mode.config_source();
+    source["initial_fetch_timeout"] = json!(fetch_timeout);
+    json!({"tls_certificate_sds_secret_configs": [{"name": secret, "sds_config": source}]})
+}
+
+/// A route to the service, which answers with what the listener knows of its TLS connection.
+fn route_telling(what: &str) -> Value {
+    let mut route = route("service", "service");
+    route["request_headers_to_add"] = json!([{
+        "header": {"key": "x-subject", "value": what},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }]);
+    route
+}
+
+/// Listeners `l1` to `l3`, each with a route to a cluster of its own, `c1` to `c3`, whose endpoints are these ports.
+fn ways(mode: Mode, ports: [u16; 3], to: [u16; 3]) -> Vec<Value> {
+    let mut ways = Vec::new();
+    for (n, (port, to)) in ports.into_iter().zip(to).enumerate() {
+        let (listener_name, cluster_name) = (format!("l{}", n + 1), format!("c{}", n + 1));
+        ways.push(listener(mode, &listener_name, port, &cluster_name, &listener_name));
+        ways.push(route(&cluster_name, &cluster_name));
+        ways.push(endpoints(&cluster_name, to));
+    }
+    ways
+}
+
+/// Requests go through a listener and its cluster, over TLS to another listener of the same Envoy, which tells the
+/// subject of the client's certificate.
+fn client_certificates(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let service = upstream::spawn_echo("x-subject")?;
+        let ports = [reserve_port(), reserve_port(), reserve_port()];
+        let tls = reserve_port();
+        let (x, y) = (Identity::make(dir, "x")?, Identity::make(dir, "y")?);
+        let context = json!({
+            "tls_certificates": [Identity::make(dir, "server")?.tls_certificate()?],
+            "validation_context": trust(&[&x, &y])?,
+        });
+        let mut base = vec![
+            cluster(mode, "service", "1s"),
+            endpoints("service", service),
+            route_telling("%DOWNSTREAM_PEER_SUBJECT%"),
+            listener_over_tls(listener(mode, "tls", tls, "service", "tls"), &context),
+            x.shown("x")?,
+            y.shown("y")?,
+        ];
+        base.extend(ways(mode, ports, [tls; 3]));
+        let of = |name: &str, secret: &str, fetch_timeout: &str| {
+            cluster_over_tls(cluster(mode, name, "1s"), &showing(mode, secret, fetch_timeout))
+        };
+        let with = |clusters: &[Value]| [base.as_slice(), clusters].concat();
+        let before = with(&[of("c1", "x", "15s"), of("c2", "y", "15s")]);
+        let after = with(&[of("c1", "y", "15s"), of("c3", "x", "14s")]);
+        exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["CN=x", "CN=y"])
+    })
+}
+
+/// Requests go through a listener and its cluster, over TLS to another listener of the same Envoy, which tells the
+/// subject of its own certificate.
+fn server_certificates(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let service = upstream::spawn_echo("x-subject")?;
+        let ports = [reserve_port(), reserve_port(), reserve_port()];
+        let behind = [reserve_port(), reserve_port(), reserve_port()];
+        let [t1, t2, t3] = behind;
+        let (x, y) = (Identity::make(dir, "x")?, Identity::make(dir, "y")?);
+        let mut base = vec![
+            cluster(mode, "service", "1s"),
+            endpoints("service", service),
+            route_telling("%DOWNSTREAM_LOCAL_SUBJECT%"),
+            x.shown("x")?,
+            y.shown("y")?,
+        ];
+        let context = json!({"validation_context": trust(&[&x, &y])?});
+        for name in ["c1", "c2", "c3"] {
+            base.push(cluster_over_tls(cluster(mode, name, "1s"), &context));
+        }
+        base.extend(ways(mode, ports, behind));
+        let of = |name: &str, port: u16, secret: &str, fetch_timeout: &str| {
+            let context = showing(mode, secret, fetch_timeout);
+            listener_over_tls(listener(mode, name, port, "service", name), &context)
+        };
+        let with = |listeners: &[Value]| [base.as_slice(), listeners].concat();
+        let before = with(&[of("t1", t1, "x", "15s"), of("t2", t2, "y", "15s")]);
+        let after = with(&[of("t1", t1, "y", "15s"), of("t3", t3, "x", "14s")]);
+        exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["CN=x", "CN=y"])
     })
 }

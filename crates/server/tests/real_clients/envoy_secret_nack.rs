@@ -12,10 +12,10 @@ use crate::support::{
     envoy::{Envoy, Mode},
     http, in_directory,
     manifests::{cluster, endpoints, listener, route},
+    tls::{SECRET, listener_over_tls},
     upstream, wait_for,
 };
 
-const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ9mXqTz7vQ0Rk3sWb5nLd8fPy2hGu6cVa1eYi4oZt0x\n\
                    -----END PRIVATE KEY-----\n";
 const PASSWORD: &str = "quokka-lantern-orbit";
@@ -53,12 +53,11 @@ fn rejected_secret(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let a = upstream::spawn("a")?;
         let (port, tls_port) = (reserve_port(), reserve_port());
-        let mut tls = listener(mode, "tls", tls_port, "main", "tls");
         let source = json!({"name": "shown", "sds_config": mode.config_source()});
-        tls["filter_chains"][0]["transport_socket"] = json!({"name": "tls", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-            "common_tls_context": {"tls_certificate_sds_secret_configs": [source]},
-        }});
+        let tls = listener_over_tls(
+            listener(mode, "tls", tls_port, "main", "tls"),
+            &json!({"tls_certificate_sds_secret_configs": [source]}),
+        );
         let chancery = Chancery::start_with(dir, &[("CHANCERY_LOG_LEVEL", "trace")])?;
         let base = [
             cluster(mode, "one", "1s"),

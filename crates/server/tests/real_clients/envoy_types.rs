@@ -1,12 +1,6 @@
 //! What a proxy takes by name beside its clusters and routes: runtime values, extensions, secrets.
 //! Requests show what is in use. A removal of what something still refers to never breaks them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
 use anyhow::{Context as _, Result, bail};
 use chancery_testing::reserve_port;
 use serde_json::{Value, json};
@@ -21,12 +15,12 @@ use crate::support::{
         CLUSTER, ENDPOINT, LISTENER, ROUTE, cluster, connection_manager, endpoints, listener,
         listener_of, route,
     },
+    tls::{Identity, SECRET, cluster_over_tls, listener_over_tls},
     upstream, wait_for,
 };
 
 const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime";
 const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
-const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 
 /// SOTW-76, DELTA-48, CLI-E-38: runtime values come first over SotW and decide a route; their removal is kept
 /// from Envoy, which would reject it.
@@ -206,46 +200,6 @@ fn delta_secrets_rotate() -> Result<()> {
     secrets(Mode::DeltaAds)
 }
 
-/// A certificate that signs itself, with its key.
-#[derive(Debug)]
-struct Identity {
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl Identity {
-    fn make(dir: &Path, name: &str) -> Result<Self> {
-        let (certificate, key) = (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")));
-        let output = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
-            .args(["-nodes", "-days", "2", "-subj", &format!("/CN={name}"), "-keyout"])
-            .arg(&key)
-            .arg("-out")
-            .arg(&certificate)
-            .output()
-            .context("start openssl")?;
-        if !output.status.success() {
-            bail!("openssl: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(Self { certificate, key })
-    }
-
-    /// What a server shows.
-    fn shown(&self) -> Result<Value> {
-        Ok(json!({"@type": SECRET, "name": "shown", "tls_certificate": {
-            "certificate_chain": {"inline_string": fs::read_to_string(&self.certificate)?},
-            "private_key": {"inline_string": fs::read_to_string(&self.key)?},
-        }}))
-    }
-
-    /// What a client trusts.
-    fn trusted(&self) -> Result<Value> {
-        Ok(json!({"@type": SECRET, "name": "trusted", "validation_context": {
-            "trusted_ca": {"inline_string": fs::read_to_string(&self.certificate)?},
-        }}))
-    }
-}
-
 /// Requests go through a listener, over TLS to a second listener of the same Envoy, and to the service.
 fn secrets(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-secrets";
@@ -254,23 +208,14 @@ fn secrets(mode: Mode) -> Result<()> {
         let (port, tls_port) = (reserve_port(), reserve_port());
         let (old, new) = (Identity::make(dir, "old")?, Identity::make(dir, "new")?);
         let secret = |name: &str| json!({"name": name, "sds_config": mode.config_source()});
-        let mut hop = cluster(mode, "hop", "1s");
-        hop["transport_socket"] = json!({"name": "tls", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            "common_tls_context": {"validation_context_sds_secret_config": secret("trusted")},
-            // Each connection shows the certificate of the day.
-            "max_session_keys": 0,
-        }});
-        hop["typed_extension_protocol_options"] = json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "common_http_protocol_options": {"max_requests_per_connection": 1},
-            "explicit_http_config": {"http_protocol_options": {}},
-        }});
-        let mut tls = listener(mode, "tls", tls_port, "to-service", "tls");
-        tls["filter_chains"][0]["transport_socket"] = json!({"name": "tls", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-            "common_tls_context": {"tls_certificate_sds_secret_configs": [secret("shown")]},
-        }});
+        let hop = cluster_over_tls(
+            cluster(mode, "hop", "1s"),
+            &json!({"validation_context_sds_secret_config": secret("trusted")}),
+        );
+        let tls = listener_over_tls(
+            listener(mode, "tls", tls_port, "to-service", "tls"),
+            &json!({"tls_certificate_sds_secret_configs": [secret("shown")]}),
+        );
         let with = |secrets: &[Value]| {
             let base = [
                 hop.clone(),
@@ -285,7 +230,7 @@ fn secrets(mode: Mode) -> Result<()> {
             [base.as_slice(), secrets].concat()
         };
         let chancery = Chancery::start(dir)?;
-        chancery.publish(&with(&[old.shown()?, old.trusted()?]))?;
+        chancery.publish(&with(&[old.shown("shown")?, old.trusted("trusted")?]))?;
         let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
         wait_for("the first answer over TLS", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
@@ -295,7 +240,7 @@ fn secrets(mode: Mode) -> Result<()> {
         load.finish_without_failure(100)?;
 
         // Both at once. Which of the two sides is first is Envoy's affair, so that nobody asks meanwhile.
-        chancery.publish_and_wait(&with(&[new.shown()?, new.trusted()?]))?;
+        chancery.publish_and_wait(&with(&[new.shown("shown")?, new.trusted("trusted")?]))?;
         wait_for("an answer with the new certificate", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
         load.wait_for_more(100)?;
@@ -306,11 +251,11 @@ fn secrets(mode: Mode) -> Result<()> {
         load.finish_without_failure(300)?;
 
         // Only one side has the old one back: it is taken, for nothing works any more.
-        chancery.publish_and_wait(&with(&[old.shown()?]))?;
+        chancery.publish_and_wait(&with(&[old.shown("shown")?]))?;
         wait_for("a certificate that nobody trusts", STEP, || {
             Ok(http::get(port, "/").is_err().then_some(()))
         })?;
-        chancery.publish_and_wait(&with(&[old.shown()?, old.trusted()?]))?;
+        chancery.publish_and_wait(&with(&[old.shown("shown")?, old.trusted("trusted")?]))?;
         wait_for("an answer with the old certificate", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
         load.wait_for_more(100)?;

@@ -18,6 +18,7 @@ pub(crate) mod load;
 pub(crate) mod manifests;
 pub(crate) mod process;
 pub(crate) mod tap;
+pub(crate) mod tls;
 pub(crate) mod upstream;
 
 /// How long a step may take that ends in well under a second on a quiet machine.
