@@ -91,8 +91,13 @@ async fn a_log_of_few_large_entries_is_purged_by_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_last_transaction_does_not_stay_in_the_log() {
     let dir = memory_dir();
-    let config =
-        Config { snapshot_log_bytes: 4 << 20, log_bytes_keep: 1 << 20, ..config(dir.path()) };
+    let config = Config {
+        snapshot_log_bytes: 4 << 20,
+        log_bytes_keep: 1 << 20,
+        // A debug build takes 8 s for 40 MB on a slow machine, even if it is idle.
+        transact_timeout: Duration::from_secs(60),
+        ..config(dir.path())
+    };
     let replica = Replica::open(config.clone()).await.unwrap();
     let body = vec![7; 4000];
     let upserts = (0..10_000).map(|n| upsert(&format!("c{n}"), &body)).collect();
