@@ -94,7 +94,7 @@ pub(crate) struct Line {
     pub(crate) marked_since: Option<u64>,
     /// The last response had waited for as long as anything waits; what is left of its state may follow.
     pub(crate) overdue: bool,
-    /// A parent without known children was sent changed: a repeated request may mean its children.
+    /// A parent without known children of this type was sent changed: a repeated request may mean its children.
     childless: bool,
     /// It was rejected something on this stream.
     pub(crate) rejected: bool,
@@ -218,10 +218,9 @@ impl Ledger {
     /// ADS-11, ADS-14: a parent was sent that is new or changed for the client.
     pub(crate) fn on_parent_sent(&mut self, t: usize, body: &str, why: Why) {
         let children = children(t, body);
-        if children.is_empty() {
-            for (child, line) in self.lines.iter_mut().enumerate() {
-                line.childless |= is_parent(t, child);
-            }
+        for (child, line) in self.lines.iter_mut().enumerate() {
+            let has_known = children.iter().any(|(known, _)| *known == child);
+            line.childless |= is_parent(t, child) && !has_known;
         }
         for (child, name) in children {
             let line = &mut self.lines[child];

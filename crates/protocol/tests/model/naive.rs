@@ -71,7 +71,7 @@ pub(crate) struct Item {
 
 /// Whether clients ask for resources of the one type because of those of the other.
 pub(crate) fn is_parent(parent: usize, child: usize) -> bool {
-    matches!((parent, child), (CDS, EDS | SDS) | (LDS, RDS | SDS) | (SRDS, RDS))
+    matches!((parent, child), (CDS, EDS | SDS) | (EDS, SDS) | (LDS, RDS | SDS) | (SRDS, RDS))
 }
 
 /// The children of a resource: what a client asks for because of it.
