@@ -98,9 +98,8 @@ fn a_delta_response_reads_as_one() {
     assert_eq!((any.type_url.as_str(), &any.value[..]), (types::CLUSTER, &b"one"[..]));
 }
 
-/// SOTW-14, SOTW-15, DELTA-51, CLI-E-44: the same history gives the same versions, of the type and of
-/// the resource; another life of the cluster gives other ones of the type, and other content other ones
-/// of both.
+/// SOTW-14, SOTW-15, DELTA-51, CLI-E-44: the same history gives the same versions of types and resources.
+/// Another incarnation of the cluster gives other type versions. Other content gives other versions of both.
 #[test]
 fn versions_follow_from_history_and_content() {
     let versions = |incarnation, bodies: &[&'static str]| {

@@ -487,8 +487,8 @@ fn a_rejection_ends_with_its_resource() {
     }
 }
 
-/// ADS-03, ADS-04: one commit that changes every type goes out in the order of the types, each as soon
-/// as those it needs are acknowledged; what nothing depends on does not wait.
+/// ADS-03, ADS-04: one commit changes every type. The types go out in order, each as soon as the types that
+/// it needs are acknowledged. Types on which nothing depends do not wait.
 #[test]
 fn a_change_of_everything_goes_out_in_order() {
     check(

@@ -239,8 +239,8 @@ fn routes_asked_for_again_are_answered() {
     );
 }
 
-/// ADS-03, ADS-05: endpoints do not overtake a change of their cluster in the same commit; the ACK of
-/// an earlier cluster, which Envoy holds back for its endpoints, is not waited for.
+/// ADS-03, ADS-05: endpoints do not overtake a change of their cluster in the same commit. They do not wait
+/// for the ACK of an earlier cluster, which Envoy holds back for its endpoints.
 #[test]
 fn endpoints_do_not_overtake_their_cluster() {
     check(

@@ -157,8 +157,8 @@ fn a_new_cluster_leads_to_a_longer_list_of_endpoints() {
     );
 }
 
-/// SOTW-20, SOTW-34, SOTW-35: figure "EDS update race motivates nonces" (update-race, 2018 and 2020):
-/// the request at X is no rejection of Y, and what it asks for is not lost.
+/// SOTW-20, SOTW-34, SOTW-35: figure "EDS update race motivates nonces" (update-race, 2018 and 2020). The
+/// request at X does not reject Y, and the server answers the names in it.
 #[test]
 fn a_race_of_an_update_and_a_longer_list() {
     check(
@@ -183,8 +183,8 @@ fn a_race_of_an_update_and_a_longer_list() {
     );
 }
 
-/// SOTW-33, SOTW-34, SOTW-38: figure "Requests become stale" (stale-requests, 2018 and 2020): a request
-/// that a later one at the same version replaces, and one whose nonce is no longer the last.
+/// SOTW-33, SOTW-34, SOTW-38: figure "Requests become stale" (stale-requests, 2018 and 2020). One request is
+/// replaced by a later one at the same version. The nonce of another is no longer the last.
 #[test]
 fn requests_become_stale() {
     check(
@@ -206,8 +206,8 @@ fn requests_become_stale() {
     );
 }
 
-/// SOTW-12, ADS-01, ADS-05, CLI-E-16: figure "EDS/CDS multiplexed on an ADS stream" (ads, 2018 and
-/// 2020): each type has its own version and nonce, and the endpoints do not wait for the clusters' ACK.
+/// SOTW-12, ADS-01, ADS-05, CLI-E-16: figure "EDS/CDS multiplexed on an ADS stream" (ads, 2018 and 2020).
+/// Each type has its own version and nonce. The endpoints do not wait for the ACK of the clusters.
 #[test]
 fn endpoints_and_clusters_on_one_stream() {
     check(
@@ -233,7 +233,8 @@ fn endpoints_and_clusters_on_one_stream() {
 }
 
 /// ADS-03, ADS-06, ADS-08: the example of X and Y under "Eventual consistency considerations" (2018 and
-/// 2020), as one publish: both clusters, then the route, then without the old cluster.
+/// 2020), as one transaction. The server sends both clusters, then the route, then the state without the old
+/// cluster.
 #[test]
 fn a_route_moves_from_one_cluster_to_another() {
     check(
@@ -301,8 +302,8 @@ fn an_incremental_session() {
 }
 
 /// DELTA-04, DELTA-58, DELTA-70, DELTA-72, C14: figure "Incremental reconnect example"
-/// (incremental-reconnect, 2018 and 2020): what the client still has is not sent again, and what it was
-/// sent on the earlier stream is forgotten.
+/// (incremental-reconnect, 2018 and 2020). Resources that the client still holds are not sent again. The
+/// server does not rely on what it sent on the earlier stream.
 #[test]
 fn an_incremental_reconnect() {
     check(
@@ -344,9 +345,9 @@ fn an_incremental_reconnect_to_a_newer_state() {
     );
 }
 
-/// SOTW-43, SOTW-70, SOTW-75, DELTA-52: "Four Variants" and "Grouping Resources" (2020): one of many
-/// changes, or is asked for in addition: listeners and clusters come all together, everything else, and
-/// delta, alone.
+/// SOTW-43, SOTW-70, SOTW-75, DELTA-52: "Four Variants" and "Grouping Resources" (2020). One of many
+/// resources changes, or is requested in addition. SotW sends all listeners and clusters. Other types, and
+/// delta, send the one resource.
 #[test]
 fn one_of_many_resources_changes() {
     let check_three = |protocol, kind: &str, add: &str, all: &str, first: &str, changed: &str| {
@@ -414,10 +415,9 @@ fn from_two_resources_to_one() {
     );
 }
 
-/// SOTW-72, SOTW-77, SOTW-78, SOTW-85, DELTA-40, C3, C4: "Knowing When a Requested Resource Does Not
-/// Exist" and "Deleting Resources" (2020). In SotW there is no word for it outside of listeners and
-/// clusters, in delta it is a removed name (2020 has a resource without body). What springs into
-/// existence later is sent.
+/// SOTW-72, SOTW-77, SOTW-78, SOTW-85, DELTA-40, C3, C4: "Knowing When a Requested Resource Does Not Exist"
+/// and "Deleting Resources" (2020). In SotW, only listeners and clusters can express it. In delta, the name
+/// is in `removed_resources` (2020 has a resource without body). A resource that is created later is sent.
 #[test]
 fn a_resource_that_does_not_exist_and_then_does() {
     check(
@@ -452,9 +452,9 @@ fn a_resource_that_does_not_exist_and_then_does() {
     );
 }
 
-/// DELTA-21, DELTA-25, DELTA-29: "Resource names", "Subscribing" and "Unsubscribing" under Incremental
-/// xDS (2020): a name the client already has is sent again, an alias is as good as a name, and
-/// superfluous unsubscriptions are ignored.
+/// DELTA-21, DELTA-25, DELTA-29: "Resource names", "Subscribing" and "Unsubscribing" under Incremental xDS
+/// (2020). A name that the client subscribes to again is sent again. An alias works like a name. Superfluous
+/// unsubscriptions are ignored.
 #[test]
 fn forgotten_resources_aliases_and_phantoms() {
     check(
@@ -478,9 +478,8 @@ fn forgotten_resources_aliases_and_phantoms() {
     );
 }
 
-/// SOTW-20, SOTW-45, P-02: figure of a rejection that the version does not show (error-detail-nack,
-/// current text): the added resource is bad, and the version is the one that the client acknowledged
-/// before.
+/// SOTW-20, SOTW-45, P-02: figure of a rejection that the version does not show (error-detail-nack, current
+/// text). The added resource is bad. The version is the one that the client acknowledged before.
 #[test]
 fn a_rejection_that_only_the_error_shows() {
     check(
@@ -501,9 +500,8 @@ fn a_rejection_that_only_the_error_shows() {
     );
 }
 
-/// SOTW-61 to -63, SOTW-65, C2: the current text's example of a client that adds a name to its
-/// wildcard, drops the wildcard, and then the name: the last request equals the first and means
-/// nothing.
+/// SOTW-61 to -63, SOTW-65, C2: the current text's example of a client that adds a name to its wildcard,
+/// drops the wildcard, and then drops the name. The last request equals the first, but is not a wildcard.
 #[test]
 fn a_wildcard_that_gains_a_name_and_ends() {
     check(

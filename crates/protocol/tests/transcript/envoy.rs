@@ -4,9 +4,8 @@ use chancery_protocol::Protocol::{Delta, Sotw};
 
 use crate::check;
 
-/// CLI-E-01, CLI-E-38: Envoy's start: runtime, clusters with their endpoints, then listeners with what
-/// they need, each asked for when it is its turn; the server waits for none that has not been asked
-/// for.
+/// CLI-E-01, CLI-E-38: Envoy requests the runtime first, then clusters with their endpoints, then listeners
+/// with their dependencies. The server does not wait for a type that was not requested.
 #[test]
 fn a_start_asks_for_one_type_after_the_other() {
     for (protocol, plus) in [(Sotw, ""), (Delta, "+")] {
@@ -404,9 +403,9 @@ fn a_client_that_would_wait_for_ever_is_answered() {
     check(Delta, "", "\n-> VHDS +r/x\n<- VHDS ~r/x\n");
 }
 
-/// CLI-E-44, CLI-G-30, SOTW-15, SOTW-105, DELTA-59: a client that comes from another server, or another
-/// life of this one, has versions that mean nothing here: everything is sent, and what is not here is
-/// taken away.
+/// CLI-E-44, CLI-G-30, SOTW-15, SOTW-105, DELTA-59: the client has versions of another server, or of another
+/// incarnation of this one. They have no meaning here: the server sends everything, and removes what does not
+/// exist here.
 #[test]
 fn versions_of_another_server_mean_nothing() {
     check(
@@ -435,9 +434,8 @@ fn versions_of_another_server_mean_nothing() {
     );
 }
 
-/// CLI-E-46, ADS-21: with `validate_clusters` a route to a cluster that is not there is rejected: a
-/// route comes after its cluster and the endpoints were acknowledged, and a rejected one is not tried
-/// again.
+/// CLI-E-46, ADS-21: with `validate_clusters`, Envoy rejects a route to a cluster that does not exist. So a
+/// route follows its cluster and the ACK of the endpoints. A rejected route is not sent again.
 #[test]
 fn a_route_finds_its_cluster_when_it_comes() {
     check(

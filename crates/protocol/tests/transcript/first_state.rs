@@ -204,9 +204,9 @@ fn one_part_counts_for_all() {
     check_with(Delta, "", config, &script);
 }
 
-/// ADS-09, SOTW-28: a change that is sent before the first state is acknowledged counts for itself when it is rejected,
-/// also where it leaves an older removal unsent. It counted as a part of the first state that was older than itself, so
-/// that the rejection ended with the next ACK, and the endpoints of the cluster that the client kept were removed.
+/// ADS-09, SOTW-28: a change that is sent before the ACK of the first state keeps its own rejection, also if
+/// an older removal is still unsent. Before the fix, the next ACK ended the rejection. The endpoints of the
+/// cluster that the client kept were removed.
 #[test]
 fn a_change_before_the_ack_of_the_first_state_counts_for_itself() {
     check_with(

@@ -189,9 +189,8 @@ fn a_rejection_has_code_three_and_the_older_version() {
     );
 }
 
-/// CLI-G-07, CLI-G-13: the last watch of a type ends while a response is under way: it is neither
-/// acknowledged nor rejected, and the type is not asked for again for a while. Nothing else waits for
-/// it.
+/// CLI-G-07, CLI-G-13: the last watch of a type ends while a response is in flight. The client neither
+/// acknowledges nor rejects it, and does not request the type for a while. Nothing else waits for it.
 #[test]
 fn a_type_that_is_given_up_is_not_waited_for() {
     check(
@@ -238,8 +237,8 @@ fn a_slow_reader_gets_one_response_for_all_it_missed() {
     check(Sotw, "", &script);
 }
 
-/// CLI-G-22, SOTW-75: a gRPC client takes 4 MiB unless it is told otherwise: endpoints and routes come
-/// in parts well below that; clusters and listeners can not be cut.
+/// CLI-G-22, SOTW-75: a gRPC client accepts 4 MiB by default. Endpoints and routes are sent in parts well
+/// below this limit. Clusters and listeners cannot be split.
 #[test]
 fn responses_for_grpc_stay_below_its_limit() {
     const { assert!(Config::DEFAULTS.response_bytes_target < 4 << 20) };
@@ -269,8 +268,8 @@ fn responses_for_grpc_stay_below_its_limit() {
     );
 }
 
-/// CLI-G-25, ADS-02: a stream for each channel, all of one node: each has its own names, nonces and
-/// answers, and the end of one is nothing to the others.
+/// CLI-G-25, ADS-02: one node opens one stream for each channel. Each stream has its own names, nonces and
+/// responses. The end of one stream does not affect the others.
 #[test]
 fn one_node_has_many_streams() {
     check(

@@ -110,9 +110,9 @@ fn a_removal_names_the_resource_itself() {
     );
 }
 
-/// DELTA-42, DELTA-63: a virtual host that is gone, and is asked for before that was announced, is
-/// both: what was asked for does not exist, which Envoy takes for no removal, and then what it holds is
-/// removed.
+/// DELTA-42, DELTA-63: a virtual host is deleted, and the client requests it before the server sent the
+/// removal. The server sends both answers. First the name does not exist, which Envoy does not treat as a
+/// removal; then the resource is removed.
 #[test]
 fn a_virtual_host_that_is_held_and_gone_is_also_removed() {
     for (opening, again, absent) in [

@@ -58,16 +58,16 @@ fn routes_come_again_when_listeners_exchange_them() {
     references_move(Delta, "LDS", "RDS", "y=1");
 }
 
-/// ADS-12: scopes and their routes. Envoy drops the routes of the first scope and takes them again for the new
-/// scope, with an unchanged list of names: without an answer that scope has none for good.
+/// ADS-12: scopes and their routes. Envoy drops the routes of the first scope and subscribes to them for the
+/// new scope. Its list of names is unchanged, so without a response the new scope never has routes.
 #[test]
 fn routes_come_again_when_scopes_exchange_them() {
     references_move(Sotw, "SRDS", "RDS", "x=1 y=1");
     references_move(Delta, "SRDS", "RDS", "y=1");
 }
 
-/// ADS-19: listeners and their secrets. In delta, Envoy waits for a secret that it has if the reference of the new
-/// listener has a source configuration of its own, for which it sends no request.
+/// ADS-19: listeners and their secrets. The new listener refers to a secret that Envoy holds, with a source
+/// configuration of its own. In delta, Envoy waits for the secret and sends no request.
 #[test]
 fn secrets_come_again_when_listeners_exchange_them() {
     references_move(Sotw, "LDS", "SDS", "x=1 y=1");

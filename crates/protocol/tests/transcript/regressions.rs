@@ -34,8 +34,8 @@ fn a_repeated_name_does_not_hide_a_dropped_one() {
     );
 }
 
-/// SOTW-34, ADS-20: names of a stale request are answered when the client has caught up, though clusters are
-/// unacknowledged: they had become a push like any other, which waits.
+/// SOTW-34, ADS-20: names of a stale request are answered at the next ACK, though clusters are
+/// unacknowledged. Before the fix, they waited like any other push.
 #[test]
 fn names_of_a_stale_request_are_answered_with_the_next_ack() {
     check(
@@ -99,8 +99,8 @@ fn a_late_wildcard_does_not_wait_for_an_ack() {
     );
 }
 
-/// ADS-08, ADS-11: endpoints that would be sent again for a new cluster, and are gone, are removed in their
-/// turn, not at once: the parent's wish was taken for the client's.
+/// ADS-08, ADS-11: endpoints that a new cluster needs again are deleted. Their removal waits for its turn.
+/// Before the fix, the server treated the need of the cluster as a request of the client.
 #[test]
 fn a_removal_is_no_answer_to_a_parent() {
     check(
@@ -124,8 +124,8 @@ fn a_removal_is_no_answer_to_a_parent() {
     );
 }
 
-/// DELTA-42, DELTA-52: what a client names beside a wildcard is sent ahead of other changes, and once; if it
-/// is gone by the time of those, it is removed. It was sent twice, or kept for ever.
+/// DELTA-42, DELTA-52: a resource that a client names beside a wildcard is sent before other changes, and
+/// once. If it is deleted before these changes, it is removed.
 #[test]
 fn what_was_sent_ahead_of_a_wildcard_is_known() {
     check(
@@ -240,8 +240,8 @@ fn naming_what_the_wildcard_brought_does_not_touch_its_children() {
     );
 }
 
-/// ADS-08, SOTW-75: the first part of a cut state that is acknowledged is not all of it: the old cluster stays
-/// until the route that leaves it was in an acknowledged part.
+/// ADS-08, SOTW-75: the client acknowledges the first part of a split state. The old cluster stays until the
+/// client acknowledges the part with the route that leaves it.
 #[test]
 fn a_part_is_not_the_whole() {
     let config = Config { response_bytes_target: 60, ..Config::DEFAULTS };
@@ -371,8 +371,8 @@ fn what_was_late_and_is_answered_makes_nothing_urgent() {
     );
 }
 
-/// DELTA-46: what is on its way when a wildcard ends and begins anew may be with the client: when it is gone by
-/// then, the client is told.
+/// DELTA-46: a wildcard ends and begins again while a response is in flight. The client may hold the
+/// resources of that response. If they are deleted before the new answer, the server sends their removal.
 #[test]
 fn a_wildcard_that_begins_anew_minds_what_is_on_its_way() {
     check(
@@ -414,9 +414,9 @@ fn a_wildcard_that_begins_repeats_no_removal() {
     );
 }
 
-/// ADS-08, SOTW-85: SotW has no word for a route that is deleted. When it is there again before the client was
-/// sent anything, the client still has it as it was, and needs the cluster that it had then. The commit and
-/// the ACK of the listener come before the stream can take a response.
+/// ADS-08, SOTW-85: SotW cannot express the deletion of a route. The route is created again before the server
+/// sent anything, so the client still has the old route and needs its old cluster. The commit and the ACK of
+/// the listener come before the stream can take a response.
 #[test]
 fn a_route_that_comes_back_holds_its_old_cluster() {
     let scope = ScopeName::new("default").unwrap();
@@ -517,9 +517,9 @@ fn a_wildcard_gets_what_was_given_up_once() {
     assert_eq!(rest.map(|response| response.n_resources()).collect::<Vec<_>>(), [1]);
 }
 
-/// SOTW-52: what is kept of a client that does not read is bounded, of whatever kind it is: names that it
-/// gave up beside a wildcard, or while a state is on its way, or says that it holds. Found by an attack on a
-/// running server: names that had been given up did not count.
+/// SOTW-52: the memory for a client that does not read is bounded. The bound covers names that it gave up
+/// beside a wildcard or during a response, and names that it claims to hold. An attack on a running server
+/// found that names that had been given up did not count.
 #[test]
 fn names_that_are_given_up_and_not_answered_count() {
     let config = Config { names_max: 100, response_bytes_target: 1, ..Config::DEFAULTS };
@@ -582,9 +582,9 @@ fn names_that_are_given_up_and_not_answered_count() {
     assert!(too_many(&error), "{error}");
 }
 
-/// ADS-08, ADS-22: a client that names its clusters and does not drop the old one gets its routes, and has time
-/// to take them, before the old cluster goes: also where they waited for an answer, and then for other types. The
-/// cluster went a moment after the routes.
+/// ADS-08, ADS-22: a client names its clusters and keeps the old one. It gets its routes, and time to take
+/// them, before the old cluster is removed. This holds also if the routes waited for an answer and then for
+/// other types. Before the fix, the cluster was removed a moment after the routes.
 #[test]
 fn late_routes_are_taken_before_the_old_cluster_goes() {
     check(
@@ -666,9 +666,9 @@ fn a_rejection_ends_though_the_rest_of_the_state_is_given_up() {
     );
 }
 
-/// ADS-08: a cluster waits for the removal of the routes that went with it, also where that was found later than
-/// the cluster's. A type was taken to be told of everything up to the revision before the one at which it was
-/// looked at, though a removal that it holds back may be older.
+/// ADS-08: a cluster waits for the removal of the routes that went with it, also if the server finds that
+/// removal later. Before the fix, a type counted as complete up to the revision before its last scan, though
+/// it could hold back an older removal.
 #[test]
 fn a_removal_waits_for_one_that_was_found_later() {
     check(

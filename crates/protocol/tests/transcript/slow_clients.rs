@@ -121,8 +121,8 @@ fn a_route_that_is_asked_for_follows_its_cluster() {
     }
 }
 
-/// ADS-06, SOTW-36, SOTW-75: endpoints that are sent in parts, each after the ACK of the one before, do not wait
-/// for these any longer than the route that follows them.
+/// ADS-06, SOTW-36, SOTW-75: endpoints are sent in parts, each after the ACK of the previous part. They wait
+/// for these ACKs no longer than the route that follows them.
 #[test]
 fn the_rest_of_the_endpoints_goes_before_a_route_that_waits_no_longer() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
@@ -208,7 +208,7 @@ fn the_rest_of_the_routes_follows_endpoints_that_were_asked_for_since() {
     );
 }
 
-/// ADS-05: endpoints that were asked for since the routes were planned go before the rest of the routes, but other
+/// ADS-05: endpoints that were requested after the routes were planned go before the remaining routes. Other
 /// endpoints do not go before their changed cluster. Found by the model.
 #[test]
 fn endpoints_that_were_asked_for_take_no_others_before_their_cluster() {

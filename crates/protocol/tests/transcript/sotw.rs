@@ -168,8 +168,8 @@ fn a_stale_nonce_gets_no_response() {
     );
 }
 
-/// SOTW-34, SOTW-35: a client whose requests are always late, because the type is busy, gets what they
-/// ask for all the same, and nothing more of what they give up.
+/// SOTW-34, SOTW-35: the requests of a client are always late because the type changes often. The client gets
+/// all names that it requests, and nothing for names that it gives up.
 #[test]
 fn names_of_stale_requests_are_taken() {
     check(

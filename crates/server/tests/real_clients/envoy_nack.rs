@@ -102,15 +102,15 @@ fn nack_and_recovery(mode: Mode) -> Result<()> {
     })
 }
 
-/// SOTW-27, CLI-E-31: one response with a good listener and one that can not bind: the good one serves, and
-/// when the other is mended nothing is left of the rejection.
+/// SOTW-27, CLI-E-31: one response has a good listener, and one that cannot bind. The good one serves. After
+/// a correction of the other, the rejection is gone.
 #[test]
 fn sotw_a_good_listener_beside_a_bad_one_serves() -> Result<()> {
     one_of_two(Mode::SotwAds)
 }
 
-/// SOTW-30, DELTA-17, ADS-09, CLI-E-31: in delta nothing but Envoy's text says which one was bad, so that the
-/// rejection stands, and holds removals back, until both have changed or the stream begins anew.
+/// SOTW-30, DELTA-17, ADS-09, CLI-E-31: in delta, only Envoy's text names the bad listener. The rejection
+/// stands, and holds back removals, until both listeners change or the stream starts again.
 #[test]
 fn delta_a_good_listener_beside_a_bad_one_serves() -> Result<()> {
     one_of_two(Mode::DeltaAds)

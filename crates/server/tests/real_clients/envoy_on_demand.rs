@@ -20,8 +20,9 @@ use crate::support::{
 /// Envoy gives a request up after 5 s, by default.
 const PROMPT: Duration = Duration::from_secs(4);
 
-/// DELTA-40, DELTA-43, DELTA-68, CLI-E-40: a cluster is asked for by name, and by nothing else; one that does not
-/// exist is answered at once, and comes when it does; the subscription survives a restart.
+/// DELTA-40, DELTA-43, DELTA-68, CLI-E-40: Envoy requests a cluster by name, and sends no other request. The
+/// server answers at once if it does not exist, and sends it after its creation. The subscription survives a
+/// restart.
 #[test]
 fn clusters_come_on_demand() -> Result<()> {
     const NODE: &str = "envoy-odcds";

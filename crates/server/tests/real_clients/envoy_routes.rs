@@ -108,8 +108,9 @@ fn virtual_host(name: &str, cluster: &str) -> Value {
     })
 }
 
-/// DELTA-60 to -66, CLI-E-40: the hosts of a route configuration come when it opens, one that nobody
-/// has is answered at once and comes when it exists; changes and removals arrive.
+/// DELTA-60 to -66, CLI-E-40: Envoy requests the hosts of a route configuration when traffic needs them. The
+/// server answers at once if a host does not exist, and sends it after its creation. Changes and removals
+/// arrive.
 #[test]
 fn virtual_hosts_come_on_demand() -> Result<()> {
     const NODE: &str = "envoy-vhds";

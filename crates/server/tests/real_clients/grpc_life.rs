@@ -25,9 +25,9 @@ pub(crate) fn with(kind: Kind, test: impl FnOnce(&Path) -> Result<()>) -> Result
     in_directory(test)
 }
 
-/// CLI-G-02, CLI-G-08, CLI-G-09, CLI-G-17, SOTW-41, ADS-06, ADS-08: boot by LDS, RDS, CDS, EDS; a moved
-/// endpoint; a service that moves to a new cluster in one transaction; a server that is killed and comes
-/// back; deletion. Only calls of a deleted service fail.
+/// CLI-G-02, CLI-G-08, CLI-G-09, CLI-G-17, SOTW-41, ADS-06, ADS-08: a client boots by LDS, RDS, CDS and EDS.
+/// Then an endpoint moves, a service moves to a new cluster in one transaction, a server is killed and
+/// restarts, and a service is deleted. Only calls of the deleted service fail.
 #[test]
 fn c_core_fails_calls_of_a_deleted_service_only() -> Result<()> {
     life(Kind::Python)

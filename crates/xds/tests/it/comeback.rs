@@ -56,8 +56,8 @@ async fn ask_again(client: &Sotw, type_url: &str, names: &[&str], version: &str)
         .await;
 }
 
-/// ADS-08, OPS-13, SOTW-15, SOTW-100: a wildcard client that comes back is given the cluster that its routes
-/// refer to, until it has acknowledged the new ones; the version says that this is another state.
+/// ADS-08, OPS-13, SOTW-15, SOTW-100: a wildcard client reconnects. It gets the cluster that its routes refer
+/// to until it acknowledges the new routes. The version shows that this is another state.
 #[tokio::test]
 async fn a_removed_cluster_stays_until_the_routes_have_moved() {
     let (_server, version, mut client) = moved_meanwhile(Asks::All).await;

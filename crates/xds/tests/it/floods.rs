@@ -171,8 +171,8 @@ async fn floods_of_control_frames_close_their_connection() {
     }
 }
 
-/// OPS-14, CLI-E-43: what clients do by default, and far beyond it, is no flood: pings ten times a
-/// second for as long as a client may live were tokens for its burst alone.
+/// OPS-14, CLI-E-43: the keepalive pings of clients, and far more frequent ones, are not a flood. Before the
+/// fix, a client that sent ten pings per second had tokens for its burst alone.
 #[tokio::test]
 async fn pings_of_a_client_that_keeps_its_connection_alive_are_answered() {
     let server = Server::start().await;

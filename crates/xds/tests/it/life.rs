@@ -41,8 +41,8 @@ async fn end_of_stream(client: &mut Frames) {
     }
 }
 
-/// OPS-13: a connection that has reached its age is told so by GOAWAY; its streams go on in the grace
-/// time, in which new ones on another connection are served; then they end.
+/// OPS-13: the server sends GOAWAY on a connection that reaches its maximum age. Its streams continue in the
+/// grace time, in which new streams on another connection are served. Then the old streams end.
 #[tokio::test]
 async fn goaway_comes_before_streams_end_for_their_age() {
     let config = Config {
@@ -67,9 +67,9 @@ async fn goaway_comes_before_streams_end_for_their_age() {
     until("it is counted", async || server.ends("age") >= 1).await;
 }
 
-/// OPS-13: a client that follows GOAWAY sees no failed stream for its connection's age. What its own
-/// library had not sent yet when GOAWAY came is sent on the next connection, as gRPC does (and tonic
-/// leaves to its caller).
+/// OPS-13: a client that follows GOAWAY sees no failed stream at the maximum age of its connection. Requests
+/// that its library had not sent at the GOAWAY go to the next connection. gRPC does this itself; tonic leaves
+/// it to its caller.
 #[tokio::test]
 async fn a_client_survives_its_connections_age_without_a_failed_stream() {
     let config = Config {

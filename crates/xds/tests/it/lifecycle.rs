@@ -87,8 +87,8 @@ async fn a_drain_does_not_wait_for_clients_that_do_not_read() {
     drop((stream, client));
 }
 
-/// OPS-13, SOTW-110, CLI-G-15: a connection that has reached its age is asked to go, and its streams are
-/// ended after a grace time with a status that clients take as normal: OK, with the reason as its text.
+/// OPS-13, SOTW-110, CLI-G-15: a connection reaches its maximum age. After the grace time, its streams end
+/// with a status that clients treat as normal: OK, with the reason as text.
 #[tokio::test]
 async fn a_connection_ends_at_its_age() {
     let config = chancery_xds::Config {

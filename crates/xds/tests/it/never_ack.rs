@@ -16,8 +16,9 @@ async fn server() -> Server {
     Server::with(chancery_xds::Config::default(), fanout).await
 }
 
-/// Design 4.6, CLI-G-15, CLI-G-28: the stream of a client that answers nothing ends with a status that it
-/// may try again on, and a text that says why; who answers is not touched, and who comes back is served.
+/// Design 4.6, CLI-G-15, CLI-G-28: a client answers nothing. Its stream ends with a status that permits a
+/// retry, and a text with the reason. Clients that answer are not affected, and the client is served again
+/// when it reconnects.
 #[tokio::test]
 async fn a_client_that_never_answers_is_closed_and_served_again_when_it_comes_back() {
     let server = server().await;

@@ -20,8 +20,8 @@ fn impatient() -> Config {
     }
 }
 
-/// SOTW-112, L12: clients that never read delay nobody, and what they are owed is not stored up, nor is
-/// it built before it can be written: not even when they should have answered long ago.
+/// SOTW-112, L12: clients that never read delay no other client. The server neither stores nor builds their
+/// responses before it can write them, even if answers of these clients are long overdue.
 #[tokio::test]
 async fn clients_that_never_read_delay_nobody() {
     let mut fanout = fanout_config();
@@ -118,9 +118,9 @@ async fn a_client_that_never_acknowledges_is_pending_and_still_served() {
     assert_eq!(names(&client.next().await), ["b", "c"]);
 }
 
-/// SOTW-112, T10: a client that takes nothing from its socket is cut off, although HTTP/2 lets the
-/// replica send it everything: one that is silent too, one that says something now and then (and so
-/// needs no probe), and one that says all it can until both directions are stuck.
+/// SOTW-112, T10: a client does not read from its socket, though HTTP/2 flow control lets the replica send.
+/// The replica closes the connection. One client is silent. One sends a request now and then, so that it
+/// needs no probe. One sends until both directions are stuck.
 #[tokio::test]
 async fn clients_that_take_nothing_from_their_sockets_are_cut_off() {
     let server = Server::with(impatient(), fanout_config()).await;
