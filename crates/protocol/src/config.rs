@@ -1,35 +1,38 @@
 //! Limits and times of a session.
 
-/// Limits and times of a session. Times are in milliseconds, of the clock that the caller counts.
+/// Limits and times of a session. Times are in milliseconds of the caller's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How long an unacknowledged response holds back the next one of its type, and a type those
-    /// that come after it (ADS-22).
+    /// The maximum time for which an unacknowledged response delays the next response of its type,
+    /// and a type delays the types that follow it (ADS-22).
     pub ack_timeout_ms: u64,
-    /// How long a client may leave a response unanswered before its stream is overdue, and to be closed;
-    /// `None` for ever. Nothing needs it: memory is bounded anyway, and there are clients that fall
-    /// silent on one response and go on with a later one (`clients.md` rule 9).
+    /// The time after which an unanswered response is overdue and the caller closes the stream.
+    /// `None` disables this limit. Memory is bounded without it. Some clients never answer one
+    /// response and continue with a later one (`clients.md` rule 9).
     pub ack_close_after_ms: Option<u64>,
-    /// How long after a type was opened its removals are held back on an aggregated stream: a client
-    /// that reconnects asks for the types that refer to it just afterwards (`clients.md` rule 4).
+    /// The time after the first request for a type during which an aggregated stream holds back
+    /// removals of that type. A reconnecting client requests the types that refer to it shortly
+    /// afterwards (`clients.md` rule 4).
     pub resume_hold_ms: u64,
-    /// Size in bytes at which a response is cut, where the protocol allows it (OPS-12).
+    /// The size in bytes at which the session splits a response, where the protocol allows it
+    /// (OPS-12).
     pub response_bytes_target: usize,
-    /// Most names that a stream may subscribe to, over all its types (SOTW-52).
+    /// The maximum number of names that a stream may subscribe to, over all types (SOTW-52).
     pub names_max: usize,
-    /// Most types that a stream may open.
+    /// The maximum number of types that a stream may open.
     pub types_max: usize,
-    /// Most removals that are held back for rejected referrers, per type.
+    /// The maximum number of removals, per type, that are held back for rejected referrers.
     pub held_removals_max: usize,
-    /// Bytes of a rejection's message that are kept.
+    /// The maximum number of bytes that are kept of the message of a NACK.
     pub nack_message_bytes_max: usize,
-    /// A wildcard's first state of more resources than this counts as rejected as a whole when a part of
-    /// it is, so that a session does not remember each resource.
+    /// The maximum number of resources in a wildcard's first state for which the session tracks
+    /// rejections by resource. If the client rejects a part of a larger first state, all of it
+    /// counts as rejected.
     pub first_state_listed_max: usize,
 }
 
 impl Config {
-    /// The defaults, which real fleets do not hit.
+    /// The defaults. Real fleets do not reach these limits.
     pub const DEFAULTS: Self = Self {
         ack_timeout_ms: 5_000,
         ack_close_after_ms: None,

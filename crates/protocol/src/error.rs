@@ -1,4 +1,4 @@
-//! Why a stream is ended.
+//! The errors that end a stream.
 
 use chancery_model::NameError;
 
@@ -11,16 +11,17 @@ pub enum ErrorCode {
     ResourceExhausted,
 }
 
-/// A request that no session can go on after. Trouble with one resource is never one (SOTW-110).
+/// A request after which the session cannot continue. A problem with a single resource never ends a
+/// stream (SOTW-110).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// An aggregated stream has a request without type (SVC-09).
+    /// A request without a type on an aggregated stream (SVC-09).
     #[error("type_url is empty; on an aggregated stream each request names its type")]
     TypeMissing,
-    /// A type URL that could not be one.
+    /// An invalid type URL.
     #[error("type_url: {0}")]
     Type(NameError),
-    /// A stream of one type has a request for another (SVC-08).
+    /// A request for another type on a stream of one type (SVC-08).
     #[error("type_url is {found:?}, but this method serves only {expected:?}")]
     TypeForeign {
         /// The type of the method.
@@ -28,30 +29,30 @@ pub enum ProtocolError {
         /// The type of the request.
         found: String,
     },
-    /// A delta request on a SotW stream or the reverse.
-    #[error("the request is not of the protocol variant of this stream")]
+    /// A delta request on a SotW stream, or a SotW request on a delta stream.
+    #[error("the request does not match the protocol variant (SotW or delta) of this stream")]
     Variant,
-    /// Too many types.
+    /// More types than the limit.
     #[error("this stream asks for more than {max} types (types_max)")]
     TypesTooMany {
         /// The limit.
         max: usize,
     },
-    /// Too many names (SOTW-52).
+    /// More names than the limit (SOTW-52).
     #[error("this stream subscribes to {found} names, at most {max} are allowed (names_max)")]
     NamesTooMany {
-        /// How many it would be.
+        /// The number of names with this request.
         found: usize,
         /// The limit.
         max: usize,
     },
-    /// A name over the limit (SOTW-52).
+    /// A name over the length limit (SOTW-52).
     #[error("{0}")]
     Name(NameError),
 }
 
 impl ProtocolError {
-    /// The gRPC status code.
+    /// Returns the gRPC status code.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {

@@ -1,22 +1,25 @@
-//! The xDS transport protocol, state of the world and delta, as pure code.
+//! The xDS transport protocol in its SotW (state of the world) and delta variants, as pure code.
 //!
-//! A [`Session`] is the protocol state of one stream. Requests and marks of change go in; responses
-//! come out of [`Session::poll`], which builds each one when it can be sent, from the newest view
-//! (late binding: what has changed meanwhile folds into it). No async, clock, randomness or I/O.
+//! A [`Session`] is the protocol state of one stream. It takes requests and marks of changed
+//! resources. [`Session::poll`] returns responses. It builds each response from the newest view
+//! when the stream can send it, so that changes in the meantime coalesce. There is no async, clock,
+//! randomness or I/O.
 //!
-//! What is remembered is what was *sent*, never what was acknowledged: after a NACK the same content
-//! is not sent again until it changes, and if it changes back that is a change (SOTW-23, -24,
-//! DELTA-16 to -18). A wildcard subscription remembers the view it was last sent, a pointer; a named
-//! one a small entry for each name.
+//! A session remembers what it *sent*, not what the client acknowledged. After a NACK, it does not
+//! send the same content again until the content changes. A change back to the earlier content
+//! counts as a change (SOTW-23, -24, DELTA-16 to -18). A wildcard subscription keeps a pointer to
+//! the view that it last sent. A named subscription keeps a small entry per name.
 //!
 //! Invariants:
-//! - A session is never sent an older state after a newer one.
-//! - While a response is unacknowledged, changes are not queued: they only mark the subscription, and
-//!   the next response is the difference to what is newest then (design 4.6). Subscription changes
-//!   are honored at once all the same. After `ack_timeout` the newest state goes out anyway. It also goes out before
-//!   a type that depends on it and that waits no longer: order comes before pace (ADS-06).
-//! - Whatever waits for something else waits for a bounded time, with one exception: a removal is
-//!   held back while what refers to the resource is rejected (ADS-09).
+//! - A session never sends an older state after a newer one.
+//! - While a response is unacknowledged, changes only mark the subscription. The next response is
+//!   the difference to the newest state (design 4.6).
+//! - Subscription changes take effect at once, even while a response is unacknowledged.
+//! - After `ack_timeout`, the session sends the newest state without waiting for the ACK. It also
+//!   does so before a dependent type whose own wait has ended, because the order of types takes
+//!   precedence (ADS-06).
+//! - Every wait is bounded, with one exception: a removal is held back while the client rejects a
+//!   type that may refer to the resource (ADS-09).
 
 mod config;
 mod error;

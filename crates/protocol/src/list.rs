@@ -1,7 +1,7 @@
-//! The lists of a request: names, and versions that a client holds.
+//! The lists of a request: names, and the versions of resources that a client holds.
 //!
-//! A list that came over the wire stays in the bytes of its message. Reading it allocates nothing,
-//! however many tiny entries it has.
+//! A list from the wire remains in the bytes of its message. Reading it does not allocate, even
+//! with many tiny entries.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use chancery_model::{
     wire::{Fields, Token},
 };
 
-/// The occurrences of one repeated field in an encoded message, which has been validated.
+/// The occurrences of one repeated field in a validated, encoded message.
 #[derive(Clone, Default)]
 struct Occurrences {
     /// The part of the message from the first to the last occurrence.
@@ -30,7 +30,8 @@ enum Names {
     Encoded(Box<Occurrences>),
 }
 
-/// The names and versions of resources that a delta client says it holds. The last entry of a name counts.
+/// The names and versions of the resources that a delta client claims to hold. The last entry of a
+/// name takes precedence.
 #[derive(Clone)]
 pub struct VersionList(Versions);
 
@@ -61,15 +62,16 @@ impl Occurrences {
 }
 
 impl NameList {
-    /// The strings in `field` of an encoded message, or of a part of it that has all `len` of them.
+    /// Creates a list from the strings in `field` of an encoded message, or of a part of the
+    /// message with all `len` occurrences.
     ///
-    /// The caller has validated the message. Strings that are not UTF-8 would read as empty.
+    /// The caller must have validated the message. A string that is not UTF-8 reads as empty.
     #[must_use]
     pub fn encoded(bytes: Bytes, field: u32, len: usize) -> Self {
         Self(Names::Encoded(Box::new(Occurrences { bytes, field, len })))
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -78,13 +80,13 @@ impl NameList {
         }
     }
 
-    /// Whether the list has no entry.
+    /// Returns whether the list has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The names, in the order of the request.
+    /// Iterates over the names, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let (owned, encoded) = match &self.0 {
             Names::Owned(names) => (Some(names.iter().map(String::as_str)), None),
@@ -95,7 +97,7 @@ impl NameList {
         owned.into_iter().flatten().chain(encoded)
     }
 
-    /// The number of bytes that have to be read to see all names.
+    /// Returns the number of bytes that an iteration over all names reads.
     pub(crate) fn n_bytes(&self) -> usize {
         match &self.0 {
             Names::Owned(names) => names.iter().map(String::len).sum(),
@@ -103,7 +105,7 @@ impl NameList {
         }
     }
 
-    /// A copy of each name.
+    /// Copies the names.
     #[must_use]
     pub fn to_vec(&self) -> Vec<String> {
         self.iter().map(str::to_owned).collect()
@@ -111,17 +113,18 @@ impl NameList {
 }
 
 impl VersionList {
-    /// The map entries in `field` of an encoded message, or of a part of it that has all `len` of them.
-    /// `newest` is the newest revision of a version in it.
+    /// Creates a list from the map entries in `field` of an encoded message, or of a part of the
+    /// message with all `len` occurrences. `newest` is the newest revision among the versions of
+    /// the list.
     ///
-    /// The caller has validated the message.
+    /// The caller must have validated the message.
     #[must_use]
     pub fn encoded(bytes: Bytes, field: u32, len: usize, newest: Option<Revision>) -> Self {
         let entries = Occurrences { bytes, field, len };
         Self(Versions::Encoded(Box::new(Encoded { entries, newest })))
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -130,13 +133,13 @@ impl VersionList {
         }
     }
 
-    /// Whether the list has no entry.
+    /// Returns whether the list has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Names and versions, in the order of the request.
+    /// Iterates over the names and versions, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let (owned, encoded) = match &self.0 {
             Versions::Owned(entries) => {
@@ -147,7 +150,7 @@ impl VersionList {
         owned.into_iter().flatten().chain(encoded.into_iter().flatten())
     }
 
-    /// The number of bytes that have to be read to see all entries.
+    /// Returns the number of bytes that an iteration over all entries reads.
     pub(crate) fn n_bytes(&self) -> usize {
         match &self.0 {
             Versions::Owned(entries) => entries.iter().map(|(name, v)| name.len() + v.len()).sum(),
@@ -155,13 +158,13 @@ impl VersionList {
         }
     }
 
-    /// A copy of each name and version.
+    /// Copies the names and versions.
     #[must_use]
     pub fn to_vec(&self) -> Vec<(String, String)> {
         self.iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
     }
 
-    /// The newest revision among the versions that this program could have written.
+    /// Returns the newest revision among the versions that Chancery could have written.
     pub(crate) fn newest(&self) -> Option<Revision> {
         match &self.0 {
             Versions::Owned(entries) => {
@@ -173,7 +176,8 @@ impl VersionList {
     }
 }
 
-/// The key and the value of an encoded map entry. Of several, the last one counts.
+/// Returns the key and the value of an encoded map entry. If a field occurs more than once, the
+/// last occurrence takes precedence.
 fn entry(content: &[u8]) -> (&str, &str) {
     let (mut key, mut value) = ("", "");
     let mut fields = Fields::new(0, content.len());

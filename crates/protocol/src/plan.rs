@@ -1,4 +1,5 @@
-//! What a subscription is to be sent now: the difference between what it was sent and the view.
+//! The content of the next response of a subscription: the difference between what was sent and the
+//! view.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -17,25 +18,27 @@ use crate::{
 
 mod full_state;
 
-/// Bytes that a name takes, beside its text, on its way to the client.
+/// The bytes that a name takes besides its text, in a response that is not sent yet.
 const LEAVING_COST_BYTES: usize = 64;
 
-/// What is to be sent; what does not fit into one response follows in others.
+/// A planned response. If it exceeds the size of one response, the session sends it in parts.
 #[derive(Debug)]
 pub(crate) struct Train {
     pub(crate) resources: Resources,
     pub(crate) removed: VecDeque<ResourceName>,
     pub(crate) absent: VecDeque<ResourceName>,
-    /// Bytes that `removed` and `absent` took when this was planned.
+    /// The bytes of `removed` and `absent` at the time of the plan.
     pub(crate) names_bytes: usize,
     pub(crate) version: TypeVersion,
-    /// The revision that it was built from.
+    /// The revision of the state from which the response was built.
     pub(crate) revision: Revision,
-    /// With it, the client has everything up to this revision.
+    /// The revision up to which the client has everything once it has this response.
     pub(crate) covers: Revision,
-    /// Names that were given up since: what is left may have some that are no longer asked for.
+    /// The names that the client has unsubscribed from since the plan. The rest of the response may
+    /// still contain their resources.
     pub(crate) given_up: BTreeSet<ResourceName>,
-    /// It has all of a wildcard's view, not the difference to something before.
+    /// Whether the response has the whole view of a wildcard, not the difference to an earlier
+    /// view.
     pub(crate) first_state: bool,
     pub(crate) pace: Pace,
 }
@@ -46,7 +49,7 @@ impl Train {
     }
 }
 
-/// Whether the parts of a state-of-the-world response wait for the ACK of the response before them (SOTW-36).
+/// Whether the parts of a SotW response wait for the ACK of the response before them (SOTW-36).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// Each part waits.
@@ -57,19 +60,19 @@ pub(crate) enum Pace {
     AtOnce,
 }
 
-/// What a plan comes to.
+/// The result of planning.
 #[derive(Debug, Default)]
 struct Plan {
     resources: Resources,
     removed: Vec<ResourceName>,
     absent: Vec<ResourceName>,
-    /// A response goes out even if it has nothing in it.
+    /// Whether a response is sent even without content.
     send: bool,
-    /// Resources that changed for the client, of which the children may have to be sent again.
+    /// The resources that changed for the client. Their children may have to be sent again.
     touched: Resources,
-    /// Of those that were asked for by name: the ones that the client did not have before.
+    /// The names of resources, among those subscribed by name, that the client did not have before.
     fresh: BTreeSet<ResourceName>,
-    /// All of a wildcard's view.
+    /// Whether the response has the whole view of a wildcard.
     first_state: bool,
 }
 
@@ -80,17 +83,17 @@ pub(crate) struct Touched {
     before: Before,
 }
 
-/// What the client had before.
+/// The resources that the client had before.
 #[derive(Debug)]
 enum Before {
     /// All of a view.
     View(TypeView),
-    /// All but these names.
+    /// All touched resources except those with these names.
     AllBut(BTreeSet<ResourceName>),
 }
 
 impl Touched {
-    /// Whether the client had no resource of this name before.
+    /// Returns whether the client had no resource of this name before.
     pub(crate) fn is_fresh(&self, resource: &Resource) -> bool {
         match &self.before {
             Before::View(view) => view.get(resource.name().as_str()).is_none(),
@@ -99,13 +102,13 @@ impl Touched {
     }
 }
 
-/// Which removals may be announced now.
+/// The removals that may be announced now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Release {
     /// None.
     Nothing,
-    /// Those that were found up to a revision, by which what refers to them has moved, and those that
-    /// were found up to a time, so that none waits for ever.
+    /// The removals detected up to a revision, because their referrers have moved, and those
+    /// detected up to a time, so that no removal waits forever.
     UpTo {
         /// The revision.
         revision: Revision,
@@ -128,16 +131,16 @@ impl Release {
     }
 }
 
-/// Which names are planned ahead of all other changes.
+/// The names that are planned before all other changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Those that were asked for.
+    /// The names that the client requested.
     Asked,
-    /// Those and what is sent again for a parent's sake.
+    /// The requested names, and the names that are sent again because a parent was sent.
     AskedAndAgain,
 }
 
-/// The moment for which is planned.
+/// The view, revision and time of a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment<'a> {
     pub(crate) view: &'a TypeView,
@@ -146,8 +149,8 @@ pub(crate) struct Moment<'a> {
 }
 
 impl Subscription {
-    /// Brings the subscription to the view: what is to be sent is put on the train, everything else is
-    /// remembered as told.
+    /// Plans the next response from the view and records the subscription as up to date with the
+    /// view.
     pub(crate) fn plan(
         &mut self,
         moment: Moment<'_>,
@@ -172,14 +175,14 @@ impl Subscription {
         self.stale.clear();
         (self.dirty, self.urgent, self.late) = (false, false, false);
         plan.send |= std::mem::take(&mut self.answer_due);
-        // What lingers is not told yet.
+        // Pending removals are not sent yet.
         let oldest = self.lingering.values().map(|lingering| lingering.seen).min();
         self.planned_revision = oldest.unwrap_or(moment.revision);
         self.seen_revision = moment.revision;
         self.depart(plan, before, moment)
     }
 
-    /// Answers what was asked for and leaves all other changes for later.
+    /// Plans a response to the requested names only. All other changes wait for a later plan.
     pub(crate) fn plan_asked(&mut self, moment: Moment<'_>, which: Which) -> Touched {
         let mut plan = Plan::default();
         (self.urgent, self.late) = (false, false);
@@ -216,7 +219,7 @@ impl Subscription {
                         self.ahead.insert(name.clone(), None);
                     }
                 }
-                // Its removal is a change like any other.
+                // The removal of the resource is an ordinary change.
                 None => {
                     self.stale.insert(name.clone());
                     self.unmet.insert(name.clone());
@@ -227,12 +230,13 @@ impl Subscription {
         self.depart(plan, None, moment)
     }
 
-    /// Whether each response has all that is asked for (SOTW-70).
+    /// Returns whether each response contains all subscribed resources (SOTW-70).
     pub(crate) fn is_full_state(&self) -> bool {
         self.protocol == Protocol::Sotw && self.properties.full_state
     }
 
-    /// Puts a plan on the train, if there is something in it. `before` is what a wildcard had.
+    /// Makes the plan the pending response, unless there is nothing to send. `before` is the
+    /// previous view of a wildcard.
     fn depart(&mut self, plan: Plan, before: Option<TypeView>, moment: Moment<'_>) -> Touched {
         let covers = self.planned_revision;
         let Plan { resources, removed, absent, send, touched, fresh, first_state } = plan;
@@ -267,7 +271,7 @@ impl Subscription {
         Touched { resources: touched, before: before.map_or(Before::AllBut(fresh), Before::View) }
     }
 
-    /// Keeps a resource that is gone until its removal may be announced.
+    /// Keeps a removed resource until its removal may be announced.
     fn linger(&mut self, name: ResourceName, resource: Arc<Resource>, moment: Moment<'_>) {
         self.rejected.on_gone(&resource);
         let Moment { revision, now, .. } = moment;
@@ -275,7 +279,7 @@ impl Subscription {
         self.lingering.add(name, Lingering { resource, revision, seen, since: now });
     }
 
-    /// Names that may show something else now: those that were marked, or all.
+    /// Returns the names that may show another resource now: the marked names, or all.
     fn names_to_check(&self) -> BTreeSet<ResourceName> {
         match self.dirty {
             true => self.names.keys().cloned().collect(),
@@ -283,7 +287,8 @@ impl Subscription {
         }
     }
 
-    /// Delta of a wildcard: the difference to the view last sent, or to what the client says it holds.
+    /// Plans a delta wildcard: the difference to the view last sent, or to the resources that the
+    /// client claims to hold.
     fn plan_wildcard(&mut self, moment: Moment<'_>, differ: &Differ) -> Plan {
         let view = moment.view;
         let mut plan = Plan::default();
@@ -295,7 +300,8 @@ impl Subscription {
                         plan.resources.push(Arc::clone(resource));
                     }
                 }
-                // DELTA-46: what it holds and is gone. There is nothing left of it but the name.
+                // DELTA-46: the client holds resources that no longer exist. Only their names are
+                // known.
                 let gone = self.known.iter().filter(|(name, _)| view.get(name.as_str()).is_none());
                 removed.extend(gone.map(|(name, v)| gone_resource(&self.type_url, name, *v)));
             }
@@ -333,8 +339,8 @@ impl Subscription {
         plan
     }
 
-    /// Resources that come back before their removal was announced: the client still has them, and
-    /// needs them only if they are others now.
+    /// Handles resources that reappear before their removal was announced. The client still has
+    /// them, and needs them only if they differ.
     fn drop_returned(&mut self, resources: &mut Resources) {
         let mut rest = Resources::default();
         for resource in resources.iter() {
@@ -346,8 +352,8 @@ impl Subscription {
         *resources = rest;
     }
 
-    /// Takes account of what was sent ahead of the change from `base`: it is not sent twice, and brought
-    /// to what the view shows if that is another now.
+    /// Accounts for resources that were sent before the change from `base`. They are not sent
+    /// twice. A resource that has changed again since is sent as the view shows it.
     fn settle_ahead(
         &mut self,
         view: &TypeView,
@@ -374,7 +380,7 @@ impl Subscription {
         *resources = rest;
     }
 
-    /// Named subscriptions: what changed of the names, and what was asked for.
+    /// Plans a named subscription: the changes of its names, and the requested names.
     fn plan_names(&mut self, moment: Moment<'_>) -> Plan {
         let view = moment.view;
         let mut plan = Plan::default();
@@ -404,7 +410,8 @@ impl Subscription {
                 }
                 (None, _) if asked => self.say_absent(&name, &mut plan, moment),
                 (None, Held::Version(_) | Held::Sent(_)) if self.protocol == Protocol::Sotw => {
-                    // SOTW-85: no message; coming back is a change (SOTW-86).
+                    // SOTW-85: the client gets no message. If the resource reappears, that is a
+                    // change (SOTW-86).
                     self.hold(&name, Held::Absent);
                 }
                 (None, Held::Sent(old)) => {
@@ -421,14 +428,14 @@ impl Subscription {
             }
         }
         plan.touched = plan.resources.clone();
-        // DELTA-46, for what is listed but not asked for.
+        // DELTA-46, for names that the client lists but does not subscribe to.
         let unasked = self.known.keys().filter(|name| !self.names.contains_key(*name));
         plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
         plan
     }
 
-    /// The client has a resource under all the names under which it asks for it: none of the others is
-    /// answered with the same once more.
+    /// Records a sent resource for all other subscribed names (aliases), so that none of them
+    /// causes the same resource to be sent again.
     fn hold_other_names(&mut self, resource: &Arc<Resource>, view: &TypeView) {
         for name in std::iter::once(resource.name()).chain(resource.aliases()) {
             let marked = self.dirty || self.stale.contains(name);
@@ -449,7 +456,7 @@ impl Subscription {
         }
     }
 
-    /// Tells that a name that was asked for does not exist (DELTA-40). SotW has no way to say so
+    /// Reports that a requested name does not exist (DELTA-40). SotW has no message for this
     /// (SOTW-78).
     fn say_absent(&mut self, name: &ResourceName, plan: &mut Plan, moment: Moment<'_>) {
         let held = self.lingering.remove(name);
@@ -465,8 +472,9 @@ impl Subscription {
         self.hold(name, Held::Absent);
     }
 
-    /// DELTA-63: that there is no such virtual host takes none away from the client. What it holds under
-    /// the name is removed as well, in a response of its own (DELTA-42, DELTA-47).
+    /// Schedules the removal of the resource that the client holds under an absent name. DELTA-63:
+    /// the report that a virtual host does not exist removes nothing from the client. The removal
+    /// follows in a response of its own (DELTA-42, DELTA-47).
     fn keep_removal(&mut self, name: &ResourceName, held: Option<Lingering>, moment: Moment<'_>) {
         let Moment { view, revision, now } = moment;
         let sent = match self.names.get(name) {
@@ -485,9 +493,9 @@ impl Subscription {
         }
     }
 
-    /// Announces the removals that may be. Once (DELTA-44), and never beside a resource that has the
-    /// name as an alias now, or beside the word that there is no such name (DELTA-47): that one waits for
-    /// the next response.
+    /// Announces the removals that `release` allows, each once (DELTA-44). A removal waits for the
+    /// next response if this response has a resource with the name as an alias, or reports the name
+    /// as absent (DELTA-47).
     fn release(&mut self, plan: &mut Plan, view: &TypeView, release: Release) {
         if self.lingering.is_empty() {
             return;
@@ -512,7 +520,7 @@ impl Subscription {
             if !self.properties.announce_removal {
                 continue;
             }
-            // Asked for by an alias, it is known to the client by its name too.
+            // A client that subscribed by an alias also knows the resource by its own name.
             let own_gone = *own != name && view.get(own.as_str()).is_none();
             if own_gone && said.insert(own.clone()) {
                 plan.removed.push(own.clone());
@@ -524,8 +532,8 @@ impl Subscription {
     }
 }
 
-/// Stands for a resource of which only the name is known, and perhaps the version, until its removal is
-/// announced.
+/// Creates a placeholder for a resource whose body is unknown, until its removal is announced. Its
+/// name is known, and possibly its version.
 fn gone_resource(
     type_url: &TypeUrl,
     name: &ResourceName,

@@ -1,7 +1,8 @@
 //! The removals of a subscription that are not announced yet.
 //!
-//! There may be a million of them: names that a client said it holds and that are gone. A shard needs the
-//! oldest of them and their memory after each response, so both are kept beside the removals.
+//! There may be a million of them, if a client claims to hold names that no longer exist. After
+//! each response, a shard needs the time of the oldest removal and the memory of all. This module
+//! therefore keeps both figures up to date.
 //!
 //! Invariant: `by_time` and `text_bytes` describe exactly the removals of `by_name`.
 
@@ -11,13 +12,13 @@ use chancery_model::ResourceName;
 
 use crate::subscription::Lingering;
 
-/// Removals that wait, by name.
+/// The pending removals, by name.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRemovals {
     by_name: BTreeMap<ResourceName, Lingering>,
-    /// The number of removals by the time at which they were found.
+    /// The number of removals by the time of their detection.
     by_time: BTreeMap<u64, usize>,
-    /// Bytes of the texts of the names.
+    /// The total length of the names, in bytes.
     text_bytes: usize,
 }
 
@@ -34,7 +35,7 @@ impl PendingRemovals {
         self.text_bytes
     }
 
-    /// The time at which the oldest removal was found.
+    /// Returns the time at which the oldest removal was detected.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.by_time.first_key_value().map(|(since, _)| *since)
     }
@@ -47,7 +48,7 @@ impl PendingRemovals {
         self.by_name.values()
     }
 
-    /// Adds a removal. One that waits under this name already stays as it is.
+    /// Adds a removal. An existing removal of the same name stays unchanged.
     pub(crate) fn add(&mut self, name: ResourceName, removal: Lingering) {
         if let btree_map::Entry::Vacant(place) = self.by_name.entry(name) {
             self.text_bytes += place.key().as_str().len();

@@ -1,4 +1,4 @@
-//! Requests, as far as the protocol looks at them.
+//! Requests, reduced to the fields that the protocol needs.
 
 use chancery_model::{Incarnation, Revision, TypeUrl, TypeVersion};
 
@@ -9,25 +9,25 @@ use crate::{NameList, VersionList};
 pub enum Protocol {
     /// State of the world.
     Sotw,
-    /// Incremental.
+    /// Delta (incremental).
     Delta,
 }
 
-/// What a stream was opened for, which its method says.
+/// The variant and type of a stream, given by its gRPC method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamKind {
     /// The variant.
     pub protocol: Protocol,
-    /// The one type of the stream; `None` for an aggregated one.
+    /// The type of the stream; `None` for an aggregated stream.
     pub type_url: Option<TypeUrl>,
 }
 
 /// `google.rpc.Status` in a NACK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorDetail {
-    /// The code. Its value decides nothing: that there is an error does (SOTW-20).
+    /// The code. Any code means a NACK, even 0 (SOTW-20).
     pub code: i32,
-    /// The text, for people only (SOTW-30).
+    /// The text, which is informational only (SOTW-30).
     pub message: String,
 }
 
@@ -42,7 +42,7 @@ pub struct SotwRequest {
     pub resource_names: NameList,
     /// `response_nonce`.
     pub response_nonce: String,
-    /// `error_detail`: present in a NACK and only there.
+    /// `error_detail`: present only in a NACK.
     pub error_detail: Option<ErrorDetail>,
 }
 
@@ -55,18 +55,20 @@ pub struct DeltaRequest {
     pub subscribe: NameList,
     /// `resource_names_unsubscribe`.
     pub unsubscribe: NameList,
-    /// `initial_resource_versions`: name and version of what the client holds.
+    /// `initial_resource_versions`: the names and versions of the resources that the client holds.
     pub initial_resource_versions: VersionList,
     /// `response_nonce`.
     pub response_nonce: String,
-    /// `error_detail`: present in a NACK and only there.
+    /// `error_detail`: present only in a NACK.
     pub error_detail: Option<ErrorDetail>,
 }
 
 impl Request {
-    /// The newest revision that the client has seen something of, as far as the request tells: of the type
-    /// in SotW, of the resources it holds in delta. The versions of resources do not say which cluster gave
-    /// them, so that this is a hint, and no proof.
+    /// Returns the newest revision that the client has seen, according to the request.
+    ///
+    /// For SotW, this is the revision in the version of the type. For delta, it is the newest
+    /// revision among the resources that the client holds. Versions of resources do not identify
+    /// the cluster that assigned them, so the result for delta is only a hint.
     #[must_use]
     pub fn newest_seen(&self, incarnation: Incarnation) -> Option<Revision> {
         match self {
@@ -81,6 +83,6 @@ impl Request {
 pub enum Request {
     /// State of the world.
     Sotw(SotwRequest),
-    /// Incremental.
+    /// Delta (incremental).
     Delta(DeltaRequest),
 }

@@ -1,4 +1,4 @@
-//! Responses, and how they become bytes.
+//! Responses and their encoding.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use chancery_model::{
@@ -9,14 +9,14 @@ use chancery_view::Resources;
 
 use crate::Protocol;
 
-/// Resources of this size or more are passed on by reference; smaller ones are copied together, for
-/// each piece that goes to the socket costs more than copying it.
+/// The minimum size of a resource that a message passes on by reference. Smaller resources are
+/// copied together, because each piece for the socket costs more than the copy.
 const SHARED_BYTES_MIN: usize = 4 << 10;
 
-/// Copied pieces are cut at this size.
+/// The size at which a piece of copied resources is complete.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Bytes of the header of a gRPC message: a flag and the length.
+/// The size of the header of a gRPC message: a flag and the length.
 const GRPC_HEADER_BYTES: usize = 5;
 
 /// A response that is ready to be sent.
@@ -28,67 +28,67 @@ pub struct Response {
     pub(crate) nonce: u64,
     pub(crate) resources: Resources,
     pub(crate) removed: Vec<ResourceName>,
-    /// Names that do not exist, where that is said by an alias (DELTA-63).
+    /// Names that do not exist, reported as a resource with an alias (DELTA-63).
     pub(crate) absent: Vec<ResourceName>,
     pub(crate) revision: Revision,
 }
 
 impl Response {
-    /// The variant of the protocol that it is in.
+    /// Returns the variant of the protocol.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// The type.
+    /// Returns the type.
     #[must_use]
     pub fn type_url(&self) -> &TypeUrl {
         &self.type_url
     }
 
-    /// The version of the type.
+    /// Returns the version of the type.
     #[must_use]
     pub fn version(&self) -> &TypeVersion {
         &self.version
     }
 
-    /// The nonce, as the client will repeat it.
+    /// Returns the nonce, which the client repeats in its answer.
     #[must_use]
     pub fn nonce(&self) -> String {
         self.nonce.to_string()
     }
 
-    /// The resources in it.
+    /// Iterates over the resources.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.iter().map(|resource| &**resource)
     }
 
-    /// Number of resources in it.
+    /// Returns the number of resources, including those that report an absent name.
     #[must_use]
     pub fn n_resources(&self) -> usize {
         self.resources.len() + self.absent.len()
     }
 
-    /// The names that it removes.
+    /// Returns the names of removed resources.
     #[must_use]
     pub fn removed(&self) -> &[ResourceName] {
         &self.removed
     }
 
-    /// The names that it says do not exist, where an alias says so (DELTA-63).
+    /// Returns the absent names that the response reports with an alias (DELTA-63).
     #[must_use]
     pub fn absent(&self) -> &[ResourceName] {
         &self.absent
     }
 
-    /// The revision of the state that it was built from.
+    /// Returns the revision of the state from which the response was built.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Encodes it as a gRPC message: a `DiscoveryResponse` or a `DeltaDiscoveryResponse` behind the
-    /// five bytes that announce it. `control_plane` becomes `control_plane.identifier` (SVC-20).
+    /// Encodes the response as a gRPC message: the five-byte header and a `DiscoveryResponse` or a
+    /// `DeltaDiscoveryResponse`. `control_plane` becomes `control_plane.identifier` (SVC-20).
     #[must_use]
     pub fn into_message(self, control_plane: &str) -> Message {
         let size = size_of(self.protocol);
@@ -98,7 +98,7 @@ impl Response {
         let len = head.len() + resources + tail.len();
         let mut chunk = BytesMut::with_capacity(CHUNK_BYTES.min(GRPC_HEADER_BYTES + len));
         chunk.put_u8(0);
-        // A message of 4 GiB can not be announced; the caller refuses it by `len`.
+        // The header cannot express 4 GiB or more. The caller rejects such a message by its `len`.
         chunk.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
         chunk.put_slice(&head);
         Message {
@@ -112,7 +112,7 @@ impl Response {
         }
     }
 
-    /// The fields that come before the resources. Protobuf fields may come in any order.
+    /// Encodes the fields before the resources. Protobuf allows any order of fields.
     fn head(&self, control_plane: &str) -> BytesMut {
         let (version, nonce) = (self.version.to_string(), self.nonce.to_string());
         let control_plane_field = match self.protocol {
@@ -130,7 +130,7 @@ impl Response {
         head
     }
 
-    /// The fields that come after the resources.
+    /// Encodes the fields after the resources.
     fn tail(&self) -> Bytes {
         let mut tail = BytesMut::new();
         for name in &self.absent {
@@ -147,7 +147,7 @@ impl Response {
     }
 }
 
-/// How many bytes a resource takes in a response.
+/// Returns the function that measures a resource in a response, in bytes.
 pub(crate) fn size_of(protocol: Protocol) -> fn(&Resource) -> usize {
     match protocol {
         Protocol::Sotw => Resource::sotw_len,
@@ -155,18 +155,19 @@ pub(crate) fn size_of(protocol: Protocol) -> fn(&Resource) -> usize {
     }
 }
 
-/// The number of bytes that a removed name takes in a response.
+/// Returns the number of bytes of a removed name in a response.
 pub(crate) fn removed_len(name: &ResourceName) -> usize {
     len_field_len(name.as_str().len())
 }
 
-/// The number of bytes that an absent name takes in a response, where an alias reports it (DELTA-63).
+/// Returns the number of bytes of an absent name in a response that reports it with an alias
+/// (DELTA-63).
 pub(crate) fn absent_len(name: &ResourceName) -> usize {
     len_field_len(2 * len_field_len(name.as_str().len()))
 }
 
-/// An encoded gRPC message, as the pieces that go to the socket. The bytes of large resources are
-/// shared with the state and with every other message that has them.
+/// An encoded gRPC message, as an iterator of the pieces for the socket. The bytes of large
+/// resources are shared with the state and with other messages.
 #[derive(Debug)]
 pub struct Message {
     protocol: Protocol,
@@ -179,13 +180,14 @@ pub struct Message {
 }
 
 impl Message {
-    /// Bytes of all pieces together.
+    /// Returns the total size of all pieces, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: even an empty response has a header.
+    /// Returns whether the message has no bytes; always `false`, because every message has a
+    /// header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,4 +1,4 @@
-//! A session: all types of one stream, and the order between them.
+//! The session: all types of one stream and the order between them.
 
 use std::{
     cell::RefCell,
@@ -24,16 +24,16 @@ mod watch;
 use order::Gate;
 pub use watch::Overdue;
 
-/// Something that the session wants to be told of, or no longer.
+/// A change of the names that the session watches: see [`Session::on_change`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Interest {
-    /// One name.
+    /// Starts watching one name.
     Name(TypeUrl, ResourceName),
-    /// That name no longer.
+    /// Stops watching this name.
     NoName(TypeUrl, ResourceName),
-    /// All of a type.
+    /// Starts watching all names of a type.
     Wildcard(TypeUrl),
-    /// All of a type no longer; names that were asked for beside it stay.
+    /// Stops watching all names of a type. Names from [`Interest::Name`] remain.
     NoWildcard(TypeUrl),
 }
 
@@ -46,50 +46,50 @@ impl Interest {
     }
 }
 
-/// The client's word on a response.
+/// The client's answer to a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was accepted.
+    /// The client accepted the response.
     Ack {
         /// The revision that the response was built from.
         revision: Revision,
         /// The time between response and answer, in milliseconds.
         waited_ms: u64,
     },
-    /// It was rejected.
+    /// The client rejected the response.
     Nack {
-        /// The version that was rejected.
+        /// The version of the rejected response.
         version: TypeVersion,
         /// The client's code.
         code: i32,
-        /// The client's message, cut to the limit.
+        /// The client's message, truncated to the limit.
         message: String,
     },
 }
 
-/// What a request was.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// The type that it was for.
+    /// The type of the request.
     pub type_url: TypeUrl,
-    /// What it says of a response, if it answers one.
+    /// The answer to a response, if the request has one.
     pub verdict: Option<Verdict>,
-    /// What it is, in one word.
+    /// The kind of the request.
     pub kind: RequestKind,
 }
 
-/// What a request is, in one word: the first of these that holds.
+/// The kind of a request: the first variant that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestKind {
-    /// It accepts a response, whatever else it does.
+    /// The request accepts a response, whatever else it does.
     Ack,
-    /// It rejects a response.
+    /// The request rejects a response.
     Nack,
-    /// It changes what the stream asks for, or opens a type.
+    /// The request changes the subscription, or opens a type.
     Subscribe,
-    /// It names another response than the last one, and changes nothing (SOTW-34).
+    /// The request does not name the last response, and changes nothing (SOTW-34).
     Stale,
-    /// It says nothing new.
+    /// The request repeats an earlier one.
     Repeat,
 }
 
@@ -98,40 +98,40 @@ pub enum RequestKind {
 pub struct Session {
     kind: StreamKind,
     config: Arc<Config>,
-    /// In the order of sending (ADS-04).
+    /// The subscriptions in the order of sending (ADS-04).
     subscriptions: Vec<Subscription>,
     interest: RefCell<Vec<Interest>>,
-    /// Secrets that are sent again when these endpoints have been sent, because Envoy asks for the secrets of a
-    /// cluster when it has its endpoints (ADS-19).
+    /// Secrets that are sent again after these endpoints, because Envoy requests the secrets of a
+    /// cluster when it has the endpoints of the cluster (ADS-19).
     secrets_waiting: BTreeMap<ResourceName, BTreeSet<ResourceName>>,
     last_nonce: u64,
 }
 
-/// The work that goes before a type.
+/// The responses of other types that must precede a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ahead {
-    /// Nothing.
+    /// There are none.
     Nothing,
-    /// Changes, which are planned now.
+    /// New responses, which were just planned.
     Planned,
-    /// The rest of an older state, which has to be sent before anything can be planned.
+    /// The rest of older responses, which the session must send before it can plan new ones.
     Underway,
 }
 
-/// What looking at one type came to.
+/// The result of checking one type.
 enum Turn {
-    /// A response.
+    /// A response to send.
     Send(Response),
-    /// Nothing to send, but others may have waited for that to be known.
+    /// There is nothing to send, but other types may have waited for this result.
     Settled,
-    /// A type before it is to be sent now.
+    /// An earlier type is to be sent now.
     Again,
-    /// Nothing.
+    /// There is nothing to do.
     Idle,
 }
 
 impl Session {
-    /// The state of a stream that has just been opened.
+    /// Creates the state of a new stream.
     #[must_use]
     pub fn new(kind: StreamKind, config: Arc<Config>) -> Self {
         Self {
@@ -144,10 +144,11 @@ impl Session {
         }
     }
 
-    /// Takes a request. `view` is what the node sees now; `None` if no assignment holds for it.
+    /// Processes a request. `view` is the current view of the node; `None` if no assignment matches
+    /// the node.
     ///
     /// # Errors
-    /// If the stream has to be ended; the error says with what code.
+    /// Fails if the stream must end. The error has the status code.
     pub fn on_request(
         &mut self,
         mut request: Request,
@@ -198,8 +199,8 @@ impl Session {
         Ok(Receipt { type_url, verdict, kind })
     }
 
-    /// The type and the contents of the response that `request` answers. `None` if the session does not know
-    /// them.
+    /// Returns the type and the contents of the response that `request` answers, or `None` if the
+    /// session does not know them.
     #[must_use]
     pub fn answered_contents(&self, request: &Request) -> Option<(&TypeUrl, &Resources)> {
         let (type_url, nonce) = match request {
@@ -211,8 +212,8 @@ impl Session {
         Some((&subscription.type_url, subscription.contents_of(parse_nonce(nonce)?)?))
     }
 
-    /// The types and the contents of all responses of this stream that are unanswered, or were passed over by a later
-    /// answer.
+    /// Iterates over the types and the contents of all responses that are unanswered, or that a
+    /// later answer skipped.
     pub fn unanswered_contents(&self) -> impl Iterator<Item = (&TypeUrl, &Resources)> {
         self.subscriptions.iter().flat_map(|subscription| {
             let contents = subscription.unanswered_contents();
@@ -220,7 +221,7 @@ impl Session {
         })
     }
 
-    /// The type of a request (SVC-06 to -10).
+    /// Returns the type of a request (SVC-06 to -10).
     fn type_of(&self, text: &str) -> Result<TypeUrl, ProtocolError> {
         match &self.kind.type_url {
             Some(only) if text.is_empty() || text == only.as_str() => Ok(only.clone()),
@@ -236,7 +237,7 @@ impl Session {
         }
     }
 
-    /// The place of a type's subscription, which is opened if it is not yet there.
+    /// Returns the index of the subscription of a type, and opens the subscription if necessary.
     fn subscription_of(&mut self, type_url: &TypeUrl, now: u64) -> Result<usize, ProtocolError> {
         if let Some(at) = self.subscriptions.iter().position(|s| s.type_url == *type_url) {
             return Ok(at);
@@ -251,10 +252,12 @@ impl Session {
         Ok(at)
     }
 
-    /// The next response that may be sent now, built from `view`. To be called again until there is
-    /// none, and only when the stream can take one. `view` is never older than that of the call before.
+    /// Returns the next response to send now, built from `view`, or `None`.
+    ///
+    /// The caller calls it when the stream can take a response, and repeats the call until it
+    /// returns `None`. `view` must not be older than in the previous call.
     pub fn poll(&mut self, view: Option<&View>, differ: &Differ, now: u64) -> Option<Response> {
-        // OPS-05: an unknown view is not an empty one.
+        // OPS-05: an unknown view is not an empty view.
         let view = view?;
         loop {
             let mut settled = false;
@@ -279,19 +282,20 @@ impl Session {
         let subscription = &self.subscriptions[at];
         let waiting = subscription.awaits_answer(&self.config, now);
         if let Some(train) = &subscription.train {
-            // SOTW-36: one unacknowledged response at most; delta parts may follow each other.
+            // SOTW-36: at most one response is unacknowledged. The parts of a delta response follow
+            // each other without waiting.
             if waiting && train.pace == Pace::Wait && subscription.protocol == Protocol::Sotw {
                 return Turn::Idle;
             }
-            // ADS-06: of the types before it, what was asked for since this was planned. Their changes since then keep
-            // their own order.
+            // ADS-06: types before this one go first if the client requested names of them after
+            // this response was planned. Their other later changes keep their own order.
             let before = [subscription.properties.after, &[]];
             return match self.plan_ahead(at, before, order::asked, view, differ, now) {
                 Ahead::Nothing => self.send_part(at, now),
                 Ahead::Planned | Ahead::Underway => Turn::Again,
             };
         }
-        // Most types, most of the time: what others are waiting for does not matter.
+        // A shortcut for the most common case: the state of the other types does not matter.
         if !subscription.has_work() && subscription.lingering.is_empty() {
             return self.rest(at);
         }
@@ -329,13 +333,13 @@ impl Session {
         }
     }
 
-    /// Nothing of a type waits any more. What comes later has its own time to wait.
+    /// Ends the wait of a type that has nothing to send. Later changes start a new wait.
     fn rest(&mut self, at: usize) -> Turn {
         self.subscriptions[at].gated_since = None;
         Turn::Idle
     }
 
-    /// Brings a type to the view, as far as the gate lets it.
+    /// Plans the next response of a type, as far as the gate allows.
     fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
         let release = self.release(at, now);
         let subscription = &mut self.subscriptions[at];
@@ -350,14 +354,14 @@ impl Session {
         if gate == Gate::Open {
             subscription.gated_since = None;
         }
-        // Of a first type nothing else has been sent yet.
+        // If the stream has only one type, there are no children to send again.
         if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
             self.resend_children(at, &touched);
         }
     }
 
-    /// Lets what is left of older states of `types` go before the type at `at`, without waiting for an ACK. Says
-    /// whether there is anything left of them.
+    /// Sends the rest of older responses of `types` before the type at `at`, without waiting for an
+    /// ACK. Returns whether any response is left.
     fn hurry(&mut self, at: usize, types: &[&[&str]]) -> bool {
         let before = self.subscriptions[..at].iter_mut();
         let before =
@@ -366,13 +370,13 @@ impl Session {
         trains.map(|train| train.pace = Pace::AtOnce).count() > 0
     }
 
-    /// Plans what is due of `types`, on which the type at `at` depends and which are to be written before it
-    /// (ADS-06, ADS-07). They do not wait for the answer to their last response: the type at `at` has waited
-    /// for that as long as it may (ADS-22), or the client has just asked for it (ADS-26).
+    /// Plans the due responses of `types`, which the type at `at` depends on or must follow
+    /// (ADS-06, ADS-07). They do not wait for the answer to their last response. Either the wait of
+    /// the type at `at` has ended (ADS-22), or the client just requested the type (ADS-26).
     ///
-    /// All are planned from the view that the type at `at` is planned from, and then only sent. If each was
-    /// planned when the one before it was sent, commits that come faster than the transport takes responses
-    /// would keep the last one from ever being sent.
+    /// All responses are planned from the view of the type at `at`, and are sent later. Planning
+    /// each one only after sending the previous one would starve the last type if commits arrive
+    /// faster than the transport takes responses.
     fn plan_ahead(
         &mut self,
         at: usize,
@@ -402,7 +406,7 @@ impl Session {
         found
     }
 
-    /// Sends the front of the train. Full states can not be cut (SOTW-70).
+    /// Sends the next part of the pending response. Full states cannot be split (SOTW-70).
     fn send_part(&mut self, at: usize, now: u64) -> Turn {
         let subscription = &mut self.subscriptions[at];
         if !subscription.drop_given_up() {
@@ -439,7 +443,7 @@ impl Session {
             resources: Some(response.resources.clone()),
         });
         if train.resources.is_empty() {
-            // DELTA-53: additions before removals. OPS-12: names count, too.
+            // DELTA-53: additions precede removals. OPS-12: names count towards the size, too.
             let used = response.resources.iter().map(|r| size_of(protocol)(r)).sum();
             let mut left = target.saturating_sub(used);
             let alone = response.resources.is_empty();
@@ -459,7 +463,8 @@ impl Session {
         Turn::Send(response)
     }
 
-    /// When to poll again though nothing has happened until then.
+    /// Returns the time of the next poll that is necessary even without further events. `None`
+    /// means that no deadline is pending.
     #[must_use]
     pub fn wake_at(&self, now: u64) -> Option<u64> {
         let busy = |s: &Subscription| s.has_work() || !s.lingering.is_empty();
@@ -481,10 +486,11 @@ impl Session {
         deadlines.flatten().filter(|deadline| *deadline > now).min()
     }
 
-    /// What the client is left with, if it does not say so itself when it comes back: to be given to its
-    /// next stream by [`Session::take_over`]. The session is over with this.
+    /// Ends the session and returns the resources that the client holds, if the client does not
+    /// report them when it reconnects. The caller passes them to the client's next stream with
+    /// [`Session::take_over`].
     pub fn take_remains(&mut self) -> Option<Remains> {
-        // On a stream of one type nothing waits for other types (ADS-24).
+        // On a stream of one type, nothing waits for other types (ADS-24).
         if self.kind.type_url.is_some() {
             return None;
         }
@@ -493,28 +499,28 @@ impl Session {
         (!left.is_empty()).then_some(Remains(left))
     }
 
-    /// Whether the client has just asked again for a type of which it matters what it holds, and does
-    /// not say what that is.
+    /// Returns whether the client resumed a type without reporting its resources, and the session
+    /// needs them. The caller then calls [`Session::take_over`].
     #[must_use]
     pub fn asks_for_remains(&self, type_url: &TypeUrl) -> bool {
         let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
         self.kind.type_url.is_none() && of_type.is_some_and(Subscription::asks_for_remains)
     }
 
-    /// Takes over what earlier streams of the same client have left it with.
+    /// Adds the resources that the client holds from its earlier streams.
     pub fn take_over(&mut self, type_url: &TypeUrl, remains: &[Arc<Remains>]) {
         if let Some(s) = self.subscriptions.iter_mut().find(|s| s.type_url == *type_url) {
             s.take_over(remains);
         }
     }
 
-    /// What the session has become interested in since the last call, or no longer is.
+    /// Returns the changes of the watched names since the last call.
     #[must_use]
     pub fn drain_interest(&mut self) -> Vec<Interest> {
         std::mem::take(self.interest.get_mut())
     }
 
-    /// All that the session is interested in.
+    /// Returns everything that the session watches.
     #[must_use]
     pub fn interest(&self) -> Vec<Interest> {
         let mut all = Vec::new();
@@ -527,14 +533,14 @@ impl Session {
         all
     }
 
-    /// How far the client is, by type, in the order of sending.
+    /// Returns the status of each type, in the order of sending.
     #[must_use]
     pub fn status(&self) -> Vec<SubscriptionStatus> {
         self.subscriptions.iter().map(Subscription::status).collect()
     }
 
-    /// The types that the client has not acknowledged up to `revision`. The caller has marked all
-    /// changes up to there.
+    /// Iterates over the types that the client has not acknowledged up to `revision`. The caller
+    /// must have marked all changes up to that revision.
     pub fn unsettled(&self, revision: Revision) -> impl Iterator<Item = SubscriptionStatus> {
         let open = self.subscriptions.iter().filter(move |s| {
             let idle = !s.has_work() && s.outstanding.is_empty() && s.lingering.is_empty();
@@ -544,8 +550,8 @@ impl Session {
     }
 }
 
-/// Takes resources for one response of a type that is asked for by aliases. Of two that have a name in
-/// common the second goes with the next response (DELTA-47).
+/// Takes resources for one response of a type with aliases. If two resources have a name in common,
+/// the second one waits for the next response (DELTA-47).
 fn take_distinct(
     resources: &mut Resources,
     bytes: usize,
@@ -556,7 +562,7 @@ fn take_distinct(
         let mut names = std::iter::once(resource.name()).chain(resource.aliases());
         let mut seen = seen.borrow_mut();
         match names.any(|name| seen.contains(name)) {
-            // More than fits beside another.
+            // A size that does not fit beside another resource.
             true => bytes.max(1),
             false => {
                 seen.extend(std::iter::once(resource.name()).chain(resource.aliases()).cloned());
@@ -566,8 +572,8 @@ fn take_distinct(
     })
 }
 
-/// Takes names from the front as long as they fit into the bytes that are left of a response; the first one also
-/// where it does not fit, if it would be alone in the response.
+/// Takes names from the front while they fit into the bytes that are `left` in a response. If the
+/// first name does not fit but would be alone in the response, it is taken anyway.
 fn take_names(
     names: &mut VecDeque<ResourceName>,
     left: &mut usize,
@@ -586,7 +592,7 @@ fn take_names(
     names.drain(..n).collect()
 }
 
-/// Cuts text to at most `max` bytes, between characters.
+/// Truncates text to at most `max` bytes, at a character boundary.
 fn cut(text: &mut String, max: usize) {
     if text.len() > max {
         let mut end = max;

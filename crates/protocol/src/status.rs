@@ -1,50 +1,50 @@
-//! What a session can say of itself.
+//! The status of a session, for introspection.
 
 use chancery_model::{TypeUrl, TypeVersion};
 
 /// A rejection by the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nack {
-    /// The version of the response that was rejected.
+    /// The version of the rejected response.
     pub version: TypeVersion,
     /// The client's code.
     pub code: i32,
-    /// The client's message, cut to a limit.
+    /// The client's message, truncated to the limit.
     pub message: String,
-    /// When, by the clock of the caller.
+    /// The time of the rejection, in milliseconds of the caller's clock.
     pub at_ms: u64,
 }
 
-/// How far the client is with one type.
+/// The synchronization state of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncState {
-    /// Nothing was sent, and nothing is waiting to be.
+    /// No response was sent, and none is pending.
     Idle,
-    /// It has acknowledged all there is for it.
+    /// The client has acknowledged everything.
     Synced,
-    /// Something is to be sent, or is unacknowledged.
+    /// A response is to be sent, or is unacknowledged.
     Pending,
-    /// It has rejected what it was last sent.
+    /// The client rejected the last response.
     Nacked,
 }
 
-/// One type of a session.
+/// The status of one type of a session.
 #[derive(Debug, Clone)]
 pub struct SubscriptionStatus {
     /// The type.
     pub type_url: TypeUrl,
-    /// Whether it asks for all of the view.
+    /// Whether the client subscribes to the whole view.
     pub wildcard: bool,
-    /// Number of names that it asks for.
+    /// The number of names that the client subscribes to.
     pub n_names: usize,
-    /// Version of the last response.
+    /// The version of the last response.
     pub sent: Option<TypeVersion>,
-    /// Version of the last response that it acknowledged.
+    /// The version of the last response that the client acknowledged.
     pub acked: Option<TypeVersion>,
-    /// How far it is.
+    /// The synchronization state.
     pub state: SyncState,
-    /// Its last rejection, until it acknowledges something later.
+    /// The last rejection, until it no longer applies.
     pub nack: Option<Nack>,
-    /// Removals that are held back until what refers to the resources has moved.
+    /// The number of removals that are held back until the referrers of the resources have moved.
     pub n_held_removals: usize,
 }

@@ -1,4 +1,4 @@
-//! What one stream asks for of one type, and what it was sent.
+//! A subscription: the names of one type that a stream subscribes to, and what it was sent.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -23,36 +23,39 @@ mod requests;
 use rejections::Rejections;
 pub(crate) use requests::{Names, parse_nonce};
 
-/// Most unanswered responses that are remembered; an answer to an older one is taken for a stale one.
+/// The maximum number of unanswered responses that are remembered. An answer to an older one counts
+/// as stale.
 const OUTSTANDING_MAX: usize = 256;
 
-/// Of so many unanswered responses it is remembered what is in them.
+/// The maximum number of unanswered responses whose contents are kept.
 const CONTENTS_MAX: usize = 32;
 
-/// Bytes that a name takes beside its text: its places in the subscription and in the index of its shard.
+/// The bytes that a name takes besides its text: its entries in the subscription and in the index
+/// of its shard.
 pub(crate) const NAME_COST_BYTES: usize = 192;
 
-/// Bytes that a removal takes beside its text while it waits. Nothing else may know its name and its resource.
+/// The bytes that a pending removal takes besides its text. It may be the only owner of its name
+/// and its resource.
 pub(crate) const REMOVAL_COST_BYTES: usize = 2 * NAME_COST_BYTES;
 
-/// The name that asks for everything (SOTW-60, DELTA-30).
+/// The name that subscribes to the whole view (SOTW-60, DELTA-30).
 const WILDCARD: &str = "*";
 
-/// What the client was last told of a name.
+/// The client's state of one name, as far as the session knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// Nothing yet.
+    /// The client was sent nothing for the name.
     Nothing,
-    /// That there is no such resource.
+    /// The resource does not exist. SotW may have no message for this (SOTW-85).
     Absent,
-    /// Nothing on this stream; it says that it has this version.
+    /// This stream sent nothing, but the client claims to have this version.
     Version(Version),
-    /// This resource.
+    /// The client was sent this resource.
     Sent(Arc<Resource>),
 }
 
 impl Held {
-    /// The version that the client has.
+    /// Returns the version that the client has.
     pub(crate) fn version(&self) -> Option<Version> {
         match self {
             Self::Nothing | Self::Absent => None,
@@ -62,130 +65,134 @@ impl Held {
     }
 }
 
-/// A resource that is gone, until its removal is announced.
+/// A resource that no longer exists, until its removal is announced.
 #[derive(Debug, Clone)]
 pub(crate) struct Lingering {
-    /// As the client has it.
+    /// The resource as the client has it.
     pub(crate) resource: Arc<Resource>,
-    /// The revision at which it was found to be gone.
+    /// The revision at which the removal was detected.
     pub(crate) revision: Revision,
-    /// The revision at which it was last looked for and found: it is gone since some revision after that.
+    /// The last revision at which the session looked for the resource and found it. The removal
+    /// happened later.
     pub(crate) seen: Revision,
-    /// When it was found to be gone.
+    /// The time at which the removal was detected.
     pub(crate) since: u64,
 }
 
-/// A response that was not answered yet.
+/// An unanswered response.
 #[derive(Debug, Clone)]
 pub(crate) struct Outstanding {
     pub(crate) nonce: u64,
     pub(crate) sent_at: u64,
     pub(crate) version: TypeVersion,
-    /// With it, the client has everything up to this revision.
+    /// The revision up to which the client has everything once it has this response.
     pub(crate) revision: Revision,
-    /// The revision of the first state of which this is a part, if it is one.
+    /// The revision of the first state, if the response is a part of one.
     pub(crate) first_state: Option<Revision>,
-    /// What it carries; `None` if that is too long ago to be remembered.
+    /// The contents; `None` if the response is too old to be kept.
     pub(crate) resources: Option<Resources>,
 }
 
-/// The client's word on a response.
+/// The client's answer to a response.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) outstanding: Outstanding,
-    /// The rejection, if it is one.
+    /// The rejection, if the answer is a NACK.
     pub(crate) nack: Option<Nack>,
 }
 
-/// What one stream asks for of one type, and what it was sent.
+/// The state of one type of a stream.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) type_url: TypeUrl,
     pub(crate) properties: &'static Properties,
     pub(crate) protocol: Protocol,
-    /// It asks for all of the view.
+    /// Whether the client subscribes to the whole view.
     pub(crate) wildcard: bool,
-    /// A request was taken.
+    /// Whether a request of the type was processed.
     opened: bool,
-    /// The client holds something from an earlier stream, so that even its first answer keeps the
-    /// order between types.
+    /// Whether the client holds resources from an earlier stream. If so, even its first answer
+    /// keeps the order between types.
     pub(crate) resumed: bool,
-    /// A non-empty list was seen, so that an empty one means nothing from now on (SOTW-62).
+    /// Whether a non-empty list was received. After that, an empty list is no longer a wildcard
+    /// (SOTW-62).
     named: bool,
-    /// The names it asks for.
+    /// The names that the client subscribes to.
     pub(crate) names: BTreeMap<ResourceName, Held>,
-    /// Bytes of the texts of `names`.
+    /// The total length of `names`, in bytes.
     pub(crate) names_bytes: usize,
-    /// The view that a wildcard was brought to; `None` before the first time, and for names, of which
-    /// each remembers what it was sent: so that no old state is kept for a few of its resources.
+    /// The view that a wildcard was last planned from. `None` before the first plan, and for named
+    /// subscriptions. Those remember what was sent per name, so that they do not keep an old state
+    /// alive for a few resources.
     pub(crate) base: Option<TypeView>,
-    /// What a client said it holds when it asked for everything; used up by the first plan. `None` as
-    /// a version: one that this cluster never gave.
+    /// The resources that the client claims to hold when it subscribes to everything; the first
+    /// plan consumes them. A version of `None` is unknown, or was never assigned by this cluster.
     pub(crate) known: BTreeMap<ResourceName, Option<Version>>,
-    /// Bytes of the texts that `known` was made from.
+    /// The total length of the names from which `known` was built, in bytes.
     pub(crate) known_bytes: usize,
-    /// Names that are answered whether or not they changed.
+    /// Names that the next plan answers even if they did not change.
     pub(crate) pending: BTreeSet<ResourceName>,
-    /// Names that are sent again because what refers to them was sent (ADS-11).
+    /// Names that are sent again because a resource that refers to them was sent (ADS-11).
     pub(crate) again: BTreeSet<ResourceName>,
-    /// Delta: names of `again` that are gone from the view. The client waits for them: if they come back, they are sent,
-    /// changed or not.
+    /// Delta: names of `again` that are not in the view. The client waits for them. If they
+    /// reappear, they are sent even if they did not change.
     pub(crate) unmet: BTreeSet<ResourceName>,
-    /// Told ahead of all other changes to a wildcard, which `base` does not know of; `None`: that there is
-    /// none.
+    /// For a wildcard: resources that were sent before all other changes, so that `base` does not
+    /// include them. `None` means that the name was reported as absent.
     pub(crate) ahead: BTreeMap<ResourceName, Option<Arc<Resource>>>,
-    /// The pending names were just asked for: they do not wait for an ACK.
+    /// The pending names were just requested, so they do not wait for an ACK.
     pub(crate) urgent: bool,
-    /// Names were added by a request that the client sent before it had the last response.
+    /// Names were added by a request that the client sent before it received the last response.
     pub(crate) late: bool,
-    /// The opening request is answered even with nothing.
+    /// Whether the opening request gets a response even if the response is empty.
     pub(crate) answer_due: bool,
-    /// Anything it is interested in may have changed.
+    /// Whether any resource of the subscription may have changed.
     pub(crate) dirty: bool,
     /// Names that may have changed.
     pub(crate) stale: BTreeSet<ResourceName>,
-    /// Resources that are gone, whose removal waits for what refers to them (ADS-08).
+    /// Removed resources, whose removal waits for the types that refer to them (ADS-08).
     pub(crate) lingering: PendingRemovals,
-    /// The version that the client came with, if the type is remembered for it; used up by
-    /// [`Subscription::take_over`].
+    /// The version in the client's first request, if resources of its earlier streams are kept for
+    /// the type. [`Subscription::take_over`] consumes it.
     came_with: Option<String>,
-    /// What is in that version; used up by the first plan.
+    /// The resources of that version; the first plan consumes them.
     pub(crate) left: Option<Resources>,
-    /// The last response that was accepted, if the type is remembered for the client's next stream.
+    /// The last accepted response, if it is kept for the client's next stream.
     accepted: Option<(TypeVersion, Resources)>,
-    /// Since when it waits for types that come before it.
+    /// The time since which the type waits for the types before it.
     pub(crate) gated_since: Option<u64>,
-    /// The rest of a state that did not fit into one response.
+    /// The planned response, or the rest of it, that is not sent yet.
     pub(crate) train: Option<Train>,
-    /// Oldest first. More than one only for the parts of a train, and after timeouts.
+    /// The unanswered responses, oldest first. There is more than one for split responses, after
+    /// timeouts, and if requested names do not wait.
     pub(crate) outstanding: VecDeque<Outstanding>,
-    /// Parts of the last delta state that the client passed over: it acknowledged a later one. It may
-    /// still reject them (DELTA-19).
+    /// Delta: responses that the client skipped by answering a later one. The client may still
+    /// reject them (DELTA-19).
     passed: Vec<Outstanding>,
     /// The nonce of the last response; 0 before the first.
     pub(crate) last_nonce: u64,
     pub(crate) last_sent_at: Option<u64>,
-    /// The last answer, or the first response after it: since then the client is silent, if it owes an
-    /// answer.
+    /// The time of the last answer, or of the first response after it. If the client owes an
+    /// answer, it has been silent since then.
     silent_since: u64,
     pub(crate) opened_at: u64,
-    /// A request that repeats the last one asks for children again (ADS-12).
+    /// Whether a request that repeats the last one asks for the children again (ADS-12).
     pub(crate) repeat_due: bool,
     pub(crate) sent: Option<TypeVersion>,
     acked: Option<TypeVersion>,
-    /// The last rejection, as long as it stands.
+    /// The last rejection, while it applies.
     nack: Option<Nack>,
-    /// Resources that were in rejected responses, and are still what the client was last sent.
+    /// Resources of rejected responses that are still what the client was last sent.
     pub(crate) rejected: Rejections,
-    /// A response was rejected of which it does not matter, or is not known, what was in it.
+    /// Whether a response was rejected whose contents are unknown or do not matter.
     rejects_state: bool,
-    /// Something that was gone, which the client was not told, is on its way again.
+    /// Whether a resource that was removed without a message to the client is being sent again.
     pub(crate) returned: bool,
-    /// The client has acknowledged everything up to here.
+    /// The revision up to which the client has acknowledged everything.
     pub(crate) settled_revision: Revision,
-    /// The client was sent everything up to here.
+    /// The revision up to which everything is sent once the planned response is sent.
     pub(crate) planned_revision: Revision,
-    /// All changes up to here were looked at.
+    /// The revision up to which all changes were checked.
     pub(crate) seen_revision: Revision,
 }
 
@@ -238,7 +245,8 @@ impl Subscription {
         }
     }
 
-    /// What is on its way now need not be sent again, though it was asked for since it was planned.
+    /// Clears the requests for resources that a response delivers now. The client requested them
+    /// after the response was planned.
     pub(crate) fn on_departed(&mut self, resources: &Resources) {
         if self.pending.is_empty() && self.again.is_empty() {
             return;
@@ -247,7 +255,8 @@ impl Subscription {
             for name in std::iter::once(resource.name()).chain(resource.aliases()) {
                 self.again.remove(name);
                 if self.pending.remove(name) && self.names.contains_key(name) {
-                    // It may have changed since, and the mark be gone with the name.
+                    // The resource may have changed since the plan. If the client unsubscribed in
+                    // between, the mark of that change was lost.
                     self.names.insert(name.clone(), Held::Sent(Arc::clone(resource)));
                     self.stale.insert(name.clone());
                 }
@@ -256,7 +265,7 @@ impl Subscription {
         self.urgent &= self.answer_due || !self.pending.is_empty();
     }
 
-    /// The same for names that it says do not exist.
+    /// Clears the requests for names that a response reports as absent or removed.
     pub(crate) fn on_departed_absent<'a>(&mut self, names: impl Iterator<Item = &'a ResourceName>) {
         if self.pending.is_empty() {
             return;
@@ -270,7 +279,8 @@ impl Subscription {
         self.urgent &= self.answer_due || !self.pending.is_empty();
     }
 
-    /// SOTW-46, DELTA-28: takes off the train what was given up since. Says whether anything is left of it.
+    /// Removes from the planned response what the client has unsubscribed from since (SOTW-46,
+    /// DELTA-28). Returns `false` if nothing is left.
     pub(crate) fn drop_given_up(&mut self) -> bool {
         let Some(mut train) = self.train.take_if(|train| !train.given_up.is_empty()) else {
             return true;
@@ -290,18 +300,19 @@ impl Subscription {
         true
     }
 
-    /// Whether its removals have to wait for others although its client does not say what it holds.
+    /// Returns whether resources are kept for the client's next stream: its removals may have to
+    /// wait for other types, and the client does not report what it holds.
     fn is_remembered(&self) -> bool {
         self.is_full_state() && !self.properties.referrers.is_empty()
     }
 
-    /// Whether its first answer depends on what the client was left with.
+    /// Returns whether the first answer depends on the resources of an earlier stream.
     pub(crate) fn asks_for_remains(&self) -> bool {
         self.came_with.is_some()
     }
 
-    /// Finds what the client says it has among what it was left with. Of equal versions the last one
-    /// counts.
+    /// Finds the resources of the client's version among those of its earlier streams. Of equal
+    /// versions, the last one is used.
     pub(crate) fn take_over(&mut self, remains: &[Arc<Remains>]) {
         let Some(version) = self.came_with.take() else { return };
         let mut all = remains.iter().flat_map(|remains| &remains.0).rev();
@@ -309,7 +320,7 @@ impl Subscription {
         self.left = left.map(|left| left.resources.clone());
     }
 
-    /// What the client is left with when the stream ends.
+    /// Returns the resources that the client may hold when the stream ends.
     pub(crate) fn take_remains(&mut self) -> Vec<Left> {
         if !self.is_remembered() {
             return Vec::new();
@@ -324,7 +335,7 @@ impl Subscription {
         self.accepted.take().into_iter().chain(unanswered).map(left).collect()
     }
 
-    /// Records that a response was sent.
+    /// Records a sent response.
     pub(crate) fn on_sent(&mut self, sent: Outstanding) {
         if self.outstanding.is_empty() {
             self.passed.clear();
@@ -336,20 +347,21 @@ impl Subscription {
         if self.outstanding.len() == OUTSTANDING_MAX {
             self.outstanding.pop_front();
         }
-        // Remembering what is in a response keeps its resources alive.
+        // The contents of a response keep its resources alive.
         if let Some(old) = self.outstanding.iter_mut().rev().nth(CONTENTS_MAX) {
             old.resources = None;
         }
         self.outstanding.push_back(sent);
     }
 
-    /// The contents of the response with this nonce, if it is unanswered and its contents are still known.
+    /// Returns the contents of the response with this nonce, if it is unanswered and its contents
+    /// are still kept.
     pub(crate) fn contents_of(&self, nonce: u64) -> Option<&Resources> {
         let mut unanswered = self.outstanding.iter().chain(&self.passed);
         unanswered.find(|sent| sent.nonce == nonce)?.resources.as_ref()
     }
 
-    /// The contents of all such responses, newest first.
+    /// Iterates over the contents of all such responses, newest first.
     pub(crate) fn unanswered_contents(&self) -> impl Iterator<Item = &Resources> {
         let unanswered = self.outstanding.iter().chain(&self.passed).rev();
         unanswered.filter_map(|sent| sent.resources.as_ref())
@@ -359,33 +371,33 @@ impl Subscription {
         self.nack.as_ref()
     }
 
-    /// Something is to be sent, as far as is known without looking.
+    /// Returns whether there may be something to send. It compares no resources.
     pub(crate) fn has_work(&self) -> bool {
         self.has_changes() || self.train.is_some()
     }
 
-    /// Something has yet to be planned.
+    /// Returns whether there may be something to plan.
     pub(crate) fn has_changes(&self) -> bool {
         let named = !(self.stale.is_empty() && self.pending.is_empty() && self.again.is_empty());
         self.dirty || self.answer_due || named
     }
 
-    /// The client has asked for something that has yet to be planned.
+    /// Returns whether the client has requested something that is not planned yet.
     pub(crate) fn is_asked(&self) -> bool {
         self.answer_due || !self.pending.is_empty()
     }
 
-    /// An answer is being waited for, and not for too long yet.
+    /// Returns whether the last response is unanswered and the ACK timeout has not passed.
     pub(crate) fn awaits_answer(&self, config: &Config, now: u64) -> bool {
         self.outstanding.back().is_some_and(|sent| sent.sent_at + config.ack_timeout_ms > now)
     }
 
-    /// All there is for the client has been sent and answered, or was given up on.
+    /// Returns whether everything was sent, and was answered or has timed out.
     pub(crate) fn is_quiet(&self, config: &Config, now: u64) -> bool {
         !self.has_work() && !self.awaits_answer(config, now)
     }
 
-    /// The client has, or was given time to take, everything up to this revision.
+    /// Returns the revision up to which the client has everything, or had the time to take it.
     pub(crate) fn reached(&self, config: &Config, now: u64) -> Revision {
         if self.is_quiet(config, now) && self.lingering.is_empty() {
             Revision(u64::MAX)
@@ -398,8 +410,8 @@ impl Subscription {
         }
     }
 
-    /// Whether a name that was gone may be there again. SotW has no word for its being gone (SOTW-85): until
-    /// what is there now has been sent, the client may have what was there before.
+    /// Returns whether a removed resource may have reappeared. SotW cannot express the removal
+    /// (SOTW-85), so the client may have the old resource until the new one was sent.
     fn may_return(&self) -> bool {
         let gone = |held: Option<&Held>| held == Some(&Held::Absent);
         self.protocol == Protocol::Sotw
@@ -409,28 +421,29 @@ impl Subscription {
             }
     }
 
-    /// Since when the client has not answered; `None` if it owes no answer. Of a type that it asks
-    /// nothing of any more it owes none: gRPC ignores such a response (CLI-G-13).
+    /// Returns the time since which the client has not answered; `None` if it owes no answer. The
+    /// client owes none if it subscribes to nothing: gRPC ignores such a response (CLI-G-13).
     pub(crate) fn silent_since(&self) -> Option<u64> {
         let asks = self.wildcard || !self.names.is_empty();
         (asks && !self.outstanding.is_empty()).then_some(self.silent_since)
     }
 
-    /// Whether the client was sent the resource of this name, or says that it has it.
+    /// Returns whether the client was sent the resource of this name, or claims to have it.
     pub(crate) fn holds(&self, name: &ResourceName) -> bool {
         let covered = self.wildcard
             && self.base.as_ref().is_some_and(|base| base.get(name.as_str()).is_some());
         covered || matches!(self.names.get(name), Some(Held::Sent(_) | Held::Version(_)))
     }
 
-    /// Names that are remembered for the client: those it asks for, or, if they are more, those it gave
-    /// up or says it holds and has yet to be answered on. A client that does not read is not answered.
+    /// Returns the number of names that the limit on names counts: the maximum of the subscribed
+    /// names and those whose unsubscription or claimed version is not answered yet. A client that
+    /// does not read gets no answers.
     pub(crate) fn n_remembered(&self) -> usize {
         let given_up = self.train.as_ref().map_or(0, |train| train.given_up.len());
         self.names.len().max(self.pending.len()).max(self.known.len()).max(given_up)
     }
 
-    /// Bytes of the names that are remembered for the client, or are on their way to it.
+    /// Returns the bytes of all names that are kept for the client or are on their way to it.
     pub(crate) fn retained_bytes(&self) -> usize {
         let known = if self.known.is_empty() { 0 } else { self.known_bytes };
         let train = self.train.as_ref();
@@ -441,7 +454,8 @@ impl Subscription {
         names * NAME_COST_BYTES + self.names_bytes + known + removals + leaving
     }
 
-    /// Names and removals that are freed with the subscription. Lists of resources are shared by streams.
+    /// Returns the number of names and removals that are freed with the subscription. Lists of
+    /// resources are shared with other streams and do not count.
     pub(crate) fn n_kept(&self) -> usize {
         let train = self.train.as_ref();
         let leaving = train
@@ -449,12 +463,13 @@ impl Subscription {
         self.names.len().max(self.pending.len()) + self.known.len() + self.lingering.len() + leaving
     }
 
-    /// Resources in the responses that are not answered yet.
+    /// Returns the number of resources in the unanswered responses.
     pub(crate) fn n_sent(&self) -> usize {
         self.outstanding.iter().filter_map(|sent| Some(sent.resources.as_ref()?.len())).sum()
     }
 
-    /// Names and resources that a plan looks at, beside those of a wildcard's view.
+    /// Returns the maximum number of names and resources that a plan visits, except those of a
+    /// wildcard's view.
     pub(crate) fn cost_of_plan(&self) -> usize {
         let all = self.dirty || (self.is_full_state() && !self.wildcard);
         let names = if all && self.has_changes() { self.names.len() } else { 0 };
@@ -466,7 +481,7 @@ impl Subscription {
         names + marked + self.known.len() + self.lingering.len() + given_up
     }
 
-    /// Whether the client asks for the resource, by its name or by an alias.
+    /// Returns whether the client subscribes to the resource, by its name or by an alias.
     pub(crate) fn asks_for(&self, resource: &Resource) -> bool {
         let mut all = std::iter::once(resource.name()).chain(resource.aliases());
         self.wildcard || all.any(|name| self.names.contains_key(name))

@@ -1,4 +1,4 @@
-//! Full states: SotW of a type of which each response has all (SOTW-70).
+//! Full-state SotW types, whose responses contain all subscribed resources (SOTW-70).
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::{Moment, Plan, Release};
 use crate::subscription::{Held, Subscription};
 
 impl Subscription {
-    /// SotW of a full-state type: if anything changed, all of it.
+    /// Plans a full-state SotW response: all resources, if any of them changed.
     pub(super) fn plan_full_state(
         &mut self,
         moment: Moment<'_>,
@@ -28,7 +28,8 @@ impl Subscription {
             false => self.changed_names(moment.view, &mut plan.fresh),
         };
         if let Some(left) = self.left.take() {
-            // ADS-08: what the client holds from an earlier stream, asks for, and is gone.
+            // ADS-08: resources that the client holds from an earlier stream and subscribes to, and
+            // that no longer exist.
             let gone = left.iter().filter(|resource| {
                 self.asks_for(resource) && moment.view.get(resource.name().as_str()).is_none()
             });
@@ -73,8 +74,8 @@ impl Subscription {
         plan
     }
 
-    /// Of a full state by names: what changed for the client, of that what is `fresh`, and what is gone.
-    /// Remembers it as told.
+    /// Returns the changed and the removed resources of a full state by names, and records them as
+    /// sent. Adds the names of resources that the client did not have to `fresh`.
     fn changed_names(
         &mut self,
         view: &TypeView,

@@ -13,42 +13,46 @@ use crate::{
     subscription::Subscription,
 };
 
-/// What of a type may be sent.
+/// The part of a type that may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gate {
     /// Everything.
     Open,
-    /// What was asked for.
+    /// The names that the client requested.
     Asked,
-    /// What was asked for, and what is sent again for a parent's sake.
+    /// The requested names, and the names that are sent again because a parent was sent.
     AskedAndAgain,
     /// Nothing.
     Closed,
 }
 
-/// Maximum number of endpoints for which secrets wait; those of further clusters are sent with their cluster.
+/// The maximum number of endpoints for which secrets wait. The secrets of further clusters are sent
+/// with their cluster.
 const SECRETS_WAITING_MAX: usize = 1_000;
 
-/// Opens a type that is sent before a type planned together with it: for all changes.
+/// Returns the gate of a type that precedes another type in the same plan: open if it has changes.
 pub(super) fn changes(s: &Subscription) -> Gate {
     if s.has_changes() { Gate::Open } else { Gate::Closed }
 }
 
-/// Opens a type that is sent before a type planned earlier: for the names that the client has asked for.
+/// Returns the gate of a type that precedes a type planned earlier: open for the names that the
+/// client requested.
 pub(super) fn asked(s: &Subscription) -> Gate {
     match s.is_asked() {
         false => Gate::Closed,
-        // A first answer, and a full state, can only be given whole.
+        // A first answer and a full state are always complete.
         true if s.answer_due || s.is_full_state() => Gate::Open,
         true => Gate::Asked,
     }
 }
 
 impl Session {
-    /// What of a type may be sent now. Pushes wait until the types that come before it are
-    /// acknowledged (ADS-06), or at least sent (ADS-05), for a bounded time (ADS-22). What a client has
-    /// just asked for does not wait (ADS-20, ADS-26), unless it resumes: then it may hold routes to
-    /// clusters that it has yet to get.
+    /// Returns which part of a type may be sent now.
+    ///
+    /// A push waits until the types before it are acknowledged (ADS-06), or at least sent (ADS-05),
+    /// for a bounded time (ADS-22). Requested names do not wait (ADS-20, ADS-26), except on a type
+    /// that the client resumes. Such a client may hold routes to clusters that it does not have
+    /// yet.
     pub(super) fn gate(&self, at: usize, now: u64) -> Gate {
         let s = &self.subscriptions[at];
         let timeout = self.config.ack_timeout_ms;
@@ -61,7 +65,8 @@ impl Session {
         };
         let unanswered = others(s.properties.after).any(|other| !other.is_quiet(&self.config, now));
         let unsent = others(s.properties.behind).any(Subscription::has_work);
-        // ADS-11: children come again after their parent, also where that is in a later part of its state.
+        // ADS-11: children are sent again after their parent, even if the parent is in a later part
+        // of its response.
         let again = !s.again.is_empty();
         let parting = again && others(s.properties.parents).any(|other| other.train.is_some());
         if !unanswered && !unsent && !parting {
@@ -70,12 +75,12 @@ impl Session {
         if unanswered && s.resumed && s.last_nonce == 0 {
             return Gate::Closed;
         }
-        // A first answer, and a full state, can only be given whole.
+        // A first answer and a full state are always complete.
         let asked = s.urgent || s.answer_due;
         if asked && (s.answer_due || s.is_full_state()) {
             return Gate::Open;
         }
-        // What is sent again for a parent's sake goes to a client that is waiting for it.
+        // The client waits for the resources in `again`.
         match (asked && !s.pending.is_empty(), !unanswered && again && !parting) {
             (_, true) => Gate::AskedAndAgain,
             (true, false) => Gate::Asked,
@@ -83,7 +88,7 @@ impl Session {
         }
     }
 
-    /// Which of a type's removals may be announced now (ADS-08, ADS-09).
+    /// Returns which removals of a type may be announced now (ADS-08, ADS-09).
     pub(super) fn release(&self, at: usize, now: u64) -> Release {
         let s = &self.subscriptions[at];
         if self.kind.type_url.is_some() || s.properties.referrers.is_empty() {
@@ -100,11 +105,11 @@ impl Session {
             return Release::Nothing;
         }
         let timeout = self.config.ack_timeout_ms;
-        // A referrer may have to wait for the answer to what it sent before, then for the types before it,
-        // and then for its own answer.
+        // A referrer may wait for the answer to its previous response, for the types before it, and
+        // for its own answer.
         let since = now.saturating_sub(3 * timeout);
-        // gRPC learns of a new cluster from the route, and drops the old name once the new one works; it
-        // is given the time that the referrers would have had (`clients.md` rule 4).
+        // gRPC learns of a new cluster from the route, and drops the old name when the new cluster
+        // works. It gets the time that the referrers would have had (`clients.md` rule 4).
         let drops = !s.wildcard && s.protocol == Protocol::Sotw;
         let recent =
             |other: &Subscription| other.last_sent_at.is_some_and(|sent| sent + timeout > now);
@@ -115,8 +120,8 @@ impl Session {
         Release::UpTo { revision: reached.unwrap_or(Revision(u64::MAX)), since }
     }
 
-    /// ADS-11: a client that gets a changed parent finishes warming it only when it gets the children
-    /// again, changed or not.
+    /// Marks children of changed parents to be sent again (ADS-11). A client completes the warming
+    /// of a changed parent only when it receives the children again, even if they are unchanged.
     pub(super) fn resend_children(&mut self, at: usize, touched: &Touched) {
         let parent = self.subscriptions[at].type_url.clone();
         let protocol = self.subscriptions[at].protocol;
@@ -131,10 +136,11 @@ impl Session {
         let has_endpoints = subscriptions.iter().any(|s| s.type_url.as_str() == ENDPOINT);
         let mut known: Vec<&TypeUrl> = Vec::new();
         for resource in touched.resources.iter() {
-            // A new cluster needs its children even if the client has them for another cluster. So does any new
-            // parent in SotW: where references move between parents, Envoy drops the child and asks for it again
-            // with an unchanged list of names. In delta, Envoy uses the child that it has, except for secrets: each
-            // reference with another configuration of its source waits for the secret.
+            // A new cluster needs its children even if the client has them for another cluster. So
+            // does any new parent in SotW: if a reference moves between parents, Envoy drops the
+            // child and requests it again with an unchanged list of names. In delta, Envoy uses the
+            // child that it has, except for secrets. Each reference with another configuration of
+            // its source waits for the secret.
             let uses_held =
                 !is_cluster && protocol == Protocol::Delta && touched.is_fresh(resource);
             let endpoints = resource
@@ -161,8 +167,8 @@ impl Session {
                 }
             }
         }
-        // ADS-12: a client that asks for children again, where none of the parents is known to have any of this
-        // type, knows better.
+        // ADS-12: if no parent is known to have children of this type, a client that requests
+        // children again is right.
         for other in subscriptions {
             if other.properties.parents.contains(&parent.as_str()) {
                 other.repeat_due = !known.contains(&&other.type_url);
@@ -170,7 +176,7 @@ impl Session {
         }
     }
 
-    /// Sends the secrets again that waited for these endpoints.
+    /// Marks the secrets that waited for these endpoints to be sent again.
     fn resend_secrets(&mut self, endpoints: &Resources) {
         let mut subscriptions = self.subscriptions.iter_mut();
         let Some(secrets) = subscriptions.find(|s| s.type_url.as_str() == SECRET) else { return };

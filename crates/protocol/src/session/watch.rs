@@ -1,4 +1,4 @@
-//! What the one who drives a session tells it of changes, and looks at between responses.
+//! Change notifications and introspection for the caller of a session.
 
 use chancery_model::{ResourceName, TypeUrl};
 use chancery_view::LayerDelta;
@@ -9,15 +9,16 @@ use crate::subscription::Subscription;
 /// A response that has been unanswered for too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overdue {
-    /// Its type.
+    /// The type of the response.
     pub type_url: TypeUrl,
-    /// For how long the client has been silent on the type, in milliseconds.
+    /// The time since the client's last answer for the type, or since the response, in
+    /// milliseconds.
     pub silent_ms: u64,
 }
 
 impl Session {
-    /// Something of this type has changed that the session is interested in: the resource or alias
-    /// `name`, or anything, for a wildcard.
+    /// Marks a change of one type in which the session is interested: the resource or alias `name`,
+    /// or any resource for a wildcard.
     pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
         let mut subscriptions = self.subscriptions.iter_mut();
         let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return };
@@ -31,9 +32,11 @@ impl Session {
         }
     }
 
-    /// All that has changed of one collection, whether or not the session is interested in it. O(what
-    /// has changed · log names), and no more than O(1) if it names less than has changed: then all
-    /// its names are looked at later. Says whether the session may be interested.
+    /// Marks all changes of one collection, whether or not the session is interested in them.
+    /// Returns whether the session may be interested.
+    ///
+    /// The cost is O(changes · log names). If the session has fewer names than there are changes,
+    /// the cost is O(1), and the next plan checks all names.
     pub fn on_changes(&mut self, delta: &LayerDelta) -> bool {
         let mut subscriptions = self.subscriptions.iter_mut();
         let Some(s) = subscriptions.find(|s| s.type_url == *delta.type_url()) else { return false };
@@ -52,52 +55,52 @@ impl Session {
         found
     }
 
-    /// The node sees other scopes now: anything may have changed.
+    /// Marks everything as changed, because the node sees other scopes now.
     pub fn on_new_view(&mut self) {
         self.subscriptions.iter_mut().for_each(|subscription| subscription.dirty = true);
     }
 
-    /// Whether something is to be sent, as far as is known without looking.
+    /// Returns whether the session may have something to send. It compares no resources.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.subscriptions.iter().any(Subscription::has_work)
     }
 
-    /// The same for one type.
+    /// Returns whether the session may have something to send of one type.
     #[must_use]
     pub fn has_work_of(&self, type_url: &TypeUrl) -> bool {
         self.subscriptions.iter().any(|s| s.type_url == *type_url && s.has_work())
     }
 
-    /// Whether a response of the type is unanswered, or a part of one is still to be sent.
+    /// Returns whether a response of the type is unanswered, or partly unsent.
     #[must_use]
     pub fn is_under_way(&self, type_url: &TypeUrl) -> bool {
         let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
         of_type.is_some_and(|s| s.train.is_some() || !s.outstanding.is_empty())
     }
 
-    /// Whether a rejection stands.
+    /// Returns whether a rejection of the client still applies.
     #[must_use]
     pub fn is_rejecting(&self) -> bool {
         self.subscriptions.iter().any(|s| s.nack().is_some())
     }
 
-    /// Since when the client has not answered, of the type where that is longest; `None` if it owes no
-    /// answer.
+    /// Returns the time since which the client has not answered, for the type where that is
+    /// longest. `None` means that the client owes no answer.
     #[must_use]
     pub fn silent_since(&self) -> Option<u64> {
         self.subscriptions.iter().filter_map(Subscription::silent_since).min()
     }
 
-    /// When the stream will be overdue if the client says nothing until then.
+    /// Returns the time at which the stream becomes overdue if the client sends nothing until then.
     #[must_use]
     pub fn overdue_at(&self) -> Option<u64> {
         let patience = self.config.ack_close_after_ms?;
         self.silent_since().map(|since| since.saturating_add(patience))
     }
 
-    /// The response that the client has left unanswered for too long, if there is one. The stream is to
-    /// be closed then.
+    /// Returns the response that the client has left unanswered for too long, if any. The caller
+    /// then closes the stream.
     #[must_use]
     pub fn overdue(&self, now: u64) -> Option<Overdue> {
         let patience = self.config.ack_close_after_ms?;
@@ -185,7 +188,7 @@ mod tests {
         }
     }
 
-    /// SOTW-34: what a request is, for who counts them.
+    /// SOTW-34: each request has one of five kinds, which metrics count.
     #[test]
     fn a_request_is_one_of_five_things() {
         let mut world = World::new();
@@ -202,8 +205,8 @@ mod tests {
         assert_eq!(world.send(ENDPOINT, &["x", "y"], "made up"), RequestKind::Stale);
     }
 
-    /// Design 4.6: a response that is not answered is overdue, of the type whose client has been silent
-    /// the longest, whatever other types do.
+    /// Design 4.6: the overdue response belongs to the type with the longest silence, whatever the
+    /// other types do.
     #[test]
     fn the_longest_silence_is_what_is_overdue() {
         let mut world = World::new();
@@ -223,7 +226,8 @@ mod tests {
         assert_eq!((overdue.type_url.as_str(), overdue.silent_ms), (CLUSTER, 60_000));
     }
 
-    /// CLI-G-13: gRPC gives up a type by naming nothing, and does not answer what comes for it then.
+    /// CLI-G-13: gRPC unsubscribes from a type with an empty list, and does not answer later
+    /// responses of that type.
     #[test]
     fn a_type_that_names_nothing_owes_no_answer() {
         let mut world = World::new();
@@ -238,14 +242,14 @@ mod tests {
         }
         assert!(world.poll().is_some());
         assert!(world.session.silent_since().is_some());
-        // It had sent that before the response came.
+        // The client sent this request before the response arrived.
         world.send(ENDPOINT, &[], &first);
         assert_eq!((world.session.silent_since(), world.session.overdue_at()), (None, None));
     }
 
-    /// A session that is told of a whole collection finds out what concerns it.
+    /// The changes of a collection mark a session only if it subscribes to one of the names.
     #[test]
-    fn what_is_told_at_once_marks_what_is_asked_for() {
+    fn changes_of_a_collection_mark_only_subscribed_names() {
         let mut world = World::new();
         world.put(ENDPOINT, &["x", "y", "z"], "1");
         world.send(ENDPOINT, &["x", "y"], "");
@@ -267,8 +271,8 @@ mod tests {
         }
     }
 
-    /// SOTW-43, SOTW-70: a full state that was planned, but not sent when the client asked for more, has what it asks
-    /// for.
+    /// SOTW-43, SOTW-70: a full state is planned but not sent when the client requests more names.
+    /// The response includes these names.
     #[test]
     fn a_planned_full_state_follows_the_newest_request() {
         let mut world = World::new();
@@ -297,7 +301,8 @@ mod tests {
         assert!(world.poll().is_none());
         world.now += 1_000;
         commit(&mut world, CLUSTER, "b", "3");
-        // The listener has waited for the ACK timeout: it is planned with the clusters, which are sent first.
+        // The listener has waited for the ACK timeout. It is planned with the clusters, which are
+        // sent first.
         assert_eq!(world.poll().unwrap().type_url().as_str(), CLUSTER);
         world.send(LISTENER, &["l", "m"], "2");
         let listeners = world.poll().unwrap();

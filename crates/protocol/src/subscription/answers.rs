@@ -1,4 +1,4 @@
-//! Answers: acknowledged, rejected, and for how long a rejection stands.
+//! ACKs and NACKs, and the time for which a rejection applies.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::{Answer, CONTENTS_MAX, Held, Outstanding, Subscription, rejections::F
 use crate::{ErrorDetail, Nack};
 
 impl Subscription {
-    /// The delta response that a nonce names. Clients take responses in order: what comes before it
-    /// counts as answered too, unless it is still rejected (DELTA-19).
+    /// Returns the delta response that a nonce identifies. Clients process responses in order, so
+    /// the earlier responses also count as answered. The client may still reject them (DELTA-19).
     pub(super) fn take_answered(
         &mut self,
         nonce: Option<u64>,
@@ -46,7 +46,7 @@ impl Subscription {
                 let resources = sent.resources.take();
                 self.accepted = resources.map(|resources| (sent.version.clone(), resources));
             }
-            // Of a cut state, only with the last part.
+            // A split state is settled only with its last part.
             if self.outstanding.is_empty() && self.train.is_none() {
                 self.settled_revision = self.settled_revision.max(sent.revision);
             }
@@ -59,7 +59,7 @@ impl Subscription {
             at_ms: now,
         };
         self.nack = Some(nack.clone());
-        // The next full state that the client takes replaces all of this one: no need to know what is in it.
+        // The next accepted full state replaces all of this one, so its contents do not matter.
         let replaced_whole = self.is_full_state() && self.wildcard;
         let first_state = sent.first_state.filter(|_| self.wildcard);
         match &sent.resources {
@@ -72,7 +72,7 @@ impl Subscription {
         Answer { outstanding: sent, nack: Some(nack) }
     }
 
-    /// Of the rest of a cut state everything was given up: what was sent of it was all.
+    /// Settles a split state whose remaining parts the client has unsubscribed from.
     pub(crate) fn on_nothing_left(&mut self, covers: Revision) {
         if self.outstanding.is_empty() {
             self.settled_revision = self.settled_revision.max(covers);
@@ -80,7 +80,7 @@ impl Subscription {
         self.review_rejections();
     }
 
-    /// Drops rejections that stand no longer.
+    /// Drops rejections that no longer apply.
     pub(crate) fn review_rejections(&mut self) {
         if self.nack.is_none() {
             return;
@@ -99,7 +99,7 @@ impl Subscription {
         }
     }
 
-    /// What the client was last sent in the place of a resource.
+    /// Returns the resource that the client was last sent in place of `resource`.
     fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
         let mut names = std::iter::once(resource.name()).chain(resource.aliases());
         let shown = match &self.base {
@@ -109,7 +109,7 @@ impl Subscription {
                 Held::Nothing | Held::Absent | Held::Version(_) => None,
             }),
         };
-        // Until its removal is sent, the client has what it had.
+        // Until the removal is sent, the client has the old resource.
         shown.or_else(|| Some(&self.lingering.get(resource.name())?.resource))
     }
 }

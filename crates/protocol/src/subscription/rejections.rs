@@ -1,12 +1,14 @@
-//! What a client has rejected, and for how long that stands.
+//! The resources that a client has rejected, and the time for which a rejection applies.
 //!
-//! A rejection stands until the client has acknowledged what replaces the resource, or the resource has
-//! been deleted or given up. Whether one still does is asked only when something has happened to its
-//! name: a client that has rejected a whole state costs no more with each commit than one that has not.
+//! A rejection applies until the client has acknowledged a replacement of the resource, or the
+//! resource was deleted or is no longer subscribed. The session reviews a rejection only after an
+//! event that concerns its name. A client that rejects a whole state therefore costs no more per
+//! commit than one that does not.
 //!
-//! Rejected: a list of what was in a large first state, even a shared one. It would be the only thing that
-//! a wildcard keeps per resource, and keep the resources of an old state alive for as long as a client
-//! rejects them. What is as old as that state and still there is found in the view itself.
+//! Rejected design: a list of the resources of a large first state, even a shared list. It would be
+//! the only data that a wildcard keeps per resource. It would also keep the resources of an old
+//! state alive while a client rejects them. Instead, the resources of the view that are not newer
+//! than that state count as rejected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,30 +21,30 @@ use chancery_view::{Resources, TypeView};
 /// Rejected resources, by their own names.
 #[derive(Debug, Default)]
 pub(crate) struct Rejections {
-    /// A first state of more resources than this is not listed.
+    /// The maximum number of resources of a first state that is kept as a list.
     listed_max: usize,
-    /// The first state, if it was too large for a list.
+    /// The first state, if it has too many resources for a list.
     first: Option<FirstState>,
     standing: BTreeMap<ResourceName, Arc<Resource>>,
-    /// Of those, the names to which something has happened since it was last asked, and those that were
-    /// replaced by what is not answered yet.
+    /// The names in `standing` with an event since the last review, and those whose replacement is
+    /// not answered yet.
     doubtful: BTreeSet<ResourceName>,
-    /// Something has happened to any name.
+    /// Whether there may have been an event for any name.
     all_doubtful: bool,
 }
 
-/// The first state that a wildcard was sent, of which the client has rejected at least a part. All of it
-/// counts as rejected: everything the client has that is not newer.
+/// The first state of a wildcard, of which the client has rejected at least a part. Everything that
+/// the client has and that is not newer counts as rejected.
 #[derive(Debug)]
 struct FirstState {
     revision: Revision,
-    /// One resource of it that stands, as far as is known.
+    /// One resource of the state whose rejection still applies, as far as known.
     witness: Arc<Resource>,
-    /// Something has happened to that one.
+    /// Whether there was an event for the witness since the last review.
     doubtful: bool,
-    /// Up to this name none stands but the witness.
+    /// Up to this name, no rejection applies except that of the witness.
     passed: Option<ResourceName>,
-    /// Those that the client has taken when they were sent once more.
+    /// The resources that the client accepted when they were sent again.
     taken: BTreeSet<ResourceName>,
 }
 
@@ -51,7 +53,8 @@ impl FirstState {
         resource.version().revision <= self.revision && !self.taken.contains(resource.name())
     }
 
-    /// Whether any of it stands; if so, the witness is one that does.
+    /// Returns whether the rejection of any resource still applies. If so, the witness is such a
+    /// resource.
     fn stands(&mut self, base: Option<&TypeView>, fate: impl Fn(&Arc<Resource>) -> Fate) -> bool {
         let now = if self.has(&self.witness) { fate(&self.witness) } else { Fate::Over };
         self.doubtful = now == Fate::Unanswered;
@@ -69,14 +72,14 @@ impl FirstState {
     }
 }
 
-/// What has become of a rejected resource.
+/// The current state of a rejected resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is what the client was last sent.
+    /// It is the resource that the client was last sent.
     Same,
-    /// The client was sent something else, and has not answered.
+    /// The client was sent a replacement, and has not answered.
     Unanswered,
-    /// It was replaced, deleted or given up.
+    /// It was replaced, deleted or is no longer subscribed.
     Over,
 }
 
@@ -89,8 +92,8 @@ impl Rejections {
         self.first.is_none() && self.standing.is_empty()
     }
 
-    /// The client has rejected these, a part of a wildcard's first state of this revision. O(1), or as for a list in
-    /// a small state.
+    /// Records the rejection of a part of a wildcard's first state of this revision. The cost is
+    /// O(1), or that of a list for a small state.
     pub(crate) fn reject_first(&mut self, resources: &Resources, revision: Revision) {
         match (&self.first, resources.at((0, 0))) {
             (None, Some((witness, _))) if resources.len() > self.listed_max => {
@@ -99,21 +102,21 @@ impl Rejections {
                 let doubtful = true;
                 self.first = Some(FirstState { revision, witness, doubtful, passed, taken });
             }
-            // Another part of it.
+            // Another part of the same state.
             (Some(first), _) if revision <= first.revision => {}
             _ => self.reject(resources),
         }
     }
 
-    /// The client has rejected these.
+    /// Records the rejection of resources.
     pub(crate) fn reject(&mut self, resources: &Resources) {
         self.list(resources.iter());
     }
 
-    /// The client has taken these resources, whatever it rejected before. They are a part of the first state of this
-    /// revision, or of no first state.
+    /// Records that the client accepted these resources, even if it rejected them before. They are
+    /// a part of the first state of this revision, or of no first state.
     pub(crate) fn take(&mut self, resources: &Resources, first_state: Option<Revision>) {
-        // One rejected part of a first state counts for all of it.
+        // If one part of a first state is rejected, all of it is.
         let first = self.first.as_mut().filter(|first| first_state != Some(first.revision));
         if let Some(first) = first {
             for resource in resources.iter() {
@@ -133,7 +136,7 @@ impl Rejections {
         }
     }
 
-    /// Something has happened to the resource of this name.
+    /// Marks an event for the resource of this name.
     pub(crate) fn touch(&mut self, name: &ResourceName) {
         if let Some(first) = &mut self.first {
             first.doubtful |= first.witness.name() == name;
@@ -143,7 +146,8 @@ impl Rejections {
         }
     }
 
-    /// The resource is gone from the view. The client keeps what it had before until its removal is sent.
+    /// Records that the resource is gone from the view. The client keeps it until the removal is
+    /// sent.
     pub(crate) fn on_gone(&mut self, resource: &Arc<Resource>) {
         if self.first.as_ref().is_some_and(|first| first.has(resource)) {
             self.list(std::iter::once(resource));
@@ -151,19 +155,19 @@ impl Rejections {
         self.touch(resource.name());
     }
 
-    /// Something may have happened to all of them.
+    /// Marks a possible event for all names.
     pub(crate) fn touch_all(&mut self) {
         self.all_doubtful = true;
     }
 
-    /// There is no wildcard any more, and of what it brought only these are left.
+    /// Ends a wildcard. Of its resources, only those in `left` remain.
     pub(crate) fn list_first<'a>(&mut self, left: impl Iterator<Item = &'a Arc<Resource>>) {
         if let Some(first) = self.first.take() {
             self.list(left.filter(|resource| first.has(resource)));
         }
     }
 
-    /// These count as rejected.
+    /// Adds resources to the list of rejected ones.
     pub(crate) fn list<'a>(&mut self, resources: impl Iterator<Item = &'a Arc<Resource>>) {
         for resource in resources {
             self.standing.insert(resource.name().clone(), Arc::clone(resource));
@@ -171,10 +175,10 @@ impl Rejections {
         }
     }
 
-    /// Drops those that stand no longer. `base` is what a wildcard was sent.
+    /// Drops rejections that no longer apply. `base` is the view that a wildcard was sent.
     ///
-    /// What is passed over in a first state has been sent anew since: over the life of a stream no more
-    /// than that is looked at.
+    /// Resources that the review of a first state skips have been sent again since. Over the life
+    /// of a stream, the review skips no more resources than were sent again.
     pub(crate) fn review(
         &mut self,
         base: Option<&TypeView>,

@@ -1,4 +1,4 @@
-//! Requests: what they ask for, and which response they answer.
+//! Requests: the names that they subscribe to, and the responses that they answer.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use super::{Answer, Held, Subscription, WILDCARD};
 use crate::{DeltaRequest, Interest, NameList, Protocol, ProtocolError, SotwRequest};
 
 impl Subscription {
-    /// Whether the type can be asked for as a whole (SOTW-68). A type without a SotW method is opaque
-    /// there (SVC-05).
+    /// Returns whether the type supports a wildcard (SOTW-68). In SotW, a type without a SotW
+    /// method is opaque (SVC-05).
     fn wildcard_allowed(&self) -> bool {
         let service = self.properties.service.as_ref();
         self.properties.wildcard
             && (self.protocol == Protocol::Delta || service.is_some_and(|s| s.sotw.is_some()))
     }
 
-    /// Takes a state-of-the-world request.
+    /// Processes a SotW request.
     pub(crate) fn on_sotw(
         &mut self,
         request: &SotwRequest,
@@ -26,15 +26,16 @@ impl Subscription {
     ) -> Result<Option<Answer>, ProtocolError> {
         let first = !std::mem::replace(&mut self.opened, true);
         let nonce = parse_nonce(&request.response_nonce);
-        // SOTW-34: a request with an older nonce gets no response of its own. Its names are taken all
-        // the same (SOTW-35): the client's later ACK repeats them, and then nothing is new in it.
+        // SOTW-34: a request with an older nonce gets no response of its own. Its names are still
+        // used (SOTW-35). The client's later ACK repeats them, and then they are not new.
         let current = nonce == Some(self.last_nonce);
         let was_wildcard = self.wildcard;
         let (added, removed) = self.set_names(&request.resource_names, shared)?;
         if added || removed || was_wildcard != self.wildcard {
             self.replan_full_state();
         }
-        // The last response answers for those before it; an earlier one may still be rejected.
+        // An answer to the last response also answers the earlier ones. The client may still reject
+        // an earlier one first.
         let at = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce && !first);
         let answer = match at {
             Some(_) if current => self.outstanding.drain(..).next_back(),
@@ -47,15 +48,16 @@ impl Subscription {
         }
         if first {
             let asks = self.wildcard || !self.names.is_empty();
-            // SOTW-79: of other types, an empty response says nothing. A type without a SotW method is one of
-            // them (SVC-05).
+            // SOTW-79: for other types, an empty response has no meaning. A type without a SotW
+            // method is one of them (SVC-05).
             self.answer_due |= self.properties.answer_empty && self.properties.full_state && asks;
             self.resumed = !request.version_info.is_empty();
             let remembered = self.resumed && self.is_remembered();
             self.came_with = remembered.then(|| request.version_info.clone());
         }
-        // SOTW-37: an empty nonce is a fresh subscription, not a stale one. Names of a stale request are
-        // asked for as soon as the client has caught up: its list has them again then (SOTW-34).
+        // SOTW-37: an empty nonce is a new subscription, not a stale one. Names of a stale request
+        // become urgent when the client has caught up, because its list then includes them again
+        // (SOTW-34).
         self.review_urgency();
         let up_to_date = current || first || request.response_nonce.is_empty();
         self.late |= added;
@@ -65,8 +67,8 @@ impl Subscription {
         Ok(answer)
     }
 
-    /// Replaces the list of names (SOTW-40, SOTW-60 to -67). Says whether some were added, and whether
-    /// some were removed.
+    /// Replaces the list of names (SOTW-40, SOTW-60 to -67). Returns whether names were added, and
+    /// whether names were removed.
     fn set_names(
         &mut self,
         list: &NameList,
@@ -107,7 +109,7 @@ impl Subscription {
             self.ask(name, shared);
         }
         if ended {
-            // Of what the client names from now on it has what the wildcard brought.
+            // The client keeps the wildcard's resources of the names that it now subscribes to.
             self.remember_names();
         }
         if !wildcard {
@@ -120,17 +122,18 @@ impl Subscription {
         Ok((added, removed))
     }
 
-    /// Drops a full state that was planned for another request and is not sent yet; the next one takes its place.
+    /// Drops a full state that was planned for an earlier request and is not sent yet. The next
+    /// plan replaces it.
     fn replan_full_state(&mut self) {
         if self.is_full_state() && self.train.take().is_some() {
             self.dirty = true;
             self.answer_due = self.wildcard || !self.names.is_empty();
-            // Responses that depend on it may be planned already.
+            // Responses that depend on it may already be planned.
             self.urgent = self.answer_due;
         }
     }
 
-    /// Takes a delta request.
+    /// Processes a delta request.
     pub(crate) fn on_delta(
         &mut self,
         request: &DeltaRequest,
@@ -140,17 +143,19 @@ impl Subscription {
         let first = !std::mem::replace(&mut self.opened, true);
         let named = |list: &NameList| list.iter().any(|name| name == WILDCARD);
         let lists_empty = request.subscribe.is_empty() && request.unsubscribe.is_empty();
-        // DELTA-20: of `*` in both lists, unsubscribe wins.
+        // DELTA-20: if `*` is in both lists, unsubscribe takes precedence.
         let star_off = named(&request.unsubscribe);
         let star_on = (named(&request.subscribe) || (first && lists_empty))
             && !star_off
             && self.wildcard_allowed();
-        // No resource has an empty name; one that is asked for is answered like any that does not exist (DELTA-40).
+        // No resource has an empty name. A subscription to it is answered like one to any name that
+        // does not exist (DELTA-40).
         let subscribe: Vec<ResourceName> = (request.subscribe.iter())
             .filter(|name| *name != WILDCARD)
             .map(|name| shared.name(name))
             .collect::<Result<_, _>>()?;
-        // The wildcard first: a name that is given up for it is given up beside it.
+        // The wildcard changes first. If a request replaces a name by the wildcard, the client
+        // unsubscribes from the name beside the wildcard (DELTA-24).
         if star_off && self.wildcard {
             self.end_wildcard(shared);
         }
@@ -162,7 +167,7 @@ impl Subscription {
             let name = name.clone();
             self.forget(&name, shared);
             if self.wildcard {
-                // DELTA-24: the client does not know whether the wildcard still covers it.
+                // DELTA-24: the client does not know whether the wildcard still covers the name.
                 self.pending.insert(name);
                 self.urgent = true;
             }
@@ -183,15 +188,15 @@ impl Subscription {
         Ok(answer)
     }
 
-    /// Takes what the client says it holds (DELTA-22, -46, -57 to -59).
+    /// Processes the resources that the client claims to hold (DELTA-22, -46, -57 to -59).
     fn take_initial_versions(
         &mut self,
         request: &DeltaRequest,
         shared: &Names<'_>,
     ) -> Result<(), ProtocolError> {
         let versions = &request.initial_resource_versions;
-        // A client may list what it wants only there (`clients.md` rule 7): names it would otherwise
-        // have to subscribe to, in a type that has no wildcard.
+        // A client may subscribe to names only by listing them here (`clients.md` rule 7). This
+        // applies to types without a wildcard.
         let implied = request.subscribe.is_empty()
             && request.unsubscribe.is_empty()
             && !self.wildcard_allowed();
@@ -212,27 +217,28 @@ impl Subscription {
             self.known_bytes += name.as_str().len();
             self.known.insert(name, version);
         }
-        // What is gone of it is told at once, even to a client that asks for nothing (DELTA-46).
+        // Removed resources are reported at once, even to a client that subscribes to nothing
+        // (DELTA-46).
         self.dirty |= !self.known.is_empty();
         Ok(())
     }
 
     fn start_wildcard(&mut self, shared: &Names<'_>) {
-        // The wildcard brings it anew.
+        // The wildcard delivers the unsubscribed resources again.
         self.drop_given_up();
         self.wildcard = true;
         shared.note(Interest::wildcard(&self.type_url, true));
-        // What was said of names that were not asked for then: whether the client kept them is not known.
+        // The client may have dropped resources that it listed but did not subscribe to.
         self.known.values_mut().for_each(|version| *version = None);
-        // By the name of the resource, also where the client knows it by an alias.
+        // The key is the resource's own name, even if the client uses an alias.
         let held = self.names.iter().filter_map(|(name, held)| match held {
             Held::Sent(resource) => Some((resource.name().clone(), Some(resource.version()))),
             Held::Version(version) => Some((name.clone(), Some(*version))),
             Held::Nothing | Held::Absent => None,
         });
         self.known.extend(held);
-        // What is on its way comes after the client has begun anew: it may keep it. Unless its removal is on
-        // its way, too: it has been told (DELTA-44).
+        // Resources in unanswered responses arrive after the client has started the wildcard, so it
+        // may keep them. Their removal is not sent again if it is also in flight (DELTA-44).
         let unanswered = self.outstanding.iter().filter_map(|sent| sent.resources.as_ref());
         for name in unanswered.flat_map(Resources::iter).map(|resource| resource.name()) {
             if !matches!(self.names.get(name), Some(Held::Absent)) {
@@ -244,27 +250,29 @@ impl Subscription {
         self.rejected.touch_all();
     }
 
-    /// DELTA-36: named resources stay, and what the wildcard brought of them is remembered.
+    /// Ends the wildcard. Named resources stay subscribed, and the subscription remembers what the
+    /// wildcard sent of them (DELTA-36).
     fn end_wildcard(&mut self, shared: &Names<'_>) {
         self.wildcard = false;
         shared.note(Interest::wildcard(&self.type_url, false));
         self.answer_due = false;
         self.remember_names();
         self.base = None;
-        // The client drops what it does not name, and with it what it said it holds.
+        // The client drops all resources that it does not name, including those that it claimed to
+        // hold.
         self.lingering.retain(|name, _| self.names.contains_key(name));
         self.known.retain(|name, _| self.names.contains_key(name));
         self.pending.retain(|name| self.names.contains_key(name));
         self.again.retain(|name| self.names.contains_key(name));
-        // A state that was not sent to its end: what is left of it is no longer asked for.
+        // The rest of an incompletely sent state is no longer subscribed.
         if self.train.take().is_some() && !self.names.is_empty() {
             self.pending.extend(self.names.keys().cloned());
-            // It was asked for before, and has not been answered (ADS-26).
+            // The client requested the names earlier and has no answer yet (ADS-26).
             self.urgent = true;
         }
     }
 
-    /// What the wildcard brought of the names that stay.
+    /// Records what the wildcard sent of the names that stay subscribed.
     fn remember_names(&mut self) {
         let ahead = std::mem::take(&mut self.ahead);
         self.rejected.touch_all();
@@ -288,7 +296,7 @@ impl Subscription {
             Held::Nothing | Held::Absent | Held::Version(_) => None,
         });
         self.rejected.list_first(left.clone());
-        // Of a full state that was rejected whole only they are left, too.
+        // The named resources are also all that is left of a rejected full state.
         if self.is_full_state() && std::mem::take(&mut self.rejects_state) {
             self.rejected.list(left);
         }
@@ -303,15 +311,15 @@ impl Subscription {
         self.pending.insert(name);
     }
 
-    /// What was asked for and given up since is not urgent any more, and makes nothing else so.
+    /// Clears the urgency if nothing requested is left to plan.
     fn review_urgency(&mut self) {
         let asked = self.answer_due || !self.pending.is_empty();
         self.urgent &= asked;
         self.late &= asked;
     }
 
-    /// Drops a name and all that was remembered of it, so that asking again sends it again (SOTW-44,
-    /// DELTA-27).
+    /// Drops a name and everything that is remembered of it. A later subscription to it sends the
+    /// resource again (SOTW-44, DELTA-27).
     fn forget(&mut self, name: &ResourceName, shared: &Names<'_>) {
         shared.note(Interest::NoName(self.type_url.clone(), name.clone()));
         if let Some(held) = self.names.remove(name) {
@@ -336,14 +344,14 @@ impl Subscription {
     }
 }
 
-/// A nonce as this program writes it. Anything else names no response of ours.
+/// Parses a nonce. Returns `None` if Chancery cannot have written it.
 pub(crate) fn parse_nonce(text: &str) -> Option<u64> {
     let nonce = text.parse().ok().filter(|nonce| *nonce > 0)?;
     (text == u64::to_string(&nonce)).then_some(nonce)
 }
 
-/// What taking a request needs beside the subscription: names that are shared with the view's, the
-/// limit on their number, and where changes of interest are noted.
+/// The context of a request: names shared with the view, the limit on the number of names, and the
+/// log of changes of interest.
 pub(crate) struct Names<'a> {
     pub(crate) view: Option<TypeView>,
     pub(crate) others: usize,
@@ -352,7 +360,7 @@ pub(crate) struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// The name as the view has it, so that a subscription holds no copy of it.
+    /// Returns the name from the view if there is one, so that the subscription holds no copy.
     fn name(&self, name: &str) -> Result<ResourceName, ProtocolError> {
         let resource = self.view.as_ref().and_then(|view| view.get(name));
         match resource.filter(|resource| resource.name().as_str() == name) {
