@@ -1,4 +1,4 @@
-//! Requests of a client without habits: whatever can be written down.
+//! Arbitrary requests: clients without the habits of real ones.
 
 use chancery_protocol::{DeltaRequest, Protocol, Request};
 
@@ -8,7 +8,7 @@ use crate::{
     script::Ask,
 };
 
-/// The name of a number: a resource, an alias of one, or nothing at all.
+/// Returns the name with a number: a resource, an alias of one, or a name that never exists.
 fn name(n: usize) -> String {
     match n.checked_sub(NAMES.len()) {
         None => NAMES[n].to_owned(),
@@ -18,14 +18,14 @@ fn name(n: usize) -> String {
     }
 }
 
-/// The aliases of a resource with so many.
+/// Returns the first `n` aliases of a resource.
 pub(crate) fn aliases(of: usize, n: usize) -> Vec<String> {
     (1..=n).map(|i| format!("{}/{i}", NAMES[of])).collect()
 }
 
 impl Client {
-    /// Any request: names twice, unknown ones, nonces of nothing and of long ago, lists of what is held
-    /// that are true, wrong, or from the future.
+    /// Returns any request. Names may be duplicate or unknown. Nonces may be unknown or old. The
+    /// claimed versions may be true, wrong, or from the future.
     pub(crate) fn any(&mut self, ask: &Ask, asked: &Asked) -> Request {
         let (t, protocol) = (ask.t, self.profile.protocol());
         let mut list: Vec<String> = ask.names.iter().map(|n| name(*n)).collect();
@@ -47,7 +47,7 @@ impl Client {
         }
         let is_first = !asked.opened;
         let initial_resource_versions = match ask.mode % 4 {
-            // Not of an opening request: ignored (DELTA-57).
+            // Not in an opening request: the server ignores it (DELTA-57).
             0 if !is_first => vec![("a".to_owned(), "1-00000000".to_owned())],
             _ if !is_first => Vec::new(),
             0 | 1 => self.versions(t),
@@ -63,7 +63,8 @@ impl Client {
         self.request(t, delta, nonce, None)
     }
 
-    /// What it holds, with versions that nobody gave, or that are yet to come; and a name of nothing.
+    /// Returns the held names with versions that no server assigned or that do not exist yet, and a
+    /// name that never exists.
     fn wrong_versions(&self, t: usize) -> Vec<(String, String)> {
         let wrong = ["", "9zzz-00000001", "v1"];
         let held = self.versions(t).into_iter().enumerate();

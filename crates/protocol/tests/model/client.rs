@@ -1,4 +1,5 @@
-//! A client: what it holds, and what it answers. The habits of real ones are in `habits`.
+//! A client: the resources that it holds, and its answers. The habits of real clients are in
+//! `habits`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -13,19 +14,19 @@ use crate::{
     script::{Profile, Tuning},
 };
 
-/// How long Envoy waits for endpoints (`initial_fetch_timeout`).
+/// The time for which Envoy waits for endpoints, in milliseconds (`initial_fetch_timeout`).
 pub(crate) const FETCH_TIMEOUT: u64 = 15_000;
 
-/// An answer that is to be given.
+/// A pending answer.
 #[derive(Debug, Clone)]
 struct Answer {
     nonce: String,
     version: String,
-    /// What it rejects: name and version.
+    /// The rejected resources: name and version.
     bad: Vec<(String, String)>,
 }
 
-/// Which response is answered.
+/// The response that is answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Which {
     Oldest,
@@ -36,7 +37,7 @@ pub(crate) enum Which {
 pub(crate) struct Client {
     pub(crate) profile: Profile,
     pub(crate) tuning: Tuning,
-    /// What it works with. Outlives its streams.
+    /// The resources in use. They outlive the client's streams.
     pub(crate) held: [BTreeMap<String, Arc<Got>>; N_TYPES],
     answers: [VecDeque<Answer>; N_TYPES],
     pub(crate) muted: [bool; N_TYPES],
@@ -44,20 +45,20 @@ pub(crate) struct Client {
     pub(crate) accepted: [String; N_TYPES],
     /// The nonce of the last answered response.
     pub(crate) nonce: [String; N_TYPES],
-    /// The nonces that it saw on this stream.
+    /// The nonces received on this stream.
     pub(crate) heard: [Vec<String>; N_TYPES],
-    /// The list of its last SotW request.
+    /// The list of the last SotW request.
     pub(crate) list: [Vec<String>; N_TYPES],
-    /// What it has told the server that it rejects, on this stream.
+    /// The resources that the client rejected on this stream.
     pub(crate) rejected: BTreeSet<(usize, String, String)>,
-    /// Clusters that wait for their endpoints.
+    /// The clusters that wait for their endpoints.
     pub(crate) warming: BTreeMap<String, BTreeSet<String>>,
     pub(crate) warming_since: u64,
-    /// The listeners that a gRPC client wants.
+    /// The listeners that a gRPC client requests.
     pub(crate) roots: BTreeSet<String>,
-    /// A changed cluster whose endpoints are asked for again.
+    /// Whether a cluster has changed, so that the client requests its endpoints again.
     pub(crate) repeat: bool,
-    /// It has come so far as to ask for listeners.
+    /// Whether the client has reached the point at which it requests listeners.
     pub(crate) booted: bool,
 }
 
@@ -86,7 +87,7 @@ impl Client {
         matches!(self.profile, Profile::EnvoySotw | Profile::EnvoyDelta)
     }
 
-    /// The stream is gone, and with it all that belongs to it (SOTW-11, CLI-E-10).
+    /// Drops the state of the stream (SOTW-11, CLI-E-10).
     pub(crate) fn on_cut(&mut self) {
         self.answers = Default::default();
         self.nonce = Default::default();
@@ -97,7 +98,8 @@ impl Client {
         self.repeat = false;
     }
 
-    /// Takes a response: applies what is good in it (`clients.md` rule 8), and notes the answer.
+    /// Processes a response: applies the good resources (`clients.md` rule 8) and queues the
+    /// answer.
     pub(crate) fn take(&mut self, reply: &Reply, asked: &Asked, now: u64) {
         let t = reply.t;
         let mut bad = Vec::new();
@@ -132,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Rule 3: a new or changed cluster waits for its endpoints, even for those that it has.
+    /// Rule 3: a new or changed cluster waits for its endpoints, even if the client has them.
     fn warm(&mut self, reply: &Reply, old: &BTreeMap<String, Arc<Got>>, now: u64) {
         if reply.t == CDS {
             for (name, got) in &self.held[CDS] {
@@ -158,13 +160,12 @@ impl Client {
         }
     }
 
-    /// CLI-E-16: Envoy holds the ACK of clusters back until their endpoints are there, or until its
-    /// patience ends.
+    /// CLI-E-16: Envoy delays the ACK of clusters until their endpoints arrive or its timeout ends.
     pub(crate) fn is_warming(&self, now: u64) -> bool {
         !self.warming.is_empty() && self.warming_since + FETCH_TIMEOUT > now
     }
 
-    /// The types of which a response can be answered now.
+    /// Returns the types with a response that can be answered now.
     pub(crate) fn ready(&self, now: u64) -> Vec<usize> {
         let holds = |t: usize| t == CDS && self.is_envoy() && self.is_warming(now);
         let ready = |t: &usize| !self.answers[*t].is_empty() && !self.muted[*t] && !holds(*t);
@@ -183,7 +184,7 @@ impl Client {
         };
         self.nonce[t].clone_from(&answer.nonce);
         let error = (!answer.bad.is_empty())
-            .then(|| ErrorDetail { code: 13, message: format!("{:?} will not do", answer.bad) });
+            .then(|| ErrorDetail { code: 13, message: format!("{:?} is bad", answer.bad) });
         if error.is_none() {
             self.accepted[t] = answer.version;
         }
@@ -191,7 +192,8 @@ impl Client {
         Some(self.request(t, DeltaRequest::default(), answer.nonce, error))
     }
 
-    /// A request of the client's protocol: SotW with the list as it is, or these changes.
+    /// Creates a request of the client's protocol: the current list for SotW, or these changes for
+    /// delta.
     pub(crate) fn request(
         &self,
         t: usize,
@@ -214,7 +216,7 @@ impl Client {
         }
     }
 
-    /// A client drops what it no longer asks for.
+    /// Drops resources that the client no longer subscribes to.
     pub(crate) fn forget(&mut self, t: usize, asked: &Asked) {
         self.held[t].retain(|name, got| asked.covers(name, &got.aliases));
     }

@@ -1,10 +1,10 @@
-//! Counts of what was exercised, so that a run in which a law had nothing to judge fails.
+//! Counts of exercised behavior. A run fails if a rule had too little to check.
 
 use std::collections::BTreeMap;
 
 use crate::script::Profile;
 
-/// A broken rule: its ID and what happened.
+/// A violated rule: its ID and a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Breach {
     pub(crate) law: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct Breach {
 
 pub(crate) type Law = Result<(), Breach>;
 
-/// Breaks off with a [`Breach`] unless the condition holds.
+/// Returns a [`Breach`] from the enclosing function unless the condition holds.
 macro_rules! law {
     ($holds:expr, $law:literal, $($text:tt)*) => {
         if !$holds {
@@ -23,7 +23,7 @@ macro_rules! law {
 }
 pub(crate) use law;
 
-/// How often things happened.
+/// The number of occurrences of each event.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cover {
     counts: BTreeMap<&'static str, u64>,
@@ -48,14 +48,17 @@ impl Cover {
         self.counts.get(what).copied().unwrap_or(0)
     }
 
-    /// What happened too rarely in a run of so many cases.
+    /// Returns the events that were too rare in a run of `cases` cases.
     pub(crate) fn gaps(&self, profile: Profile, cases: u64) -> Vec<String> {
         let floors = FLOORS.iter().filter(|floor| floor.profiles.contains(&profile));
         floors
             .filter(|floor| self.of(floor.what) * 1_000 < floor.per_thousand * cases)
             .map(|floor| {
                 let (what, found) = (floor.what, self.of(floor.what));
-                format!("{what}: {found} times, at least {}‰ of {cases}", floor.per_thousand)
+                format!(
+                    "{what}: {found} times, expected at least {}‰ of {cases}",
+                    floor.per_thousand
+                )
             })
             .collect()
     }
@@ -66,7 +69,7 @@ impl Cover {
     }
 }
 
-/// What has to happen how often in a thousand cases of these profiles.
+/// The minimum number of occurrences of an event in a thousand cases of these profiles.
 struct Floor {
     what: &'static str,
     per_thousand: u64,
@@ -85,7 +88,7 @@ const fn floor(what: &'static str, profiles: &'static [Profile], per_thousand: u
     Floor { what, per_thousand, profiles }
 }
 
-/// A third of what was counted, or less.
+/// A third of the measured counts, or less.
 const FLOORS: &[Floor] = &[
     floor("acks", ALL, 1_500),
     floor("nacks", ALL, 12),
@@ -93,29 +96,29 @@ const FLOORS: &[Floor] = &[
     floor("streams that break", ALL, 250),
     floor("commits that change nothing", ALL, 300),
     floor("no room in the transport", ALL, 70),
-    floor("clients that answer nothing to the end", ALL, 150),
+    floor("clients that never answer", ALL, 150),
     floor("sent after an ACK timeout", ALL, 25),
     floor("sent after waiting for other types", ALL, 100),
-    floor("rests with everything sent and answered", ALL, 3_000),
-    floor("answers beside an unanswered response", ALL, 30),
-    floor("children again", ALL, 20),
-    floor("rests with removals held back", ALL, 150),
-    floor("removals of what was sent", ALL, 15),
-    floor("routes to clusters that the client asks for", ALL, 4),
-    floor("routes to clusters that the client asks for", ENVOY, 100),
-    floor("endpoints of clusters that the client asks for", ENVOY, 70),
-    floor("children again", ENVOY, 600),
-    floor("removals of what was sent", ENVOY, 100),
-    floor("rests with removals held back for a rejection", ENVOY, 60),
+    floor("idle with everything sent and answered", ALL, 3_000),
+    floor("answers during an unanswered response", ALL, 30),
+    floor("children sent again", ALL, 20),
+    floor("idle with removals held back", ALL, 150),
+    floor("removals of sent resources", ALL, 15),
+    floor("routes to subscribed clusters", ALL, 4),
+    floor("routes to subscribed clusters", ENVOY, 100),
+    floor("endpoints of subscribed clusters", ENVOY, 70),
+    floor("children sent again", ENVOY, 600),
+    floor("removals of sent resources", ENVOY, 100),
+    floor("idle with removals held back for a rejection", ENVOY, 60),
     floor("resources held back in a full state", SOTW, 12),
-    floor("full states of less", SOTW, 15),
-    floor("full states that were asked for", SOTW, 700),
-    floor("parts of a cut state", DELTA, 12),
-    floor("opening requests that say what is held", DELTA, 500),
+    floor("full states with fewer resources", SOTW, 15),
+    floor("requested full states", SOTW, 700),
+    floor("parts of a split state", DELTA, 12),
+    floor("opening requests with held versions", DELTA, 500),
     floor("names that do not exist", DELTA, 400),
-    floor("unchanged resources because they were asked for", DELTA, 250),
-    floor("requests of before", ANY, 200),
-    floor("removals of what a client says it holds", ANY_DELTA, 200),
-    floor("absent names said by alias", ANY_DELTA, 40),
+    floor("unchanged resources sent on request", DELTA, 250),
+    floor("replayed requests", ANY, 200),
+    floor("removals of resources that a client claims to hold", ANY_DELTA, 200),
+    floor("absent names reported by alias", ANY_DELTA, 40),
     floor("empty answers to a first request", DELTA, 3),
 ];

@@ -1,4 +1,5 @@
-//! What clients with habits ask for, as it follows from what they hold (`clients.md`, CLI-E, CLI-G).
+//! The requests of clients with habits, which follow from the resources that they hold
+//! (`clients.md`, CLI-E, CLI-G).
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,8 @@ use crate::{
 type Names = BTreeSet<String>;
 
 impl Client {
-    /// The requests that the client sends now. `asked` is what it asks for on this stream.
+    /// Returns the requests that the client sends now. `asked` has its subscriptions on this
+    /// stream.
     pub(crate) fn habits(&mut self, asked: &[Asked; N_TYPES], now: u64) -> Vec<(usize, Request)> {
         match self.profile {
             Profile::EnvoySotw | Profile::EnvoyDelta => self.envoy(asked, now),
@@ -22,7 +24,8 @@ impl Client {
         }
     }
 
-    /// CLI-E-01, -02, -12, -16, -17, CLI-E-38: clusters, their endpoints, then listeners, their routes.
+    /// CLI-E-01, -02, -12, -16, -17, CLI-E-38: clusters, their endpoints, then listeners and their
+    /// routes.
     fn envoy(&mut self, asked: &[Asked; N_TYPES], now: u64) -> Vec<(usize, Request)> {
         let mut out = Vec::new();
         if !asked[CDS].opened {
@@ -33,7 +36,7 @@ impl Client {
         if endpoints != asked[EDS].names {
             out.extend(self.ask(EDS, &asked[EDS], &endpoints));
         } else if repeat && !endpoints.is_empty() && self.profile == Profile::EnvoySotw {
-            // Rule 3: REPEAT, with the nonce of the last answered response.
+            // Rule 3: a repeated request, with the nonce of the last answered response.
             out.push((EDS, self.repeated(EDS)));
         }
         self.booted |= !self.heard[CDS].is_empty() && !self.is_warming(now);
@@ -41,7 +44,8 @@ impl Client {
             out.push((LDS, self.open(LDS)));
         }
         let mut routes = self.children_of(LDS, RDS);
-        // CLI-E-17: old and new together, until the listeners are acknowledged.
+        // CLI-E-17: Envoy requests the old and new routes together until it has acknowledged the
+        // listeners.
         if self.heard[LDS].last().is_some_and(|last| *last != self.nonce[LDS]) {
             routes.extend(asked[RDS].names.iter().cloned());
         }
@@ -51,8 +55,8 @@ impl Client {
         out
     }
 
-    /// CLI-G-02, -07, -09: by name from the listener down; an old cluster is dropped when the new ones
-    /// and their endpoints are there.
+    /// CLI-G-02, -07, -09: names from the listener down. An old cluster is dropped when the new
+    /// clusters and their endpoints have arrived.
     fn grpc(&mut self, asked: &[Asked; N_TYPES]) -> Vec<(usize, Request)> {
         let mut out = Vec::new();
         let routes = self.children_of(LDS, RDS);
@@ -81,7 +85,7 @@ impl Client {
         all.filter(|(t, _)| *t == child).map(|(_, name)| name).collect()
     }
 
-    /// Opens a type as a whole, with what is held of it from before.
+    /// Subscribes to a whole type, with the resources held from earlier streams.
     fn open(&mut self, t: usize) -> Request {
         let delta = DeltaRequest {
             initial_resource_versions: self.versions(t).into(),
@@ -95,7 +99,7 @@ impl Client {
         self.request(t, DeltaRequest::default(), self.nonce[t].clone(), None)
     }
 
-    /// Asks for these names from now on. A type that was never opened is not opened for nothing.
+    /// Changes the subscription to these names. A type is not opened without names.
     fn ask(&mut self, t: usize, asked: &Asked, names: &Names) -> Option<(usize, Request)> {
         if !asked.opened && names.is_empty() {
             return None;
@@ -115,7 +119,7 @@ impl Client {
         Some((t, self.request(t, delta, nonce, None)))
     }
 
-    /// What it holds: name and version (CLI-E-21).
+    /// Returns the names and versions that the client holds (CLI-E-21).
     pub(crate) fn versions(&self, t: usize) -> Vec<(String, String)> {
         let held = self.held[t].values();
         held.map(|got| (got.name.clone(), got.version.clone())).collect()

@@ -1,4 +1,4 @@
-//! The laws that every response obeys, judged by the books of the stream and the naive view.
+//! The rules for every response, checked against the ledger of the stream and the naive view.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,26 @@ use crate::{
     order,
 };
 
-/// What a response is judged with.
+/// The context in which a response is checked.
 pub(crate) struct Bench<'a> {
     pub(crate) oracle: &'a Oracle,
     pub(crate) now: u64,
     pub(crate) ack_timeout: u64,
     pub(crate) bytes_target: usize,
-    /// Since then somebody polls whenever the session says so, and nothing but time goes on.
+    /// The time since which the caller polls whenever the session asks for it, and no event occurs
+    /// except the passage of time.
     pub(crate) prompt_since: Option<u64>,
     pub(crate) cover: &'a mut Cover,
 }
 
 impl Ledger {
-    /// Judges a response and enters it into the books.
+    /// Checks a response and records it in the ledger.
     pub(crate) fn on_reply(&mut self, reply: &Reply, bench: &mut Bench<'_>) -> Law {
         let t = reply.t;
         bench.cover.hit("responses");
         bench.cover.add("resources", reply.resources.len());
         bench.cover.add("removals", reply.removed.len());
-        bench.cover.add("absent names said by alias", reply.absent.len());
+        bench.cover.add("absent names reported by alias", reply.absent.len());
         self.check_form(reply, bench)?;
         let Some(seen) = bench.oracle.seen_at(reply.revision) else {
             law!(false, "OPS-05", "a response though the node has no assignment: {reply:?}");
@@ -54,20 +55,26 @@ impl Ledger {
         Ok(())
     }
 
-    /// The form of a response.
+    /// Checks the form of a response.
     ///
-    /// SOTW-10, DELTA-10: the nonce is new and not empty. SOTW-17: neither is the version. SOTW-92: no
-    /// state is older than one before it. Design 4.6 (late binding): what is not the rest of a cut
-    /// state is built from what is newest. SOTW-74, DELTA-47: no name is there twice.
+    /// SOTW-10, DELTA-10: the nonce is new and not empty. SOTW-17: the version is not empty.
+    /// SOTW-92: no state is older than a previous one. Design 4.6 (late binding): a response is
+    /// built from the newest state, unless it is the rest of a split state. SOTW-74, DELTA-47: no
+    /// name occurs twice.
     fn check_form(&mut self, reply: &Reply, bench: &Bench<'_>) -> Law {
         let line = &self.lines[reply.t];
         law!(!reply.nonce.is_empty(), "SOTW-10", "the nonce is empty");
-        law!(self.nonces.insert(reply.nonce.clone()), "SOTW-10", "nonce {} again", reply.nonce);
+        law!(
+            self.nonces.insert(reply.nonce.clone()),
+            "SOTW-10",
+            "nonce {} is repeated",
+            reply.nonce
+        );
         law!(!reply.version.is_empty(), "SOTW-17", "the version is empty");
         let (old, new) = (line.revision, bench.oracle.revision());
         law!(reply.revision >= old, "SOTW-92", "revision {} after {old}", reply.revision);
         let is_rest = line.n_sent > 0 && reply.revision == old;
-        // A type that follows other types at once is planned together with them.
+        // A type that directly follows other types is planned together with them.
         let follows =
             self.types_before(reply.t).any(|t| self.lines[t].revisions.contains(&reply.revision));
         law!(
@@ -85,15 +92,15 @@ impl Ledger {
         let others = reply.resources.iter().flat_map(|got| aliases(got));
         let said = reply.removed.iter().chain(&reply.absent).cloned();
         for name in own.chain(others).chain(said) {
-            law!(names.insert(name.clone()), "DELTA-47", "{name} is there twice: {reply:?}");
+            law!(names.insert(name.clone()), "DELTA-47", "{name} occurs twice: {reply:?}");
         }
         let says = !reply.removed.is_empty() || !reply.absent.is_empty();
-        law!(!(says && self.protocol == Protocol::Sotw), "SOTW-78", "SotW can not say that");
+        law!(!(says && self.protocol == Protocol::Sotw), "SOTW-78", "SotW cannot express removals");
         Ok(())
     }
 
-    /// SOTW-36, design 4.6: while a response is unanswered, the next one of its type waits for the ACK
-    /// timeout, unless the client has asked for something since, or it is the rest of a cut state.
+    /// SOTW-36, design 4.6: while a response is unanswered, the next response of its type waits for
+    /// the ACK timeout. Exceptions are a new request of the client, and the rest of a split state.
     fn check_pace(&self, reply: &Reply, bench: &mut Bench<'_>) -> Law {
         let line = &self.lines[reply.t];
         let waits = |at: u64| at + bench.ack_timeout > bench.now;
@@ -104,19 +111,19 @@ impl Ledger {
         let asked = line.opening || line.urgent || line.owed.values().any(|fresh| *fresh);
         let is_rest = self.protocol == Protocol::Delta && reply.revision == line.revision;
         let hurries = self.is_awaited(reply.t, bench);
-        bench.cover.hit_if(hurries && !asked && !is_rest, "sent for the sake of another type");
+        bench.cover.hit_if(hurries && !asked && !is_rest, "sent early for a later type");
         law!(
             asked || is_rest || hurries,
             "SOTW-36",
-            "a response is unanswered since {at}, it is {} now: {reply:?}",
+            "a response is unanswered since {at}, the time is {}: {reply:?}",
             bench.now
         );
-        bench.cover.hit_if(asked, "answers beside an unanswered response");
-        bench.cover.hit_if(is_rest && !asked, "parts of a cut state");
+        bench.cover.hit_if(asked, "answers during an unanswered response");
+        bench.cover.hit_if(is_rest && !asked, "parts of a split state");
         Ok(())
     }
 
-    /// The types that have to be sent before this one.
+    /// Returns the types that must be sent before this one.
     fn types_before(&self, t: usize) -> impl Iterator<Item = usize> {
         let Properties { after, behind, .. } = properties(t);
         let before = move |other: &usize| {
@@ -126,14 +133,14 @@ impl Ledger {
         (0..N_TYPES).filter(move |_| self.aggregated).filter(before)
     }
 
-    /// ADS-06, ADS-22, ADS-26: whether a type that comes after this one is not to wait any longer: it has waited
-    /// for an ACK timeout, or something of it was asked for.
+    /// ADS-06, ADS-22, ADS-26: returns whether a later type must not wait any longer, because it
+    /// has waited for an ACK timeout or was requested.
     fn is_awaited(&self, t: usize, bench: &Bench<'_>) -> bool {
         (0..N_TYPES).filter(|other| self.types_before(*other).any(|before| before == t)).any(
             |other| {
                 let line = &self.lines[other];
                 let asked = line.opening || line.urgent || !line.owed.is_empty();
-                // Since when a child waits to be sent again is not kept here.
+                // The ledger does not record since when a child waits to be sent again.
                 asked
                     || !line.child_due.is_empty()
                     || self.waited(other, bench.now) >= bench.ack_timeout
@@ -157,10 +164,12 @@ impl Ledger {
             };
             parents.extend(why.map(|why| (got.body.clone(), why)));
             let was_due = line.child_due.contains(&got.name);
-            bench.cover.hit_if(was_due && old.as_ref() == Some(&got.version), "children again");
+            bench
+                .cover
+                .hit_if(was_due && old.as_ref() == Some(&got.version), "children sent again");
         }
         if full {
-            // What is not in it is gone for the client.
+            // The client drops resources that are not in the response.
             let names: BTreeSet<&String> = reply.resources.iter().map(|got| &got.name).collect();
             line.sent.retain(|name, _| names.contains(name));
             line.owed.clear();
@@ -169,7 +178,7 @@ impl Ledger {
         }
         for got in &reply.resources {
             line.enter_resource(got, bench.now);
-            // The rest of a state that was cut may have what is gone by now.
+            // The rest of a split state may have resources that no longer exist.
             let now = bench.oracle.seen();
             if now.is_some_and(|now| now.get(reply.t, &got.name).is_none()) {
                 line.lapsed.insert(got.name.clone());
@@ -179,14 +188,14 @@ impl Ledger {
             line.enter_removal(name);
         }
         for name in &reply.absent {
-            // That there is none does not take away what the client says it holds, nor what it knows by the
-            // name: a removal does.
+            // A report of absence does not remove the resource that the client holds, or that it
+            // knows by the name. A removal does.
             line.owed.remove(name);
             if !line.sent.contains_key(name) && !line.extra.contains(name) {
                 line.enter_absence(name);
             }
         }
-        // The rest of a state that was cut before may come first.
+        // The rest of an earlier split state may come first.
         let is_empty = reply.resources.is_empty() && reply.removed.is_empty();
         line.opening &= self.protocol == Protocol::Delta && !is_empty;
         if line.unacked.is_empty() {
@@ -205,10 +214,12 @@ impl Ledger {
     }
 }
 
-/// OPS-12, DELTA-53: what can be cut is cut at the byte target, names as well as resources.
+/// OPS-12, DELTA-53: checks that responses are split at the byte target, by names as well as
+/// resources.
 fn check_size(reply: &Reply, full: bool, bench: &mut Bench<'_>) -> Law {
     let n = reply.resources.len() + reply.removed.len() + reply.absent.len();
-    // Each takes at least its name and body, or twice its name, and two bytes.
+    // Each resource takes at least its body and two bytes. Each name takes at least its length, or
+    // twice its length, and two bytes.
     let resources = reply.resources.iter().map(|got| got.body.len() + 2);
     let removed = reply.removed.iter().map(|name| name.len() + 2);
     let absent = reply.absent.iter().map(|name| 2 * name.len() + 2);
@@ -219,7 +230,8 @@ fn check_size(reply: &Reply, full: bool, bench: &mut Bench<'_>) -> Law {
 }
 
 impl Line {
-    /// ADS-22: other types delay a change by one ACK timeout at most, after the type's own.
+    /// ADS-22: checks that other types delay a change by at most one ACK timeout, after the type's
+    /// own.
     fn check_wait(&self, bench: &Bench<'_>) -> Law {
         let (Some(since), Some(prompt)) = (self.due_since, bench.prompt_since) else {
             return Ok(());
@@ -227,12 +239,12 @@ impl Line {
         let since = since.max(prompt);
         let own = self.unacked.back().map_or(0, |(_, at)| at + bench.ack_timeout);
         let end = since.max(own) + bench.ack_timeout;
-        law!(bench.now <= end, "ADS-22", "sent at {}, should have been by {end}", bench.now);
+        law!(bench.now <= end, "ADS-22", "sent at {}, the latest time was {end}", bench.now);
         Ok(())
     }
 
-    /// SOTW-93, SOTW-14: a response shows the state of one revision. In a full state, what is gone may
-    /// be held back until nothing refers to it (ADS-08), as the client has it.
+    /// SOTW-93, SOTW-14: checks that a response shows the state of one revision. A full state may
+    /// hold back removed resources, in the client's version, until nothing refers to them (ADS-08).
     fn check_content(&self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) -> Law {
         for got in &reply.resources {
             match seen.of[reply.t].get(&got.name) {
@@ -251,7 +263,7 @@ impl Line {
                     law!(
                         full && known == Some(&got.version),
                         "SOTW-93",
-                        "{got:?} is not there at revision {}, and was sent as {known:?}",
+                        "{got:?} does not exist at revision {}, and was sent as {known:?}",
                         reply.revision
                     );
                     bench.cover.hit("resources held back in a full state");
@@ -261,26 +273,26 @@ impl Line {
         Ok(())
     }
 
-    /// SOTW-48, SOTW-46, DELTA-28, DELTA-56: nothing that was not asked for. DELTA-46: but for what a
-    /// client says that it holds.
+    /// SOTW-48, SOTW-46, DELTA-28, DELTA-56: checks that the client subscribes to everything in the
+    /// response. DELTA-46: removals of resources that it claims to hold are allowed.
     fn check_asked(&self, reply: &Reply, seen: &Seen) -> Law {
         for got in &reply.resources {
             let asked = self.asked.covers(&got.name, &got.aliases);
-            law!(asked, "SOTW-48", "{} was not asked for", got.name);
+            law!(asked, "SOTW-48", "{} was not requested", got.name);
         }
         for name in reply.removed.iter().chain(&reply.absent) {
             let aliases = self.sent.get(name).map_or(&[][..], |sent| &sent.aliases);
             let asked = self.asked.covers(name, aliases)
                 || self.extra.contains(name)
                 || self.owed.contains_key(name);
-            law!(asked, "DELTA-28", "{name} was not asked for, but is removed");
-            law!(seen.get(reply.t, name).is_none(), "P-30", "{name} is there, but is removed");
+            law!(asked, "DELTA-28", "{name} was not requested, but is removed");
+            law!(seen.get(reply.t, name).is_none(), "P-30", "{name} exists, but is removed");
         }
         Ok(())
     }
 
-    /// SOTW-70, SOTW-73, SOTW-43: a full state is complete. SOTW-90, SOTW-23: it is sent only if it is
-    /// another one than before, or was asked for.
+    /// SOTW-70, SOTW-73, SOTW-43: checks that a full state is complete. SOTW-90, SOTW-23: it is
+    /// sent only if it differs from the previous one, or was requested.
     fn check_full_state(&self, reply: &Reply, seen: &Seen, bench: &mut Bench<'_>) -> Law {
         let now: Content =
             (reply.resources.iter()).map(|got| (got.name.clone(), got.version.clone())).collect();
@@ -294,20 +306,23 @@ impl Line {
         law!(
             asked || before != now || !self.lapsed.is_empty(),
             "SOTW-90",
-            "sent again though nothing has changed: {reply:?}"
+            "sent again although nothing has changed: {reply:?}"
         );
-        bench.cover.hit_if(asked, "full states that were asked for");
-        bench
-            .cover
-            .hit_if(before.keys().any(|name| !now.contains_key(name)), "full states of less");
+        bench.cover.hit_if(asked, "requested full states");
+        bench.cover.hit_if(
+            before.keys().any(|name| !now.contains_key(name)),
+            "full states with fewer resources",
+        );
         Ok(())
     }
 
-    /// SOTW-90, SOTW-75, DELTA-52: each resource is there because it is new or other for the client,
-    /// because the client has asked for it since it was sent, or because a parent was sent again (ADS-11).
-    /// A rejection is none of these (SOTW-23, DELTA-16, DELTA-17). DELTA-44, DELTA-40, P-30: a removal
-    /// is said once, of what the client has, or has just asked for. DELTA-55, SOTW-79: no empty response
-    /// but to a first request of a type for which clients wait.
+    /// Checks that each part of the response has a reason.
+    ///
+    /// SOTW-90, SOTW-75, DELTA-52: a resource is new or changed for the client, or the client has
+    /// requested it since it was sent, or a parent was sent again (ADS-11). A rejection is not a
+    /// reason (SOTW-23, DELTA-16, DELTA-17). DELTA-44, DELTA-40, P-30: a removal is sent once, for
+    /// a resource that the client has or has just requested. DELTA-55, SOTW-79: an empty response
+    /// answers only a first request, of a type for which clients wait.
     fn check_needed(&self, reply: &Reply, seen: &Seen, bench: &mut Bench<'_>) -> Law {
         let owes = |name: &String| self.owed.contains_key(name) || self.may.contains(name);
         for got in &reply.resources {
@@ -324,24 +339,25 @@ impl Line {
                 TYPES[reply.t],
                 got.version
             );
-            bench.cover.hit_if(!other && asked, "unchanged resources because they were asked for");
+            bench.cover.hit_if(!other && asked, "unchanged resources sent on request");
         }
         for name in reply.removed.iter().chain(&reply.absent) {
             let known = self.sent.contains_key(name)
                 || self.told.get(name) == Some(&Told::There)
                 || self.extra.contains(name);
-            // With a wildcard that ends the rest of a cut state is dropped: whether the client was told of a
-            // name beside it is not known any more, so it is told again.
+            // If a wildcard ends, the rest of a split state is dropped. It is no longer known
+            // whether the client received a name beside it, so the name is reported again.
             let again = self.may.contains(name) && self.told.get(name) == Some(&Told::Absent);
             law!(
                 known || again || self.owed.contains_key(name),
                 "DELTA-44",
-                "{name} is removed, which the client does not have and has not asked for"
+                "{name} is removed, but the client neither has it nor requested it"
             );
             bench.cover.hit_if(!known, "names that do not exist");
-            bench
-                .cover
-                .hit_if(self.extra.contains(name), "removals of what a client says it holds");
+            bench.cover.hit_if(
+                self.extra.contains(name),
+                "removals of resources that a client claims to hold",
+            );
         }
         let absent = |name: &&String| seen.get(reply.t, name).is_none();
         let said = reply.absent.iter().chain(&reply.removed).filter(absent).count();
@@ -349,7 +365,7 @@ impl Line {
         law!(
             !empty || (self.opening && properties(reply.t).answer_empty),
             "DELTA-55",
-            "an empty response that nobody waits for: {reply:?}"
+            "an empty response that no client waits for: {reply:?}"
         );
         bench.cover.hit_if(empty, "empty answers to a first request");
         Ok(())
@@ -382,7 +398,7 @@ impl Line {
         self.enter_absence(name);
         self.extra.remove(name);
         self.sent.remove(name);
-        // It may have been the name by which the client knew a resource.
+        // The client may have known a resource by this name.
         let Self { asked, sent, .. } = self;
         let named = |n: &String, s: &Sent| {
             let others = s.aliases.iter().filter(|alias| *alias != name).cloned();

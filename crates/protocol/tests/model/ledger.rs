@@ -1,4 +1,5 @@
-//! What one stream was asked for and was sent, kept by hand: the books by which each response is judged.
+//! The ledger of one stream: its subscriptions and responses, recorded independently of the
+//! session. The rules judge each response by it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -14,7 +15,7 @@ use crate::{
     },
 };
 
-/// A resource as the client was last sent it, or says that it holds it.
+/// A resource as the client was last sent it, or as it claims to hold it.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) version: String,
@@ -22,95 +23,99 @@ pub(crate) struct Sent {
     pub(crate) at: u64,
 }
 
-/// What the client was last told of a name that it asks for.
+/// The last information that the client received about a name that it subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
     Absent,
     There,
 }
 
-/// Why a parent was sent.
+/// The reason for which a parent was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// The client did not have it.
     New,
-    /// It had another version.
+    /// The client had another version.
     Changed,
-    /// It asked for it again.
+    /// The client requested it again.
     AskedAgain,
 }
 
-/// The books on one type.
+/// The ledger of one type.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     pub(crate) asked: Asked,
-    /// The opening request says that the client holds something from before.
+    /// Whether the opening request claims resources of an earlier stream.
     pub(crate) resumed: bool,
     pub(crate) opened_at: u64,
     pub(crate) sent: BTreeMap<String, Sent>,
     pub(crate) told: BTreeMap<String, Told>,
-    /// Names that were asked for since they were last answered, and whether the request that asked was
-    /// up to date (SOTW-34).
+    /// Names that were requested and not answered since. The value is whether the request was up to
+    /// date (SOTW-34).
     pub(crate) owed: BTreeMap<String, bool>,
-    /// Names of nothing that were asked for since the server came to rest: if they come to be, that is
-    /// an answer.
+    /// Names without a resource that were requested since the server was last idle. If a resource
+    /// appears, its response is an answer.
     pub(crate) maybe: BTreeSet<String>,
-    /// Something was asked for since the server came to rest.
+    /// Whether anything was requested since the server was last idle.
     pub(crate) urgent: bool,
-    /// Something was asked for by requests that were not up to date.
+    /// Whether anything was requested by requests that were not up to date.
     pub(crate) late: bool,
-    /// Names that a repeated request may be answered with (ADS-12).
+    /// Names that may be sent in answer to a repeated request (ADS-12).
     pub(crate) may: BTreeSet<String>,
     /// Children of a parent that was sent changed (ADS-11).
     pub(crate) child_due: BTreeSet<String>,
-    /// Names that were gone from the view for a while since they were sent.
+    /// Names that were absent from the view for a while since they were sent.
     pub(crate) lapsed: BTreeSet<String>,
-    /// Names that the client said it holds though it does not ask for them (DELTA-46).
+    /// Names that the client claims to hold but does not subscribe to (DELTA-46).
     pub(crate) extra: BTreeSet<String>,
-    /// What had been sent when it was given up with responses unanswered: the client may keep it if it takes
-    /// them only when it asks for everything.
+    /// Resources that had been sent when the client unsubscribed from them with responses
+    /// unanswered. The client may keep them if it processes those responses only after it has
+    /// subscribed to everything.
     adrift: BTreeSet<String>,
-    /// The opening request, or a new wildcard, is answered even with nothing.
+    /// Whether the opening request, or a new wildcard, gets a response even if the response is
+    /// empty.
     pub(crate) opening: bool,
-    /// How many responses had been sent when that was asked for.
+    /// The number of responses that had been sent at that request.
     pub(crate) opening_mark: usize,
-    /// The request that it answers was up to date.
+    /// Whether that request was up to date.
     pub(crate) opening_fresh: bool,
-    /// All of it is to be sent.
+    /// Whether the whole view is to be sent.
     pub(crate) full_due: bool,
     pub(crate) unacked: VecDeque<(String, u64)>,
-    /// Delta: the nonces of responses after which a later one was acknowledged, as long as others of their
-    /// state are unanswered.
+    /// Delta: the nonces that the client skipped by answering a later response, while other
+    /// responses of their state are unanswered.
     pub(crate) passed: BTreeSet<String>,
     pub(crate) last_nonce: String,
-    /// Revision of the last response.
+    /// The revision of the last response.
     pub(crate) revision: u64,
-    /// Revisions of all responses.
+    /// The revisions of all responses.
     pub(crate) revisions: BTreeSet<u64>,
     pub(crate) n_sent: usize,
-    /// Since when a change waits to be sent.
+    /// The time since which a change waits to be sent.
     pub(crate) due_since: Option<u64>,
-    /// Since when the server may have something to look at: a removal, or nothing that can be seen.
+    /// The time since which the server may have a mark to process: a removal, or a change without a
+    /// visible effect.
     pub(crate) marked_since: Option<u64>,
-    /// The last response had waited for as long as anything waits; what is left of its state may follow.
+    /// Whether the last response had waited for the maximum time. The rest of its state may follow.
     pub(crate) overdue: bool,
-    /// A parent without known children of this type was sent changed: a repeated request may mean its children.
+    /// A changed parent without known children of this type was sent. A repeated request may ask
+    /// for its children.
     childless: bool,
-    /// It was rejected something on this stream.
+    /// Whether the client rejected a response on this stream.
     pub(crate) rejected: bool,
 }
 
-/// The books on one stream.
+/// The ledger of one stream.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) protocol: Protocol,
     pub(crate) lines: [Line; N_TYPES],
     pub(crate) nonces: BTreeSet<String>,
-    /// Several types share the stream.
+    /// Whether the stream carries several types.
     pub(crate) aggregated: bool,
 }
 
-/// What the answer to a request is, by the naive reading of its nonce.
+/// The kind of answer in a request, by the naive reading of its nonce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
     None,
@@ -123,14 +128,15 @@ impl Ledger {
         Self { protocol, lines: Default::default(), nonces: BTreeSet::new(), aggregated }
     }
 
-    /// How long a type may have waited: one that may have changed waits like one that has (ADS-22).
+    /// Returns how long a type may have waited. A mark without a visible change also counts
+    /// (ADS-22).
     pub(crate) fn waited(&self, t: usize, now: u64) -> u64 {
         let line = &self.lines[t];
         let since = [line.due_since, line.marked_since].into_iter().flatten().min();
         since.map_or(0, |since| now - since)
     }
 
-    /// Takes a request; says what word on a response it is.
+    /// Records a request and returns the kind of answer in it.
     pub(crate) fn on_request(
         &mut self,
         t: usize,
@@ -148,7 +154,7 @@ impl Ledger {
         if first {
             line.opened_at = now;
         }
-        // SOTW-05, DELTA-05: the nonce of an opening request is of another stream.
+        // SOTW-05, DELTA-05: the nonce of an opening request belongs to another stream.
         let answered = !first && line.take_answer(protocol, nonce, error);
         match request {
             Request::Sotw(r) => line.on_sotw(t, r, seen, first, answered),
@@ -156,10 +162,11 @@ impl Ledger {
         }
         line.rejected |= answered && error;
         let after = line.asked.clone();
-        // A parent that is given up while the rest of a cut state has yet to be sent: its children may have
-        // been planned already. With a delta wildcard that ends the rest is dropped, and what stays asked for
-        // is sent whether or not it was in it: whether the client has an older one is not known any more, so
-        // its children come again (ADS-11 before DELTA-52).
+        // If the client unsubscribes from a parent while the rest of a split state is unsent, the
+        // children of the parent may already be planned. If a delta wildcard ends, the rest is
+        // dropped, and the names that stay subscribed are sent whether or not the rest had them.
+        // Whether the client has an older version is no longer known, so their children are sent
+        // again (ADS-11 before DELTA-52).
         let ended = protocol == Protocol::Delta && before.wildcard && !after.wildcard;
         let given_up = before.names.difference(&after.names);
         let stays = after.names.iter().filter(|_| ended);
@@ -177,14 +184,19 @@ impl Ledger {
         }
     }
 
-    /// SOTW-20, SOTW-21, DELTA-11: the presence of the error decides, the nonce says what it is about.
+    /// SOTW-20, SOTW-21, DELTA-11: the presence of the error decides, and the nonce identifies the
+    /// response.
     pub(crate) fn check_receipt(word: Word, receipt: &Receipt, cover: &mut Cover) -> Law {
         let found = match &receipt.verdict {
             None => Word::None,
             Some(Verdict::Ack { .. }) => Word::Ack,
             Some(Verdict::Nack { .. }) => Word::Nack,
         };
-        law!(found == word, "SOTW-20", "a request is {word:?}, but was taken for {found:?}");
+        law!(
+            found == word,
+            "SOTW-20",
+            "the request is {word:?}, but the session treated it as {found:?}"
+        );
         cover.hit(match word {
             Word::None => "requests that answer nothing",
             Word::Ack => "acks",
@@ -193,15 +205,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Something has changed for the node.
+    /// Records that the view of the node has changed.
     pub(crate) fn on_commit(&mut self, seen: Option<&Seen>, now: u64) {
         let Some(seen) = seen else { return };
         for (t, line) in self.lines.iter_mut().enumerate() {
             let gone = line.sent.keys().filter(|name| !seen.of[t].contains_key(*name));
             line.lapsed.extend(gone.cloned().collect::<Vec<_>>());
             if self.protocol == Protocol::Sotw && !is_full_state(self.protocol, t) {
-                // ADS-20, ADS-26: a request that was not answered yet stays one if what it asks for comes
-                // back before it is.
+                // ADS-20, ADS-26: an unanswered request stays valid if its resource reappears
+                // before the answer.
                 let Line { owed, maybe, .. } = &mut *line;
                 owed.retain(|name, _| {
                     let exists = seen.get(t, name).is_some();
@@ -215,7 +227,7 @@ impl Ledger {
         }
     }
 
-    /// ADS-11, ADS-14: a parent was sent that is new or changed for the client.
+    /// ADS-11, ADS-14: records that a parent was sent that is new or changed for the client.
     pub(crate) fn on_parent_sent(&mut self, t: usize, body: &str, why: Why) {
         let children = children(t, body);
         for (child, line) in self.lines.iter_mut().enumerate() {
@@ -227,8 +239,9 @@ impl Ledger {
             if !line.asked.covers(&name, &[]) {
                 continue;
             }
-            // In delta, a client uses the routes that it has for a new listener or scope; in SotW it may have dropped
-            // them. One that asks again for what it was sent may have lost what belongs to it.
+            // In delta, a client uses the routes that it has for a new listener or scope. In SotW,
+            // it may have dropped them. A client that requests a sent resource again may have lost
+            // its children.
             match (t, why) {
                 (CDS, Why::New) | (_, Why::Changed) => line.child_due.insert(name),
                 (_, Why::New) if self.protocol == Protocol::Sotw => line.child_due.insert(name),
@@ -240,9 +253,9 @@ impl Ledger {
 }
 
 impl Line {
-    /// Whether the request answers a response, by its nonce. SotW: the last one, and with it those before
-    /// it, or an earlier one alone. Delta: that one, and those before it count as taken, but may still
-    /// be rejected (DELTA-19).
+    /// Returns whether the request answers a response, by its nonce. In SotW, the last nonce
+    /// answers all responses, and an earlier nonce only its own. In delta, a nonce also accepts the
+    /// earlier responses, but the client may still reject them (DELTA-19).
     fn take_answer(&mut self, protocol: Protocol, nonce: &str, rejects: bool) -> bool {
         if let Some(at) = self.unacked.iter().position(|(known, _)| known == nonce) {
             match protocol {
@@ -269,12 +282,13 @@ impl Line {
         let turn = self.asked.sotw(t, request);
         let current = request.response_nonce == self.last_nonce;
         let fresh = first || request.response_nonce.is_empty() || current;
-        // SOTW-34: the client has caught up, and its list has what it asked for in vain.
+        // SOTW-34: the client has caught up, and its list includes the names whose requests were
+        // stale.
         self.owed.values_mut().for_each(|was_fresh| *was_fresh |= fresh);
         self.late |= turn.started || !turn.added.is_empty();
         self.urgent |= fresh && std::mem::take(&mut self.late);
         for name in &turn.added {
-            // SOTW-78, SOTW-43: that there is none is said by a full state alone.
+            // SOTW-78, SOTW-43: only a full state can report that a resource does not exist.
             let exists = seen.is_none_or(|seen| seen.get(t, name).is_some());
             if exists || is_full_state(Protocol::Sotw, t) {
                 self.owed.insert(name.clone(), fresh);
@@ -284,7 +298,7 @@ impl Line {
         }
         let repeats = !first && current && !answered && request.error_detail.is_none();
         if repeats && turn.added.is_empty() && turn.gone.is_empty() && !turn.started {
-            // ADS-12: all of them, if unsure.
+            // ADS-12: all names, because the ledger does not know which.
             if std::mem::take(&mut self.childless) {
                 self.may.extend(self.asked.names.iter().cloned());
             }
@@ -317,7 +331,7 @@ impl Line {
         for name in plain(&request.subscribe.to_vec()) {
             self.owed.insert(name, true);
         }
-        // DELTA-35 is about a wildcard; one that was given up before it was answered needs no answer.
+        // DELTA-35 is about a wildcard. A wildcard that ends before its answer needs no answer.
         self.opening &= !turn.ended;
         self.urgent |= turn.started || !self.owed.is_empty();
         if turn.started {
@@ -343,7 +357,7 @@ impl Line {
         }
     }
 
-    /// Forgets what the client no longer asks for (SOTW-44, DELTA-27).
+    /// Removes the state of names that the client no longer subscribes to (SOTW-44, DELTA-27).
     fn close(&mut self, turn: &Turn) {
         for name in &turn.gone {
             self.told.remove(name);
@@ -360,8 +374,8 @@ impl Line {
                 let is_there = self.sent.contains_key(name);
                 self.told.insert(name.clone(), if is_there { Told::There } else { Told::Absent });
             }
-            // A client that does not ask for everything any more is brought to the end of what it
-            // still names, even if a part of it was sent.
+            // A client that ends its wildcard is sent everything that it still names, even if a
+            // part was sent before.
             self.may.extend(self.asked.names.iter().cloned());
         }
         if self.asked.is_empty() {
@@ -374,7 +388,7 @@ impl Line {
         }
     }
 
-    /// Whether the client asks for something that it was not sent as it is now.
+    /// Returns whether the client subscribes to a resource whose current version it was not sent.
     pub(crate) fn is_behind(&self, t: usize, seen: &Seen) -> bool {
         seen.of[t].values().any(|item| {
             let is_sent = |sent: &Sent| sent.version.starts_with(&base36(item.changed));
@@ -383,7 +397,7 @@ impl Line {
         })
     }
 
-    /// A wait lasts until the server has looked at the type again.
+    /// Starts a wait, which lasts until the server has processed the type again.
     pub(crate) fn mark_due(&mut self, t: usize, seen: &Seen, now: u64) {
         if self.is_behind(t, seen) {
             self.due_since = self.due_since.or(Some(now));
@@ -391,7 +405,7 @@ impl Line {
     }
 }
 
-/// How versions begin: the revision and a dash.
+/// Returns the start of a version: the revision in base 36, and a dash.
 pub(crate) fn base36(mut n: u64) -> String {
     let mut digits = Vec::new();
     while n > 0 || digits.is_empty() {
@@ -401,10 +415,10 @@ pub(crate) fn base36(mut n: u64) -> String {
     digits.into_iter().rev().chain(['-']).collect()
 }
 
-/// Resources by name, to be compared.
+/// Resources by name, for comparison.
 pub(crate) type Content = BTreeMap<String, String>;
 
-/// A response as the laws see it.
+/// A response in the form that the rules check.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) t: usize,
@@ -416,7 +430,7 @@ pub(crate) struct Reply {
     pub(crate) absent: Vec<String>,
 }
 
-/// A resource as it came.
+/// A received resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Got {
     pub(crate) name: String,

@@ -1,16 +1,17 @@
-//! The core against a model: a naive reference of what there is and what was sent, clients with the habits
-//! of real ones, and laws that are checked at every step.
+//! The session against a model: a naive reference of the resources and responses, clients with the
+//! habits of real ones, and rules that are checked at every step.
 //!
-//! A case is a list of events, made from a seed: commits, requests, answers, rejections, silence, time,
-//! streams that break, transports without room, in any order. After each response the laws of `laws`
-//! and `order` are judged by the books of `ledger`; when the server has nothing more to send, those of
-//! `rest`; in the end the client answers everything and has to hold exactly what the naive view shows.
+//! A case is a list of random events, derived from a seed: commits, requests, ACKs, NACKs, silence,
+//! time, broken streams, and transports without room. After each response, `laws` and `order` check
+//! their rules against the `ledger`. When the server has nothing more to send, `rest` checks its
+//! rules. At the end, the client answers everything and must hold exactly the resources of the
+//! naive view.
 //!
-//! Each test says how much it did and its seed. `CHANCERY_TEST_SEED=<seed>` runs those cases again,
-//! `CHANCERY_TEST_SEED=<seed>:<case>` one of them; `CHANCERY_TEST_LONG=1` runs many more, of a new
-//! seed. A run in which something was hardly exercised fails (`cover`); `CHANCERY_TEST_COVER=1` shows the
-//! counts.
-#![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+//! Each test prints its amount of work and its seed. `CHANCERY_TEST_SEED=<seed>` repeats those
+//! cases, and `CHANCERY_TEST_SEED=<seed>:<case>` repeats one of them. `CHANCERY_TEST_LONG=1` runs
+//! many more cases from a new seed. A run fails if it exercised something too rarely (`cover`).
+//! `CHANCERY_TEST_COVER=1` prints the counts.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test reports a failure")]
 
 mod any;
 mod client;
@@ -28,13 +29,13 @@ mod world;
 
 use script::Profile;
 
-/// SOTW-92, ADS-08, ADS-11, ADS-12, CLI-E-01: Envoy, state of the world.
+/// SOTW-92, ADS-08, ADS-11, ADS-12, CLI-E-01: Envoy, SotW.
 #[test]
 fn envoy_sotw_converges_and_no_rule_is_broken_on_the_way() {
     run::all(Profile::EnvoySotw, 600, 22_000);
 }
 
-/// DELTA-52, ADS-08, ADS-11, CLI-E-20, CLI-E-26: Envoy, incremental.
+/// DELTA-52, ADS-08, ADS-11, CLI-E-20, CLI-E-26: Envoy, delta.
 #[test]
 fn envoy_delta_converges_and_no_rule_is_broken_on_the_way() {
     run::all(Profile::EnvoyDelta, 600, 22_000);
@@ -46,13 +47,13 @@ fn grpc_converges_and_no_rule_is_broken_on_the_way() {
     run::all(Profile::Grpc, 600, 22_000);
 }
 
-/// SOTW-34 to -37, SOTW-40 to -50, SOTW-60 to -68, SOTW-100: anything that can be asked for.
+/// SOTW-34 to -37, SOTW-40 to -50, SOTW-60 to -68, SOTW-100: a SotW client with arbitrary requests.
 #[test]
 fn any_sotw_client_converges_and_no_rule_is_broken_on_the_way() {
     run::all(Profile::AnySotw, 600, 22_000);
 }
 
-/// DELTA-14, DELTA-20 to -38, DELTA-40 to -58: anything that can be asked for.
+/// DELTA-14, DELTA-20 to -38, DELTA-40 to -58: a delta client with arbitrary requests.
 #[test]
 fn any_delta_client_converges_and_no_rule_is_broken_on_the_way() {
     run::all(Profile::AnyDelta, 600, 22_000);

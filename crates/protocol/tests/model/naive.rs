@@ -1,7 +1,8 @@
-//! What there is and what a node sees of it, as plain maps: no sharing, no layers, no differences.
+//! All resources, and the part that a node sees, as plain maps: no sharing, no layers, no
+//! differences.
 //!
-//! This is the reference that the core is held against, so it is written to be obviously right, and
-//! it takes nothing from the core but the table of types.
+//! This is the reference for the session. It is written to be obviously correct, and takes nothing
+//! from the code under test except the table of types.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,18 +49,18 @@ pub(crate) fn properties(t: usize) -> &'static Properties {
     types::properties(&type_url(t))
 }
 
-/// SOTW-70, -73: whether a response has to be complete.
+/// SOTW-70, -73: returns whether a response must be complete.
 pub(crate) fn is_full_state(protocol: Protocol, t: usize) -> bool {
     protocol == Protocol::Sotw && matches!(t, CDS | LDS | SRDS)
 }
 
-/// SOTW-68, DELTA-38, DELTA-61, SVC-05: whether the type can be asked for as a whole.
+/// SOTW-68, DELTA-38, DELTA-61, SVC-05: returns whether the type supports a wildcard.
 pub(crate) fn has_wildcard(protocol: Protocol, t: usize) -> bool {
     matches!(t, CDS | LDS | SRDS) || (t == VHDS && protocol == Protocol::Delta)
 }
 
-/// One resource. Its body tells what it refers to: `2>x,y` has the children x and y, `2:x` is a route
-/// to the cluster x. The digit stands for all other content.
+/// One resource. Its body encodes its references: `2>x,y` has the children x and y, and `2:x` is a
+/// route to the cluster x. The digit represents all other content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) name: String,
@@ -69,12 +70,12 @@ pub(crate) struct Item {
     pub(crate) changed: u64,
 }
 
-/// Whether clients ask for resources of the one type because of those of the other.
+/// Returns whether clients request resources of type `child` because of those of type `parent`.
 pub(crate) fn is_parent(parent: usize, child: usize) -> bool {
     matches!((parent, child), (CDS, EDS | SDS) | (EDS, SDS) | (LDS, RDS | SDS) | (SRDS, RDS))
 }
 
-/// The children of a resource: what a client asks for because of it.
+/// Returns the children of a resource: the names that a client requests because of it.
 pub(crate) fn children(t: usize, body: &str) -> Vec<(usize, String)> {
     let child = match t {
         CDS => EDS,
@@ -84,7 +85,7 @@ pub(crate) fn children(t: usize, body: &str) -> Vec<(usize, String)> {
     list_after(body, '>').map(|name| (child, name)).collect()
 }
 
-/// What a resource refers to: its children, or the clusters of a route.
+/// Returns the references of a resource: its children, or the clusters of a route.
 pub(crate) fn references(t: usize, body: &str) -> Vec<(usize, String)> {
     match t {
         RDS => list_after(body, ':').map(|name| (CDS, name)).collect(),
@@ -97,19 +98,19 @@ fn list_after(body: &str, mark: char) -> impl Iterator<Item = String> + '_ {
     list.split(',').filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-/// Content that a picky client rejects.
+/// Returns whether a picky client rejects this content.
 pub(crate) fn is_bad(body: &str) -> bool {
     body.starts_with('3')
 }
 
-/// What a node sees, by type and name.
+/// The resources that a node sees, by type and name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) of: [BTreeMap<String, Arc<Item>>; N_TYPES],
 }
 
 impl Seen {
-    /// By name, else by alias (DELTA-29).
+    /// Returns a resource by name, or else by alias (DELTA-29).
     pub(crate) fn get(&self, t: usize, name: &str) -> Option<&Arc<Item>> {
         let by_alias = || self.of[t].values().find(|item| item.aliases.iter().any(|a| a == name));
         self.of[t].get(name).or_else(by_alias)
@@ -122,19 +123,19 @@ pub(crate) struct Change {
     pub(crate) scope: usize,
     pub(crate) t: usize,
     pub(crate) name: String,
-    /// Body and aliases; `None` deletes it.
+    /// The body and aliases; `None` deletes the resource.
     pub(crate) content: Option<(String, Vec<String>)>,
 }
 
-/// Everything that is there, and everything that ever was.
+/// The current resources, and the history of what the node saw.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     content: BTreeMap<(usize, usize, String), Arc<Item>>,
-    /// The scopes of the node; `None`: it has no assignment.
+    /// The scopes of the node; `None` if it has no assignment.
     scopes: Option<Vec<usize>>,
-    /// What the node saw, by revision.
+    /// The resources that the node saw, by revision.
     history: Vec<Option<Arc<Seen>>>,
-    /// Since when what the node once saw is gone: time and revision.
+    /// The time and revision of the removal of each resource that the node once saw.
     pub(crate) gone_since: BTreeMap<(usize, String), (u64, u64)>,
 }
 
@@ -152,22 +153,23 @@ impl Oracle {
         self.history.len() as u64 - 1
     }
 
-    /// All that is there, seen or not: scope, type, item.
+    /// Iterates over all resources, visible or not: scope, type, item.
     pub(crate) fn content(&self) -> impl Iterator<Item = (usize, usize, &Arc<Item>)> {
         self.content.iter().map(|((scope, t, _), item)| (*scope, *t, item))
     }
 
-    /// What the node sees now.
+    /// Returns the resources that the node sees now.
     pub(crate) fn seen(&self) -> Option<&Arc<Seen>> {
         self.history.last().unwrap().as_ref()
     }
 
-    /// What it saw at a revision.
+    /// Returns the resources that the node saw at a revision.
     pub(crate) fn seen_at(&self, revision: u64) -> Option<&Arc<Seen>> {
         self.history.get(usize::try_from(revision).unwrap())?.as_ref()
     }
 
-    /// One transaction: deletes first, then upserts, the last of a name wins.
+    /// Applies one transaction: deletes first, then upserts. The last change of a name takes
+    /// effect.
     pub(crate) fn commit(&mut self, changes: &[Change], now: u64) {
         let revision = self.revision() + 1;
         let (deletes, upserts): (Vec<_>, Vec<_>) =
@@ -196,7 +198,7 @@ impl Oracle {
         }
     }
 
-    /// The node gets another list of scopes, or none.
+    /// Assigns another list of scopes to the node, or none.
     pub(crate) fn assign(&mut self, scopes: Option<Vec<usize>>, now: u64) {
         if self.scopes != scopes {
             self.scopes = scopes;
@@ -207,7 +209,8 @@ impl Oracle {
     fn show(&mut self, now: u64) {
         let seen = self.scopes.as_ref().map(|scopes| {
             let mut seen = Seen::default();
-            // The last one in has the last word: so from the last scope to the first.
+            // Later insertions replace earlier ones, so the scopes are visited from the last to the
+            // first.
             for scope in scopes.iter().rev() {
                 for ((_, t, name), item) in self.content.iter().filter(|(key, _)| key.0 == *scope) {
                     seen.of[*t].insert(name.clone(), Arc::clone(item));
@@ -226,7 +229,7 @@ impl Oracle {
         self.history.push(seen);
     }
 
-    /// Whether the author has published, since this revision, that the one still refers to the other.
+    /// Returns whether any state published since this revision has a reference from `from` to `to`.
     pub(crate) fn referred(&self, since: u64, from: (usize, &str), to: (usize, &str)) -> bool {
         let states = self.history.iter().skip(usize::try_from(since).unwrap()).flatten();
         states
@@ -234,7 +237,8 @@ impl Oracle {
             .any(|item| references(from.0, &item.body).iter().any(|(t, name)| (*t, &**name) == to))
     }
 
-    /// The server has looked at what is there of some types: what has come back was never gone for it.
+    /// Records that the server has processed some types. A resource that has reappeared by now was
+    /// never removed for it.
     pub(crate) fn on_rest(&mut self, looked: [bool; N_TYPES]) {
         let Some(seen) = self.seen().cloned() else { return };
         self.gone_since.retain(|(t, name), _| !looked[*t] || !seen.of[*t].contains_key(name));
@@ -245,7 +249,7 @@ impl Oracle {
     }
 }
 
-/// What one stream asks for of one type.
+/// The subscription of one stream to one type.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked {
     pub(crate) opened: bool,
@@ -254,7 +258,7 @@ pub(crate) struct Asked {
     pub(crate) names: BTreeSet<String>,
 }
 
-/// What a request changed.
+/// The changes by a request.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     pub(crate) added: BTreeSet<String>,
@@ -272,7 +276,7 @@ impl Asked {
         !self.wildcard && self.names.is_empty()
     }
 
-    /// SOTW-40, SOTW-60 to -68: each list replaces the one before.
+    /// SOTW-40, SOTW-60 to -68: each list replaces the previous one.
     pub(crate) fn sotw(&mut self, t: usize, request: &SotwRequest) -> Turn {
         let list = &request.resource_names.to_vec();
         self.opened = true;
@@ -281,7 +285,8 @@ impl Asked {
         self.turn(star && has_wildcard(Protocol::Sotw, t), plain(list))
     }
 
-    /// DELTA-20 to -38; DELTA-22 for a client that lists what it wants only in what it holds.
+    /// DELTA-20 to -38; DELTA-22 for a client that subscribes to names only by claiming to hold
+    /// them.
     pub(crate) fn delta(&mut self, t: usize, request: &DeltaRequest) -> Turn {
         let (plus, minus) = (&request.subscribe.to_vec(), &request.unsubscribe.to_vec());
         let opening = !std::mem::replace(&mut self.opened, true);
@@ -311,7 +316,7 @@ impl Asked {
     }
 }
 
-/// The names in a list, without the wildcard.
+/// Returns the names in a list, without the wildcard.
 pub(crate) fn plain(list: &[String]) -> BTreeSet<String> {
     list.iter().filter(|name| !name.is_empty() && *name != "*").cloned().collect()
 }

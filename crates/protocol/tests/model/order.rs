@@ -8,14 +8,18 @@ use crate::{
     naive::{CDS, EDS, LDS, RDS, SRDS, Seen, TYPES, is_full_state, references},
 };
 
-/// Longest that a removal waits for anything but a rejection, in ACK timeouts (ADS-22).
+/// The maximum time for which a removal waits unless there is a rejection, in ACK timeouts
+/// (ADS-22).
 pub(crate) const REMOVAL_WAITS: u64 = 3;
 
-/// ADS-06, ADS-07: a route is not sent before the clusters that it names, and their endpoints, if these are there
-/// and the client asks for them: whatever the client has asked for, and however long anything has waited.
+/// Checks that parents and children are sent in order.
 ///
-/// ADS-05: endpoints are not sent before their changed clusters, unless the client has just asked for them
-/// (ADS-20, ADS-26) or they follow a parent (ADS-11).
+/// ADS-06, ADS-07: a route is not sent before its clusters and their endpoints, if these exist and
+/// the client subscribes to them. This applies whatever the client has requested, and however long
+/// anything has waited.
+///
+/// ADS-05: endpoints are not sent before their changed clusters, unless the client has just
+/// requested them (ADS-20, ADS-26) or they follow a parent (ADS-11).
 pub(crate) fn check_additions(
     ledger: &Ledger,
     reply: &Reply,
@@ -61,22 +65,23 @@ fn check_sent(
 ) -> Law {
     let line = &ledger.lines[t];
     let Some(item) = seen.of[t].get(name) else { return Ok(()) };
-    // The rest of a state that was cut may refer to what is gone by now, and can not be sent any more.
+    // The rest of a split state may refer to resources that no longer exist and can no longer be
+    // sent.
     let is_there = bench.oracle.seen().is_none_or(|now| now.of[t].contains_key(name));
     if !is_there || !line.asked.covers(name, &[]) {
         return Ok(());
     }
-    bench.cover.hit("routes to clusters that the client asks for");
+    bench.cover.hit("routes to subscribed clusters");
     law!(
         line.sent.contains_key(name),
         "ADS-06",
-        "the route {route} is sent before {name} of {}, which is there: {item:?}",
+        "the route {route} is sent before {name} of {}, which exists: {item:?}",
         TYPES[t]
     );
     Ok(())
 }
 
-/// ADS-05: endpoints after the clusters that changed with them.
+/// ADS-05: checks that endpoints follow the clusters that changed with them.
 fn check_behind_clusters(
     ledger: &Ledger,
     reply: &Reply,
@@ -94,7 +99,7 @@ fn check_behind_clusters(
             .sent
             .get(&cluster.name)
             .is_some_and(|sent| sent.version.starts_with(&base36(cluster.changed)));
-        bench.cover.hit("endpoints of clusters that the client asks for");
+        bench.cover.hit("endpoints of subscribed clusters");
         law!(
             is_sent || clusters.revision > reply.revision,
             "ADS-05",
@@ -104,9 +109,11 @@ fn check_behind_clusters(
     Ok(())
 }
 
-/// ADS-08, ADS-03: what is removed is not what the client's own configuration still refers to, if what
-/// the author has published does not. ADS-09: and least of all while the client rejects the change.
-/// Everything but a rejection is waited for only so long (ADS-22).
+/// Checks that nothing is removed to which the client's own configuration refers.
+///
+/// ADS-08, ADS-03: the rule applies if the published state no longer has the reference. ADS-09: it
+/// applies above all while the client rejects the change. The wait for anything but a rejection is
+/// bounded (ADS-22).
 pub(crate) fn check_removals(
     ledger: &Ledger,
     client: &Client,
@@ -118,12 +125,13 @@ pub(crate) fn check_removals(
     }
     let Some(seen) = bench.oracle.seen() else { return Ok(()) };
     if ledger.lines[reply.t].full_due {
-        // It has just begun to ask for everything: what it asked for before is not known any more.
+        // The client has just subscribed to everything: its earlier subscriptions are no longer
+        // known.
         return Ok(());
     }
     let removed = removed(ledger, reply);
     for name in &removed {
-        bench.cover.hit("removals of what was sent");
+        bench.cover.hit("removals of sent resources");
         let since = bench.oracle.gone_since.get(&(reply.t, name.clone()));
         let (waited, gone_at) = since.map_or((0, 0), |(at, revision)| (bench.now - at, *revision));
         for parent in [CDS, LDS, RDS, SRDS] {
@@ -141,19 +149,20 @@ pub(crate) fn check_removals(
                     continue;
                 }
                 let current = |version: &str| version.starts_with(&base36(now.changed));
-                // ADS-08 is about a commit that moves the referrer away. This one left it deleted, of which
-                // SotW does not tell (SOTW-85); a later one brought it back. Each removal waits for its own
-                // revision, or a busy type would hold all of them back (ADR 0004, 4).
+                // ADS-08 is about a commit that moves the referrer away. This commit left the
+                // referrer deleted, which SotW does not report (SOTW-85). A later commit restored
+                // it. Each removal waits for its own revision. Otherwise a busy type would hold all
+                // of them back (ADR 0004, 4).
                 let then = bench.oracle.seen_at(gone_at);
                 if then.is_some_and(|seen| !seen.of[parent].contains_key(referrer)) {
-                    bench.cover.hit("removals beside a referrer that came back");
+                    bench.cover.hit("removals beside a restored referrer");
                     continue;
                 }
                 let rejects = client
                     .rejected
                     .iter()
                     .any(|(t, name, version)| *t == parent && name == referrer && current(version));
-                // It was sent what replaces it, and has had its time to say something.
+                // The client was sent the replacement, and has had its time to answer.
                 let given_up = sent.is_some_and(|sent| {
                     sent.version != held.version && sent.at + bench.ack_timeout <= bench.now
                 });
@@ -161,8 +170,8 @@ pub(crate) fn check_removals(
                 law!(
                     expired && !rejects,
                     "ADS-08",
-                    "{name} of {} is removed after {waited} ms, but the client has {held:?}, and \
-                     {now:?} is to replace it (rejected: {rejects})",
+                    "{name} of {} is removed after {waited} ms, but the client has {held:?}, which \
+                     {now:?} will replace (rejected: {rejects})",
                     TYPES[reply.t]
                 );
                 bench.cover.hit("removals after the longest wait");
@@ -172,7 +181,7 @@ pub(crate) fn check_removals(
     Ok(())
 }
 
-/// What the client was sent and loses by this response.
+/// Returns the resources that the client was sent and loses by this response.
 fn removed(ledger: &Ledger, reply: &Reply) -> Vec<String> {
     let line = &ledger.lines[reply.t];
     if is_full_state(ledger.protocol, reply.t) {

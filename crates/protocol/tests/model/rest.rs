@@ -1,4 +1,5 @@
-//! What holds when the server has nothing more to send now, when nobody answers, and in the end.
+//! Rules for a server that has nothing more to send now, for clients that never answer, and for the
+//! final state.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +14,20 @@ use crate::{
     world::World,
 };
 
-/// Steps in which everything comes to rest.
+/// The maximum number of steps until everything is idle.
 const STEPS_MAX: usize = 120;
 
-/// Time between them, in milliseconds.
+/// The time between steps, in milliseconds.
 const STEP: u64 = 500;
 
 impl World<'_> {
-    /// After a poll that gave nothing. ADS-20, ADS-26, SOTW-41, DELTA-21, DELTA-40: what was asked for is
-    /// answered at once; only a client that resumes may wait for other types (`clients.md` rule 4), and
-    /// SotW parts for their ACKs. SOTW-69, DELTA-35: so is a first request. SOTW-90: once every response
-    /// is answered, everything that the client asks for has been sent as it is now.
+    /// Checks the state after a poll without a response.
+    ///
+    /// ADS-20, ADS-26, SOTW-41, DELTA-21, DELTA-40: requested names are answered at once. Only a
+    /// client that resumes may wait for other types (`clients.md` rule 4), and SotW parts for their
+    /// ACKs. SOTW-69, DELTA-35: a first request is also answered at once. SOTW-90: once every
+    /// response is answered, the client was sent the current version of everything that it
+    /// subscribes to.
     pub(crate) fn check_rest(&mut self) -> Law {
         let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
         let protocol = self.ledger.protocol;
@@ -57,7 +61,7 @@ impl World<'_> {
             law!(
                 !quiet || !line.is_behind(t, &seen),
                 "SOTW-90",
-                "everything is answered, but {} is not sent: {:?} of {:?}",
+                "everything is answered, but {} was not sent: {:?} of {:?}",
                 TYPES[t],
                 line.sent,
                 seen.of[t]
@@ -66,27 +70,26 @@ impl World<'_> {
         let status = self.session.status();
         let held = status.iter().any(|status| status.n_held_removals > 0);
         let rejects = status.iter().any(|status| status.nack.is_some());
-        self.cover.hit_if(held, "rests with removals held back");
-        self.cover
-            .hit_if(held && rejects && quiet, "rests with removals held back for a rejection");
-        // A type of which a response is unanswered is not looked at until it is.
+        self.cover.hit_if(held, "idle with removals held back");
+        self.cover.hit_if(held && rejects && quiet, "idle with removals held back for a rejection");
+        // The session does not compare a type that has an unanswered response.
         let lines = &self.ledger.lines;
         let looked = |t: usize| lines[t].unacked.is_empty() && !lines[t].is_behind(t, &seen);
         self.oracle.on_rest(std::array::from_fn(looked));
         if quiet {
             self.ledger.lines.iter_mut().for_each(|line| line.marked_since = None);
         }
-        self.cover.hit_if(quiet, "rests with everything sent and answered");
+        self.cover.hit_if(quiet, "idle with everything sent and answered");
         Ok(())
     }
 
-    /// ADS-22, SOTW-31, CLI-E-08: a client that answers nothing is sent everything all the same, in
-    /// bounded time, by someone who polls only when the session says so.
+    /// Checks a client that never answers. ADS-22, SOTW-31, CLI-E-08: it is still sent everything
+    /// in bounded time, if the caller polls only when the session asks for it.
     pub(crate) fn starve(&mut self) -> Law {
         self.client.muted = [true; N_TYPES];
         self.prompt_since = Some(self.now);
         for step in 0.. {
-            law!(step < STEPS_MAX, "ADS-22", "the session wants to be polled again and again");
+            law!(step < STEPS_MAX, "ADS-22", "the session never stops asking for polls");
             self.poll(usize::MAX)?;
             self.deliver(usize::MAX);
             self.habits()?;
@@ -102,36 +105,37 @@ impl World<'_> {
         let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
         let rejects = self.session.status().iter().any(|status| status.nack.is_some());
         for (t, line) in self.ledger.lines.iter().enumerate() {
-            law!(!line.is_behind(t, &seen), "ADS-22", "{} is never sent: {line:?}", TYPES[t]);
+            law!(!line.is_behind(t, &seen), "ADS-22", "{} was never sent: {line:?}", TYPES[t]);
         }
         for status in self.session.status() {
             let held = status.n_held_removals;
-            law!(rejects || held == 0, "ADS-22", "{held} removals are held back for ever");
+            law!(rejects || held == 0, "ADS-22", "{held} removals are held back forever");
         }
-        self.cover.hit("clients that answer nothing to the end");
+        self.cover.hit("clients that never answer");
         Ok(())
     }
 
-    /// The client answers everything, all bad content is repaired, and time passes.
+    /// Lets the client answer everything, repairs all bad content, and lets time pass.
     pub(crate) fn settle(&mut self) -> Law {
         self.client.muted = [false; N_TYPES];
         self.assign(Some(&vec![1, 0]))?;
         while self.flow()? {}
-        // Of a rejected response the core can not know which resource was meant (SOTW-30), so all are
-        // replaced.
+        // The session cannot know which resource of a rejected response was meant (SOTW-30), so all
+        // are replaced.
         let rejected = self.ledger.lines.iter().any(|line| line.rejected);
         let picky = self.client.tuning.picky;
         let repaired = self.oracle.touched(|_, body| is_bad(body) || (picky && rejected));
         self.commit(&repaired)?;
         self.come_to_rest()?;
         if self.session.status().iter().any(|status| status.nack.is_some()) {
-            // What is gone, and was held back in a full state, was rejected beside what is good.
+            // A removed resource that was held back in a full state was rejected together with good
+            // ones.
             let all = self.oracle.touched(|_, _| true);
             self.commit(&all)?;
             self.come_to_rest()?;
         }
         if matches!(self.client.profile, Profile::EnvoySotw | Profile::EnvoyDelta) {
-            // Every cluster changes, and its endpoints do not.
+            // Every cluster changes, but not its endpoints.
             let clusters = self.oracle.touched(|t, _| t == CDS);
             self.commit(&clusters)?;
             self.come_to_rest()?;
@@ -155,7 +159,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// ADS-11, ADS-13, P-40, P-41: a cluster gets its endpoints again, in time.
+    /// ADS-11, ADS-13, P-40, P-41: checks that a cluster gets its endpoints again in time.
     fn check_warming(&mut self) -> Law {
         let Some(seen) = self.oracle.seen() else { return Ok(()) };
         let exists = |name: &String| seen.of[EDS].contains_key(name);
@@ -166,7 +170,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// One round: everything is delivered, asked, sent, answered. Says whether anything happened.
+    /// Runs one round of delivering, requesting, sending and answering. Returns whether anything
+    /// happened.
     pub(crate) fn flow(&mut self) -> Result<bool, Breach> {
         let before = (self.past.len(), self.ledger.nonces.len());
         self.deliver(usize::MAX);
@@ -188,7 +193,8 @@ impl World<'_> {
                 self.check_held(t, &seen)?;
             }
         }
-        // A delta client that comes back may have asked for the routes before it told what listeners it holds.
+        // A reconnecting delta client may have requested the routes before it reported its
+        // listeners.
         let again: &[usize] = if protocol == Protocol::Sotw { &[EDS, RDS] } else { &[EDS] };
         for t in again.iter().copied() {
             let line = &self.ledger.lines[t];
@@ -198,26 +204,26 @@ impl World<'_> {
         for status in self.session.status() {
             let t = TYPES.iter().position(|url| *url == status.type_url.as_str()).unwrap();
             let line = &self.ledger.lines[t];
-            law!(status.nack.is_none(), "SOTW-27", "a rejection stands: {status:?}");
+            law!(status.nack.is_none(), "SOTW-27", "a rejection still applies: {status:?}");
             let settled = matches!(status.state, SyncState::Synced | SyncState::Idle);
             law!(settled, "SOTW-28", "everything was answered: {status:?}");
             law!(status.n_held_removals == 0, "ADS-22", "removals are held back: {status:?}");
             let shown = (status.wildcard, status.n_names);
             let asked = (line.asked.wildcard, line.asked.names.len());
-            law!(shown == asked, "SOTW-28", "asked for {asked:?}: {status:?}");
+            law!(shown == asked, "SOTW-28", "subscribed to {asked:?}: {status:?}");
             law!(line.rejected || status.acked == status.sent, "SOTW-28", "{status:?}");
         }
         let open: Vec<_> = self.session.unsettled(self.state.revision).collect();
-        law!(open.is_empty(), "SOTW-28", "unsettled in the end: {open:?}");
+        law!(open.is_empty(), "SOTW-28", "unsettled at the end: {open:?}");
         self.now += 60_000;
         let wake = self.session.wake_at(self.now);
-        law!(wake.is_none(), "SOTW-90", "something is left to be done at {wake:?}");
+        law!(wake.is_none(), "SOTW-90", "the session still asks for a poll at {wake:?}");
         let n = self.poll(usize::MAX)?;
         law!(n == 0, "SOTW-90", "{n} responses after the end");
         Ok(())
     }
 
-    /// The client holds what the naive view shows of what it asks for, and nothing else.
+    /// Checks that the client holds exactly the subscribed resources of the naive view.
     fn check_held(&self, t: usize, seen: &Seen) -> Law {
         let asked = &self.ledger.lines[t].asked;
         let protocol = self.ledger.protocol;
@@ -227,7 +233,7 @@ impl World<'_> {
             .collect();
         let silent = (protocol == Protocol::Sotw && !is_full_state(protocol, t)) || t == RTDS;
         let held: BTreeMap<&String, (String, &String)> = (self.client.held[t].values())
-            // SOTW-85, DELTA-48: nothing says that these are gone.
+            // SOTW-85, DELTA-48: no message reports the removal of these resources.
             .filter(|got| {
                 let item = seen.of[t].get(&got.name);
                 !silent || item.is_some_and(|item| asked.covers(&item.name, &item.aliases))
@@ -237,13 +243,18 @@ impl World<'_> {
                 (&got.name, (revision.to_owned(), &got.body))
             })
             .collect();
-        law!(held == wanted, "SOTW-41", "of {} it holds {held:?}, not {wanted:?}", TYPES[t]);
+        law!(
+            held == wanted,
+            "SOTW-41",
+            "of {} the client holds {held:?}, not {wanted:?}",
+            TYPES[t]
+        );
         Ok(())
     }
 }
 
 impl crate::naive::Oracle {
-    /// All that is there of this kind, with other content that is good.
+    /// Returns changes that give good new content to all selected resources.
     pub(crate) fn touched(&self, which: impl Fn(usize, &str) -> bool) -> Vec<Change> {
         let all = self.content().filter(|(_, t, item)| which(*t, &item.body));
         all.map(|(scope, t, item)| {

@@ -1,6 +1,6 @@
-//! Numbers that look random and follow from a seed (splitmix64), so that a case can be run again.
+//! Pseudo-random numbers from a seed (splitmix64), so that a case is repeatable.
 
-/// A generator; each case has its own.
+/// A generator. Each case has its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(u64);
 
@@ -17,17 +17,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`. `n` must not be 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.next() % n as u64).unwrap()
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns `true` with a probability of `n` percent.
     pub(crate) fn percent(&mut self, n: usize) -> bool {
         self.below(100) < n
     }
 
-    /// Up to `max` numbers below `n`; with repetitions.
+    /// Returns up to `max` numbers below `n`, possibly with repetitions.
     pub(crate) fn some(&mut self, max: usize, n: usize) -> Vec<usize> {
         (0..self.below(max + 1)).map(|_| self.below(n)).collect()
     }

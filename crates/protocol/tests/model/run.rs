@@ -1,4 +1,4 @@
-//! Runs cases, cuts a failing one down, and says how to run it again.
+//! Runs cases, reduces a failing one, and prints how to repeat it.
 
 use std::{
     cell::Cell,
@@ -19,21 +19,21 @@ use crate::{
     world::World,
 };
 
-/// The seed of the short form, so that a change is judged by the change.
+/// The seed of the short run. It is fixed, so that a failure is due to the change under test.
 const SEED: u64 = 0x00c4_a9ce_7e00_0003;
 
-/// Names the seed, or one case of it as `<seed>:<case>`.
+/// The variable with the seed, or with one case of it as `<seed>:<case>`.
 const SEED_VARIABLE: &str = "CHANCERY_TEST_SEED";
 
-/// Most attempts at cutting a failing case down.
+/// The maximum number of attempts to reduce a failing case.
 const ATTEMPTS_MAX: usize = 4_000;
 
 thread_local! {
-    /// A panic of this thread is an outcome, not a message.
+    /// Whether a panic of this thread is an outcome, so that its message is not printed.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many cases, of what seed.
+/// The number of cases and their seed.
 struct Plan {
     seed: u64,
     cases: std::ops::Range<u64>,
@@ -44,7 +44,7 @@ impl Plan {
     fn new(short: u64, long: u64) -> Self {
         let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
         let n = if is_long { long } else { short };
-        // A hasher of the standard library has a random state.
+        // The standard library's hasher has a random state.
         let random = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8);
         let Ok(text) = std::env::var(SEED_VARIABLE) else {
             let seed = if is_long { random() } else { SEED };
@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// Runs all cases of one kind of client.
+/// Runs all cases of one profile.
 pub(crate) fn all(profile: Profile, short: u64, long: u64) {
     hush();
     let plan = Plan::new(short, long);
@@ -77,7 +77,7 @@ pub(crate) fn all(profile: Profile, short: u64, long: u64) {
             let breach = again.err().unwrap_or(breach);
             let script: Vec<String> = case.events.iter().map(|e| format!("  {e:?}")).collect();
             panic!(
-                "{} is broken: {}\n{profile:?}, {:?}\n{}\n{}\nrun it again with {SEED_VARIABLE}={:x}:{n}",
+                "{} is broken: {}\n{profile:?}, {:?}\n{}\n{}\nrepeat it with {SEED_VARIABLE}={:x}:{n}",
                 breach.law,
                 breach.text,
                 case.tuning,
@@ -97,15 +97,15 @@ pub(crate) fn all(profile: Profile, short: u64, long: u64) {
         say(&cover.shown());
     }
     let gaps = cover.gaps(profile, n);
-    assert!(gaps.is_empty() || !plan.is_whole, "hardly exercised: {gaps:?}\n{}", cover.shown());
+    assert!(gaps.is_empty() || !plan.is_whole, "too rarely exercised: {gaps:?}\n{}", cover.shown());
 }
 
-/// To the person who waits, whether or not the test fails.
+/// Prints to the terminal, whether or not the test fails.
 fn say(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
-/// Panics of the core are caught and shown once, with the case.
+/// Suppresses the messages of caught panics. They are shown once, with the case.
 fn hush() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -129,7 +129,7 @@ fn run(case: &Case, cover: &mut Cover, log: Option<&mut Vec<String>>) -> Law {
     })
 }
 
-/// The shortest case that was found to break the same law.
+/// Returns the shortest case found that violates the same rule.
 fn reduced(mut case: Case, law: &str) -> Case {
     let mut attempts = 0;
     let mut fails = |case: &Case, events: Vec<Event>| {
@@ -202,7 +202,7 @@ fn step(world: &mut World<'_>, case: &Case, event: &Event) -> Law {
         Event::Replay(n) => {
             if !world.past.is_empty() {
                 let (t, request) = world.past[n % world.past.len()].clone();
-                world.cover.hit("requests of before");
+                world.cover.hit("replayed requests");
                 world.send(t, request)?;
             }
         }
@@ -224,7 +224,7 @@ fn change(edit: &Edit) -> Change {
     Change { scope: edit.scope, t: edit.t, name: NAMES[edit.name].to_owned(), content }
 }
 
-/// Make before break, as an author would publish it: all at once.
+/// Returns a make-before-break change as an author would publish it: all in one commit.
 fn movement(world: &World<'_>, from: &str, to: &str, and_endpoints: bool) -> Vec<Change> {
     let put = |t, name: &str, body: String| Change {
         scope: 0,
@@ -250,7 +250,8 @@ fn movement(world: &World<'_>, from: &str, to: &str, and_endpoints: bool) -> Vec
     out
 }
 
-/// The stream breaks. A client with habits opens what it needs again; another one what it is told.
+/// Breaks the stream. A client with habits opens the types that it needs again. For another client,
+/// `which` selects the types to open.
 fn cut(world: &mut World<'_>, case: &Case, which: usize) -> Law {
     let before = world.asked();
     world.cut(case);
@@ -258,7 +259,7 @@ fn cut(world: &mut World<'_>, case: &Case, which: usize) -> Law {
         return Ok(());
     }
     for t in 0..before.len() {
-        // In any order: not that of the types.
+        // The order differs from that of the types.
         let t = (t * 5 + which) % before.len();
         if which & (1 << t) == 0 || before[t].is_empty() {
             continue;

@@ -1,4 +1,4 @@
-//! Cases: who the client is and what happens, as plain data that can be cut down.
+//! Cases: the kind of client and the events, as plain data that can be reduced.
 
 use chancery_protocol::Protocol;
 
@@ -7,19 +7,20 @@ use crate::{
     rng::Rng,
 };
 
-/// Who the client is (`clients.md`).
+/// The kind of client (`clients.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// Wildcard clusters and listeners, endpoints and routes by name as it learns of them, and the ACK of
-    /// clusters only when their endpoints are there.
+    /// Wildcard clusters and listeners, endpoints and routes by name when the client learns of
+    /// them. The client acknowledges clusters only when it has their endpoints.
     EnvoySotw,
-    /// The same, incremental.
+    /// Like `EnvoySotw`, in delta.
     EnvoyDelta,
-    /// Everything by name, from the listener down; drops an old cluster when the new ones work.
+    /// Everything by name, from the listener down. The client drops an old cluster when the new
+    /// ones work.
     Grpc,
-    /// Any request that can be written down.
+    /// Arbitrary SotW requests.
     AnySotw,
-    /// The same, incremental.
+    /// Arbitrary delta requests.
     AnyDelta,
 }
 
@@ -36,44 +37,45 @@ impl Profile {
     }
 }
 
-/// What stays the same during a case.
+/// The parameters that stay constant during a case.
 #[derive(Debug, Clone)]
 pub(crate) struct Tuning {
-    /// Size at which responses are cut.
+    /// The size in bytes at which responses are split.
     pub(crate) bytes_target: usize,
     /// A first state with more resources is rejected as a whole.
     pub(crate) listed_max: usize,
-    /// It rejects bad content.
+    /// Whether the client rejects bad content.
     pub(crate) picky: bool,
-    /// It asks for endpoints again after their cluster has changed, as Envoy's older multiplexer does.
+    /// Whether the client requests endpoints again after their cluster has changed, as Envoy's
+    /// older multiplexer does.
     pub(crate) classic: bool,
-    /// The session is told of all changes, not only of those that it is interested in.
+    /// Whether the session is notified of all changes, not only of those that it watches.
     pub(crate) tells_all: bool,
-    /// A stream of one type.
+    /// The type of a stream with one type.
     pub(crate) only: Option<usize>,
 }
 
-/// Something that a client without habits asks for.
+/// A request of a client without habits.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) t: usize,
-    /// SotW: the list. Delta: to subscribe.
+    /// SotW: the list. Delta: the names to subscribe to.
     pub(crate) names: Vec<usize>,
-    /// Delta: to unsubscribe.
+    /// Delta: the names to unsubscribe from.
     pub(crate) drop: Vec<usize>,
-    /// `*` in the one list and in the other.
+    /// Whether `names` and `drop` include `*`.
     pub(crate) star: (bool, bool),
-    /// Which nonce and what versions.
+    /// Selects the nonce and the claimed versions.
     pub(crate) mode: usize,
 }
 
-/// One resource of a commit, by numbers.
+/// One resource of a commit, by indices.
 #[derive(Debug, Clone)]
 pub(crate) struct Edit {
     pub(crate) scope: usize,
     pub(crate) t: usize,
     pub(crate) name: usize,
-    /// `None` deletes it. Otherwise a digit, what it refers to, and how many aliases it has.
+    /// The digit, the references and the number of aliases; `None` deletes the resource.
     pub(crate) content: Option<(usize, Vec<usize>, usize)>,
 }
 
@@ -81,29 +83,30 @@ pub(crate) struct Edit {
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     Commit(Vec<Edit>),
-    /// One commit: the second cluster with its endpoints, all routes moved to it from the first, which
-    /// is deleted; its endpoints too, or not.
+    /// One commit that creates the second cluster with its endpoints, moves all routes to it from
+    /// the first cluster, and deletes the first cluster. The flag is whether its endpoints are
+    /// deleted, too.
     Move(usize, usize, bool),
     /// The scopes of the node; `None` for no assignment.
     Assign(Option<Vec<usize>>),
-    /// The transport has room for so many responses.
+    /// The transport takes this number of responses.
     Poll(usize),
-    /// So many responses reach the client.
+    /// This number of responses reaches the client.
     Deliver(usize),
     /// The client answers the oldest response of one type.
     Answer(usize),
-    /// Everything that can go on does, once.
+    /// One round of everything that can proceed.
     Flow,
     Wait(u64),
-    /// It stops answering for a type.
+    /// The client stops answering for a type.
     Mute(usize),
     Speak,
-    /// The stream breaks; which types are opened again at once.
+    /// The stream breaks. The bits select the types that are opened again at once.
     Cut(usize),
-    /// A gRPC client wants these listeners.
+    /// A gRPC client requests these listeners.
     Want(Vec<usize>),
     Ask(Ask),
-    /// A request of before, once more; from whatever stream.
+    /// An earlier request is sent again, even one of another stream.
     Replay(usize),
 }
 
@@ -130,7 +133,7 @@ impl Case {
         };
         let mut events = vec![Event::Commit(seed_commit(has_habits))];
         if !has_habits {
-            // Most types are asked for soon.
+            // Most types are requested early.
             events.extend((0..rng.below(8)).map(|_| Event::Ask(ask(&mut rng))));
         }
         let n = 4 + rng.below(45);
@@ -139,8 +142,8 @@ impl Case {
     }
 }
 
-/// A small fleet: two clusters with endpoints, a listener, a route; for clients that ask for anything, two
-/// of everything.
+/// Creates a small fleet: two clusters with endpoints, a listener and a route. Clients without
+/// habits get two of everything.
 fn seed_commit(has_habits: bool) -> Vec<Edit> {
     let edit = |t, name, refs: &[usize]| Edit {
         scope: 0,
@@ -216,7 +219,8 @@ fn edit(rng: &mut Rng, any: bool) -> Edit {
     };
     let name = rng.below(NAMES.len());
     let refs = match t {
-        // Most clusters have the endpoints of their name, some share, some have none.
+        // Most clusters have the endpoints of their own name. Some share endpoints, and some have
+        // none.
         CDS => match rng.below(6) {
             0 => vec![],
             1 => vec![rng.below(NAMES.len())],
@@ -225,8 +229,8 @@ fn edit(rng: &mut Rng, any: bool) -> Edit {
         LDS | SRDS | RDS => rng.some(2, NAMES.len()),
         _ => vec![],
     };
-    // Aliased resources have no namesakes in other scopes: which of them an alias means is the author's
-    // riddle, not the client's.
+    // Aliased resources have no namesakes in other scopes. It is up to the author which of them an
+    // alias would mean.
     let aliased = t == VHDS || t == OPAQUE;
     let scope = if aliased || rng.percent(60) { 0 } else { rng.below(SCOPES.len()) };
     let aliases = if aliased { rng.below(3) } else { 0 };
@@ -235,7 +239,7 @@ fn edit(rng: &mut Rng, any: bool) -> Edit {
 }
 
 fn ask(rng: &mut Rng) -> Ask {
-    // Names beyond the list are aliases, and names of nothing.
+    // Indices beyond the list are aliases, and names that never exist.
     let n = NAMES.len() + 3;
     Ask {
         t: if rng.percent(60) { rng.below(4) } else { rng.below(N_TYPES) },
@@ -246,13 +250,13 @@ fn ask(rng: &mut Rng) -> Ask {
     }
 }
 
-/// One of the names that are there from the beginning, most of the time.
+/// Returns, in most cases, one of the names that exist from the beginning.
 fn popular(rng: &mut Rng, n: usize) -> usize {
     let n = if rng.percent(60) { 2 } else { n };
     rng.below(n)
 }
 
-/// Smaller cases that may still fail in the same way.
+/// Returns shorter cases that may still fail in the same way.
 pub(crate) fn smaller(events: &[Event], size: usize) -> impl Iterator<Item = Vec<Event>> + '_ {
     (0..events.len()).step_by(size).map(move |from| {
         let to = (from + size).min(events.len());
@@ -260,7 +264,7 @@ pub(crate) fn smaller(events: &[Event], size: usize) -> impl Iterator<Item = Vec
     })
 }
 
-/// The same case with one event made smaller.
+/// Returns variants of the case with one event simplified.
 pub(crate) fn simpler(events: &[Event]) -> Vec<Vec<Event>> {
     let mut out = Vec::new();
     for (at, event) in events.iter().enumerate() {

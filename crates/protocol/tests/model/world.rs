@@ -1,4 +1,4 @@
-//! A server with one client: the core on one side, the books and the naive view on the other.
+//! A server with one client: the session on one side, the ledger and the naive view on the other.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) const ACK_TIMEOUT: u64 = 5_000;
 pub(crate) const RESUME_HOLD: u64 = 1_000;
 
-/// Most responses without anything happening between them.
+/// The maximum number of responses without another event between them.
 const BURST_MAX: usize = 200;
 
 #[derive(Debug)]
@@ -39,19 +39,19 @@ pub(crate) struct World<'a> {
     pub(crate) now: u64,
     pub(crate) cover: &'a mut Cover,
     differ: Differ,
-    /// Since then somebody polls whenever the session says so.
+    /// The time since which the caller polls whenever the session asks for it.
     pub(crate) prompt_since: Option<u64>,
-    /// What goes in and comes out, if somebody wants to read it.
+    /// The log of requests and responses, if one is wanted.
     pub(crate) log: Option<&'a mut Vec<String>>,
-    /// Responses on their way.
+    /// The responses in flight.
     pub(crate) pipe: VecDeque<Reply>,
-    /// What the session wants to be told of, as an index of the fan-out has it.
+    /// The names that the session watches, as in the index of the fan-out.
     interest: BTreeSet<(TypeUrl, Option<ResourceName>)>,
-    /// Requests of before.
+    /// Earlier requests.
     pub(crate) past: Vec<(usize, Request)>,
-    /// What has been seen under a type, name and version.
+    /// The resources that were sent, by type, name and version.
     resources: BTreeMap<(usize, String, String), Arc<Got>>,
-    /// What has been seen as the whole of a type, under a version.
+    /// The full states that were sent, by type and version.
     wholes: BTreeMap<(usize, String), Content>,
 }
 
@@ -125,7 +125,7 @@ impl<'a> World<'a> {
         std::array::from_fn(|t| self.ledger.lines[t].asked.clone())
     }
 
-    /// Notes a line of the conversation.
+    /// Logs a line of the conversation.
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(line());
@@ -169,7 +169,7 @@ impl<'a> World<'a> {
         self.apply(&transaction)
     }
 
-    /// The node gets another list of scopes, or none at all.
+    /// Assigns another list of scopes to the node, or none.
     pub(crate) fn assign(&mut self, scopes: Option<&Vec<usize>>) -> Law {
         let op = match scopes {
             None => AssignmentOp::Delete("default".into()),
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
         self.apply(&Transaction { assignments: vec![op], ..Transaction::default() })
     }
 
-    /// As a shard does: only those are marked that are interested.
+    /// Applies a transaction like a shard: only interested sessions are marked.
     fn apply(&mut self, transaction: &Transaction) -> Law {
         let next = self.state.apply(transaction).state;
         let before = std::mem::replace(&mut self.state, next);
@@ -229,11 +229,11 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Takes responses as long as there are any and the transport has room; says how many.
+    /// Polls while there are responses and the transport has room. Returns the number of responses.
     pub(crate) fn poll(&mut self, room: usize) -> Result<usize, crate::cover::Breach> {
         let view = self.view();
         for n in 0..room {
-            law!(n < BURST_MAX, "ADS-22", "the session does not come to rest");
+            law!(n < BURST_MAX, "ADS-22", "the session never stops sending responses");
             let response = self.session.poll(view.as_ref(), &self.differ, self.now);
             let Some(response) = response else {
                 self.check_rest()?;
@@ -259,8 +259,8 @@ impl<'a> World<'a> {
         Ok(room)
     }
 
-    /// A response as the client gets it. SOTW-14, SOTW-15, DELTA-51: a name and a version stand for the
-    /// same bytes, and the version of a type for the same whole.
+    /// Converts a response to the client's form. SOTW-14, SOTW-15, DELTA-51: a name and a version
+    /// always stand for the same bytes, and the version of a type for the same full state.
     fn read(&mut self, response: &Response) -> Result<Reply, crate::cover::Breach> {
         let t = TYPES.iter().position(|url| *url == response.type_url().as_str()).unwrap();
         let mut resources = Vec::new();
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
         if is_full_state(self.ledger.protocol, t) && line.asked.wildcard {
             let whole: Content =
                 resources.iter().map(|got| (got.name.clone(), got.version.clone())).collect();
-            // Names beside the wildcard add nothing: it covers the view.
+            // Names beside the wildcard add nothing, because the wildcard covers the view.
             let known = self.wholes.entry((t, version.clone())).or_insert_with(|| whole.clone());
             law!(*known == whole, "SOTW-15", "version {version} is {whole:?} and {known:?}");
         }
@@ -320,7 +320,7 @@ impl<'a> World<'a> {
         let receipt = match receipt {
             Ok(receipt) => receipt,
             Err(error) => {
-                law!(false, "SOTW-110", "a request is refused: {error}");
+                law!(false, "SOTW-110", "the session rejected a request: {error}");
                 return Ok(());
             }
         };
@@ -332,9 +332,9 @@ impl<'a> World<'a> {
         self.take_interest()
     }
 
-    /// What a client says that it holds when it opens a type is what it holds.
+    /// Gives the client the resources that it claims to hold when it opens a type.
     fn claim(&mut self, t: usize, versions: &[(String, String)]) {
-        self.cover.hit_if(!versions.is_empty(), "opening requests that say what is held");
+        self.cover.hit_if(!versions.is_empty(), "opening requests with held versions");
         let claimed =
             versions.iter().filter(|(name, _)| !name.is_empty()).map(|(name, version)| {
                 let key = (t, name.clone(), version.clone());
@@ -347,7 +347,8 @@ impl<'a> World<'a> {
         self.client.held[t] = claimed.collect();
     }
 
-    /// The index follows what the session notes, and that is what it says when asked for all.
+    /// Updates the index with the changes that the session reports, and checks it against the
+    /// complete interest.
     fn take_interest(&mut self) -> Law {
         for interest in self.session.drain_interest() {
             match interest {
@@ -393,7 +394,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The stream breaks; the next request is of a new one.
+    /// Breaks the stream. The next request belongs to a new stream.
     pub(crate) fn cut(&mut self, case: &Case) {
         self.session = session(&case.tuning, case);
         let aggregated = self.ledger.aggregated;
