@@ -1,5 +1,5 @@
-//! What a response is on the wire, read back by protobuf's own rules.
-#![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+//! Encoded responses, decoded according to the protobuf specification.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test reports a failure")]
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn scope() -> ScopeName {
     ScopeName::new("default").unwrap()
 }
 
-/// A state with one cluster for each body.
+/// Returns a state with one cluster per body.
 fn state(bodies: &[Bytes]) -> State {
     let upserts = bodies.iter().enumerate().map(|(at, body)| Upsert {
         scope: scope(),
@@ -35,7 +35,7 @@ fn state(bodies: &[Bytes]) -> State {
     State::new(Incarnation(7)).apply(&transaction).state
 }
 
-/// The answer to an opening wildcard.
+/// Returns the responses to an opening wildcard.
 fn opening(protocol: Protocol, state: &State, config: Config) -> Vec<Response> {
     let kind = StreamKind { protocol, type_url: None };
     let mut session = Session::new(kind, Arc::new(config));
@@ -50,7 +50,7 @@ fn opening(protocol: Protocol, state: &State, config: Config) -> Vec<Response> {
     std::iter::from_fn(|| session.poll(Some(&view), &differ, 1)).collect()
 }
 
-/// The message behind its gRPC header, and the pieces it came in.
+/// Returns the message without its gRPC header, and the pieces of the encoded message.
 fn encode(response: Response) -> (Bytes, Vec<Bytes>) {
     let message = response.into_message("replica-1");
     let len = message.len();
@@ -63,7 +63,8 @@ fn encode(response: Response) -> (Bytes, Vec<Bytes>) {
     (all.freeze(), pieces)
 }
 
-/// SVC-16, SVC-17, SVC-20, SVC-21, SOTW-17, SOTW-113: bare resources of the type of the response.
+/// SVC-16, SVC-17, SVC-20, SVC-21, SOTW-17, SOTW-113: resources of the type of the response,
+/// without a wrapper.
 #[test]
 fn a_sotw_response_reads_as_one() {
     let state = state(&[Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
@@ -80,7 +81,8 @@ fn a_sotw_response_reads_as_one() {
     assert_eq!(resources, [(types::CLUSTER, &b"one"[..]), (types::CLUSTER, &b"two"[..])]);
 }
 
-/// SVC-16, SVC-18, SVC-22, DELTA-51, DELTA-54: name, version and the very bytes.
+/// SVC-16, SVC-18, SVC-22, DELTA-51, DELTA-54: the name, the version and exactly the published
+/// bytes.
 #[test]
 fn a_delta_response_reads_as_one() {
     let state = state(&[Bytes::from_static(b"one")]);
@@ -127,8 +129,8 @@ fn versions_follow_from_history_and_content() {
     assert_ne!(versions(7, &["a", "c"]).1, of_resource, "the same revision, other content");
 }
 
-/// DELTA-73, DELTA-42, DELTA-41: a removal is a name in `removed_resources`; nothing is sent with
-/// constraints, so nothing is removed by them.
+/// DELTA-73, DELTA-42, DELTA-41: a removal is a name in `removed_resources`. Nothing is sent with
+/// constraints, so nothing is removed with them.
 #[test]
 fn a_removal_is_a_name() {
     let type_url = types::CLUSTER.to_owned();
@@ -149,7 +151,7 @@ fn a_removal_is_a_name() {
     assert!(read.resources.is_empty());
 }
 
-/// Design 4.4: large resources are passed on by reference, small ones are copied together, and both
+/// Design 4.4: large resources are passed on by reference, and small ones are copied together. Both
 /// give the same message.
 #[test]
 fn large_resources_are_shared_and_small_ones_put_together() {
@@ -188,7 +190,8 @@ fn large_resources_are_shared_and_small_ones_put_together() {
     }
 }
 
-/// OPS-12, SOTW-70, DELTA-53: what can be cut is cut at the target; a full state never is.
+/// OPS-12, SOTW-70, DELTA-53: a delta response is split at the target size. A full state is never
+/// split.
 #[test]
 fn only_delta_is_cut() {
     let state = state(&vec![Bytes::from(vec![b'x'; 1000]); 50]);

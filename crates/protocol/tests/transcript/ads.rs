@@ -4,7 +4,7 @@ use chancery_protocol::Protocol::{Delta, Sotw};
 
 use crate::check;
 
-/// ADS-03, ADS-05 to -08, CLI-E-16: Envoy, one publish that adds a cluster, moves the route and
+/// ADS-03, ADS-05 to -08, CLI-E-16: one publish for Envoy adds a cluster, moves the route and
 /// removes the old cluster.
 #[test]
 fn make_before_break_for_envoy_in_delta() {
@@ -41,8 +41,8 @@ fn make_before_break_for_envoy_in_delta() {
     );
 }
 
-/// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW: a full state that still has the old cluster
-/// comes in between, under a version of its own.
+/// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW. A full state that still has the old
+/// cluster is sent in between, with a version of its own.
 #[test]
 fn make_before_break_for_envoy_in_sotw() {
     check(
@@ -78,8 +78,8 @@ fn make_before_break_for_envoy_in_sotw() {
     );
 }
 
-/// ADS-08, CLI-G-01, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route and
-/// drops the old one itself.
+/// ADS-08, CLI-G-01, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route,
+/// and drops the old one itself.
 #[test]
 fn make_before_break_for_grpc() {
     check(
@@ -141,7 +141,7 @@ fn a_removal_waits_for_a_bounded_time() {
     );
 }
 
-/// ADS-10: a removal that nothing else goes with is sent at once.
+/// ADS-10: a removal without related changes is sent at once.
 #[test]
 fn a_removal_alone_does_not_wait() {
     for (protocol, change) in [(Sotw, "a=1"), (Delta, "-b")] {
@@ -163,7 +163,7 @@ fn a_removal_alone_does_not_wait() {
     }
 }
 
-/// ADS-09: while the routes that replace the old ones are rejected, the old clusters stay.
+/// ADS-09: while the client rejects the replacement of a route, the old clusters stay.
 #[test]
 fn a_rejected_route_keeps_the_old_cluster() {
     check(
@@ -190,7 +190,7 @@ fn a_rejected_route_keeps_the_old_cluster() {
     );
 }
 
-/// ADS-07, ADS-22: routes wait for their clusters, for a bounded time.
+/// ADS-07, ADS-22: routes wait for their clusters for a bounded time.
 #[test]
 fn a_route_waits_for_an_unanswered_cluster_for_a_bounded_time() {
     check(
@@ -213,7 +213,7 @@ fn a_route_waits_for_an_unanswered_cluster_for_a_bounded_time() {
     );
 }
 
-/// ADS-22: nor does a rejected cluster block the routes.
+/// ADS-22: a rejected cluster does not block the routes.
 #[test]
 fn a_rejected_cluster_does_not_block_the_routes() {
     check(
@@ -235,8 +235,8 @@ fn a_rejected_cluster_does_not_block_the_routes() {
     );
 }
 
-/// `clients.md` rule 4: a client that resumes in delta at another state loses nothing: routes come
-/// after their clusters, and removals last.
+/// `clients.md` rule 4: a delta client that resumes with an older state loses nothing. Routes come
+/// after their clusters, and removals come last.
 #[test]
 fn a_resume_at_another_state_breaks_nothing() {
     check(
@@ -266,7 +266,7 @@ fn a_resume_at_another_state_breaks_nothing() {
     );
 }
 
-/// ADS-20, ADS-26: a new client's first answers do not wait for each other.
+/// ADS-20, ADS-26: the first answers to a new client do not wait for each other.
 #[test]
 fn first_answers_do_not_wait_for_acknowledgements() {
     check(
@@ -284,7 +284,7 @@ fn first_answers_do_not_wait_for_acknowledgements() {
     );
 }
 
-/// ADS-19, P-47: a secret is answered at once, whatever else is unanswered.
+/// ADS-19, P-47: a requested secret is sent at once, whatever else is unanswered.
 #[test]
 fn a_secret_does_not_wait() {
     check(
@@ -303,7 +303,7 @@ fn a_secret_does_not_wait() {
     );
 }
 
-/// ADS-24: on a stream of one type a removal waits for nothing.
+/// ADS-24: on a stream of one type, a removal waits for nothing.
 #[test]
 fn streams_of_one_type_do_not_wait_for_others() {
     check(
@@ -320,7 +320,7 @@ fn streams_of_one_type_do_not_wait_for_others() {
     );
 }
 
-/// ADS-10, ADS-26: a request that comes while something is pending is answered with the newest state.
+/// ADS-10, ADS-26: a request during an unanswered response is answered with the newest state.
 #[test]
 fn a_request_is_answered_with_the_newest_state() {
     check(
@@ -337,8 +337,8 @@ fn a_request_is_answered_with_the_newest_state() {
     );
 }
 
-/// ADS-08, `clients.md` rule 9: a client that never acknowledges clusters gets the routes before the
-/// removal all the same.
+/// ADS-08, `clients.md` rule 9: a client that never acknowledges clusters still gets the routes
+/// before the removal.
 #[test]
 fn silence_about_clusters_does_not_turn_the_order_round() {
     for (protocol, route, all, done) in [(Delta, "+r", "n=1", "-a"), (Sotw, "r", "n=1 a=1", "n=1")]
@@ -369,7 +369,7 @@ fn silence_about_clusters_does_not_turn_the_order_round() {
     }
 }
 
-/// ADS-08: each removal waits for its own referrers, not for those of an earlier one.
+/// ADS-08: each removal waits for its own referrers, not for those of an earlier removal.
 #[test]
 fn removals_wait_each_for_its_own() {
     check(
@@ -400,7 +400,7 @@ fn removals_wait_each_for_its_own() {
     );
 }
 
-/// ADS-06, CLI-E-03: asking for one route does not let another overtake its cluster.
+/// ADS-06, CLI-E-03: a request for one route does not let another route overtake its cluster.
 #[test]
 fn asking_for_one_route_does_not_let_another_through() {
     check(
@@ -428,7 +428,7 @@ fn asking_for_one_route_does_not_let_another_through() {
     );
 }
 
-/// ADS-09, SOTW-28: an ACK for another resource does not take a rejection back.
+/// ADS-09, SOTW-28: an ACK for another resource does not end a rejection.
 #[test]
 fn a_rejection_outlives_acks_of_other_resources() {
     check(
@@ -458,7 +458,8 @@ fn a_rejection_outlives_acks_of_other_resources() {
     );
 }
 
-/// ADS-09, ADS-22: a rejected route that is deleted, or given up, holds nothing back any more.
+/// ADS-09, ADS-22: a rejected route no longer holds removals back once it is deleted or
+/// unsubscribed.
 #[test]
 fn a_rejection_ends_with_its_resource() {
     for end in ["commit -RDS/r", "-> RDS s @2"] {
@@ -539,7 +540,7 @@ fn a_change_of_everything_goes_out_in_order() {
     );
 }
 
-/// ADS-01, DELTA-03, SOTW-12: a nonce answers a response of its own type; that of another type is none.
+/// ADS-01, DELTA-03, SOTW-12: a nonce answers a response of its own type only.
 #[test]
 fn types_do_not_share_nonces() {
     for (protocol, plus, e) in [(Sotw, "", "e"), (Delta, "+", "")] {
@@ -572,7 +573,7 @@ fn types_do_not_share_nonces() {
     }
 }
 
-/// CLI-E-22: Envoy sends ACKs that it has queued before new subscriptions; either order is as good.
+/// CLI-E-22: Envoy sends queued ACKs before new subscriptions. Either order works.
 #[test]
 fn an_acknowledgement_may_come_before_the_subscription_it_led_to() {
     check(

@@ -1,11 +1,12 @@
-//! Children: asked for in any order, sent again so that a client can finish warming, rejected late.
+//! Children: requested in any order, sent again so that a client can complete warming, rejected
+//! late.
 
 use chancery_protocol::{Config, Protocol::*};
 
 use crate::world::{check, check_with};
 
-/// ADS-12, ADS-14: a changed cluster that has no endpoints to ask for does not make a request that
-/// repeats itself for another's sake bring all endpoints.
+/// ADS-12, ADS-14: a cluster without endpoints changes. A later repeated request, which is for another
+/// cluster, does not send all endpoints.
 #[test]
 fn a_static_cluster_brings_no_endpoints() {
     check(
@@ -38,7 +39,7 @@ fn a_static_cluster_brings_no_endpoints() {
     );
 }
 
-/// ADS-18: the same for a listener that is asked for by its name.
+/// ADS-18: the same for a listener that is subscribed by name.
 #[test]
 fn a_named_listener_gets_its_routes_again() {
     check(
@@ -62,8 +63,8 @@ fn a_named_listener_gets_its_routes_again() {
     );
 }
 
-/// DELTA-19, ADS-09: a part that is rejected after a later one was acknowledged is rejected: clusters
-/// that the old routes use stay.
+/// DELTA-19, ADS-09: a client rejects a part after it acknowledged a later one. The rejection
+/// counts, and the clusters of the old routes stay.
 #[test]
 fn a_part_may_be_rejected_after_a_later_one_was_acknowledged() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
@@ -94,8 +95,8 @@ fn a_part_may_be_rejected_after_a_later_one_was_acknowledged() {
     );
 }
 
-/// ADS-11, ADS-14, ADS-15, CLI-E-12, CLI-E-26, CLI-E-36, P-40, P-53: a changed cluster's endpoints are
-/// sent again, and no others: Envoy skips a cluster that is as it was.
+/// ADS-11, ADS-14, ADS-15, CLI-E-12, CLI-E-26, CLI-E-36, P-40, P-53: the endpoints of a changed
+/// cluster are sent again, and no others, because Envoy skips unchanged clusters.
 #[test]
 fn a_changed_cluster_gets_its_endpoints_again() {
     for protocol in [Sotw, Delta] {
@@ -124,7 +125,7 @@ fn a_changed_cluster_gets_its_endpoints_again() {
     }
 }
 
-/// ADS-11: a new cluster over endpoints that the client already has.
+/// ADS-11: a new cluster refers to endpoints that the client already has. They are sent again.
 #[test]
 fn a_new_cluster_gets_endpoints_that_another_has() {
     check(
@@ -145,7 +146,7 @@ fn a_new_cluster_gets_endpoints_that_another_has() {
     );
 }
 
-/// ADS-13, P-41: endpoints that were in flight when the cluster changed do not count.
+/// ADS-13, P-41: endpoints that were in flight when the cluster changed are sent again.
 #[test]
 fn endpoints_in_flight_are_sent_again() {
     check(
@@ -167,8 +168,8 @@ fn endpoints_in_flight_are_sent_again() {
     );
 }
 
-/// ADS-12: a request that repeats itself is answered where the children of the change are not known,
-/// and is silent where they were sent.
+/// ADS-12: a repeated request is answered if the children of the change are unknown. It is silent
+/// if they were sent.
 #[test]
 fn a_repeated_child_request_is_answered_once() {
     check(
@@ -217,7 +218,7 @@ fn a_changed_listener_gets_its_routes_again() {
     );
 }
 
-/// ADS-18: a reworked listener that asks for its routes again, at the same version, is answered.
+/// ADS-18: a changed listener's repeated request for its routes, at the same version, is answered.
 #[test]
 fn routes_asked_for_again_are_answered() {
     check(
@@ -266,8 +267,8 @@ fn endpoints_do_not_overtake_their_cluster() {
     );
 }
 
-/// ADS-01, ADS-16, ADS-23, DELTA-03, SOTW-12, SOTW-106, P-43: any order of types, each with its own
-/// state.
+/// ADS-01, ADS-16, ADS-23, DELTA-03, SOTW-12, SOTW-106, P-43: types may be requested in any order,
+/// and each has its own state.
 #[test]
 fn children_can_be_asked_for_first() {
     check(
@@ -288,7 +289,7 @@ fn children_can_be_asked_for_first() {
     );
 }
 
-/// ADS-19, ADS-20, CLI-E-47, P-49: what is asked by name is answered, whoever refers to it.
+/// ADS-19, ADS-20, CLI-E-47, P-49: a requested name is answered even if no resource refers to it.
 #[test]
 fn names_that_nobody_refers_to_are_answered() {
     check(
@@ -307,8 +308,8 @@ fn names_that_nobody_refers_to_are_answered() {
     );
 }
 
-/// ADS-11, ADS-13: the server sends endpoints that were gone when their cluster changed and came back before the next response:
-/// the client waits for them. Found by the model.
+/// ADS-11, ADS-13: endpoints were deleted when their cluster changed, and reappear before the next
+/// response. The server sends them, because the client waits for them. Found by the model.
 #[test]
 fn endpoints_that_come_back_after_their_cluster_changed_are_sent() {
     check(

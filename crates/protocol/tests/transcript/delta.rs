@@ -1,11 +1,11 @@
-//! Incremental.
+//! Delta streams.
 
 use chancery_protocol::{Config, Protocol::Delta};
 
 use crate::{check, world::check_with};
 
-/// DELTA-10, DELTA-31, DELTA-42, DELTA-44, DELTA-51, DELTA-52, CLI-E-20: a legacy wildcard gets all,
-/// then what changes.
+/// DELTA-10, DELTA-31, DELTA-42, DELTA-44, DELTA-51, DELTA-52, CLI-E-20: a legacy wildcard receives
+/// everything, and then the changes.
 #[test]
 fn a_wildcard_gets_all_and_then_what_changes() {
     check(
@@ -29,7 +29,8 @@ fn a_wildcard_gets_all_and_then_what_changes() {
     );
 }
 
-/// DELTA-35: an opening wildcard over nothing is answered; DELTA-55: nothing else is.
+/// DELTA-35, DELTA-55: an opening wildcard over an empty view gets an empty response. No other
+/// request does.
 #[test]
 fn only_an_opening_wildcard_is_answered_with_nothing() {
     check(
@@ -46,8 +47,8 @@ fn only_an_opening_wildcard_is_answered_with_nothing() {
     );
 }
 
-/// DELTA-21, DELTA-40, DELTA-43: each subscribed name is answered, also one that does not exist, which
-/// stays subscribed.
+/// DELTA-21, DELTA-40, DELTA-43: each subscribed name is answered. A name without a resource stays
+/// subscribed.
 #[test]
 fn a_subscribed_name_is_answered_and_stays_subscribed() {
     check(
@@ -73,7 +74,8 @@ fn a_subscribed_name_is_answered_and_stays_subscribed() {
     );
 }
 
-/// DELTA-01, DELTA-12, DELTA-14, DELTA-15, CLI-E-23, P-20: a stale nonce drops no subscription.
+/// DELTA-01, DELTA-12, DELTA-14, DELTA-15, CLI-E-23, P-20: a request with a stale nonce still
+/// subscribes.
 #[test]
 fn a_nonce_never_hides_a_subscription() {
     check(
@@ -93,7 +95,7 @@ fn a_nonce_never_hides_a_subscription() {
     );
 }
 
-/// DELTA-13, DELTA-16 to -18, P-32: after a NACK only what changes is sent.
+/// DELTA-13, DELTA-16 to -18, P-32: after a NACK, only changes are sent.
 #[test]
 fn after_a_rejection_only_changes_are_sent() {
     check(
@@ -117,7 +119,7 @@ fn after_a_rejection_only_changes_are_sent() {
     );
 }
 
-/// DELTA-19, design 4.6: one response in flight; changes fold.
+/// DELTA-19, design 4.6: one response is in flight, and changes meanwhile coalesce.
 #[test]
 fn changes_while_waiting_fold_into_one() {
     check(
@@ -135,7 +137,8 @@ fn changes_while_waiting_fold_into_one() {
     );
 }
 
-/// DELTA-20: of an ordinary name in both lists subscribe wins, of `*` unsubscribe.
+/// DELTA-20: if an ordinary name is in both lists, subscribe takes precedence. For `*`, unsubscribe
+/// does.
 #[test]
 fn a_name_in_both_lists_is_subscribed_and_a_star_is_not() {
     check(
@@ -151,7 +154,8 @@ fn a_name_in_both_lists_is_subscribed_and_a_star_is_not() {
     );
 }
 
-/// DELTA-23, DELTA-25 to -28: unsubscribing is silent and forgets.
+/// DELTA-23, DELTA-25 to -28: an unsubscription gets no response. A later subscription sends the
+/// resource again.
 #[test]
 fn unsubscribing_is_silent_and_forgets() {
     check(
@@ -171,7 +175,7 @@ fn unsubscribing_is_silent_and_forgets() {
     );
 }
 
-/// DELTA-24, P-27: beside a wildcard an unsubscribed name is answered.
+/// DELTA-24, P-27: beside a wildcard, an unsubscription from a name is answered.
 #[test]
 fn a_name_given_up_beside_a_wildcard_is_answered() {
     check(
@@ -192,7 +196,8 @@ fn a_name_given_up_beside_a_wildcard_is_answered() {
     );
 }
 
-/// DELTA-30, DELTA-32 to -34, DELTA-36, DELTA-37: the chain of the documents.
+/// DELTA-30, DELTA-32 to -34, DELTA-36, DELTA-37: the sequence of requests in the protocol
+/// documents.
 #[test]
 fn a_wildcard_begins_and_ends_by_its_star() {
     check(
@@ -235,7 +240,7 @@ fn an_opening_unsubscribe_is_no_wildcard() {
     );
 }
 
-/// DELTA-38: no wildcard where the type has none.
+/// DELTA-38: a type without wildcard support has no wildcard.
 #[test]
 fn endpoints_have_no_wildcard() {
     check(
@@ -250,8 +255,8 @@ fn endpoints_have_no_wildcard() {
     );
 }
 
-/// DELTA-45, DELTA-46, DELTA-58, DELTA-59, DELTA-70, P-22: a resume sends what differs and takes away
-/// what is gone.
+/// DELTA-45, DELTA-46, DELTA-58, DELTA-59, DELTA-70, P-22: on a resume, the server sends the
+/// differences and removes deleted resources.
 #[test]
 fn a_resume_sends_only_what_differs() {
     check(
@@ -268,7 +273,7 @@ fn a_resume_sends_only_what_differs() {
     );
 }
 
-/// DELTA-58: a client that has everything gets an empty answer to its opening wildcard.
+/// DELTA-58: an up-to-date client gets an empty answer to its opening wildcard.
 #[test]
 fn a_resume_with_nothing_new_sends_no_resource() {
     check(
@@ -283,7 +288,7 @@ fn a_resume_with_nothing_new_sends_no_resource() {
     );
 }
 
-/// DELTA-22, P-21: named resources are sent though the client lists them.
+/// DELTA-22, P-21: subscribed names are sent even if the client claims to hold them.
 #[test]
 fn what_is_listed_and_asked_for_is_sent() {
     check(
@@ -298,7 +303,7 @@ fn what_is_listed_and_asked_for_is_sent() {
     );
 }
 
-/// CLI-E-21: a client that lists what it wants only among what it holds is subscribed to it.
+/// CLI-E-21: a client that only claims to hold names is subscribed to them.
 #[test]
 fn what_is_only_listed_is_subscribed() {
     check(
@@ -315,7 +320,7 @@ fn what_is_only_listed_is_subscribed() {
     );
 }
 
-/// DELTA-57: only the opening request says what is held.
+/// DELTA-57: only the claims in the opening request count.
 #[test]
 fn later_initial_versions_are_ignored() {
     check(
@@ -347,7 +352,7 @@ fn later_initial_versions_are_ignored() {
     );
 }
 
-/// DELTA-48: a removal that would break traffic, or be rejected, is not announced.
+/// DELTA-48: removals that would break traffic, or that the client would reject, are not announced.
 #[test]
 fn extension_and_runtime_removals_are_not_announced() {
     for kind in ["ECDS", "RTDS"] {
@@ -370,7 +375,7 @@ fn extension_and_runtime_removals_are_not_announced() {
     }
 }
 
-/// DELTA-53, OPS-12: a large state comes in parts, removals with the last.
+/// DELTA-53, OPS-12: a large state is sent in parts, with the removals in the last one.
 #[test]
 fn a_large_state_is_cut() {
     let config = Config { response_bytes_target: 200, ..Config::DEFAULTS };
@@ -391,7 +396,7 @@ fn a_large_state_is_cut() {
     );
 }
 
-/// DELTA-47: a name is at most once in a response, whatever happened to it meanwhile.
+/// DELTA-47: a name occurs at most once in a response, whatever happened to it meanwhile.
 #[test]
 fn a_resource_that_comes_and_goes_while_waiting_is_never_mentioned_twice() {
     check(
@@ -413,7 +418,7 @@ fn a_resource_that_comes_and_goes_while_waiting_is_never_mentioned_twice() {
     );
 }
 
-/// DELTA-11, DELTA-12: a request without nonce answers nothing.
+/// DELTA-11, DELTA-12: a request without a nonce answers no response.
 #[test]
 fn a_spontaneous_request_is_no_acknowledgement() {
     check(
@@ -432,7 +437,7 @@ fn a_spontaneous_request_is_no_acknowledgement() {
     );
 }
 
-/// DELTA-05: whatever the nonce of a first request, it opens.
+/// DELTA-05: a first request opens the type, whatever its nonce.
 #[test]
 fn a_nonce_of_another_stream_does_not_matter() {
     check(
@@ -446,8 +451,8 @@ fn a_nonce_of_another_stream_does_not_matter() {
     );
 }
 
-/// DELTA-26, DELTA-04: later empty lists change nothing, and what another stream said is not known
-/// here.
+/// DELTA-26, DELTA-04: later empty lists change nothing, and a subscription does not depend on
+/// other streams.
 #[test]
 fn empty_lists_change_nothing() {
     check(
@@ -465,8 +470,8 @@ fn empty_lists_change_nothing() {
     );
 }
 
-/// DELTA-41, DELTA-43, P-23, P-26: absence is a removed name, never an empty resource, and no
-/// unsubscription.
+/// DELTA-41, DELTA-43, P-23, P-26: absence is a removed name, never an empty resource. The name
+/// stays subscribed.
 #[test]
 fn a_removed_name_stays_subscribed() {
     check(
@@ -487,7 +492,7 @@ fn a_removed_name_stays_subscribed() {
     );
 }
 
-/// DELTA-50: a resource that another scope hides, or shows, is a change like any other.
+/// DELTA-50: a resource that another scope hides or reveals is an ordinary change.
 #[test]
 fn other_scopes_are_the_smallest_change() {
     check(
@@ -510,9 +515,10 @@ fn other_scopes_are_the_smallest_change() {
     );
 }
 
-/// DELTA-46: what a client lists in a version that is none of ours, and is gone, is told.
+/// DELTA-46: a client claims a resource with an unparsable version. The resource no longer exists, so the
+/// server removes it.
 #[test]
-fn what_is_listed_in_an_unreadable_version_is_told_too() {
+fn held_resource_with_unparsable_version_is_removed() {
     check(
         Delta,
         "EDS",
@@ -544,8 +550,8 @@ fn a_request_may_do_everything_at_once() {
     );
 }
 
-/// DELTA-13, DELTA-19: an ACK is for the versions of the response that it names, also when a later one
-/// has been sent.
+/// DELTA-13, DELTA-19: an ACK accepts the versions of the response that it names, even after a
+/// later response.
 #[test]
 fn an_ack_is_for_the_response_that_it_names() {
     check(
@@ -574,8 +580,8 @@ fn an_ack_is_for_the_response_that_it_names() {
     );
 }
 
-/// DELTA-56, DELTA-70: what is not asked for is not sent; after a reconnect that is what is not asked
-/// for again.
+/// DELTA-56, DELTA-70: only subscribed resources are sent. After a reconnect, these are the newly
+/// requested ones.
 #[test]
 fn what_is_not_asked_for_again_is_not_sent() {
     check(
@@ -597,8 +603,7 @@ fn what_is_not_asked_for_again_is_not_sent() {
     );
 }
 
-/// SOTW-93, DELTA-53: parts of a state are all of one commit; what is committed meanwhile comes after
-/// them.
+/// SOTW-93, DELTA-53: all parts of a state are from one commit. Later commits are sent after them.
 #[test]
 fn parts_are_of_one_commit() {
     let config = Config { response_bytes_target: 200, ..Config::DEFAULTS };

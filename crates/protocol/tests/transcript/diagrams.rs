@@ -1,10 +1,10 @@
 //! The sequence diagrams of the protocol documents.
 //!
-//! In the order of the documents: the xDS protocol of 2018 and of 2020 (the Chinese tutorial has the
-//! figures of 2018), then the figures and examples that the current text has added. `V=X` and `N=A` of a
-//! figure are `v=X` and `@A` here. Where the current protocol says something else than an old figure, the
-//! transcript shows the current rule, and its comment says so. The figures of the Mesh Configuration
-//! Protocol belong to another front door.
+//! The order is that of the documents: the xDS protocol of 2018 and of 2020 (the Chinese tutorial
+//! has the figures of 2018), then the figures and examples of the current text. `V=X` and `N=A` of
+//! a figure are `v=X` and `@A` here. If the current protocol differs from an old figure, the
+//! transcript shows the current rule, and its comment says so. The figures of the Mesh
+//! Configuration Protocol are not part of xDS.
 
 use chancery_protocol::Protocol::{Delta, Sotw};
 
@@ -28,7 +28,8 @@ fn version_update_after_ack() {
     );
 }
 
-/// SOTW-07: the text before that figure: the answer may also come when the resources become available.
+/// SOTW-07: the text before that figure. The response may also come later, when the resources
+/// become available.
 #[test]
 fn an_answer_may_come_later() {
     check(
@@ -85,8 +86,9 @@ fn ack_after_nack() {
     );
 }
 
-/// SOTW-25, SOTW-42, SOTW-49: figure "Multiple EDS requests on the same stream" (eds-same-stream, 2018
-/// and 2020). The figure sends both resources again; only the new one has to be (SOTW-75).
+/// SOTW-25, SOTW-42, SOTW-49: figure "Multiple EDS requests on the same stream" (eds-same-stream,
+/// 2018 and 2020). The figure sends both resources again, but only the new one is required
+/// (SOTW-75).
 #[test]
 fn several_endpoints_on_the_same_stream() {
     check(
@@ -104,8 +106,9 @@ fn several_endpoints_on_the_same_stream() {
     );
 }
 
-/// SOTW-11, SOTW-49, ADS-24: figure "Multiple EDS requests on distinct streams" (eds-distinct-stream,
-/// 2018 and 2020). Each stream has its own nonces and gets its own resource only.
+/// SOTW-11, SOTW-49, ADS-24: figure "Multiple EDS requests on distinct streams"
+/// (eds-distinct-stream, 2018 and 2020). Each stream has its own nonces and receives only its own
+/// resource.
 #[test]
 fn several_endpoints_on_distinct_streams() {
     check(
@@ -130,8 +133,8 @@ fn several_endpoints_on_distinct_streams() {
 }
 
 /// SOTW-25, SOTW-40, SOTW-42, ADS-01, C1: figure "CDS response leads to EDS resource hint update"
-/// (cds-eds-resources, 2018 and 2020). What the figure calls a hint is the subscription: the added
-/// endpoints are supplied.
+/// (cds-eds-resources, 2018 and 2020). The hint in the figure is the subscription: the server sends
+/// the added endpoints.
 #[test]
 fn a_new_cluster_leads_to_a_longer_list_of_endpoints() {
     check(
@@ -269,9 +272,10 @@ fn a_route_moves_from_one_cluster_to_another() {
     );
 }
 
-/// DELTA-01, DELTA-10 to -12, DELTA-16, DELTA-21: figure "Incremental session example" (incremental,
-/// 2018 and 2020). After a rejected update the client asks for `wc`. By the current rules (C2) it keeps
-/// its wildcard, and `wc` comes whether or not the wildcard had brought it.
+/// DELTA-01, DELTA-10 to -12, DELTA-16, DELTA-21: figure "Incremental session example"
+/// (incremental, 2018 and 2020). After a rejected update, the client subscribes to `wc`. By the
+/// current rules (C2), it keeps its wildcard, and `wc` is sent whether or not the wildcard sent it
+/// before.
 #[test]
 fn an_incremental_session() {
     check(
@@ -325,7 +329,7 @@ fn an_incremental_reconnect() {
     );
 }
 
-/// DELTA-46, DELTA-58: the same when the state went on meanwhile: only the difference is sent.
+/// DELTA-46, DELTA-58: the same after the state has changed. Only the difference is sent.
 #[test]
 fn an_incremental_reconnect_to_a_newer_state() {
     check(
@@ -379,8 +383,8 @@ fn one_of_many_resources_changes() {
     }
 }
 
-/// SOTW-46, DELTA-23, DELTA-28: "Unsubscribing From Resources" (2020): subscribed to A and B, then to A
-/// only.
+/// SOTW-46, DELTA-23, DELTA-28: "Unsubscribing From Resources" (2020). The client subscribes to A
+/// and B, then to A only.
 #[test]
 fn from_two_resources_to_one() {
     check(
@@ -530,8 +534,8 @@ fn a_wildcard_that_gains_a_name_and_ends() {
     );
 }
 
-/// SOTW-61, SOTW-62, SOTW-66: the same request means everything first, and nothing after a name; on a
-/// new stream it means everything again.
+/// SOTW-61, SOTW-62, SOTW-66: an empty list first subscribes to everything, and after a name to
+/// nothing. On a new stream, it subscribes to everything again.
 #[test]
 fn an_empty_list_means_what_the_stream_has_seen() {
     check(
@@ -553,8 +557,8 @@ fn an_empty_list_means_what_the_stream_has_seen() {
     );
 }
 
-/// DELTA-31 to -33, DELTA-36: the current text's incremental example: nothing, then a name, then
-/// without `*`, then without the name: nothing is subscribed.
+/// DELTA-31 to -33, DELTA-36: the current text's incremental example. The client opens a wildcard,
+/// adds a name, drops `*`, and drops the name. Then it subscribes to nothing.
 #[test]
 fn an_incremental_wildcard_that_gains_a_name_and_ends() {
     check(
@@ -583,8 +587,8 @@ fn an_incremental_wildcard_that_gains_a_name_and_ends() {
     );
 }
 
-/// DELTA-24, DELTA-37, P-27: the current text's ambiguous case: a name is given up beside a wildcard,
-/// and only the server knows whether the wildcard covers it.
+/// DELTA-24, DELTA-37, P-27: the current text's ambiguous case. The client unsubscribes from a name
+/// beside a wildcard, and only the server knows whether the wildcard covers it.
 #[test]
 fn an_unsubscription_that_only_the_server_understands() {
     check(

@@ -1,4 +1,4 @@
-//! What Envoy does, as conversations: each habit is played, and the server has to take it.
+//! The habits of Envoy, as transcripts.
 
 use chancery_protocol::Protocol::{Delta, Sotw};
 
@@ -46,10 +46,10 @@ fn a_start_asks_for_one_type_after_the_other() {
     }
 }
 
-/// CLI-E-06, SOTW-29: Envoy acknowledges clusters before they work. Routes to a new cluster wait for
-/// its endpoints to be acknowledged too, and the old cluster's removal for the routes.
+/// CLI-E-06, SOTW-29: Envoy acknowledges clusters before they work. Routes to a new cluster also
+/// wait for the ACK of its endpoints, and the removal of the old cluster waits for the routes.
 #[test]
-fn an_acknowledged_cluster_is_not_taken_for_a_working_one() {
+fn acknowledged_cluster_does_not_count_as_working() {
     check(
         Delta,
         "",
@@ -80,8 +80,8 @@ fn an_acknowledged_cluster_is_not_taken_for_a_working_one() {
     );
 }
 
-/// CLI-E-07, SOTW-21, SOTW-28: a NACK has code 13, keeps the version of before, and its error is in
-/// that request alone: the next one is an ordinary request.
+/// CLI-E-07, SOTW-21, SOTW-28: a NACK has code 13 and the previous version. Its error is only in
+/// that request, so the next request is an ordinary one.
 #[test]
 fn a_rejection_keeps_the_version_and_says_why_once() {
     check(
@@ -110,7 +110,8 @@ fn a_rejection_keeps_the_version_and_says_why_once() {
     );
 }
 
-/// CLI-E-09: what nobody asked for is not sent: Envoy would drop it and never answer.
+/// CLI-E-09: the server sends no type that was not requested, because Envoy would drop the response
+/// and never answer.
 #[test]
 fn a_type_that_was_never_asked_for_is_not_sent() {
     for protocol in [Sotw, Delta] {
@@ -131,10 +132,11 @@ fn a_type_that_was_never_asked_for_is_not_sent() {
     }
 }
 
-/// CLI-E-08, CLI-E-09, ADS-22: Envoy lost its last watch of a type while a response was under way:
-/// there is no answer to it, ever. Nothing else waits, and the type goes on when it is wanted again.
+/// CLI-E-08, CLI-E-09, ADS-22: Envoy removes its last watch of a type while a response is in
+/// flight, and never answers. Nothing else waits, and the type continues when Envoy requests it
+/// again.
 #[test]
-fn a_response_that_nobody_waits_for_any_more_blocks_nothing() {
+fn response_without_a_watch_blocks_nothing() {
     check(
         Sotw,
         "",
@@ -160,8 +162,9 @@ fn a_response_that_nobody_waits_for_any_more_blocks_nothing() {
     );
 }
 
-/// CLI-E-10, CLI-E-13, SOTW-66, SOTW-100: Envoy's reconnects: versions kept, nonces gone, types in
-/// the order of their first use, again and again; each stream is served in full.
+/// CLI-E-10, CLI-E-13, SOTW-66, SOTW-100: Envoy reconnects several times, with its versions,
+/// without nonces, and with the types in the order of their first use. Each stream receives the
+/// full state.
 #[test]
 fn every_reconnect_is_served_in_full() {
     let mut script = "
@@ -194,10 +197,10 @@ fn every_reconnect_is_served_in_full() {
     check(Sotw, "", &script);
 }
 
-/// CLI-E-14: Envoy may hold its requests and ACKs back to keep to a rate; late ones are taken for what
-/// they answer.
+/// CLI-E-14: Envoy may delay its requests and ACKs to limit their rate. A late answer counts for
+/// the response that it names.
 #[test]
-fn late_answers_are_taken_for_what_they_answer() {
+fn late_answer_counts_for_the_response_it_names() {
     check(
         Sotw,
         "",
@@ -222,8 +225,8 @@ fn late_answers_are_taken_for_what_they_answer() {
     );
 }
 
-/// CLI-E-15, SOTW-23: Envoy may reject what looks fine, for reasons of its build; it is not sent again,
-/// and other types go on.
+/// CLI-E-15, SOTW-23: Envoy may reject a valid resource for reasons of its build. The resource is
+/// not sent again, and other types continue.
 #[test]
 fn a_rejection_for_reasons_of_its_own_stops_nothing_else() {
     for (protocol, name) in [(Sotw, "e"), (Delta, "+e")] {
@@ -252,9 +255,9 @@ fn a_rejection_for_reasons_of_its_own_stops_nothing_else() {
     }
 }
 
-/// CLI-E-30, CLI-E-31, SOTW-30, DELTA-17: of a rejected response Envoy applies what is good, and says
-/// which was bad in its text only. The server reads no text: nothing of the response is sent again, and
-/// what changes is.
+/// CLI-E-30, CLI-E-31, SOTW-30, DELTA-17: Envoy applies the good resources of a rejected response.
+/// Only its error text names the bad ones, which the server does not evaluate. It sends no resource
+/// of the response again until that resource changes.
 #[test]
 fn nobody_reads_which_resource_was_bad() {
     for kind in ["CDS", "LDS"] {
@@ -312,8 +315,8 @@ fn nobody_reads_which_resource_was_bad() {
     );
 }
 
-/// CLI-E-24, DELTA-47: Envoy rejects a response with a name twice; names, aliases and a wildcard that
-/// all mean one resource bring it once.
+/// CLI-E-24, DELTA-47: Envoy rejects a response with a duplicate name. A resource that is
+/// subscribed by names, aliases and a wildcard is sent once.
 #[test]
 fn a_resource_that_is_asked_for_in_every_way_comes_once() {
     check(
@@ -338,10 +341,10 @@ fn a_resource_that_is_asked_for_in_every_way_comes_once() {
     );
 }
 
-/// CLI-E-25, DELTA-40: a cluster without endpoints finishes its warming when they are told to be
-/// absent, at once; they come when there are some.
+/// CLI-E-25, DELTA-40: a cluster without endpoints completes its warming when the server reports
+/// them as absent. It does so at once, and sends the endpoints when they exist.
 #[test]
-fn a_cluster_without_endpoints_is_told_so_at_once() {
+fn absent_endpoints_of_a_cluster_are_reported_at_once() {
     check(
         Delta,
         "",
@@ -365,8 +368,8 @@ fn a_cluster_without_endpoints_is_told_so_at_once() {
     );
 }
 
-/// CLI-E-11, CLI-E-32, SVC-22, SOTW-48: an EDS watch takes exactly the assignment of its name: a stream
-/// for one cluster gets that one, whatever else there is and changes.
+/// CLI-E-11, CLI-E-32, SVC-22, SOTW-48: an EDS watch accepts exactly the assignment of its name. A
+/// stream for one cluster receives only that one.
 #[test]
 fn a_stream_for_one_cluster_gets_its_endpoints_alone() {
     check(
@@ -386,10 +389,11 @@ fn a_stream_for_one_cluster_gets_its_endpoints_alone() {
     );
 }
 
-/// CLI-E-37, SOTW-69, SOTW-80, DELTA-35, DELTA-40, DELTA-66: with `initial_fetch_timeout: 0` Envoy
-/// waits for ever for its first answers: whatever can be answered is.
+/// CLI-E-37, SOTW-69, SOTW-80, DELTA-35, DELTA-40, DELTA-66: with `initial_fetch_timeout: 0`, Envoy
+/// waits indefinitely for its first answers. The server sends every answer that the protocol
+/// allows.
 #[test]
-fn a_client_that_would_wait_for_ever_is_answered() {
+fn client_that_would_wait_forever_gets_an_answer() {
     for protocol in [Sotw, Delta] {
         for kind in ["CDS", "LDS", "SRDS"] {
             check(protocol, "", &format!("\n-> {kind}\n<- {kind}\n"));
@@ -474,8 +478,8 @@ fn a_route_finds_its_cluster_when_it_comes() {
     );
 }
 
-/// ADS-25, ADS-14: an endpoint change touches no cluster; cluster changes that come while one is under
-/// way are one response.
+/// ADS-25, ADS-14: a change of endpoints sends no cluster. Changes of clusters during an unanswered
+/// response coalesce into one response.
 #[test]
 fn endpoints_change_without_their_cluster_and_clusters_change_together() {
     for protocol in [Sotw, Delta] {

@@ -1,4 +1,5 @@
-//! A first state of many resources that is rejected: too many to remember one by one. And how long a rejection stands.
+//! Rejections of a first state with too many resources to list, and the time for which a rejection
+//! applies.
 
 use chancery_protocol::{
     Config,
@@ -7,10 +8,10 @@ use chancery_protocol::{
 
 use crate::world::check_with;
 
-/// More than are remembered one by one.
+/// More resources than `first_state_listed_max`.
 const MANY: usize = 1_200;
 
-/// `LDS/n0100=body LDS/n0101=body`, or without the type.
+/// Returns a list like `LDS/n0100=body LDS/n0101=body`, or without the type.
 fn list(prefix: &str, numbers: std::ops::Range<usize>, body: &str) -> String {
     let one = |n| format!("{prefix}n{n:04}={body}");
     numbers.map(one).collect::<Vec<_>>().join(" ")
@@ -32,7 +33,7 @@ fn rejected(protocol: Protocol, then: &str) {
     check_with(protocol, "", Config::DEFAULTS, &script);
 }
 
-/// Another state of all but the last resource, and then of the last one, all acknowledged.
+/// Returns a script that replaces all resources but the last, and then the last one, with ACKs.
 fn replaced_but_for_the_last(other: &str) -> String {
     let (put, shown) = (list("LDS/", 1..MANY - 1, "2"), list("", 1..MANY - 1, "2"));
     let last = MANY - 1;
@@ -60,14 +61,15 @@ fn replaced_but_for_the_last(other: &str) -> String {
     )
 }
 
-/// SOTW-28, DELTA-19: the rejection of a large first state stands until all of it was replaced, and the client
-/// has acknowledged what replaces it.
+/// SOTW-28, DELTA-19: the rejection of a large first state applies until all of it was replaced,
+/// and the client has acknowledged the replacement.
 #[test]
 fn it_stands_until_all_of_it_was_replaced() {
     rejected(Delta, &replaced_but_for_the_last(""));
 }
 
-/// SOTW-27, SOTW-28: what is new since then does not count as rejected when it is taken, and does when it is not.
+/// SOTW-27, SOTW-28: a newer resource does not count as rejected if the client accepts it, and does
+/// if the client rejects it.
 #[test]
 fn what_is_new_since_then_counts_for_itself() {
     rejected(
@@ -85,7 +87,7 @@ fn what_is_new_since_then_counts_for_itself() {
     );
 }
 
-/// SOTW-27: one that is deleted is as good as replaced.
+/// SOTW-27: a deleted resource counts as replaced.
 #[test]
 fn what_is_deleted_stands_no_longer() {
     let all_but_one = (1..MANY).map(|n| format!("-LDS/n{n:04}")).collect::<Vec<_>>().join(" ");
@@ -109,8 +111,8 @@ fn what_is_deleted_stands_no_longer() {
     );
 }
 
-/// DELTA-36, SOTW-27: of a client that asks for a few names from then on only those count. What it asks for once
-/// more and takes is not what it rejected.
+/// DELTA-36, SOTW-27: after the wildcard ends, only the subscribed names count. A resource that the
+/// client requested again and accepted is not rejected.
 #[test]
 fn of_a_few_names_only_those_count() {
     rejected(
@@ -137,7 +139,7 @@ fn of_a_few_names_only_those_count() {
     );
 }
 
-/// SOTW-27, SOTW-70: a full state replaces all of the one before.
+/// SOTW-27, SOTW-70: a full state replaces all of the previous one.
 #[test]
 fn a_full_state_replaces_it_whole() {
     let shown = list("", 1..MANY, "1");
@@ -155,8 +157,8 @@ fn a_full_state_replaces_it_whole() {
     );
 }
 
-/// SOTW-27, SOTW-64: when a wildcard ends, only what stays of a full state that it rejected counts; found by the
-/// model.
+/// SOTW-27, SOTW-64: when a wildcard ends, only the remaining resources of a rejected full state
+/// count. Found by the model.
 #[test]
 fn a_wildcard_that_ends_leaves_what_it_names() {
     rejected(
@@ -171,7 +173,8 @@ fn a_wildcard_that_ends_leaves_what_it_names() {
     );
 }
 
-/// DELTA-19, SOTW-28: of a first state in parts one rejected part counts for all, whatever becomes of the others.
+/// DELTA-19, SOTW-28: if one part of a first state is rejected, all of it counts as rejected,
+/// whatever happens to the other parts.
 #[test]
 fn one_part_counts_for_all() {
     let (put, shown) = (list("LDS/", 0..MANY, "1"), list("", 0..MANY, "1"));
@@ -238,8 +241,9 @@ fn a_change_before_the_ack_of_the_first_state_counts_for_itself() {
     );
 }
 
-/// ADS-09: a rejection stands as long as the removal of what was rejected is held back: the client still has what
-/// it had before. It ended when the removal was found.
+/// ADS-09: a rejection applies while the removal of the rejected resource is held back, because the
+/// client still has the previous version. Before the fix, the rejection ended when the removal was
+/// detected.
 #[test]
 fn a_rejection_outlasts_a_removal_that_is_held_back() {
     check_with(
@@ -308,7 +312,8 @@ fn a_rejection_of_a_name_outlasts_a_removal_that_is_held_back() {
     );
 }
 
-/// ADS-09, SOTW-28: the same for one of a large first state, of which all else was replaced.
+/// ADS-09, SOTW-28: the same for one resource of a large first state, after all others were
+/// replaced.
 #[test]
 fn a_rejected_first_state_outlasts_a_removal_that_is_held_back() {
     check_with(
@@ -342,7 +347,7 @@ fn a_rejected_first_state_outlasts_a_removal_that_is_held_back() {
     );
 }
 
-/// SOTW-27: a rejection ends with the name, also where the removal was held back. Found by the model.
+/// SOTW-27: a rejection ends with the name, even if the removal was held back. Found by the model.
 #[test]
 fn a_rejection_of_a_removed_resource_ends_with_its_name() {
     check_with(

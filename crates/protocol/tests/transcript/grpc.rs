@@ -1,4 +1,4 @@
-//! What gRPC clients do, as conversations: each habit is played, and the server has to take it.
+//! The habits of gRPC clients, as transcripts.
 
 use chancery_protocol::{
     Config,
@@ -7,8 +7,8 @@ use chancery_protocol::{
 
 use crate::{check, world::check_with};
 
-/// CLI-G-02, CLI-G-17, CLI-G-27, SOTW-79: a channel's start: everything by name, one level after the
-/// other. A leaf that is missing is not announced by an empty response, and comes when it is there.
+/// CLI-G-02, CLI-G-17, CLI-G-27, SOTW-79: a starting channel requests everything by name, level by
+/// level. A missing leaf gets no empty response, and is sent when it exists.
 #[test]
 fn a_channel_asks_for_its_tree_by_name() {
     check(
@@ -37,7 +37,7 @@ fn a_channel_asks_for_its_tree_by_name() {
     );
 }
 
-/// CLI-G-03: a gRPC server asks for one listener, by its address, IPv6 in brackets.
+/// CLI-G-03: a gRPC server requests one listener by its address, with IPv6 in brackets.
 #[test]
 fn a_server_asks_for_the_listener_of_its_address() {
     for name in ["server/0.0.0.0:50051", "server/[::]:50051", "server/[2001:db8::1]:443"] {
@@ -59,7 +59,7 @@ fn a_server_asks_for_the_listener_of_its_address() {
     }
 }
 
-/// CLI-G-04, SOTW-48: what comes has exactly the names that were asked for, and nothing beside.
+/// CLI-G-04, SOTW-48: the response has exactly the requested names.
 #[test]
 fn names_are_exact() {
     check(
@@ -76,8 +76,9 @@ fn names_are_exact() {
     );
 }
 
-/// CLI-G-06, SOTW-33: one request for each watch, in any order of names; lists shrink and grow again
-/// with one nonce, because an ACK overtakes queued subscriptions. Each is taken in its turn.
+/// CLI-G-06, SOTW-33: a client sends one request per watch, with its names in any order. Lists
+/// shrink and grow with one nonce, because an ACK overtakes queued subscriptions. The server
+/// processes each list in turn.
 #[test]
 fn lists_shrink_and_grow_with_one_nonce() {
     check(
@@ -103,8 +104,8 @@ fn lists_shrink_and_grow_with_one_nonce() {
     );
 }
 
-/// CLI-G-08, SOTW-16, SOTW-100: a reconnect: versions kept, no nonces, the types in any order, and
-/// those without names left out.
+/// CLI-G-08, SOTW-16, SOTW-100: a client reconnects with its versions, without nonces, and with the
+/// types in any order. Types without names are left out.
 #[test]
 fn a_reconnect_asks_in_any_order() {
     check(
@@ -138,8 +139,8 @@ fn a_reconnect_asks_in_any_order() {
     );
 }
 
-/// CLI-G-10, SOTW-78: a client gives up on a name after 15 seconds: what exists is sent at once, also
-/// while everything else waits for an answer.
+/// CLI-G-10, SOTW-78: a client gives up on a name after 15 seconds. Existing resources are sent at
+/// once, even if everything else waits for an answer.
 #[test]
 fn what_exists_never_waits_for_long() {
     check(
@@ -161,8 +162,8 @@ fn what_exists_never_waits_for_long() {
     );
 }
 
-/// CLI-G-11, CLI-G-12, CLI-E-07: a NACK has code 3 and the older version; its error is in that request
-/// only. The good resources of the response are in use and are not sent again.
+/// CLI-G-11, CLI-G-12, CLI-E-07: a NACK has code 3 and the older version. Its error is only in that
+/// request. The good resources of the response are in use and are not sent again.
 #[test]
 fn a_rejection_has_code_three_and_the_older_version() {
     check(
@@ -215,8 +216,8 @@ fn a_type_that_is_given_up_is_not_waited_for() {
     );
 }
 
-/// CLI-G-14, SOTW-36, SOTW-112: a slow application reads and answers late; what happened meanwhile is
-/// one response.
+/// CLI-G-14, SOTW-36, SOTW-112: a slow application reads and answers late. The changes meanwhile
+/// coalesce into one response.
 #[test]
 fn a_slow_reader_gets_one_response_for_all_it_missed() {
     let mut script = "
@@ -307,7 +308,8 @@ fn one_node_has_many_streams() {
     );
 }
 
-/// CLI-G-29: newer clients ask for collections of endpoints, of a type that is in no table.
+/// CLI-G-29: newer clients request collections of endpoints, whose type is not in the table of
+/// types.
 #[test]
 fn a_collection_of_endpoints_is_served_by_name() {
     check(
@@ -324,8 +326,8 @@ fn a_collection_of_endpoints_is_served_by_name() {
     );
 }
 
-/// CLI-G-30, CLI-G-16, ADS-02: a client that moved away and comes back, with all it had, while its old
-/// stream has not ended yet. Both are served.
+/// CLI-G-30, CLI-G-16, ADS-02: a client comes back with all its resources while its old stream is
+/// still open. Both streams are served.
 #[test]
 fn a_client_that_comes_back_is_served_beside_its_old_stream() {
     for (protocol, ask) in [(Sotw, "-> CDS c v=X"), (Delta, "-> CDS +c irv=c@held")] {

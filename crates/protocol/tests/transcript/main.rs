@@ -1,4 +1,4 @@
-//! The protocol as conversations: what goes in, what comes out, in order.
+//! Tests of the protocol as scripts: events and the expected outcomes, in order.
 //!
 //! A script has a line per event:
 //!
@@ -9,25 +9,26 @@
 //! -> CDS +x,y -z @3 irv=x@held,y@old nack      delta request; `irv` names what the client holds
 //! ack CDS / nack CDS 3             answers the last response of the type as a client would, with a code
 //! wait 5000                        milliseconds pass
-//! open CDS                         another stream takes the place of this one, of a type or of all
-//! status CDS                       what the session says of a type
+//! open CDS                         replaces the stream by a new one, for one type or for all
+//! status CDS                       asks the session for the status of a type
 //! ```
 //!
-//! and, after the event, what comes of it:
+//! and, after the event, its outcomes:
 //!
 //! ```text
 //! <- CDS x=1 y=2 -z ~w v=X @A      a response: resources with their bodies, removals, absent aliases
 //! = CDS nacked sent=X acked=W nack=13 text     the status
-//! ! text                           the stream is ended with this error
+//! ! text                           the stream ends with this error
 //! ```
 //!
-//! `v=X` and `@A` in a response give its version and its nonce a name, which later lines may use as in
-//! the protocol documents: one name has one value, and two names never have the same. A word and a
-//! colon before an event or an outcome (`b: -> EDS x`) are another stream of the same node.
+//! `v=X` and `@A` in a response assign names to its version and its nonce. Later lines may use
+//! these names, as in the protocol documents. A name has one value, and two names never have the
+//! same value. A word and a colon before an event or an outcome (`b: -> EDS x`) mean another stream
+//! of the same node.
 //!
-//! After each event every response that can be sent is; those have to be exactly the outcomes that
-//! follow it.
-#![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
+//! After each event, the test takes every response that can be sent. These responses must be
+//! exactly the outcomes that follow the event.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test reports a failure")]
 
 mod ads;
 mod children;

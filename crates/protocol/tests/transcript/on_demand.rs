@@ -1,10 +1,10 @@
-//! Incremental: virtual hosts, aliases, and what is asked for on demand.
+//! Delta: virtual hosts, aliases, and on-demand subscriptions.
 
 use chancery_protocol::Protocol::Delta;
 
 use crate::check;
 
-/// DELTA-29: an alias can be asked for.
+/// DELTA-29: a client can subscribe to an alias.
 #[test]
 fn an_alias_finds_its_resource() {
     check(
@@ -25,10 +25,10 @@ fn an_alias_finds_its_resource() {
     );
 }
 
-/// DELTA-60 to -63, DELTA-66, CLI-E-40, P-50: an unknown virtual host is answered by
-/// an alias; a route's name may have slashes.
+/// DELTA-60 to -63, DELTA-66, CLI-E-40, P-50: the server reports an unknown virtual host with an
+/// alias. The name of a route may contain slashes.
 #[test]
-fn an_unknown_virtual_host_is_said_by_an_alias() {
+fn unknown_virtual_host_is_reported_by_an_alias() {
     check(
         Delta,
         "VHDS",
@@ -43,8 +43,8 @@ fn an_unknown_virtual_host_is_said_by_an_alias() {
     );
 }
 
-/// DELTA-68, CLI-E-40, P-52: a cluster asked for on demand is answered at once, also if there is none,
-/// and stays subscribed.
+/// DELTA-68, CLI-E-40, P-52: an on-demand subscription to a cluster is answered at once and stays,
+/// even if the cluster does not exist.
 #[test]
 fn a_cluster_on_demand_is_answered_at_once() {
     check(
@@ -60,9 +60,10 @@ fn a_cluster_on_demand_is_answered_at_once() {
     );
 }
 
-/// DELTA-47, DELTA-63: Envoy lists an unknown virtual host among what it holds; it is told once.
+/// DELTA-47, DELTA-63: Envoy claims to hold an unknown virtual host. The server reports its absence
+/// once.
 #[test]
-fn an_unknown_virtual_host_that_is_listed_is_said_once() {
+fn held_unknown_virtual_host_is_reported_once() {
     check(
         Delta,
         "VHDS",
@@ -74,7 +75,7 @@ fn an_unknown_virtual_host_that_is_listed_is_said_once() {
     );
 }
 
-/// DELTA-47: a name that has become an alias is removed in a response of its own.
+/// DELTA-47: a removed name that is now an alias is removed in a response of its own.
 #[test]
 fn a_name_that_became_an_alias_is_removed_apart() {
     check(
@@ -93,7 +94,7 @@ fn a_name_that_became_an_alias_is_removed_apart() {
     );
 }
 
-/// DELTA-42: a resource that was asked for by an alias is removed by its name, and by the alias.
+/// DELTA-42: a resource that was subscribed by an alias is removed by its name and by the alias.
 #[test]
 fn a_removal_names_the_resource_itself() {
     check(
@@ -145,7 +146,8 @@ fn a_virtual_host_that_is_held_and_gone_is_also_removed() {
     }
 }
 
-/// DELTA-46: a virtual host that a client only lists, and that is gone, is removed.
+/// DELTA-46: a virtual host that a client only claims to hold, and that no longer exists, is
+/// removed.
 #[test]
 fn a_virtual_host_that_is_only_listed_and_gone_is_removed() {
     check(
@@ -159,8 +161,8 @@ fn a_virtual_host_that_is_only_listed_and_gone_is_removed() {
     );
 }
 
-/// DELTA-42, DELTA-47: the same, but it comes back, or is asked for by its other name, before the
-/// removal was sent.
+/// DELTA-42, DELTA-47: a deleted virtual host reappears, or is requested by its other name, before
+/// its removal was sent.
 #[test]
 fn a_virtual_host_that_comes_back_in_time_is_not_removed() {
     check(
@@ -203,7 +205,7 @@ fn a_virtual_host_that_comes_back_in_time_is_not_removed() {
     );
 }
 
-/// DELTA-47, DELTA-64: of two virtual hosts that claim one domain each comes in a response of its own.
+/// DELTA-47, DELTA-64: two virtual hosts with the same domain are sent in separate responses.
 #[test]
 fn an_alias_is_only_once_in_a_response() {
     check(

@@ -7,8 +7,9 @@ use chancery_protocol::{
 
 use crate::world::{check, check_with};
 
-/// Two parents with a child each. Then the first one refers to the child of the second one, which is deleted,
-/// and a new one refers to the child of the first one. `again` is what the client gets of the children.
+/// Moves references between two parents with a child each. The first parent then refers to the
+/// child of the second one, which is deleted. A new parent refers to the child of the first one.
+/// `again` lists the children that the client receives.
 fn references_move(protocol: Protocol, parent: &str, child: &str, again: &str) {
     let (names, full) = match protocol {
         Sotw => ("x,y", "p1=2 p3=1"),
@@ -51,7 +52,8 @@ fn secrets_come_again_when_clusters_exchange_them() {
     references_move(Delta, "CDS", "SDS", "x=1 y=1");
 }
 
-/// ADS-18: listeners and their routes. In delta, a new listener takes the routes that the client has.
+/// ADS-18: listeners and their routes. In delta, a new listener uses the routes that the client
+/// has.
 #[test]
 fn routes_come_again_when_listeners_exchange_them() {
     references_move(Sotw, "LDS", "RDS", "x=1 y=1");
@@ -81,8 +83,8 @@ fn extensions_come_again_when_listeners_exchange_them() {
     references_move(Delta, "LDS", "ECDS", "y=1");
 }
 
-/// DELTA-53, OPS-12: names count against the size of a response as resources do, whether the resources are gone or never
-/// existed.
+/// DELTA-53, OPS-12: names count towards the size of a response like resources, whether the
+/// resources were removed or never existed.
 #[test]
 fn removed_names_are_split_over_responses() {
     // A name of one byte takes three.
@@ -118,8 +120,8 @@ fn absent_names_are_split_over_responses() {
     );
 }
 
-/// SVC-05, SOTW-79: in SotW, the type of virtual hosts is like an unknown one: a resource that does not exist is not
-/// answered.
+/// SVC-05, SOTW-79: in SotW, the type of virtual hosts is like an unknown type. A resource that
+/// does not exist gets no answer.
 #[test]
 fn a_virtual_host_that_does_not_exist_is_not_answered_in_sotw() {
     check(
@@ -134,7 +136,8 @@ fn a_virtual_host_that_does_not_exist_is_not_answered_in_sotw() {
     );
 }
 
-/// DELTA-21, DELTA-40: there is no resource with an empty name, and the answer to a client that asks for one says so.
+/// DELTA-21, DELTA-40: no resource has an empty name. A client that subscribes to the empty name
+/// learns that.
 #[test]
 fn an_empty_name_is_answered_as_absent() {
     let mut session = chancery_protocol::Session::new(
@@ -155,8 +158,8 @@ fn an_empty_name_is_answered_as_absent() {
     assert_eq!(removed, [""]);
 }
 
-/// SOTW-90, DELTA-51: a resource that another scope uncovers has the version of its publication, which the client does not have.
-/// It is sent, even with equal bytes: a new client would get this version, too.
+/// SOTW-90, DELTA-51: a resource is no longer shadowed by another scope. It is sent even with equal
+/// bytes, because the client does not have its version. A new client would get this version, too.
 #[test]
 fn an_uncovered_resource_is_sent_for_its_version() {
     for (protocol, names) in [(Sotw, "x"), (Delta, "+x")] {
@@ -182,8 +185,8 @@ fn an_uncovered_resource_is_sent_for_its_version() {
     }
 }
 
-/// ADS-12: a repeated request for secrets is answered where the changed clusters are known to have endpoints, but no
-/// secrets.
+/// ADS-12: a repeated request for secrets is answered if the changed clusters are known to have
+/// endpoints, but no secrets.
 #[test]
 fn a_repeated_request_for_children_of_an_unknown_type_is_answered() {
     check(
@@ -213,8 +216,8 @@ fn a_repeated_request_for_children_of_an_unknown_type_is_answered() {
     );
 }
 
-/// ADS-11, ADS-19: secrets come again after the endpoints of their cluster, whether these wait for an ACK or are yet to
-/// be asked for. Envoy asks for the secrets of a cluster when it has its endpoints.
+/// ADS-11, ADS-19: secrets are sent again after the endpoints of their cluster, whether these wait
+/// for an ACK or for a request. Envoy requests the secrets of a cluster when it has its endpoints.
 #[test]
 fn secrets_come_again_after_the_endpoints_of_their_cluster() {
     for protocol in [Sotw, Delta] {

@@ -1,4 +1,4 @@
-//! Counterexamples that the model has found, told as conversations. How each hid is in its comment.
+//! Counterexamples that the model found, as transcripts. Some comments describe the failure before the fix.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use chancery_view::{Differ, View};
 
 use crate::{check, world::check_with};
 
-/// SOTW-40, SOTW-46: a repeated name in a list that is as long as the one before does not hide that another
-/// one was dropped.
+/// SOTW-40, SOTW-46: a list repeats a name and drops another, so that its length does not change. The
+/// server notices the dropped name.
 #[test]
 fn a_repeated_name_does_not_hide_a_dropped_one() {
     check(
@@ -57,8 +57,8 @@ fn names_of_a_stale_request_are_answered_with_the_next_ack() {
     );
 }
 
-/// ADS-06, ADS-22: a wait that is over does not count for the next one. The time since which a type waits
-/// was kept when only what was asked for had been sent, and made the next change look overdue.
+/// ADS-06, ADS-22: a wait that is over does not shorten the next one. Before the fix, the start of the wait
+/// was kept when only requested names were sent, so the next change seemed overdue.
 #[test]
 fn a_wait_that_is_over_does_not_shorten_the_next() {
     check(
@@ -82,8 +82,8 @@ fn a_wait_that_is_over_does_not_shorten_the_next() {
     );
 }
 
-/// DELTA-30, DELTA-35: a wildcard that begins in the middle of a stream is answered at once, though a response
-/// is unanswered.
+/// DELTA-30, DELTA-35: a wildcard that starts in the middle of a stream is answered at once, even during an
+/// unanswered response.
 #[test]
 fn a_late_wildcard_does_not_wait_for_an_ack() {
     check(
@@ -157,10 +157,10 @@ fn what_was_sent_ahead_of_a_wildcard_is_known() {
     );
 }
 
-/// DELTA-46: what a client says that it holds, and is gone, is told at once, also when it asks for nothing
-/// else.
+/// DELTA-46: the removal of a claimed resource that no longer exists is sent at once, even to a client that
+/// subscribes to nothing.
 #[test]
-fn what_is_held_and_gone_is_told_to_a_client_that_asks_for_nothing() {
+fn held_and_deleted_resource_is_removed_without_a_subscription() {
     check(
         Delta,
         "EDS",
@@ -171,8 +171,7 @@ fn what_is_held_and_gone_is_told_to_a_client_that_asks_for_nothing() {
     );
 }
 
-/// SOTW-50, ADS-12: only children are asked for again by repeating a request: not clusters, after a change of
-/// a route.
+/// SOTW-50, ADS-12: a repeated request asks for children only. For clusters, it gets no response.
 #[test]
 fn a_repeated_request_for_parents_is_silent() {
     check(
@@ -191,8 +190,8 @@ fn a_repeated_request_for_parents_is_silent() {
     );
 }
 
-/// SOTW-90, ADS-14: a cluster that is gone and comes back before its removal was sent is no change, and its
-/// endpoints are not sent again.
+/// SOTW-90, ADS-14: a cluster that disappears and reappears before its removal was sent is unchanged, and
+/// its endpoints are not sent again.
 #[test]
 fn what_comes_back_before_its_removal_was_sent_is_no_change() {
     check(
@@ -218,8 +217,7 @@ fn what_comes_back_before_its_removal_was_sent_is_no_change() {
     );
 }
 
-/// ADS-14: a client that names what the wildcard has brought is answered, but its endpoints are not sent
-/// again.
+/// ADS-14: a client that subscribes to a name that its wildcard covers gets an answer, but no endpoints.
 #[test]
 fn naming_what_the_wildcard_brought_does_not_touch_its_children() {
     check(
@@ -273,7 +271,8 @@ fn a_part_is_not_the_whole() {
     );
 }
 
-/// DELTA-21, DELTA-44: what is asked for again while it is on its way in a cut state is answered by that.
+/// DELTA-21, DELTA-44: a name that is requested again while its answer is in a planned response is answered
+/// by that response.
 #[test]
 fn what_is_on_its_way_is_not_sent_twice() {
     check(
@@ -296,8 +295,8 @@ fn what_is_on_its_way_is_not_sent_twice() {
     );
 }
 
-/// SOTW-90: a cluster that went away while the client asked for everything is not removed again when it asks
-/// for names.
+/// SOTW-90: a cluster is deleted when the client subscribes to everything. It is not removed again when the
+/// client subscribes to names.
 #[test]
 fn what_a_full_state_has_removed_is_not_removed_again() {
     check(
@@ -317,8 +316,8 @@ fn what_a_full_state_has_removed_is_not_removed_again() {
     );
 }
 
-/// SOTW-36: what was asked for and given up before it was answered does not make a later change urgent. Both
-/// requests come before the stream can take a response.
+/// SOTW-36: names that were requested and unsubscribed before an answer do not make a later change urgent.
+/// Both requests come before the stream can take a response.
 #[test]
 fn what_was_given_up_is_not_urgent() {
     let request = |names: &[&str], nonce: &str| {
@@ -347,7 +346,7 @@ fn what_was_given_up_is_not_urgent() {
     assert_eq!(responses(&[(&["b", "c"], "2")]), 1);
 }
 
-/// SOTW-34, SOTW-36: names of a stale request that were answered in time make later ones no more urgent.
+/// SOTW-34, SOTW-36: answered names of a stale request do not make later names urgent.
 #[test]
 fn what_was_late_and_is_answered_makes_nothing_urgent() {
     check(
@@ -374,7 +373,7 @@ fn what_was_late_and_is_answered_makes_nothing_urgent() {
 /// DELTA-46: a wildcard ends and begins again while a response is in flight. The client may hold the
 /// resources of that response. If they are deleted before the new answer, the server sends their removal.
 #[test]
-fn a_wildcard_that_begins_anew_minds_what_is_on_its_way() {
+fn restarted_wildcard_removes_deleted_resources_in_flight() {
     check(
         Delta,
         "",
@@ -393,7 +392,7 @@ fn a_wildcard_that_begins_anew_minds_what_is_on_its_way() {
     );
 }
 
-/// DELTA-44: what is on its way when a wildcard begins, and its removal behind it, is not removed again.
+/// DELTA-44: a wildcard starts while a resource and its removal are in flight. It is not removed again.
 #[test]
 fn a_wildcard_that_begins_repeats_no_removal() {
     check(
@@ -462,7 +461,7 @@ fn a_route_that_comes_back_holds_its_old_cluster() {
     say(&mut session, &view, rds, &["a"], "");
     assert!(hear(&mut session, &view).contains("3 envoy.config.route"));
     say(&mut session, &view, lds, &[], "2");
-    // The client has had the time that it gets when it connects.
+    // The client has had the time that a new connection gets.
     now.set(3_000);
     commit(vec![put(rds, "to d"), put(lds, "2")], vec![gone(cds)]);
     let view = commit(vec![], vec![gone(rds)]);
@@ -480,7 +479,8 @@ fn a_route_that_comes_back_holds_its_old_cluster() {
     assert_eq!(hear(&mut session, &view), "6 envoy.config.cluster.v3.Cluster");
 }
 
-/// DELTA-52, DELTA-28: what was given up while it was on its way is sent once to a wildcard that begins then.
+/// DELTA-52, DELTA-28: the client unsubscribes from a planned resource and starts a wildcard. The resource
+/// is sent once.
 #[test]
 fn a_wildcard_gets_what_was_given_up_once() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
@@ -510,16 +510,16 @@ fn a_wildcard_gets_what_was_given_up_once() {
     };
     ask(&mut session, &["b", "d"], &[]);
     assert_eq!(session.poll(Some(&view), &Differ::new(), 0).unwrap().n_resources(), 1);
-    // The rest is on its way.
+    // The rest is planned, but not sent.
     ask(&mut session, &[], &["d"]);
     ask(&mut session, &["*"], &[]);
     let rest = std::iter::from_fn(|| session.poll(Some(&view), &Differ::new(), 0));
     assert_eq!(rest.map(|response| response.n_resources()).collect::<Vec<_>>(), [1]);
 }
 
-/// SOTW-52: the memory for a client that does not read is bounded. The bound covers names that it gave up
-/// beside a wildcard or during a response, and names that it claims to hold. An attack on a running server
-/// found that names that had been given up did not count.
+/// SOTW-52: the memory for a client that does not read is bounded. The bound covers names that it
+/// unsubscribed from beside a wildcard or during a response, and names that it claims to hold. An attack on
+/// a running server found that unsubscribed names did not count.
 #[test]
 fn names_that_are_given_up_and_not_answered_count() {
     let config = Config { names_max: 100, response_bytes_target: 1, ..Config::DEFAULTS };
@@ -574,7 +574,7 @@ fn names_that_are_given_up_and_not_answered_count() {
         }
         assert_eq!(error.is_some(), polls < 1_000, "{opening:?}, {polls} times read");
     }
-    // What it says it holds, of all types together.
+    // Claimed names count over all types together.
     let mut session = open();
     let held = |type_url| request(type_url, &["*"], &[], 60);
     session.on_request(held(types::CLUSTER), None, 0).unwrap();
@@ -617,8 +617,8 @@ fn late_routes_are_taken_before_the_old_cluster_goes() {
     );
 }
 
-/// ADS-11: routes come again after the scopes that refer to them, also where those are in the last part of a
-/// state that was cut. They came between the parts.
+/// ADS-11: routes are sent again after the scopes that refer to them, even if these are in the last part of
+/// a split state. Before the fix, the routes came between the parts.
 #[test]
 fn children_follow_the_last_part_of_their_parents() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
@@ -643,8 +643,8 @@ fn children_follow_the_last_part_of_their_parents() {
     );
 }
 
-/// SOTW-27, ADS-09: a rejection ends with the ACK of what replaces the resource, also where the rest of that state
-/// was given up before it was sent. It stood, and held removals back, until the type changed again.
+/// SOTW-27, ADS-09: a rejection ends with the ACK of the replacement, even if the client unsubscribes from
+/// the unsent rest of that state. Before the fix, it held removals back until the type changed again.
 #[test]
 fn a_rejection_ends_though_the_rest_of_the_state_is_given_up() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };

@@ -1,4 +1,4 @@
-//! What ends a stream and what does not, and what is no business of the server.
+//! Events that end a stream, events that do not, and matters outside the server's responsibility.
 
 use chancery_protocol::{
     Config,
@@ -7,8 +7,8 @@ use chancery_protocol::{
 
 use crate::{check, world::check_with};
 
-/// SOTW-16, SOTW-11: nonces and versions are compared for being equal and nothing else: one that looks
-/// like ours, or like a number, is neither.
+/// SOTW-16, SOTW-11: nonces and versions are compared only for equality. A nonce that looks like a
+/// valid one, or like a number, does not match.
 #[test]
 fn a_nonce_that_only_looks_like_ours_answers_nothing() {
     let likes = ["01", "+1", "1.0", "0x1", "0", "-1", "18446744073709551617", "2", "\u{661}"];
@@ -40,8 +40,8 @@ fn a_nonce_that_only_looks_like_ours_answers_nothing() {
     }
 }
 
-/// SOTW-25, SOTW-38: an ACK or a NACK is answered only if it changed the subscription, or something
-/// newer waits.
+/// SOTW-25, SOTW-38: an ACK or NACK causes a response only if it changes the subscription or newer
+/// content is waiting.
 #[test]
 fn an_answer_is_answered_only_for_a_reason() {
     for verdict in ["", "nack"] {
@@ -69,8 +69,8 @@ fn an_answer_is_answered_only_for_a_reason() {
     }
 }
 
-/// SOTW-51, DELTA-40: what a node's scopes do not have is as if it did not exist, whoever else has it;
-/// the stream goes on.
+/// SOTW-51, DELTA-40: a resource outside the node's scopes does not exist for the node, whichever
+/// other nodes see it. The stream continues.
 #[test]
 fn what_a_node_may_not_see_does_not_exist_for_it() {
     check(
@@ -103,7 +103,7 @@ fn what_a_node_may_not_see_does_not_exist_for_it() {
     );
 }
 
-/// SOTW-110: nothing about one resource or one type ends a stream.
+/// SOTW-110: a problem with one resource or one type does not end a stream.
 #[test]
 fn trouble_with_a_resource_or_a_type_ends_no_stream() {
     check(
@@ -130,7 +130,7 @@ fn trouble_with_a_resource_or_a_type_ends_no_stream() {
     );
 }
 
-/// SOTW-110, SOTW-52, SVC-08: what does end it names the rule, and the numbers on both sides.
+/// SOTW-110, SOTW-52, SVC-08: an error that ends a stream names the rule and both values.
 #[test]
 fn a_request_that_breaks_a_rule_ends_its_stream() {
     let config = Config { names_max: 2, types_max: 1, ..Config::DEFAULTS };
@@ -195,7 +195,7 @@ fn an_error_with_code_zero_is_a_rejection() {
     }
 }
 
-/// SOTW-28: of a rejection's text as much is kept as the limit allows, in whole characters.
+/// SOTW-28: the text of a rejection is truncated to the limit, at a character boundary.
 #[test]
 fn a_long_rejection_is_cut() {
     use chancery_protocol::{ErrorDetail, Request, Session, SotwRequest, StreamKind};
@@ -220,8 +220,8 @@ fn a_long_rejection_is_cut() {
     assert_eq!(nack.version.to_string(), sent.version().to_string());
 }
 
-/// SVC-04, SVC-15: v2 types are types of their own, under exactly their names: the SDS type of v2 has a
-/// lower-case `auth`.
+/// SVC-04, SVC-15: v2 types are separate types with exactly their own names. The SDS type of v2 has
+/// a lower-case `auth`.
 #[test]
 fn a_v2_type_is_a_type_of_its_own() {
     check(
@@ -242,7 +242,7 @@ fn a_v2_type_is_a_type_of_its_own() {
     );
 }
 
-/// SVC-25: an extension is asked for by the name that the filter has.
+/// SVC-25: an extension is requested by the name of the filter.
 #[test]
 fn an_extension_is_asked_for_by_its_filters_name() {
     check(
@@ -262,7 +262,8 @@ fn an_extension_is_asked_for_by_its_filters_name() {
     );
 }
 
-/// DELTA-49: a secret that goes with its last use is removed only after the listener has moved.
+/// DELTA-49: a secret that is deleted with its last reference is removed only after the listener
+/// has moved.
 #[test]
 fn a_secret_is_kept_until_nothing_refers_to_it() {
     check(
@@ -289,8 +290,8 @@ fn a_secret_is_kept_until_nothing_refers_to_it() {
     );
 }
 
-/// DELTA-65: Envoy drops its virtual hosts when the route's `vhds` changes, and asks for them again:
-/// all are sent.
+/// DELTA-65: Envoy drops its virtual hosts when the route's `vhds` changes, and requests them
+/// again. All are sent.
 #[test]
 fn virtual_hosts_that_are_asked_for_again_are_sent_again() {
     check(
@@ -317,8 +318,8 @@ fn virtual_hosts_that_are_asked_for_again_are_sent_again() {
     );
 }
 
-/// DELTA-69: nothing is sent because time passes: no heartbeats, for virtual hosts as for any other
-/// type.
+/// DELTA-69: the passage of time sends nothing. There are no heartbeats, for virtual hosts as for
+/// any other type.
 #[test]
 fn time_alone_sends_nothing() {
     check(

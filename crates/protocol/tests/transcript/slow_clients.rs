@@ -1,4 +1,5 @@
-//! Clients that acknowledge slowly, or never: a type that waits no longer is sent behind the types that it refers to.
+//! Clients that acknowledge slowly or never. A type whose wait has ended is sent after the types
+//! that it refers to.
 
 use chancery_protocol::{
     Config,
@@ -7,8 +8,9 @@ use chancery_protocol::{
 
 use crate::world::{check, check_with};
 
-/// ADS-06, ADS-07, ADS-22: the client acknowledges clusters after 3 s, and every 2 s a commit adds a cluster
-/// and points the route at it. After 5 s the route is sent, behind the clusters of the same state.
+/// ADS-06, ADS-07, ADS-22: the client acknowledges clusters after 3 s. Every 2 s, a commit adds a
+/// cluster and points the route at it. After 5 s, the route is sent after the clusters of the same
+/// state.
 #[test]
 fn a_route_that_waits_no_longer_follows_its_cluster() {
     for (protocol, name, first, second, third) in [
@@ -49,8 +51,8 @@ fn a_route_that_waits_no_longer_follows_its_cluster() {
     }
 }
 
-/// ADS-03, ADS-06, ADS-22: the whole chain. Endpoints, listeners and routes of one state follow its
-/// clusters in this order, whatever is unanswered.
+/// ADS-03, ADS-06, ADS-22: endpoints, listeners and routes of one state follow its clusters in this
+/// order, whatever is unanswered.
 #[test]
 fn all_types_before_a_route_are_sent_when_it_waits_no_longer() {
     check(
@@ -88,7 +90,8 @@ fn all_types_before_a_route_are_sent_when_it_waits_no_longer() {
     );
 }
 
-/// ADS-06, ADS-26: a route that is asked for while changed clusters wait for an answer comes at once, behind these.
+/// ADS-06, ADS-26: a route that is requested while changed clusters wait for an answer is sent at
+/// once, after these clusters.
 #[test]
 fn a_route_that_is_asked_for_follows_its_cluster() {
     for (protocol, ask, also, first, second) in
@@ -121,8 +124,8 @@ fn a_route_that_is_asked_for_follows_its_cluster() {
     }
 }
 
-/// ADS-06, SOTW-36, SOTW-75: endpoints are sent in parts, each after the ACK of the previous part. They wait
-/// for these ACKs no longer than the route that follows them.
+/// ADS-06, SOTW-36, SOTW-75: endpoints are sent in parts, each after the ACK of the previous part.
+/// They wait for these ACKs at most as long as the route that follows them.
 #[test]
 fn the_rest_of_the_endpoints_goes_before_a_route_that_waits_no_longer() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
@@ -152,7 +155,8 @@ fn the_rest_of_the_endpoints_goes_before_a_route_that_waits_no_longer() {
     );
 }
 
-/// ADS-22: a client that never answers gets each state of the route, behind its clusters, within the ACK timeout.
+/// ADS-22: a client that never answers receives each state of the route within the ACK timeout,
+/// after its clusters.
 #[test]
 fn a_silent_client_gets_routes_and_clusters_in_order() {
     check(
@@ -183,8 +187,8 @@ fn a_silent_client_gets_routes_and_clusters_in_order() {
     );
 }
 
-/// ADS-06: the rest of the routes goes behind the rest of endpoints that were asked for since the routes were planned.
-/// Found by the model.
+/// ADS-06: the rest of the routes follows the rest of the endpoints that were requested after the
+/// routes were planned. Found by the model.
 #[test]
 fn the_rest_of_the_routes_follows_endpoints_that_were_asked_for_since() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
@@ -208,8 +212,8 @@ fn the_rest_of_the_routes_follows_endpoints_that_were_asked_for_since() {
     );
 }
 
-/// ADS-05: endpoints that were requested after the routes were planned go before the remaining routes. Other
-/// endpoints do not go before their changed cluster. Found by the model.
+/// ADS-05: endpoints that were requested after the routes were planned precede the remaining
+/// routes. Other endpoints do not precede their changed cluster. Found by the model.
 #[test]
 fn endpoints_that_were_asked_for_take_no_others_before_their_cluster() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };

@@ -1,11 +1,11 @@
-//! State of the world.
+//! SotW streams.
 
 use chancery_protocol::Protocol::Sotw;
 
 use crate::check;
 
 /// SOTW-01, SOTW-10, SOTW-61, SOTW-69 to -71, SOTW-84, CLI-E-01: an empty list opens a wildcard,
-/// answered in full.
+/// and each response has all resources.
 #[test]
 fn a_wildcard_is_answered_with_all_and_again_with_all() {
     check(
@@ -45,7 +45,8 @@ fn a_wildcard_over_nothing_is_answered_with_nothing() {
     );
 }
 
-/// SOTW-23, SOTW-24, SOTW-27: a rejected content is not sent again; any change is, also one back.
+/// SOTW-23, SOTW-24, SOTW-27: rejected content is not sent again. Any change is sent, even one back
+/// to earlier content.
 #[test]
 fn a_rejection_is_not_answered_until_something_changes() {
     check(
@@ -67,7 +68,7 @@ fn a_rejection_is_not_answered_until_something_changes() {
     );
 }
 
-/// SOTW-20, SOTW-21: what makes a NACK is its error, whatever the version.
+/// SOTW-20, SOTW-21: a request with an error is a NACK, whatever its version.
 #[test]
 fn a_rejection_at_the_same_version_is_one() {
     check(
@@ -106,7 +107,8 @@ fn a_rejection_may_change_the_subscription() {
     );
 }
 
-/// SOTW-36, SOTW-92, SOTW-93, design 4.6: while a response is unanswered changes fold into the next.
+/// SOTW-36, SOTW-92, SOTW-93, design 4.6: changes during an unanswered response coalesce into the
+/// next one.
 #[test]
 fn changes_while_waiting_fold_into_one() {
     check(
@@ -125,8 +127,8 @@ fn changes_while_waiting_fold_into_one() {
     );
 }
 
-/// ADS-22, SOTW-31: a client that stays silent is sent nothing twice, and the newest state after the
-/// timeout.
+/// ADS-22, SOTW-31: the server sends nothing twice to a silent client, and sends the newest state
+/// after the timeout.
 #[test]
 fn silence_holds_changes_back_for_a_bounded_time() {
     check(
@@ -168,8 +170,8 @@ fn a_stale_nonce_gets_no_response() {
     );
 }
 
-/// SOTW-34, SOTW-35: the requests of a client are always late because the type changes often. The client gets
-/// all names that it requests, and nothing for names that it gives up.
+/// SOTW-34, SOTW-35: the requests of a client are always late because the type changes often. The
+/// client gets all names that it requests, and nothing for names that it unsubscribes from.
 #[test]
 fn names_of_stale_requests_are_taken() {
     check(
@@ -194,7 +196,7 @@ fn names_of_stale_requests_are_taken() {
     );
 }
 
-/// SOTW-08: of several requests before the first response the last one counts.
+/// SOTW-08: the last of several requests before the first response takes effect.
 #[test]
 fn the_last_of_several_first_requests_counts() {
     check(
@@ -210,7 +212,8 @@ fn the_last_of_several_first_requests_counts() {
     );
 }
 
-/// SOTW-37: an empty nonce is a fresh subscription, whenever it comes; it acknowledges nothing.
+/// SOTW-37: a request with an empty nonce is a new subscription at any time, and acknowledges
+/// nothing.
 #[test]
 fn an_empty_nonce_is_never_stale() {
     check(
@@ -230,7 +233,7 @@ fn an_empty_nonce_is_never_stale() {
     );
 }
 
-/// SOTW-04, SOTW-05, SOTW-11: whatever the nonce and the version of a first request, it opens.
+/// SOTW-04, SOTW-05, SOTW-11: a first request opens the type, whatever its nonce and version.
 #[test]
 fn a_nonce_of_another_stream_does_not_matter() {
     check(
@@ -251,8 +254,8 @@ fn a_nonce_of_another_stream_does_not_matter() {
     );
 }
 
-/// SOTW-38, SOTW-50, CLI-E-04: a request that says nothing new gets nothing, whatever the order of its
-/// names.
+/// SOTW-38, SOTW-50, CLI-E-04: a request that changes nothing gets no response, whatever the order
+/// of its names.
 #[test]
 fn a_repeated_request_is_silent() {
     check(
@@ -269,7 +272,7 @@ fn a_repeated_request_is_silent() {
     );
 }
 
-/// SOTW-90, SOTW-91: what others see is no concern of this stream.
+/// SOTW-90, SOTW-91: changes that the node does not see cause no response.
 #[test]
 fn changes_elsewhere_cause_nothing() {
     check(
@@ -287,7 +290,7 @@ fn changes_elsewhere_cause_nothing() {
     );
 }
 
-/// DELTA-50: other scopes are a change like any other.
+/// DELTA-50: another list of scopes is sent like any change.
 #[test]
 fn another_list_of_scopes_is_a_change() {
     check(
@@ -308,8 +311,8 @@ fn another_list_of_scopes_is_a_change() {
     );
 }
 
-/// SOTW-22, CLI-E-08: an answer without error at an older version is no rejection, and nothing is sent
-/// for it.
+/// SOTW-22, CLI-E-08: an answer with an older version and no error is not a rejection, and causes
+/// no response.
 #[test]
 fn an_answer_with_an_older_version_is_not_a_rejection() {
     check(
@@ -330,7 +333,7 @@ fn an_answer_with_an_older_version_is_not_a_rejection() {
     );
 }
 
-/// SOTW-04, SOTW-100, SOTW-102, SOTW-105, P-01: on a new stream everything is sent, whatever version
+/// SOTW-04, SOTW-100, SOTW-102, SOTW-105, P-01: a new stream receives everything, whatever version
 /// the client has.
 #[test]
 fn a_version_of_an_earlier_stream_saves_nothing() {
@@ -348,7 +351,7 @@ fn a_version_of_an_earlier_stream_saves_nothing() {
     );
 }
 
-/// SOTW-103, P-42: a client that was still warming gets its endpoints with the clusters.
+/// SOTW-103, P-42: a client that was still warming receives its endpoints with the clusters.
 #[test]
 fn children_are_answered_in_full_after_a_reconnect() {
     check(

@@ -1,10 +1,10 @@
-//! State of the world: what a client asks for, and what there is.
+//! SotW subscriptions by name, and resources that do not exist.
 
 use chancery_protocol::Protocol::Sotw;
 
 use crate::check;
 
-/// SOTW-40, SOTW-42, SOTW-45, SOTW-75: added names are sent, and only they.
+/// SOTW-40, SOTW-42, SOTW-45, SOTW-75: added names are sent, and no others.
 #[test]
 fn added_names_are_answered_though_nothing_changed() {
     check(
@@ -22,7 +22,7 @@ fn added_names_are_answered_though_nothing_changed() {
     );
 }
 
-/// SOTW-43, CLI-G-09, P-08: a full-state type is answered in full.
+/// SOTW-43, CLI-G-09, P-08: each response of a full-state type is complete.
 #[test]
 fn named_clusters_come_all_together() {
     check(
@@ -41,7 +41,7 @@ fn named_clusters_come_all_together() {
     );
 }
 
-/// SOTW-44, SOTW-46, P-05: a name that comes back is sent again.
+/// SOTW-44, SOTW-46, P-05: a name that the client subscribes to again is sent again.
 #[test]
 fn a_name_that_was_dropped_is_sent_again() {
     check(
@@ -64,7 +64,7 @@ fn a_name_that_was_dropped_is_sent_again() {
     );
 }
 
-/// SOTW-47, CLI-G-07: an empty list after names means nothing.
+/// SOTW-47, CLI-G-07: an empty list after names subscribes to nothing.
 #[test]
 fn an_empty_list_after_names_unsubscribes() {
     check(
@@ -83,7 +83,7 @@ fn an_empty_list_after_names_unsubscribes() {
     );
 }
 
-/// SOTW-60, SOTW-62 to -67: every transition of the documents.
+/// SOTW-60, SOTW-62 to -67: all transitions in the protocol documents.
 #[test]
 fn wildcard_and_names_mix() {
     check(
@@ -110,8 +110,8 @@ fn wildcard_and_names_mix() {
     );
 }
 
-/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is no wildcard where the type has none. In SotW
-/// a virtual host is a resource like any other.
+/// SOTW-68, SVC-05, DELTA-67, P-07: an empty first list is not a wildcard if the type has none. In
+/// SotW, a virtual host is an ordinary resource.
 #[test]
 fn endpoints_have_no_wildcard() {
     check(
@@ -135,8 +135,8 @@ fn endpoints_have_no_wildcard() {
     );
 }
 
-/// SOTW-77 to -81, SOTW-07, SOTW-72, CLI-G-27: what does not exist comes when it does; clusters and
-/// listeners are answered.
+/// SOTW-77 to -81, SOTW-07, SOTW-72, CLI-G-27: a missing resource is sent when it appears. Missing
+/// clusters and listeners get an empty response.
 #[test]
 fn a_missing_name_is_remembered() {
     check(
@@ -156,7 +156,8 @@ fn a_missing_name_is_remembered() {
     );
 }
 
-/// SOTW-85, SOTW-86: endpoints vanish silently and come back even if they are the same.
+/// SOTW-85, SOTW-86: deleted endpoints cause no response. They are sent when they reappear, even
+/// unchanged.
 #[test]
 fn a_deleted_child_is_sent_when_it_comes_back() {
     check(
@@ -175,7 +176,7 @@ fn a_deleted_child_is_sent_when_it_comes_back() {
     );
 }
 
-/// SOTW-68, SOTW-73, P-13: scoped routes are a full state: all that is asked for is in each response.
+/// SOTW-68, SOTW-73, P-13: each response with scoped routes has all subscribed resources.
 #[test]
 fn scoped_routes_are_sent_in_full() {
     check(
@@ -192,7 +193,7 @@ fn scoped_routes_are_sent_in_full() {
     );
 }
 
-/// SOTW-76: a runtime that does not exist gets no empty response, which Envoy would reject.
+/// SOTW-76: a missing runtime gets no empty response, because Envoy would reject it.
 #[test]
 fn a_missing_runtime_is_not_answered_with_nothing() {
     check(
@@ -208,7 +209,7 @@ fn a_missing_runtime_is_not_answered_with_nothing() {
     );
 }
 
-/// SOTW-48, SOTW-74: what was not asked for is not sent, and nothing twice.
+/// SOTW-48, SOTW-74: only subscribed resources are sent, and none twice.
 #[test]
 fn only_what_is_asked_for_is_sent_and_once() {
     check(
@@ -224,7 +225,8 @@ fn only_what_is_asked_for_is_sent_and_once() {
     );
 }
 
-/// SOTW-41, SOTW-49, CLI-E-03: many requests, each a superset of the last, or one with all of them.
+/// SOTW-41, SOTW-49, CLI-E-03: a client sends many requests, each a superset of the last, or one
+/// with all names.
 #[test]
 fn a_list_may_grow_name_by_name() {
     check(
@@ -250,7 +252,7 @@ fn a_list_may_grow_name_by_name() {
     );
 }
 
-/// SOTW-66: what a stream was for one type says nothing about another.
+/// SOTW-66: the legacy wildcard of one type does not depend on the requests for another type.
 #[test]
 fn the_legacy_wildcard_is_per_type() {
     check(
@@ -268,7 +270,8 @@ fn the_legacy_wildcard_is_per_type() {
     );
 }
 
-/// SVC-06, SVC-15: a type URL is compared exactly; another spelling, or v2's, is another type.
+/// SVC-06, SVC-15: type URLs are compared exactly. Another spelling, or the v2 URL, is another
+/// type.
 #[test]
 fn another_spelling_is_another_type() {
     check(
@@ -301,7 +304,7 @@ fn an_opaque_type_is_served_by_name() {
     );
 }
 
-/// SVC-10: an unknown type is an ordinary one without resources.
+/// SVC-10: an unknown type is an ordinary type without resources.
 #[test]
 fn an_unknown_type_can_be_asked_for() {
     check(
@@ -315,7 +318,7 @@ fn an_unknown_type_can_be_asked_for() {
     );
 }
 
-/// SOTW-46: names that are given up while a state is being sent in parts are not sent.
+/// SOTW-46: names that the client unsubscribes from while a state is sent in parts are not sent.
 #[test]
 fn parts_of_what_was_given_up_are_not_sent() {
     let config = chancery_protocol::Config {
@@ -337,7 +340,7 @@ fn parts_of_what_was_given_up_are_not_sent() {
     );
 }
 
-/// SOTW-47: a wildcard that was given up before it was answered is not answered.
+/// SOTW-47: a wildcard that ends before its answer is not answered.
 #[test]
 fn a_wildcard_given_up_at_once_is_not_answered() {
     use chancery_protocol::{Config, Request, Session, SotwRequest, StreamKind};
@@ -356,7 +359,7 @@ fn a_wildcard_given_up_at_once_is_not_answered() {
     assert!(session.poll(Some(&view), &chancery_view::Differ::new(), 1).is_none());
 }
 
-/// SOTW-87: a parent that is deleted, and the child given up, in either order.
+/// SOTW-87: the parent is deleted and the client unsubscribes from its child, in either order.
 #[test]
 fn a_deleted_parent_and_its_child_may_go_in_either_order() {
     for child_first in [true, false] {

@@ -40,7 +40,7 @@ fn scoped(text: &str) -> (ScopeName, &str) {
     (ScopeName::new(scope).unwrap(), rest)
 }
 
-/// What a client keeps of one type.
+/// The client's state of one type.
 #[derive(Default)]
 struct Client {
     names: Vec<String>,
@@ -50,14 +50,14 @@ struct Client {
     revision: Option<Revision>,
 }
 
-/// One stream: the session, and what its client knows.
+/// One stream: the session and its client.
 struct Stream {
     session: Session,
     clients: BTreeMap<TypeUrl, Client>,
     nonces: BTreeSet<String>,
-    /// Nonces by the name that the script gives them.
+    /// The nonces by their names in the script.
     named_nonces: BTreeMap<String, String>,
-    /// A request broke a rule: nothing goes on after that.
+    /// Whether a request has ended the stream with an error.
     ended: bool,
 }
 
@@ -66,22 +66,23 @@ struct World {
     config: Arc<Config>,
     state: State,
     scopes: Vec<ScopeName>,
-    /// By the name before the colon; the one without a name is always there.
+    /// The streams by the name before the colon. The unnamed stream always exists.
     streams: BTreeMap<String, Stream>,
-    /// The stream of the event that is being run.
+    /// The stream of the current event.
     at: String,
     differ: Differ,
     now: u64,
-    /// Versions by the name that the script gives them.
+    /// The versions by their names in the script.
     named_versions: BTreeMap<String, String>,
 }
 
-/// Runs a script on a new stream; `only` is the type of a per-type stream, empty for an aggregated one.
+/// Runs a script on a new stream. `only` is the type of a stream of one type; empty for an
+/// aggregated stream.
 pub(crate) fn check(protocol: Protocol, only: &str, script: &str) {
     check_with(protocol, only, Config::DEFAULTS, script);
 }
 
-/// As [`check`], with other limits.
+/// Runs a script like [`check`], with other limits.
 pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script: &str) {
     let mut world = World {
         protocol,
@@ -91,7 +92,7 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
         streams: BTreeMap::new(),
         at: String::new(),
         differ: Differ::new(),
-        // Not 0, and the stream is as old as the first request.
+        // Not 0. The stream is as old as its first request.
         now: 1_000_000,
         named_versions: BTreeMap::new(),
     };
@@ -118,31 +119,31 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
     }
 }
 
-/// The stream that a line is about, and the rest of the line.
+/// Splits a line into the name of its stream and the rest.
 fn bare(line: &str) -> (&str, &str) {
     line.split_once(": ")
         .filter(|(stream, _)| stream.chars().all(|c| c.is_ascii_alphanumeric()))
         .unwrap_or(("", line))
 }
 
-/// The name that a script gives to a nonce (`@A`) or to a version (`v=X`).
+/// Returns the name that a script gives to a nonce (`@A`) or to a version (`v=X`).
 fn mark<'a>(word: &'a str, prefix: &str) -> Option<&'a str> {
     word.strip_prefix(prefix).filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
-/// What a word of a request means: the value of a name, or itself.
+/// Returns the value of a name, or the word itself if it is not a name.
 fn meant<'a>(names: &'a BTreeMap<String, String>, word: &'a str) -> &'a str {
-    assert!(mark(word, "").is_none() || names.contains_key(word), "nothing is called {word}");
+    assert!(mark(word, "").is_none() || names.contains_key(word), "no value is named {word}");
     names.get(word).map_or(word, String::as_str)
 }
 
-/// An expected line without the names for its nonce and its version.
+/// Returns an expected line without the names of its nonce and its version.
 fn without_marks(line: &str) -> String {
     let is_mark = |word: &str| mark(word, "@").is_some() || mark(word, "v=").is_some();
     line.split_whitespace().filter(|word| !is_mark(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// Something that came of an event.
+/// An outcome of an event.
 struct Outcome {
     stream: String,
     text: String,
@@ -151,7 +152,7 @@ struct Outcome {
 }
 
 impl World {
-    /// Opens a stream in the place of the one that the event is about.
+    /// Replaces the stream of the event by a new one.
     fn open(&mut self, only: &str) {
         let type_url = (!only.is_empty()).then(|| type_url(only));
         let kind = StreamKind { protocol: self.protocol, type_url };
@@ -186,7 +187,8 @@ impl World {
             "status" => outcomes.push(self.status(rest)),
             "wait" => {
                 let until = self.now + rest.parse::<u64>().unwrap();
-                // A caller sleeps until a session wants to be polled, not until anything is due.
+                // Like a real caller, it sleeps until a session asks for a poll, whether or not
+                // that poll has a response.
                 let now = self.now;
                 let wakes = self.streams.values().filter_map(|s| s.session.wake_at(now));
                 if let Some(wake) = wakes.filter(|wake| *wake <= until).min() {
@@ -206,8 +208,8 @@ impl World {
         outcomes
     }
 
-    /// Gives the nonce and the version of a response the names that the script has for them. A name
-    /// means one value, and no two names mean the same.
+    /// Assigns the names in the script to the nonce and the version of a response. A name has one
+    /// value, and two names never have the same value.
     fn bind(&mut self, outcome: &Outcome, line: &str) {
         let named_nonces = &mut self.streams.get_mut(&outcome.stream).unwrap().named_nonces;
         for word in line.split_whitespace() {
@@ -217,9 +219,9 @@ impl World {
             ] {
                 let Some(name) = mark(word, prefix) else { continue };
                 let other = names.iter().find(|(other, of)| *other != name && *of == value);
-                assert_eq!(other, None, "{prefix}{name} is another's value in `{line}`");
+                assert_eq!(other, None, "{prefix}{name} has the value of another name in `{line}`");
                 let known = names.entry(name.to_owned()).or_insert_with(|| value.clone());
-                assert_eq!(known, value, "{prefix}{name} in `{line}`");
+                assert_eq!(known, value, "{prefix}{name} has two values, the second in `{line}`");
             }
         }
     }
@@ -248,7 +250,7 @@ impl World {
             if !self.scopes.contains(delta.scope()) {
                 continue;
             }
-            // As a shard does: only for the names that the session asked for.
+            // Like a shard, it notifies the session only of names that the session watches.
             let names: BTreeSet<&ResourceName> = delta.names().collect();
             for Stream { session, .. } in self.streams.values_mut() {
                 for interest in session.interest() {
@@ -354,7 +356,7 @@ impl World {
         Outcome { stream: at, text, nonce: String::new(), version: String::new() }
     }
 
-    /// What the session says of a type.
+    /// Returns the status that the session reports for a type.
     fn status(&mut self, text: &str) -> Outcome {
         let type_url = type_url(text);
         let all = self.stream().session.status();
@@ -396,7 +398,7 @@ impl World {
     fn show(&mut self, response: &Response) -> String {
         let protocol = self.protocol;
         let stream = self.stream();
-        // SOTW-10, DELTA-10, SOTW-17, SOTW-92: laws of every response.
+        // SOTW-10, DELTA-10, SOTW-17, SOTW-92: rules for every response.
         assert!(!response.nonce().is_empty() && stream.nonces.insert(response.nonce()));
         assert!(!response.version().to_string().is_empty());
         let mut names = BTreeSet::new();
@@ -420,7 +422,7 @@ impl World {
         }
         let client = stream.clients.entry(response.type_url().clone()).or_default();
         let revision = Some(response.revision());
-        assert!(revision >= client.revision, "never an older state");
+        assert!(revision >= client.revision, "the response is older than the previous one");
         client.revision = revision;
         client.last = Some((response.nonce(), response.version().to_string()));
         text
