@@ -85,11 +85,12 @@ pub enum RequestKind {
     Ack,
     /// The request rejects a response.
     Nack,
-    /// The request changes the subscription, or opens a type.
+    /// The request has no nonce, or changes the subscription.
     Subscribe,
-    /// The request does not name the last response, and changes nothing (SOTW-34).
+    /// The request does not name the last response, and does not change the subscription (SOTW-34).
     Stale,
-    /// The request repeats an earlier one.
+    /// The request names the last response, which is already answered, and does not change the
+    /// subscription.
     Repeat,
 }
 

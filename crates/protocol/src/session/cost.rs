@@ -1,7 +1,8 @@
 //! The cost of a session: the work of the next call, and the memory of its names.
 //!
 //! A caller bounds both before the call. The unit of work is a name or resource, which takes about
-//! a microsecond. The figures are upper bounds. Computing them does not visit the names.
+//! a microsecond. The figures are upper bounds. Computing them does not visit the names that the
+//! session keeps.
 
 use crate::{
     NameList, Request, Session,
