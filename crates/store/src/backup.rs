@@ -1,11 +1,11 @@
-//! A backup: a snapshot in a file, with a header that says what it is.
+//! A backup: a snapshot in a file, with a descriptive header.
 //!
 //! ```text
 //! "CHYBACK1" │ frame: BackupHeader │ the bytes of a snapshot
 //! ```
 //!
-//! Every byte of it is under a checksum, so that a file that was cut short or changed is found out before
-//! anything is made of it.
+//! Checksums cover every byte, so that a reader detects a truncated or changed file before it uses
+//! the content.
 
 use std::{
     fs::File,
@@ -33,75 +33,76 @@ use crate::{
     snapshot::{Decoder, Kind, SnapshotData, SnapshotError, pieces},
 };
 
-/// The only format version so far.
+/// The only format version.
 const FORMAT_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"CHYBACK1";
-/// Pieces in which a backup is given and read.
+/// The size of the pieces in which a backup is produced and read, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What a backup says of itself.
+/// The header of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupInfo {
-    /// The version of the program that made it.
+    /// The version of the program that made the backup.
     pub program: String,
-    /// The cluster.
+    /// The ID of the cluster.
     pub cluster_id: ClusterId,
-    /// The life of the cluster.
+    /// The incarnation of the cluster.
     pub incarnation: Incarnation,
-    /// The replica that made it.
+    /// The ID of the replica that made the backup.
     pub replica_id: u64,
     /// The revision of the state.
     pub revision: Revision,
-    /// Number of resources in it.
+    /// The number of resources in the backup.
     pub n_resources: u64,
-    /// When it was made: milliseconds since 1970.
+    /// The time of the backup, in milliseconds since 1970.
     pub time_ms: u64,
-    /// How the state was got.
+    /// The origin of the state.
     pub source: BackupSource,
-    /// Term and index of the last entry of the log that is in it: of two replicas of a cluster the one with
-    /// the greater pair knows more.
+    /// Term and index of the last log entry that the backup includes. Of two replicas of a cluster,
+    /// the one with the greater pair has more entries.
     pub position: (u64, u64),
 }
 
-/// How the state of a backup was got.
+/// The origin of the state of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackupSource {
-    /// It has all that was committed when the backup was asked for.
+    /// The state has all entries that were committed when the backup was requested.
     Current,
-    /// It is what the replica had applied.
+    /// The state has the entries that the replica had applied.
     Stale,
-    /// It is all that a stopped replica had, with entries of its log that may not have been committed.
+    /// The state has all entries in the log of a stopped replica, some of which may not have been
+    /// committed.
     Directory,
 }
 
-/// Why there is no backup, or why something is none.
+/// The reason why a backup cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// It can not be known whether the state is current.
+    /// The replica cannot determine whether its state is current.
     #[error(transparent)]
     NotCurrent(#[from] ReadError),
-    /// The replica has not got any state yet.
+    /// The replica has no state yet.
     #[error("the replica has no state yet")]
     NoState,
-    /// It is something else.
+    /// The file is not a backup.
     #[error("it is not a backup: it does not begin with {:?}", str::from_utf8(MAGIC).unwrap_or_default())]
     Foreign,
-    /// A release with another format made it.
+    /// Another release wrote the backup, in another format.
     #[error(
-        "it has format version {found}, made by chancery {program}; this program knows only \
-         {FORMAT_VERSION}: use the release that made it, or a newer one"
+        "the backup has format version {found}, made by chancery {program}, but this program supports \
+         only version {FORMAT_VERSION}; use the release that made it, or a newer one"
     )]
     Format {
-        /// Its format version.
+        /// The format version of the backup.
         found: u32,
-        /// The version of the program that made it.
+        /// The version of the program that made the backup.
         program: String,
     },
-    /// It is not what was written.
-    #[error("it is damaged: {0}")]
+    /// The content is damaged.
+    #[error("the backup is damaged: {0}")]
     Damaged(String),
-    /// It can not be read.
-    #[error("it can not be read: {0}")]
+    /// The backup cannot be read.
+    #[error("cannot read the backup: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -111,7 +112,8 @@ impl From<SnapshotError> for BackupError {
     }
 }
 
-/// A state of a cluster, to be kept in a file. Cheap to make: the state is shared, not copied.
+/// The state of a cluster, ready to be written to a file. Cheap to make: the state is shared, not
+/// copied.
 #[derive(Debug, Clone)]
 pub struct Backup {
     info: BackupInfo,
@@ -137,13 +139,14 @@ impl Backup {
         Ok(Self { info, data: SnapshotData(Arc::new(image)) })
     }
 
-    /// Reads the directory of a stopped replica, and changes nothing in it but its lock. Everything in it
-    /// is checked as it is when the replica starts. Entries of the log that were not applied yet are: in a
-    /// cluster that has lost its majority nobody knows whether they were committed, and one that was
-    /// acknowledged must not be left out.
+    /// Reads the directory of a stopped replica. Changes nothing in the directory except its lock.
+    ///
+    /// The checks are those of a start of the replica. This function also applies the log entries
+    /// that the replica had not yet applied. In a cluster without a majority, nobody knows which of
+    /// them were committed, and the backup must include every acknowledged entry.
     ///
     /// # Errors
-    /// If the directory is in use, holds no replica, or is damaged.
+    /// Fails if the directory is in use, contains no replica, or is damaged.
     pub fn of_directory(path: &Path) -> Result<Self, OpenError> {
         let (directory, identity) = Directory::open_existing(path)?;
         let mark = read_mark(&directory, identity, HighWater::open_read_only)?.mark();
@@ -155,13 +158,13 @@ impl Backup {
             .map_err(|error| damaged(path, "the state", error))
     }
 
-    /// What it says of itself.
+    /// Returns the header.
     #[must_use]
     pub fn info(&self) -> &BackupInfo {
         &self.info
     }
 
-    /// Its bytes, in pieces, made as they are asked for.
+    /// Returns the bytes of the backup in pieces, which are produced on demand.
     pub fn pieces(&self) -> impl Iterator<Item = Bytes> + '_ {
         let header = frame(Kind::Backup as u8, &self.info.to_proto());
         let first = [Bytes::from_static(MAGIC), header];
@@ -220,7 +223,7 @@ impl BackupInfo {
 
 // === reading ===
 
-/// Looks at the bytes of a backup as they come, and says whether they are one. Keeps nothing of it.
+/// Checks the bytes of a backup as they arrive, without keeping them.
 #[derive(Debug)]
 pub struct BackupCheck(Reader);
 
@@ -231,18 +234,18 @@ impl Default for BackupCheck {
 }
 
 impl BackupCheck {
-    /// Takes the next bytes.
+    /// Checks the next bytes.
     ///
     /// # Errors
-    /// If they are not those of a backup.
+    /// Fails if the bytes do not belong to a valid backup.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
         self.0.push(bytes)
     }
 
-    /// What the backup says of itself, if all of it has come.
+    /// Returns the header if the backup is complete.
     ///
     /// # Errors
-    /// If some of it is missing.
+    /// Fails if a part is missing.
     pub fn finish(self) -> Result<BackupInfo, BackupError> {
         let (info, decoder) = self.0.whole()?;
         decoder.check()?;
@@ -268,7 +271,7 @@ pub(crate) fn read(file: &mut File) -> Result<(BackupInfo, SnapshotData), Backup
     let found = (image.cluster_id.map(ClusterId), image.state.revision, image.n_resources);
     let said = (Some(info.cluster_id), info.revision, info.n_resources);
     if found != said {
-        let detail = format!("its header says {said:?}, but in it is {found:?}");
+        let detail = format!("its header says {said:?}, but its content is {found:?}");
         return Err(BackupError::Damaged(detail));
     }
     Ok((info, data))
@@ -310,7 +313,8 @@ impl Reader {
                     return Ok(());
                 };
                 if kind != Kind::Backup as u8 {
-                    let error = frames.damaged_last(message.len(), "it is not a backup's header");
+                    let error =
+                        frames.damaged_last(message.len(), "it is not the header of a backup");
                     return Err(damaged(&error));
                 }
                 let header = pb::BackupHeader::decode(message).map_err(|error| damaged(&error))?;
@@ -337,19 +341,20 @@ impl Reader {
 }
 
 impl Replica {
-    /// A backup of all that has been committed by now; waits for `timeout` until that is here.
+    /// Returns a backup of everything that is committed now. Waits at most `timeout` until this
+    /// replica has applied it.
     ///
     /// # Errors
-    /// If this replica can not know what has been committed, or has no state yet.
+    /// Fails if this replica cannot determine what is committed, or has no state yet.
     pub async fn backup(&self, timeout: Duration) -> Result<Backup, BackupError> {
         self.read_barrier(timeout).await?;
         self.backup_of(BackupSource::Current)
     }
 
-    /// A backup of what this replica has applied.
+    /// Returns a backup of the entries that this replica has applied.
     ///
     /// # Errors
-    /// If it has no state yet.
+    /// Fails if the replica has no state yet.
     pub fn backup_stale(&self) -> Result<Backup, BackupError> {
         self.check_diverged()?;
         self.backup_of(BackupSource::Stale)

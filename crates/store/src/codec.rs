@@ -1,7 +1,7 @@
-//! Commands between the model and `chancery.raft.v1`.
+//! Conversion of commands between the model and `chancery.raft.v1`.
 //!
-//! Encoding is total. Decoding checks everything again: what is committed came from a replica, but
-//! perhaps one of another release.
+//! Encoding is total. Decoding checks everything again: a replica wrote the committed bytes, but
+//! possibly a replica of another release.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,34 +16,35 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{history::RequestId, record::RecordError};
 
-/// What a committed entry asks for.
+/// A decoded command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// Gives the cluster its identity.
     Form {
-        /// Random.
+        /// The cluster ID: 16 random bytes.
         cluster_id: [u8; 16],
-        /// Random.
+        /// The incarnation: a random number.
         incarnation: Incarnation,
     },
     /// Changes the state.
     Transact {
-        /// How.
+        /// The transaction.
         transaction: Box<Transaction>,
-        /// Which request it is; without a name it can not be repeated.
+        /// The request that made the transaction. A transaction without a request cannot be retried
+        /// safely.
         request: Option<Request>,
     },
 }
 
-/// Which request a transaction is.
+/// The identity of a write request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) id: RequestId,
-    /// It may have been proposed before.
+    /// Whether the request may have been proposed before.
     pub(crate) repeated: bool,
     /// A revision before the first attempt.
     pub(crate) since: Revision,
-    /// Of the transaction, see [`digest`]; 0 if it is not known.
+    /// The digest of the transaction, see [`digest`]; 0 if unknown.
     pub(crate) digest: u64,
 }
 
@@ -57,7 +58,7 @@ fn missing(what: &str) -> RecordError {
 
 // === commands ===
 
-/// Reads a command.
+/// Decodes a command.
 pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
     match command.command.ok_or_else(|| missing("the kind of the command"))? {
         pb::command::Command::Form(form) => Ok(Ask::Form {
@@ -72,14 +73,14 @@ pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
     }
 }
 
-/// Reads a cluster id.
+/// Decodes a cluster ID.
 pub(crate) fn cluster_id_from_proto(bytes: &[u8]) -> Result<[u8; 16], RecordError> {
     bytes.try_into().map_err(|_| {
         RecordError::Content(format!("a cluster id has 16 bytes, this one has {}", bytes.len()))
     })
 }
 
-/// Makes a command.
+/// Encodes a command.
 pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
     let command = match ask {
         Ask::Form { cluster_id, incarnation } => pb::command::Command::Form(pb::Form {
@@ -97,7 +98,7 @@ pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
     pb::Command { command: Some(command), request }
 }
 
-/// Makes the message of a request.
+/// Encodes a request.
 pub(crate) fn request_to_proto(request: &Request) -> pb::Request {
     let Request { id, repeated, since, digest } = *request;
     pb::Request { id: id.0.to_vec().into(), repeated, since: since.0, digest }
@@ -111,11 +112,12 @@ fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
     Ok(Request { id: RequestId(id), repeated, since, digest: message.digest })
 }
 
-/// Tells what a transaction is to write from what another one is, never 0: all of it but who, why and when.
+/// Returns a digest of the content of a transaction, without author, reason and time. The digest is
+/// never 0.
 pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
     fn add<M: Message>(digest: &mut Xxh3, kind: u8, messages: &[M]) {
         for message in messages {
-            // One at a time: a transaction may be large.
+            // Encode one message at a time: a transaction may be large.
             digest.update(&[kind]);
             digest.update(&message.encode_length_delimited_to_vec());
         }
@@ -131,7 +133,7 @@ pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
     digest.digest().max(1)
 }
 
-/// Makes the message of a transaction. Bodies are shared, not copied.
+/// Encodes a transaction. Bodies are shared, not copied.
 pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction {
     pb::Transaction {
         preconditions: transaction.preconditions.iter().map(precondition_to_proto).collect(),
@@ -224,7 +226,8 @@ fn expected_from_proto(
     use pb::precondition::resource;
     let resource = message.resource.ok_or_else(|| missing("the resource of a precondition"))?;
     let (scope, key) = ref_from_proto(resource)?;
-    let expectation = message.expectation.ok_or_else(|| missing("what a precondition expects"))?;
+    let expectation =
+        message.expectation.ok_or_else(|| missing("the expectation of a precondition"))?;
     let expectation = match expectation {
         resource::Expectation::Absent(_) => Expectation::Absent,
         resource::Expectation::Present(_) => Expectation::Present,
@@ -235,7 +238,7 @@ fn expected_from_proto(
     Ok((scope, key, expectation))
 }
 
-/// Makes the message of a refusal.
+/// Encodes a refusal.
 pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
     use pb::refusal;
     let refusal = match refusal {
@@ -262,7 +265,7 @@ pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
     pb::Refusal { refusal: Some(refusal) }
 }
 
-/// Reads a refusal.
+/// Decodes a refusal.
 pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, RecordError> {
     use pb::refusal;
     Ok(match message.refusal.ok_or_else(|| missing("the kind of a refusal"))? {
@@ -280,7 +283,7 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
             }
         }
         refusal::Refusal::Resource(refusal::ResourceDiffers { expected, found }) => {
-            let expected = expected.ok_or_else(|| missing("what was expected"))?;
+            let expected = expected.ok_or_else(|| missing("the expectation of a refusal"))?;
             let (scope, key, expectation) = expected_from_proto(expected)?;
             let found = found.as_ref().map(version_from_proto);
             Refusal::Resource { scope, key, expectation, found }
@@ -309,17 +312,17 @@ fn ref_from_proto(message: pb::ResourceRef) -> Result<(ScopeName, ResourceKey), 
     Ok((scope, key_from_proto(&key)?))
 }
 
-/// Makes the message of a version.
+/// Encodes a version.
 pub(crate) fn version_to_proto(version: Version) -> pb::Version {
     pb::Version { revision: version.revision.0, tag: version.tag }
 }
 
-/// Reads a version.
+/// Decodes a version.
 pub(crate) fn version_from_proto(message: &pb::Version) -> Version {
     Version { revision: Revision(message.revision), tag: message.tag }
 }
 
-/// Makes the message of what a draft holds beside its key. The body is shared, not copied.
+/// Encodes the parts of a draft other than its key. The body is shared, not copied.
 pub(crate) fn content_to_proto(draft: &ResourceDraft) -> pb::Content {
     pb::Content {
         body: draft.body.clone(),
@@ -330,7 +333,7 @@ pub(crate) fn content_to_proto(draft: &ResourceDraft) -> pb::Content {
     }
 }
 
-/// Puts a draft together again.
+/// Builds a draft from its key and its decoded content.
 pub(crate) fn draft_from_proto(
     key: ResourceKey,
     content: pb::Content,
@@ -338,7 +341,10 @@ pub(crate) fn draft_from_proto(
     let alias = |name: &String| ResourceName::new(name).map_err(|error| invalid("an alias", error));
     let ttl = match content.ttl {
         Some(ttl) if ttl.nanos >= 1_000_000_000 => {
-            return Err(RecordError::Content(format!("a lifetime has {} ns", ttl.nanos)));
+            return Err(RecordError::Content(format!(
+                "a TTL has {} ns, but must have fewer than 1000000000",
+                ttl.nanos
+            )));
         }
         ttl => ttl.map(|ttl| Duration::new(ttl.seconds, ttl.nanos)),
     };
@@ -373,7 +379,7 @@ fn assignment_op_to_proto(op: &AssignmentOp) -> pb::AssignmentOp {
 }
 
 fn assignment_op_from_proto(message: pb::AssignmentOp) -> Result<AssignmentOp, RecordError> {
-    match message.op.ok_or_else(|| missing("what to do with an assignment"))? {
+    match message.op.ok_or_else(|| missing("the operation on an assignment"))? {
         pb::assignment_op::Op::Put(assignment) => {
             assignment_from_proto(assignment).map(AssignmentOp::Put)
         }
@@ -381,7 +387,7 @@ fn assignment_op_from_proto(message: pb::AssignmentOp) -> Result<AssignmentOp, R
     }
 }
 
-/// Makes the message of an assignment.
+/// Encodes an assignment.
 pub(crate) fn assignment_to_proto(assignment: &Assignment) -> pb::Assignment {
     let glob = |glob: &Option<Glob>| glob.as_ref().map(|glob| glob.as_str().to_owned());
     let matcher = &assignment.matcher;
@@ -403,7 +409,7 @@ pub(crate) fn assignment_to_proto(assignment: &Assignment) -> pb::Assignment {
     }
 }
 
-/// Reads an assignment.
+/// Decodes an assignment.
 pub(crate) fn assignment_from_proto(message: pb::Assignment) -> Result<Assignment, RecordError> {
     let glob = |text: Option<String>| text.as_deref().map(Glob::new);
     let scope = |text: &String| {
@@ -427,9 +433,9 @@ pub(crate) fn assignment_from_proto(message: pb::Assignment) -> Result<Assignmen
     })
 }
 
-// === who, why, when ===
+// === metadata ===
 
-/// Makes the message of a transaction's meta.
+/// Encodes the metadata of a transaction.
 pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
     pb::TransactionMeta {
         label: meta.label.as_deref().map(str::to_owned),
@@ -439,7 +445,7 @@ pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
     }
 }
 
-/// Reads a transaction's meta.
+/// Decodes the metadata of a transaction.
 pub(crate) fn meta_from_proto(message: pb::TransactionMeta) -> TransactionMeta {
     TransactionMeta {
         label: message.label.map(Arc::from),

@@ -1,68 +1,75 @@
-//! What can be set about a replica's store.
+//! The settings of a replica's store.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use crate::{REPLICA_ID_MAX, TlsConfig};
 
-/// Settings of a [`crate::Replica`].
+/// The settings of a [`crate::Replica`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The data directory. Made if it is not there.
+    /// The data directory. The replica creates the directory if it does not exist.
     pub data_dir: PathBuf,
-    /// This replica's number in its cluster; kept in the directory, which no other replica can use.
+    /// The ID of this replica in its cluster. The directory stores the ID, and no other replica can
+    /// use the directory.
     pub replica_id: u64,
-    /// Where to listen for other replicas; `None` for a cluster of one that stays one.
+    /// The listen address for other replicas. `None` for a cluster of one that never grows.
     pub listen: Option<SocketAddr>,
-    /// Where other replicas reach this one, as `HOST:PORT`; empty for the address it listens on.
+    /// The address at which other replicas reach this one, as `HOST:PORT`. Empty means the listen
+    /// address.
     pub advertise: String,
-    /// Where to ask to join a cluster, as long as the directory is empty.
+    /// The addresses of replicas to ask to join a cluster. Used only while the directory is empty.
     pub join: Vec<String>,
-    /// All replicas of the cluster, this one too, by number: another way to form and join one. Looked at
-    /// as long as the directory is empty.
+    /// The addresses of all replicas of the cluster, including this one, by ID: another way to form
+    /// and join a cluster. Used only while the directory is empty.
     pub peers: BTreeMap<u64, String>,
-    /// The certificates of replicas; `None`: what they say to each other is neither encrypted nor
-    /// authenticated.
+    /// The certificates for connections between replicas. With `None`, these connections are
+    /// neither encrypted nor authenticated.
     pub tls: Option<TlsConfig>,
-    /// Most connections of other replicas at a time. One more takes the place of another, which is one that
-    /// has said nothing yet, or else has been silent for the longest time.
+    /// The maximum number of connections from other replicas. A connection beyond the limit
+    /// replaces another one: one that has sent nothing yet, or else the one that has been silent
+    /// longest.
     pub connections_max: usize,
-    /// This replica joins as one that is to stay a learner: it serves streams, and votes only if somebody promotes it.
+    /// Whether this replica stays a learner after it joins. A learner serves streams, and votes
+    /// only if an operator promotes it.
     pub learner: bool,
-    /// A snapshot is taken, and the log purged, after so many entries.
+    /// The number of log entries after which the replica takes a snapshot and purges the log.
     pub snapshot_log_entries: u64,
-    /// The same, after so many bytes of entries.
+    /// The size of log entries, in bytes, after which the replica takes a snapshot and purges the
+    /// log.
     pub snapshot_log_bytes: u64,
-    /// So many entries stay in the log when it is purged, for replicas that are a little behind.
+    /// The number of entries that a purge leaves in the log, for replicas that are slightly behind.
     pub log_entries_keep: u64,
-    /// At most so many bytes of entries stay in the log when it is purged.
+    /// The maximum size of entries that a purge leaves in the log, in bytes.
     pub log_bytes_keep: u64,
-    /// Writes are refused while the file system of the data directory has fewer bytes free. At least
-    /// [`Config::FREE_BYTES_LEAST`], or 0: then nothing is kept free, and a disk that fills up stops the
-    /// replica until there is space and it is started again.
+    /// The free space of the file system of the data directory, in bytes, below which the replica
+    /// refuses writes. At least [`Config::FREE_BYTES_LEAST`], or 0 for no reserve. With 0, a full
+    /// disk stops the replica until it is restarted with free space.
     pub free_bytes_min: u64,
-    /// Largest encoded transaction.
+    /// The maximum size of an encoded transaction, in bytes.
     pub transaction_bytes_max: usize,
-    /// Encoded transactions in flight at a time, in bytes; further ones wait.
+    /// The maximum total size of encoded transactions in flight, in bytes. Further transactions
+    /// wait.
     pub in_flight_bytes_max: usize,
-    /// A transaction that has not been committed by then fails.
+    /// The time after which an uncommitted transaction fails.
     pub transact_timeout: Duration,
-    /// A change of the membership that has not been made by then fails.
+    /// The time after which an unfinished change of the membership fails.
     pub change_timeout: Duration,
-    /// A snapshot for another replica is begun anew when nothing of it was taken or written there for so long.
+    /// The time without progress after which the sender restarts the transfer of a snapshot.
+    /// Progress means that the receiver has taken or written a part of the snapshot.
     pub snapshot_stall_timeout: Duration,
-    /// Opening fails if the replica has not caught up by then.
+    /// The time after which opening fails if the replica has not caught up.
     pub open_timeout: Duration,
 }
 
-/// A setting that makes no sense.
+/// A setting with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key} is {value}, but has to be {rule}")]
+#[error("{key} is {value}, but must be {rule}")]
 pub struct ConfigError {
-    /// The setting.
+    /// The name of the setting.
     pub key: &'static str,
-    /// Its value.
+    /// The value of the setting.
     pub value: u64,
-    /// What it has to be.
+    /// The rule for the value, as a phrase that follows "must be".
     pub rule: &'static str,
 }
 
@@ -94,20 +101,23 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Largest [`Config::transaction_bytes_max`]: below protobuf's 2 GiB and RocksDB's 4 GiB.
+    /// The upper limit of [`Config::transaction_bytes_max`]: below protobuf's 2 GiB and RocksDB's 4
+    /// GiB.
     pub const TRANSACTION_BYTES_LIMIT: usize = 1 << 30;
 
-    /// Smallest [`Config::free_bytes_min`] that can be kept free. What is in memory has to fit on the
-    /// disk when writes are refused: two write buffers of each family, 56 MiB; the files in which
-    /// RocksDB says what it has, some more. Merging tables may need more for a while, up to as much
-    /// as there is already: if that takes the last of it, the replica takes no writes until it is started
-    /// again with space. Nothing that was acknowledged is lost either way.
+    /// The lower limit of [`Config::free_bytes_min`], other than 0.
+    ///
+    /// When the replica refuses writes, the disk must still have room for the data in memory. This
+    /// is two write buffers of each family, 56 MiB, and some space for RocksDB's own files. A merge
+    /// of tables may temporarily need more, at most the size of the existing tables. If a merge
+    /// uses up the reserve, the replica stops writing until it is restarted with free space. No
+    /// acknowledged write is lost in either case.
     pub const FREE_BYTES_LEAST: u64 = 64 << 20;
 
-    /// Checks that the settings make sense together.
+    /// Checks that the settings are valid and consistent.
     ///
     /// # Errors
-    /// The first setting that does not.
+    /// Returns the first setting that is not.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let check = |holds: bool, key, value: u64, rule| {
             if holds { Ok(()) } else { Err(ConfigError { key, value, rule }) }
@@ -129,8 +139,8 @@ impl Config {
             free == 0 || free >= Self::FREE_BYTES_LEAST,
             "free_bytes_min",
             free,
-            "at least 64 MiB, because so much of what is in memory may still have to be written when \
-             writes are refused; or 0, to keep nothing free",
+            "at least 64 MiB, the space for data that is still in memory when the replica refuses \
+             writes; or 0, to reserve no space",
         )?;
         let max = self.transaction_bytes_max;
         check(
@@ -181,8 +191,8 @@ mod tests {
         let config = Config { free_bytes_min: 4 << 20, ..Config::default() };
         assert_eq!(
             config.validate().unwrap_err().to_string(),
-            "free_bytes_min is 4194304, but has to be at least 64 MiB, because so much of what is in \
-             memory may still have to be written when writes are refused; or 0, to keep nothing free"
+            "free_bytes_min is 4194304, but must be at least 64 MiB, the space for data that is still in \
+             memory when the replica refuses writes; or 0, to reserve no space"
         );
         let config = Config { free_bytes_min: 0, ..Config::default() };
         assert_eq!(config.validate(), Ok(()));

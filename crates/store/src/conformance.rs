@@ -1,4 +1,4 @@
-//! openraft's own storage suite, on our storage; and what it does not ask.
+//! openraft's storage test suite for this storage, and tests that the suite lacks.
 
 use std::{io, sync::Arc, task::Context, thread, time::Duration};
 
@@ -36,26 +36,27 @@ fn command(bytes: &'static [u8]) -> Entry {
     Entry { log_id: log_id(1, 1), payload: EntryPayload::Normal(command) }
 }
 
-/// Skipping it would let replicas differ.
+/// If replicas skipped the entry, their states could differ.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_committed_entry_that_can_not_be_decoded_stops_the_replica() {
-    // A tag that protobuf does not have, and a command of a kind of a later release.
+async fn committed_entry_that_cannot_be_decoded_stops_the_replica() {
+    // The first is a tag that protobuf does not define, the second a command of a kind of a later
+    // release.
     for bytes in [&b"\xff"[..], &b"\x7a\x00"[..]] {
         let (_guard, _log, mut machine) = build();
         let entries = futures::stream::iter([Ok((command(bytes), None))]);
         let error = machine.apply(entries).await.unwrap_err();
         assert!(error.to_string().starts_with("log entry 1 cannot be applied: "), "{error}");
-        assert_eq!(machine.applied_state().await.unwrap().0, None, "it was not skipped");
+        assert_eq!(machine.applied_state().await.unwrap().0, None, "the entry was skipped");
     }
 }
 
-/// Design 4.1: after a sync has failed nothing is acknowledged again.
+/// Design 4.1: after a failed sync the store acknowledges nothing again.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("mark");
     drop(HighWater::create(&mark, [1; 16]).unwrap());
-    // A mark that can not be written: the same path as a sync that fails.
+    // A mark that cannot be written takes the same path as a sync that fails.
     let high_water = HighWater::open_read_only(&mark, [1; 16]).unwrap();
     let (guard, mut log, _machine) = build_in(dir, high_water);
     let vote = Vote::new(1, 1);
@@ -70,21 +71,24 @@ async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
     assert!(failure.contains("cannot be synced"), "{failure}");
 }
 
-/// Design 4.9: a snapshot takes seconds to install if it is large, which must not be those of a thread
-/// that has heartbeats to answer: whoever waits for it lets go of its thread.
+/// Design 4.9: installing a large snapshot takes seconds. The thread that waits for it is free
+/// meanwhile, because it must answer heartbeats.
 #[tokio::test]
 async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
     let (_guard, _log, mut machine) = build();
     let data = SnapshotData(Arc::new(Image { applied: Some(log_id(1, 1)), ..Image::new() }));
     let meta = data.meta();
     let mut install = Box::pin(machine.install_snapshot(&meta, data));
-    assert!(futures::poll!(&mut install).is_pending(), "it was done on the thread that asked");
+    assert!(
+        futures::poll!(&mut install).is_pending(),
+        "the snapshot was installed on the calling thread"
+    );
     install.await.unwrap();
     assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 1)));
 }
 
-/// Design 4.9: a large transaction takes long to apply, which must not be the time of a thread that has heartbeats to
-/// answer.
+/// Design 4.9: applying a large transaction takes long. The thread that waits for it is free
+/// meanwhile, because it must answer heartbeats.
 #[tokio::test]
 async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
     let (_guard, _log, mut machine) = build();
@@ -93,7 +97,7 @@ async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
     let entry = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
     let database = machine.database();
     let mut apply = Box::pin(machine.apply(futures::stream::iter([Ok((entry, None))])));
-    // The write cannot end before it is let through: whoever does it waits.
+    // The write cannot end before the test releases it, so the thread that performs it waits.
     let held = database.valve.hold(Point::Write);
     let is_pending = thread::scope(|scope| {
         scope.spawn(move || {
@@ -103,12 +107,12 @@ async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
         let mut context = Context::from_waker(futures::task::noop_waker_ref());
         apply.as_mut().poll(&mut context).is_pending()
     });
-    assert!(is_pending, "it was done on the thread that asked");
+    assert!(is_pending, "the entry was applied on the calling thread");
     apply.await.unwrap();
     assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 0)));
 }
 
-/// Keeps what a store needs until the store is gone.
+/// Keeps the resources of a store alive for as long as the store.
 struct Guard {
     _dir: TempDir,
     flusher: Option<Flusher>,
@@ -155,13 +159,13 @@ impl StoreBuilder<Types, LogStore, Machine, Guard> for Direct {
     }
 }
 
-/// Design 4.1: log, vote, state machine and snapshot do what openraft relies on.
+/// Design 4.1: log, vote, state machine and snapshot satisfy openraft's contract.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_storage_passes_the_suite_of_openraft() {
     Suite::test_all(Direct).await.unwrap();
 }
 
-/// A state machine that gets each snapshot as it would come from another replica.
+/// A state machine that receives each snapshot encoded, as another replica would send it.
 struct Remote(Machine);
 
 impl RaftStateMachine<Types> for Remote {
@@ -190,7 +194,7 @@ impl RaftStateMachine<Types> for Remote {
     ) -> io::Result<()> {
         let mut decoder = Decoder::default();
         for frame in data.encode() {
-            // In pieces that fit no frame.
+            // Pieces that do not align with frames.
             for piece in frame.chunks(7) {
                 decoder.push(piece).map_err(io::Error::other)?;
             }
@@ -212,7 +216,7 @@ impl StoreBuilder<Types, LogStore, Remote, Guard> for OverTheWire {
     }
 }
 
-/// Design 4.1: a snapshot that has travelled is the snapshot that was sent.
+/// Design 4.1: a snapshot that was encoded and decoded equals the original.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_storage_passes_the_suite_with_snapshots_over_the_wire() {
     Suite::test_all(OverTheWire).await.unwrap();

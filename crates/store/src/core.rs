@@ -1,4 +1,4 @@
-//! What a running replica shares between its handle, its server and its housekeeping.
+//! The data that a running replica shares between its handle, its server and its maintenance tasks.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -33,56 +33,57 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) identity: Identity,
-    /// A random number of this start of the replica.
+    /// A random number that identifies this start of the replica.
     pub(crate) process: u64,
-    /// Where other replicas reach this one; empty if they can not.
+    /// The address at which other replicas reach this one; empty if it has none.
     pub(crate) address: String,
     pub(crate) raft: Raft,
-    /// Who leads, as far as this replica knows.
+    /// The leader, as far as this replica knows.
     pub(crate) leader: watch::Receiver<Option<Leader>>,
     pub(crate) published: Published,
     /// The digests of the newest applied positions.
     pub(crate) digests: Arc<Digests>,
-    /// The voters that have another state.
+    /// The voters whose state differs.
     pub(crate) differences: Mutex<Differences>,
-    /// Set when it is known that the state or the log of this replica is wrong: the reason.
+    /// The reason why the state or the log of this replica is known to be wrong.
     pub(crate) diverged: watch::Sender<Option<Arc<str>>>,
     pub(crate) log: WeakLogStore,
     pub(crate) peers: Peers,
-    /// The runtime of the store: what talks to other replicas runs there.
+    /// The runtime of the store, on which the tasks for other replicas run.
     pub(crate) runtime: Handle,
     pub(crate) size: Arc<Mutex<LogSize>>,
     pub(crate) space: Arc<Space>,
-    /// A write was refused here because the disk is full, since it was last looked at.
+    /// Whether this replica has refused a write because of a full disk since maintenance last
+    /// checked.
     pub(crate) refused_full: AtomicBool,
     pub(crate) in_flight: Arc<Semaphore>,
     /// Writes for a leader on another replica.
     pub(crate) outbox: Outbox,
-    /// When a leader of the present term, or of a later one, was last heard. Whom Raft takes for the leader
-    /// may have been gone for long.
+    /// The time of the last message from a leader of the current term or a later one. The leader
+    /// that Raft names may have been gone for long.
     pub(crate) heard_at: Mutex<Instant>,
-    /// How far this replica has come with taking over snapshots.
+    /// The progress of this replica in receiving and installing snapshots.
     pub(crate) snapshot_progress: Progress,
-    /// Set when it is known that this replica is no member any more.
+    /// The reason why this replica is known to be no longer a member.
     pub(crate) removed: watch::Sender<Option<Removal>>,
-    /// The term in which this replica was last seen to lead, and since when.
+    /// The term in which this replica was last seen to lead, and the start of that leadership.
     pub(crate) leads_since: Mutex<Option<(u64, Instant)>>,
     pub(crate) failure: Failure,
-    /// Raft has stopped. openraft logs an error for each call that it gets from then on.
+    /// Whether Raft has stopped. Afterwards openraft logs an error for each call that it gets.
     pub(crate) raft_ended: AtomicBool,
     pub(crate) metrics: StoreMetrics,
 }
 
-/// A replica that leads, as far as this one knows.
+/// The leader, as far as this replica knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Leader {
-    /// This one.
+    /// This replica.
     Here,
-    /// Another one.
+    /// Another replica.
     There {
-        /// Its number.
+        /// The ID of the leader.
         id: u64,
-        /// Where it is.
+        /// The address of its replication port.
         address: Arc<str>,
     },
 }
@@ -99,9 +100,11 @@ impl Leader {
         (!address.is_empty()).then(|| Self::There { id, address: address.into() })
     }
 
-    /// Who leads, from now on. Raft's metrics change with every entry; those who wait for a leader, one for
-    /// each write that is on its way, are woken only when it is another one. To be called on the runtime of
-    /// the store; ends with Raft. Keeps `peers` up to date as well, which says in each call for whom it is.
+    /// Watches for leader changes, until Raft stops. Must be called on the runtime of the store.
+    ///
+    /// Raft's metrics change with every entry, and each write in flight waits for a leader. The
+    /// watch wakes these waiters only when the leader changes. The task also keeps `peers` up to
+    /// date, which supplies the callee of each call.
     pub(crate) fn watch(raft: &Raft, own: u64, peers: &Peers) -> watch::Receiver<Option<Self>> {
         let mut metrics = raft.metrics();
         peers.update(&metrics.borrow_watched().membership_config);
@@ -123,35 +126,37 @@ impl Leader {
 }
 
 impl Core {
-    /// This replica's number.
+    /// Returns the ID of this replica.
     pub(crate) fn id(&self) -> u64 {
         self.identity.replica_id
     }
 
-    /// Returns why Raft has stopped, or `None` if it runs or gives no answer within `patience`: it may wait for
-    /// the disk. Asks its task, because the metrics of a task that has panicked say forever that it runs.
+    /// Returns why Raft has stopped. Returns `None` if Raft runs, or does not answer within
+    /// `patience`, for instance because it waits for the disk. Asks Raft's task, because the
+    /// metrics of a task that has panicked show a running state forever.
     pub(crate) async fn raft_stopped(&self, patience: Duration) -> Option<Fatal<Types>> {
         let answer = self.raft.with_raft_state(|_| ());
         tokio::time::timeout(patience, answer).await.ok()?.err()
     }
 
-    /// The newest membership in the log, committed or not.
+    /// Returns the newest membership in the log, committed or not.
     pub(crate) fn membership(&self) -> Arc<StoredMembership> {
         Arc::clone(&self.raft.metrics().borrow_watched().membership_config)
     }
 
-    /// A member of the newest membership.
+    /// Returns a member of the newest membership.
     pub(crate) fn peer(&self, id: u64) -> Option<Peer> {
         self.membership().get_node(&id).cloned()
     }
 
-    /// Who leads.
+    /// Returns the leader, as far as this replica knows.
     pub(crate) fn leader(&self) -> Option<Leader> {
         self.leader.borrow().clone()
     }
 
-    /// The number of the replica that leads, as long as it is heard; if that is this one, as long as most
-    /// voters answer. Raft itself goes on to name the last one, however long ago that was.
+    /// Returns the ID of the leader while this replica receives its messages. If this replica
+    /// leads, returns its own ID while most voters answer. Raft itself names the last leader,
+    /// however long ago it was heard.
     pub(crate) fn present_leader(&self) -> Option<u64> {
         let (leader, answered) = {
             let metrics = self.raft.metrics();
@@ -165,28 +170,28 @@ impl Core {
         } else {
             match answered {
                 Some(answered) => answered.elapsed(),
-                // It has only just begun to lead, or nobody follows it.
+                // This replica has only just become leader, or nobody follows it.
                 None => self.leads_for().unwrap_or_default(),
             }
         };
         (silence <= Duration::from_millis(ELECTION_TIMEOUT_MAX)).then_some(leader)
     }
 
-    /// Returns when who leads is another than before.
+    /// Returns when the leader is no longer `before`.
     pub(crate) async fn leader_changes(&self, before: Option<&Leader>) {
         let mut leader = self.leader.clone();
         if leader.wait_for(|now| now.as_ref() != before).await.is_err() {
-            // Raft has stopped; whoever waits has a deadline.
+            // Raft has stopped; the caller has a deadline.
             std::future::pending().await
         }
     }
 
-    /// Whether no other replica votes.
+    /// Returns whether no other replica votes.
     pub(crate) fn is_sole_voter(&self) -> bool {
         self.membership().voter_ids().all(|id| id == self.id())
     }
 
-    /// How long this replica leads at least; `None` if it does not.
+    /// Returns how long this replica has led at least, or `None` if it does not lead.
     pub(crate) fn leads_for(&self) -> Option<Duration> {
         let term = self.raft.as_leader().ok()?.term();
         let mut since = self.leads_since.lock();
@@ -199,7 +204,7 @@ impl Core {
         }
     }
 
-    /// Why this replica takes no writes: for good, or, if it leads, for lack of space.
+    /// Returns why this replica accepts no writes: a failure, or lack of disk space on the leader.
     pub(crate) fn refuses_writes(&self) -> Option<String> {
         let failure = self.failure.get().map(str::to_owned);
         failure.or_else(|| match self.leader()? {
@@ -208,7 +213,7 @@ impl Core {
         })
     }
 
-    /// An error of the start, with the first reason if there is one.
+    /// Returns an error of the start, with the first failure as its reason if there is one.
     pub(crate) fn failed(&self, error: &dyn std::fmt::Display) -> OpenError {
         match self.failure.get() {
             Some(reason) => OpenError::Failed(reason.to_owned()),
@@ -216,7 +221,8 @@ impl Core {
         }
     }
 
-    /// Waits until an entry of the log has been applied here.
+    /// Waits until this replica has applied a log entry. Returns whether that happened within
+    /// `timeout`.
     pub(crate) async fn applied(&self, index: u64, timeout: Duration) -> bool {
         tokio::time::timeout(timeout, self.published.wait_applied(index)).await.is_ok()
     }

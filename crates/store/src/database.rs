@@ -1,9 +1,9 @@
-//! RocksDB: one database, one write-ahead log, a column family for each kind of record.
+//! RocksDB: one database, one write-ahead log (WAL), and a column family for each kind of record.
 //!
 //! Invariants:
-//! - All writes go through the one WAL in the order in which they are made, so that what survives a
-//!   crash is a prefix of them, across all families.
-//! - [`Database::sync`] makes all that was written before it durable.
+//! - All writes go through one WAL, in the order in which they are made. A crash therefore leaves a
+//!   prefix of them, across all families.
+//! - [`Database::sync`] makes all earlier writes durable.
 
 use std::{io, path::Path};
 
@@ -20,37 +20,39 @@ use crate::record::Family;
 
 const MIB: usize = 1 << 20;
 
-/// What is held in memory of all families before it is written to tables: a write that finds more
-/// causes that.
+/// The size of the data of all families in memory above which a write starts a flush to tables, in
+/// bytes.
 pub(crate) const WRITE_BUFFERS_BYTES: usize = 24 * MIB;
 
-/// How a database is opened.
+/// The mode in which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It must not exist.
+    /// The database must not exist.
     Create,
-    /// It must exist. Changes nothing, so that a damaged one stays as it is.
+    /// The database must exist. Opening it changes nothing, so that a damaged database stays as it
+    /// is.
     ReadOnly,
-    /// It must exist.
+    /// The database must exist.
     ReadWrite,
 }
 
-/// An open database. Whoever holds the last handle has to be joined before the process ends: RocksDB
-/// must not be closed while the process runs its static destructors.
+/// An open database. A thread that owns the last handle must be joined before the process ends:
+/// RocksDB must not be closed while the process runs its static destructors.
 pub(crate) struct Database {
     db: DB,
-    /// Held by whoever changes up to where the log is purged, from looking it up until it is written.
+    /// Held by code that changes the purge position, from reading the position until it is written.
     pub(crate) purging: Mutex<()>,
     #[cfg(test)]
     pub(crate) valve: crate::valve::Valve,
 }
 
-/// Whether a scan gives what a range deletion has deleted, but no merge of tables has yet dropped.
+/// Whether a scan returns records that a range deletion has deleted, but no merge of tables has
+/// dropped yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deleted {
-    /// It does not.
+    /// The scan skips these records.
     Skip,
-    /// It does.
+    /// The scan returns these records.
     Read,
 }
 
@@ -61,7 +63,7 @@ pub(crate) struct Batch(WriteBatch);
 fn io_error(error: rocksdb::Error) -> io::Error {
     let kind = match error.kind() {
         _ if error.as_ref().contains("No space left on device") => io::ErrorKind::StorageFull,
-        // A file that should be there is not, or is too short.
+        // An expected file is missing or too short.
         _ if error.as_ref().contains("No such file or directory") => io::ErrorKind::NotFound,
         rocksdb::ErrorKind::IOError => io::ErrorKind::Other,
         _ => io::ErrorKind::InvalidData,
@@ -78,11 +80,12 @@ fn database_options(access: Access) -> Options {
     options.set_keep_log_file_num(2);
     options.set_log_level(LogLevel::Warn);
     options.set_max_open_files(512);
-    // Bounds both the WAL that a restart replays and, with the memtables, what is not yet in tables.
+    // Bounds the WAL that a restart replays and, with the memtables, the data that is not yet in
+    // tables.
     options.set_max_total_wal_size(128 * MIB as u64);
     options.set_db_write_buffer_size(WRITE_BUFFERS_BYTES);
-    // A tail that was never synced is normal after a power cut; replay ends there. Whether anything
-    // acknowledged was behind it is decided by the high-water mark (`crate::recovery`).
+    // A tail that was never synced is normal after a power cut; replay ends there. The high-water
+    // mark decides whether the log lacks an acknowledged entry (`crate::recovery`).
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_track_and_verify_wals_in_manifest(true);
     options.set_atomic_flush(true);
@@ -97,7 +100,7 @@ fn family_options(family: Family, cache: &Cache) -> Options {
     let mut options = Options::default();
     match family {
         Family::Log => {
-            // Read once, in order, soon after it was written.
+            // The log is read once, in order, soon after it was written.
             options.set_write_buffer_size(8 * MIB);
             options.set_compression_type(DBCompressionType::None);
         }
@@ -119,7 +122,8 @@ impl Database {
     /// Opens the database in the directory `path`.
     pub(crate) fn open(path: &Path, access: Access) -> io::Result<Self> {
         let options = database_options(access);
-        // The state is held in memory: the cache serves only compaction's neighbours and the log.
+        // The state is held in memory: the cache serves only blocks next to a compaction, and the
+        // log.
         let cache = Cache::new_lru_cache(8 * MIB);
         let families = Family::ALL.map(|family| {
             ColumnFamilyDescriptor::new(family.name(), family_options(family, &cache))
@@ -150,13 +154,13 @@ impl Database {
         batch.0.delete_cf(self.family(family), key);
     }
 
-    /// Adds a deletion of all keys from `from` up to, not including, `to` to a batch. Cheap however
-    /// many there are, but a later read that crosses the range pays for it.
+    /// Adds a deletion of all keys from `from` up to, not including, `to` to a batch. The deletion
+    /// is cheap for any number of keys, but makes later reads across the range slower.
     pub(crate) fn delete_range(&self, batch: &mut Batch, family: Family, from: &[u8], to: &[u8]) {
         batch.0.delete_range_cf(self.family(family), from, to);
     }
 
-    /// Makes a batch readable. It is durable only after the next [`Database::sync`].
+    /// Makes a batch readable. The batch is durable only after the next [`Database::sync`].
     pub(crate) fn write(&self, batch: Batch) -> io::Result<()> {
         #[cfg(test)]
         {
@@ -166,7 +170,7 @@ impl Database {
         self.db.write(batch.0).map_err(io_error)
     }
 
-    /// Makes all that was written before durable.
+    /// Makes all earlier writes durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         #[cfg(test)]
         {
@@ -179,14 +183,15 @@ impl Database {
         Ok(())
     }
 
-    /// Bytes that are held in memory and not in tables yet: more than [`WRITE_BUFFERS_BYTES`] after a
-    /// large write, until another one.
+    /// Returns the size of the data that is in memory and not yet in tables, in bytes. After a
+    /// large write, the size exceeds [`WRITE_BUFFERS_BYTES`] until the next write.
     pub(crate) fn buffered_bytes(&self) -> u64 {
         let of = |family| self.property(family, properties::CUR_SIZE_ALL_MEM_TABLES);
         Family::ALL.into_iter().map(of).sum()
     }
 
-    /// Bytes of the tables of a family, with what was deleted and is still in them.
+    /// Returns the size of the tables of a family in bytes, including deleted records that are
+    /// still in them.
     pub(crate) fn table_bytes(&self, family: Family) -> u64 {
         self.property(family, properties::LIVE_SST_FILES_SIZE)
     }
@@ -196,31 +201,31 @@ impl Database {
         value.ok().flatten().unwrap_or_default()
     }
 
-    /// Writes what is held in memory to tables; the WAL then begins anew. Blocks while it does.
+    /// Writes the data in memory to tables, after which a new WAL begins. Blocks.
     pub(crate) fn flush(&self) -> io::Result<()> {
         self.db
             .flush_cfs_opt(&Family::ALL.map(|family| self.family(family)), &FlushOptions::default())
             .map_err(io_error)
     }
 
-    /// Drops what was deleted of a family. Blocks while it does.
+    /// Drops the deleted records of a family. Blocks.
     pub(crate) fn compact(&self, family: Family) {
         self.db.compact_range_cf(self.family(family), None::<&[u8]>, None::<&[u8]>);
     }
 
-    /// One record.
+    /// Returns one record.
     pub(crate) fn get(&self, family: Family, key: &[u8]) -> io::Result<Option<Bytes>> {
         Ok(self.db.get_cf(self.family(family), key).map_err(io_error)?.map(Bytes::from))
     }
 
-    /// The last key of a family.
+    /// Returns the last key of a family.
     pub(crate) fn last_key(&self, family: Family) -> io::Result<Option<Bytes>> {
         let last = self.db.iterator_cf(self.family(family), IteratorMode::End).next();
         Ok(last.transpose().map_err(io_error)?.map(|(key, _)| key.into()))
     }
 
-    /// Records in the order of their keys, from `from` up to, not including, `to`. Their blocks are
-    /// checked.
+    /// Returns the records from `from` up to, not including, `to`, in key order. Verifies the
+    /// checksums of their blocks.
     pub(crate) fn scan(
         &self,
         family: Family,
@@ -229,10 +234,10 @@ impl Database {
         deleted: Deleted,
     ) -> impl Iterator<Item = io::Result<(Bytes, Bytes)>> {
         let mut options = ReadOptions::default();
-        // A scan reads everything once; it would only push out what is of use.
+        // A scan reads each block once, and would only evict useful blocks from the cache.
         options.fill_cache(false);
         options.set_verify_checksums(true);
-        #[expect(deprecated, reason = "asked for not as a speed-up, but to read what is deleted")]
+        #[expect(deprecated, reason = "used to read deleted records, not as a speed-up")]
         options.set_ignore_range_deletions(deleted == Deleted::Read);
         if let Some(to) = to {
             options.set_iterate_upper_bound(to.to_vec());

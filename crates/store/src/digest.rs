@@ -19,14 +19,15 @@ use crate::{image::Image, raft::term_of, status::StateDigest};
 
 /// The number of the algorithm that [`Image::digest`] implements.
 pub(crate) const ALGORITHM: u32 = 1;
-/// The newest positions: every one of them is kept.
+/// The number of newest positions that are kept.
 const NEWEST_MAX: usize = 256;
-/// Positions whose index is a multiple of this are kept for longer.
+/// Positions whose index is a multiple of this number are kept for longer.
 const STEP: u64 = 64;
-/// The number of positions that are kept for longer: a replica may lag by 65,536 entries and still be compared.
+/// The number of positions that are kept for longer. A replica that lags by 65,536 entries can
+/// still be compared.
 const STEPS_MAX: usize = 1024;
 
-/// The digests of the newest applied positions. Takes 20 KiB at most.
+/// The digests of the newest applied positions. They take 20 KiB at most.
 #[derive(Debug, Default)]
 pub(crate) struct Digests(Mutex<Kept>);
 
@@ -34,12 +35,12 @@ pub(crate) struct Digests(Mutex<Kept>);
 struct Kept {
     /// Ordered by index.
     newest: VecDeque<StateDigest>,
-    /// Those at multiples of [`STEP`], ordered by index.
+    /// The digests at multiples of [`STEP`], ordered by index.
     steps: VecDeque<StateDigest>,
 }
 
 impl Image {
-    /// The digest of this state; `None` before the first entry.
+    /// Returns the digest of this state, or `None` before the first entry.
     pub(crate) fn digest(&self) -> Option<StateDigest> {
         let applied = self.applied.as_ref()?;
         let mut digest = Xxh3::new();
@@ -58,7 +59,7 @@ impl Image {
 }
 
 impl Digests {
-    /// Keeps the digest of a state. Each state is newer than the one before it.
+    /// Keeps the digest of a state, which must be newer than the previous one.
     pub(crate) fn note(&self, image: &Image) {
         let Some(digest) = image.digest() else { return };
         let mut kept = self.0.lock();
@@ -71,8 +72,8 @@ impl Digests {
         push(&mut kept.newest, digest, NEWEST_MAX);
     }
 
-    /// The newest digests, ordered by index: at most `newest` of the newest positions, and at most `steps` of
-    /// those that are kept for longer.
+    /// Returns the newest digests, ordered by index: at most `newest` of the newest positions, and
+    /// at most `steps` of the positions that are kept for longer.
     pub(crate) fn recent(&self, newest: usize, steps: usize) -> Vec<StateDigest> {
         fn last(kept: &VecDeque<StateDigest>, n: usize) -> impl Iterator<Item = &StateDigest> {
             kept.iter().skip(kept.len().saturating_sub(n))
@@ -85,7 +86,7 @@ impl Digests {
         digests
     }
 
-    /// The digest at an index, if it is kept.
+    /// Returns the digest at an index, if it is kept.
     pub(crate) fn at(&self, index: u64) -> Option<StateDigest> {
         let kept = self.0.lock();
         [&kept.newest, &kept.steps].into_iter().find_map(|kept| {
@@ -113,7 +114,7 @@ mod tests {
         Image { applied: Some(log_id(term, index)), ..Image::new() }
     }
 
-    /// L13: nothing that may differ between two states is left out.
+    /// L13: a digest covers every part in which two states can differ.
     #[test]
     fn digest_differs_when_any_part_of_the_state_differs() {
         let state = image(2, 10);
@@ -134,14 +135,15 @@ mod tests {
         assert_eq!(Image::new().digest(), None);
     }
 
-    /// Replicas of different releases compare digests: a change that gives a state another digest raises `ALGORITHM`.
+    /// Replicas of different releases compare digests. A change that alters the digest of a state
+    /// raises `ALGORITHM`.
     #[test]
     fn digest_has_the_value_it_had_in_the_first_release() {
         let digest = image(2, 10).digest().unwrap();
         assert_eq!((ALGORITHM, digest.digest), (1, 0x3844_b219_e2b4_9bd7));
     }
 
-    /// L13: two replicas find a position that both have applied, also when one of them lags.
+    /// L13: two replicas find a position that both have applied, even if one of them lags.
     #[test]
     fn replica_that_lags_has_a_position_in_common_with_the_others() {
         let (ahead, behind) = (Digests::default(), Digests::default());
@@ -154,7 +156,7 @@ mod tests {
         let common = |one: &Digests, other: &Digests| {
             one.recent(64, 64).iter().filter(|own| other.at(own.index) == Some(**own)).count()
         };
-        assert!(common(&behind, &ahead) > 10, "the one that lags asks");
+        assert!(common(&behind, &ahead) > 10, "positions in common when the lagging replica asks");
         let kept = ahead.recent(usize::MAX, usize::MAX);
         assert_eq!(kept.len(), NEWEST_MAX + STEPS_MAX - NEWEST_MAX / 64);
         assert!(kept.is_sorted() && kept.last().is_some_and(|last| last.index == 70_000));

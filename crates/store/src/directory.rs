@@ -1,20 +1,21 @@
-//! The data directory: who may use it, and what has to be in it.
+//! The data directory: its files, and exclusive access to it.
 //!
 //! ```text
-//! IDENTITY       whose it is; there once the replica has been formed
-//! IDENTITY.new   instead of it, while the replica is being formed
-//! IDENTITY.part  instead of it, while a backup is being restored
-//! HIGHWATER      what has been acknowledged at least
-//! DIVERGED       why the replica must not start again with this data
-//! LOCK           locked by the process that uses the directory, and its id
+//! IDENTITY       the owner; exists once the replica has been formed
+//! IDENTITY.new   in place of IDENTITY while the replica is being formed
+//! IDENTITY.part  in place of IDENTITY while a backup is being restored
+//! HIGHWATER      a lower bound of the acknowledged entries
+//! DIVERGED       the reason why the replica must not start again with this data
+//! LOCK           locked by the process that uses the directory; contains its process ID
 //! db/            RocksDB
 //! ```
 //!
-//! Invariant: whether the directory can be used is decided before anything in it is changed, apart
-//! from making `LOCK`. A directory without `IDENTITY` is only ever cleared if `IDENTITY.new` says that
-//! forming the replica was interrupted: nothing has been acknowledged by then. One with `IDENTITY.part`
-//! is cleared only by the next attempt to restore: a replica that took it for empty would serve nothing
-//! to a fleet that waits for what is in the backup.
+//! Invariant: this module decides whether the directory can be used before it changes anything in
+//! it, except that it creates `LOCK`. A directory without `IDENTITY` is cleared only if
+//! `IDENTITY.new` shows that forming the replica was interrupted: such a replica has acknowledged
+//! nothing. A directory with `IDENTITY.part` is cleared only by the next attempt to restore. A
+//! replica that treated it as empty would serve nothing to a fleet that waits for the content of
+//! the backup.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -35,10 +36,10 @@ const HIGH_WATER: &str = "HIGHWATER";
 const DIVERGED: &str = "DIVERGED";
 const LOCK: &str = "LOCK";
 const DATABASE: &str = "db";
-/// What a file system makes in its root by itself.
+/// A directory that file systems create in their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// A directory that this process may use, until it is dropped.
+/// A directory that this process owns until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
@@ -46,17 +47,17 @@ pub(crate) struct Directory {
     _lock: File,
 }
 
-/// What a directory is being made for.
+/// The purpose of a new directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Making {
     /// A replica that forms or joins a cluster.
     Replica,
-    /// What is in a backup.
+    /// A restored backup.
     Restore,
 }
 
 impl Making {
-    /// The file that stands for `IDENTITY` until that is done.
+    /// Returns the file that stands for `IDENTITY` until the directory is complete.
     fn marker(self) -> &'static str {
         match self {
             Self::Replica => IDENTITY_NEW,
@@ -65,12 +66,12 @@ impl Making {
     }
 }
 
-/// What is in a directory.
+/// The content of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing, or what an interrupted forming left.
+    /// Nothing, or the files of an interrupted formation.
     Fresh,
-    /// What an interrupted restore left.
+    /// The files of an interrupted restore.
     Unrestored,
     /// A replica.
     Replica(Identity),
@@ -81,8 +82,8 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
 }
 
 impl Directory {
-    /// Takes the directory for this process, and makes it if it is not there. If there is a replica in it,
-    /// that has to be the one of that number; `None` is any.
+    /// Takes the directory for this process, and creates it if it does not exist. A replica in the
+    /// directory must have the ID `replica_id`; `None` accepts any ID.
     pub(crate) fn open(path: &Path, replica_id: Option<u64>) -> Result<(Self, Found), OpenError> {
         match fs::metadata(path) {
             Ok(metadata) if !metadata.is_dir() => {
@@ -102,9 +103,12 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 return Err(OpenError::NotADirectory { path: path.to_owned() });
             }
-            Err(error) => return Err(io_error("look at the data directory", path)(error)),
+            Err(error) => {
+                return Err(io_error("read the metadata of the data directory", path)(error));
+            }
         }
-        // Once before anything is made in it, once when nobody else can change it.
+        // Inspect once before creating anything, and once when no other process can change the
+        // directory.
         inspect(path, replica_id)?;
         let lock = lock(path)?;
         let found = inspect(path, replica_id)?;
@@ -127,26 +131,27 @@ impl Directory {
         Ok((Self { path: path.to_owned(), _lock: lock }, identity))
     }
 
-    /// The data directory.
+    /// Returns the path of the data directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the database is.
+    /// Returns the path of the database.
     pub(crate) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
     }
 
-    /// Where the high-water mark is.
+    /// Returns the path of the high-water mark.
     pub(crate) fn high_water(&self) -> PathBuf {
         self.path.join(HIGH_WATER)
     }
 
-    /// Begins to make a replica: removes what an interrupted attempt left.
+    /// Starts to create a replica. Removes the files of an interrupted attempt.
     pub(crate) fn begin(&self, identity: Identity, making: Making) -> Result<(), OpenError> {
         let new = self.path.join(making.marker());
-        // In this order: an interrupted start leaves either nothing but a marker, or a whole marker. A marker that is
-        // being replaced may be cut short, and then says nothing about the files beside it.
+        // Clear first, then write the marker. An interrupted start then leaves either only a marker
+        // or a whole marker. A marker that is being replaced may be truncated, and then says
+        // nothing about the files beside it.
         self.clear()?;
         sync_directory(&self.path)?;
         write_durably(&new, identity.to_text().as_bytes())?;
@@ -169,7 +174,7 @@ impl Directory {
         })
     }
 
-    /// Makes the directory empty again: what was begun has failed.
+    /// Clears the directory after a failed attempt to create a replica.
     pub(crate) fn abandon(&self, making: Making) -> Result<(), OpenError> {
         self.clear()?;
         let new = self.path.join(making.marker());
@@ -177,22 +182,22 @@ impl Directory {
         sync_directory(&self.path)
     }
 
-    /// Removes the directory if there is nothing in it but its lock.
+    /// Removes the directory if it contains only its lock.
     pub(crate) fn remove(self) -> io::Result<()> {
         fs::remove_file(self.path.join(LOCK))?;
         fs::remove_dir(&self.path)
     }
 
-    /// The replica has been made: from now on nothing in the directory may be lost.
+    /// Marks the replica as complete. Afterwards nothing in the directory may be lost.
     pub(crate) fn finish(&self, making: Making) -> Result<(), OpenError> {
         let new = self.path.join(making.marker());
-        // What `IDENTITY` vouches for has to be there before it is.
+        // `IDENTITY` vouches for the other files, so they must be durable first.
         sync_directory(&self.path)?;
         change("rename", &new, || fs::rename(&new, self.path.join(IDENTITY)))?;
         sync_directory(&self.path)
     }
 
-    /// Bytes that the directory takes on the disk.
+    /// Returns the size of the directory on disk, in bytes.
     pub(crate) fn disk_bytes(path: &Path) -> u64 {
         let Ok(entries) = fs::read_dir(path) else { return 0 };
         entries
@@ -225,7 +230,7 @@ fn write_durably(path: &Path, content: &[u8]) -> Result<(), OpenError> {
     change("write", path, || file.write_all(content).and_then(|()| file.sync_all()))
 }
 
-/// Changes something in a data directory. In tests, the directory may be watched.
+/// Changes a data directory. In tests, the directory may be watched.
 pub(crate) fn change<T>(
     what: &'static str,
     path: &Path,
@@ -236,8 +241,8 @@ pub(crate) fn change<T>(
     change().map_err(io_error(what, path))
 }
 
-/// The data directory that a path is somewhere in, whether there is anything at the path or not; not that at
-/// the path itself.
+/// Returns the data directory that encloses a path, whether or not the path exists. A data
+/// directory at the path itself does not count.
 pub(crate) fn around(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).ok()?;
     let mut there = absolute.ancestors().filter_map(|path| path.canonicalize().ok());
@@ -246,7 +251,8 @@ pub(crate) fn around(path: &Path) -> Option<PathBuf> {
     above.into_iter().find(|path| is_data_directory(path)).map(Path::to_owned)
 }
 
-/// Whether it says that it is one, or is to become one. RocksDB has files of the same name.
+/// Returns whether a directory declares that it is a data directory, or is becoming one. RocksDB
+/// has files of the same name.
 fn is_data_directory(path: &Path) -> bool {
     let says = |name| {
         fs::read(path.join(name))
@@ -255,8 +261,7 @@ fn is_data_directory(path: &Path) -> bool {
     [IDENTITY, IDENTITY_NEW, IDENTITY_PART].into_iter().any(says)
 }
 
-/// Decides what a directory is, without changing it.
-/// Notes, durably, that the replica must not start again with the data in a directory.
+/// Records durably that the replica must not start again with the data in a directory.
 pub(crate) fn mark_diverged(path: &Path, reason: &str) -> Result<(), OpenError> {
     let file = path.join(DIVERGED);
     let written = File::create(&file).and_then(|mut file| {
@@ -267,6 +272,7 @@ pub(crate) fn mark_diverged(path: &Path, reason: &str) -> Result<(), OpenError> 
     sync_directory(path)
 }
 
+/// Determines what a directory contains, without changing the directory.
 fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
     let read = |name: &str| match fs::read(path.join(name)) {
         Ok(content) => Ok(Some(content)),
@@ -290,7 +296,7 @@ fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
         }
         for part in [HIGH_WATER, DATABASE] {
             if !path.join(part).exists() {
-                return Err(damaged(path, "a part is gone", part));
+                return Err(damaged(path, "a part is missing", part));
             }
         }
         return Ok(Found::Replica(identity));
@@ -317,7 +323,7 @@ fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
     }
 }
 
-/// A damaged part of a directory.
+/// Returns an error for a damaged part of a directory.
 pub(crate) fn damaged(path: &Path, what: &str, detail: impl ToString) -> OpenError {
     OpenError::Damaged { path: path.to_owned(), what: what.to_owned(), detail: detail.to_string() }
 }
@@ -342,10 +348,10 @@ fn lock(path: &Path) -> Result<File, OpenError> {
             return Err(io_error("lock", &name)(error));
         }
     }
-    // Only for people, so that a full disk is no reason to fail; the lock itself is the kernel's and
-    // ends with the process.
+    // The process ID is only for people, so a full disk is no reason to fail. The kernel holds the
+    // lock itself, and releases it when the process ends.
     if let Err(error) = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())) {
-        tracing::warn!(%error, path = %name.display(), "the process id was not written to the lock file");
+        tracing::warn!(%error, path = %name.display(), "cannot write the process ID to the lock file");
     }
     Ok(file)
 }

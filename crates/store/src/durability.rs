@@ -1,4 +1,5 @@
-//! What is on the disk when something is acknowledged or shown, and what is found there afterwards.
+//! Tests of durability: what is on disk when the store acknowledges or publishes it, and what a
+//! restart finds.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -45,7 +46,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
 const IDENTITY: Identity =
     Identity { cluster_id: [9; 16], replica_id: 1, incarnation: Incarnation(77), instance: 5 };
 
-/// What is below Raft, in a directory that can be opened again.
+/// The layers below Raft, in a directory that can be opened again.
 struct Store {
     directory: Directory,
     database: Arc<Database>,
@@ -74,7 +75,7 @@ impl Store {
         Self { directory, database, log, machine, flusher, failure }
     }
 
-    /// Ends as a process does that is killed: nothing is written that was not yet.
+    /// Ends like a killed process: writes nothing more.
     fn close(self) {
         let Self { directory, database, log, machine, flusher, .. } = self;
         drop(log);
@@ -89,7 +90,7 @@ impl Store {
     fn append(&mut self, entries: &[Entry]) -> OneshotReceiverOf<Types, std::io::Result<()>> {
         let (sender, flushed) = OneshotOf::<Types>::channel();
         let appended = self.log.append(entries.to_vec(), IOFlushed::signal(sender));
-        futures::FutureExt::now_or_never(appended).expect("it waits for nothing").unwrap();
+        futures::FutureExt::now_or_never(appended).expect("an append does not wait").unwrap();
         flushed
     }
 
@@ -112,7 +113,7 @@ fn mark(path: &Path) -> Mark {
     HighWater::open_read_only(&path.join("HIGHWATER"), IDENTITY.cluster_id).unwrap().mark()
 }
 
-/// What a start finds in a directory.
+/// Returns what a start finds in a directory.
 fn found(path: &Path, mark: Mark) -> Result<Recovered, OpenError> {
     let (directory, identity) = Directory::open_existing(path).unwrap();
     recovery::read(&directory, identity, mark).map(|(_, recovered)| recovered)
@@ -162,8 +163,8 @@ fn records(image: &Image) -> Records {
     image.records().map(|Record { family, key, record }| ((family, key), record)).collect()
 }
 
-/// Design 4.1: entries are acknowledged when they are on the disk and the high-water mark says so, and the
-/// mark says so no earlier.
+/// Design 4.1: entries are acknowledged when they are on disk and the high-water mark includes
+/// them. The mark does not include them earlier.
 #[tokio::test]
 async fn entries_are_acknowledged_when_they_are_synced() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +178,7 @@ async fn entries_are_acknowledged_when_they_are_synced() {
         () = held.arrival() => {}
     }
     assert!(futures::FutureExt::now_or_never(&mut flushed).is_none(), "acknowledged too early");
-    assert_eq!(store.mark().last, None, "the mark says more than the disk has");
+    assert_eq!(store.mark().last, None, "the mark is ahead of the disk");
     drop(held);
     flushed.await.unwrap().unwrap();
     assert_eq!(store.mark().last, Some(log_id(1, 1)));
@@ -185,8 +186,9 @@ async fn entries_are_acknowledged_when_they_are_synced() {
     store.close();
 }
 
-/// Design 4.9: Raft does not wait for the disk when it appends. What it has appended is read by replication at once. It
-/// is applied when it is written, so that a power cut leaves no state ahead of the log.
+/// Design 4.9: Raft does not wait for the disk when it appends. Replication reads appended entries
+/// immediately. They are applied when they are written, so that a power cut leaves no state ahead
+/// of the log.
 #[tokio::test]
 async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -213,7 +215,7 @@ async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
     store.close();
 }
 
-/// Design 4.1: a vote is given when it is on the disk, and is found there by the next start.
+/// Design 4.1: a vote is granted when it is on disk, and the next start finds it.
 #[tokio::test]
 async fn a_vote_is_given_when_it_is_synced() {
     let dir = tempfile::tempdir().unwrap();
@@ -224,7 +226,7 @@ async fn a_vote_is_given_when_it_is_synced() {
     let mut saved = Box::pin(log.save_vote(&vote));
     tokio::select! {
         biased;
-        _ = &mut saved => panic!("the vote was given before it was synced"),
+        _ = &mut saved => panic!("the vote was granted before it was synced"),
         () = held.arrival() => {}
     }
     assert_eq!((store.mark().vote, store.log.read_vote().await.unwrap()), (None, None));
@@ -237,7 +239,7 @@ async fn a_vote_is_given_when_it_is_synced() {
     assert_eq!(found(dir.path(), mark(dir.path())).unwrap().ends.vote, Some(vote));
 }
 
-/// Design 4.1: a sync that works after one that has not says nothing about what the first one lost.
+/// Design 4.1: a successful sync after a failed one does not prove that the lost data is on disk.
 #[tokio::test]
 async fn nothing_is_acknowledged_after_a_sync_that_has_failed() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,8 +257,8 @@ async fn nothing_is_acknowledged_after_a_sync_that_has_failed() {
     store.close();
 }
 
-/// Entries that another leader did not have are gone when they have been truncated: for readers, for the
-/// next start, and for the high-water mark, which is lowered first.
+/// Truncated entries, which another leader did not have, are gone for readers, for the next start,
+/// and for the high-water mark. The mark is lowered first.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_truncated_is_gone_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +270,11 @@ async fn what_is_truncated_is_gone_for_good() {
     let held = database.valve.hold(Point::Write);
     let truncated = tokio::spawn(async move { log.truncate_after(Some(log_id(1, 3))).await });
     held.arrival().await;
-    assert_eq!(store.mark().last, Some(log_id(1, 3)), "the mark says what the log will lack");
+    assert_eq!(
+        store.mark().last,
+        Some(log_id(1, 3)),
+        "the mark includes entries that the log will lack"
+    );
     drop(held);
     truncated.await.unwrap().unwrap();
     assert!(store.log.try_get_log_entries(4..6).await.unwrap().is_empty());
@@ -282,7 +288,7 @@ async fn what_is_truncated_is_gone_for_good() {
     assert_eq!(ends.last, Some(log_id(2, 4)));
 }
 
-/// Committed entries take effect in the order of the log, each once.
+/// Committed entries take effect in log order, each once.
 #[tokio::test]
 async fn entries_are_applied_in_the_order_of_the_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -298,9 +304,9 @@ async fn entries_are_applied_in_the_order_of_the_log() {
     store.close();
 }
 
-/// Design 4.1: durable, then visible.
+/// Design 4.1: durable before visible.
 #[tokio::test]
-async fn what_can_not_be_stored_is_not_shown() {
+async fn state_that_cannot_be_stored_is_not_published() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     store.commit(&[form(0), put(1, "a", "1")]).await;
@@ -315,8 +321,9 @@ async fn what_can_not_be_stored_is_not_shown() {
     store.close();
 }
 
-/// Design 4.1: whatever part of the write-ahead log a power cut leaves, what is found is the state at one
-/// position of the log; and with the rest of the log it is the state at its end.
+/// Design 4.1: whatever part of the write-ahead log a power cut leaves, a start finds the state at
+/// one position of the log. Together with the rest of the log, it becomes the state at the end of
+/// the log.
 #[tokio::test]
 async fn whatever_a_power_cut_leaves_is_a_state_that_there_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -344,7 +351,7 @@ async fn whatever_a_power_cut_leaves_is_a_state_that_there_was() {
     let mut n_states = 0;
     for cut in record_ends(&content) {
         fs::write(&wal, &content[..cut]).unwrap();
-        // The mark is of before, too: it is synced only now and then.
+        // The mark may be an earlier one, too: it is synced less often.
         let (directory, identity) = Directory::open_existing(dir.path()).unwrap();
         let (database, recovered) = match recovery::read(&directory, identity, Mark::default()) {
             Ok(read) => read,
@@ -363,7 +370,8 @@ async fn whatever_a_power_cut_leaves_is_a_state_that_there_was() {
     assert!(n_states > 10, "{n_states}");
 }
 
-/// Where the records of a log file of RocksDB end: checksum (4), length (2), type (1), content.
+/// Returns the ends of the records in a log file of RocksDB: checksum (4), length (2), type (1),
+/// content.
 fn record_ends(content: &[u8]) -> Vec<usize> {
     let mut ends = vec![0];
     while let Some(header) = content.get(ends[ends.len() - 1]..).and_then(|rest| rest.get(..7)) {
@@ -375,7 +383,7 @@ fn record_ends(content: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// A start that finds another vote than the one that was given refuses to vote again.
+/// A start that finds another vote than the acknowledged one is refused.
 #[tokio::test]
 async fn a_lost_vote_is_found_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -391,8 +399,8 @@ async fn a_lost_vote_is_found_out() {
     }
 }
 
-/// A snapshot takes the place of all that was there, what an interrupted attempt has left included, and is
-/// on the disk when it is acknowledged.
+/// A snapshot replaces all earlier records, including those of an interrupted attempt, and is on
+/// disk when it is acknowledged.
 #[tokio::test]
 async fn an_installed_snapshot_replaces_all_that_was_there() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -422,10 +430,10 @@ async fn an_installed_snapshot_replaces_all_that_was_there() {
     }
     drop(held);
     installed.await.unwrap();
-    assert!(records(&store.image()) == expected, "another state is shown");
+    assert!(records(&store.image()) == expected, "another state is published");
     assert_eq!(store.machine.digests().at(3), digest, "L13: the digest is that of the leader");
     store.log.purge(log_id(1, 3)).await.unwrap();
-    // What comes later goes on from there.
+    // Later entries apply to the installed state.
     store.commit(&[put(4, "c", "4")]).await;
     let later = records(&store.image());
     drop((machine, database));
@@ -435,8 +443,8 @@ async fn an_installed_snapshot_replaces_all_that_was_there() {
     assert_eq!(recovered.image.n_resources, 2);
 }
 
-/// Whoever comes without data has the vote of the leader, on the disk, before it can be asked for one: in
-/// that term it may have voted before.
+/// A replica that joins without data stores the leader's vote before it can be asked for a vote: it
+/// may have voted in that term before.
 #[test]
 fn a_replica_that_joins_has_the_vote_of_the_leader() {
     let dir = tempfile::tempdir().unwrap();

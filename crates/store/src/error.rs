@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller does next.
+//! The errors of the store, by what the caller does next.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -6,34 +6,34 @@ use chancery_model::Revision;
 
 use crate::{ConfigError, RequestId, TlsError, failure::way_back};
 
-/// Why a replica can not be opened. Nothing in the directory has been changed by then, other than a
-/// lock file.
+/// The reason why a replica cannot be opened. Nothing in the directory has changed, except the lock
+/// file.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There is a file where the directory should be.
+    /// The path of the data directory is a file.
     #[error("{} is not a directory", path.display())]
     NotADirectory {
         /// The data directory.
         path: PathBuf,
     },
-    /// The directory holds something that this program did not write.
+    /// The directory contains a file that this program did not write.
     #[error(
-        "{} is not empty and not a data directory: it holds {found:?} but no IDENTITY; give an empty \
+        "{} is not empty and not a data directory: it contains {found:?} but no IDENTITY; use an empty \
          directory, or restore IDENTITY if this was a data directory",
         path.display()
     )]
     Foreign {
         /// The data directory.
         path: PathBuf,
-        /// A file that is in it.
+        /// A file in the directory.
         found: String,
     },
-    /// A restore was interrupted there.
+    /// A restore into the directory was interrupted.
     #[error(
-        "{} holds a part of what is in a backup: restoring it was interrupted; do that again, or remove the \
+        "{} contains an incomplete restore of a backup: the restore was interrupted; repeat it, or remove the \
          directory",
         path.display()
     )]
@@ -41,89 +41,89 @@ pub enum OpenError {
         /// The data directory.
         path: PathBuf,
     },
-    /// There is nothing to read.
-    #[error("{} holds no replica's data", path.display())]
+    /// The directory contains no replica.
+    #[error("{} contains no data of a replica", path.display())]
     NoReplica {
         /// The data directory.
         path: PathBuf,
     },
     /// The state or the log of the replica differs from that of its cluster.
     #[error(
-        "the replica in {} does not start, because its state or log differs from that of its cluster: {reason}; if \
-         its data is known to be right after all, remove the file `DIVERGED`",
+        "cannot start the replica in {}: its state or log differs from that of its cluster: {reason}; empty the \
+         directory and let the replica join again, or remove the file `DIVERGED` if the data is known to be right",
         path.display()
     )]
     Diverged {
         /// The data directory.
         path: PathBuf,
-        /// The reason for which the replica stopped.
+        /// The reason why the replica stopped.
         reason: String,
     },
-    /// A later release wrote it.
+    /// A later release wrote the directory.
     #[error(
-        "{} has format version {found}, this program knows only {supported}: run the release that \
-         wrote it, or a newer one",
+        "{} has format version {found}, but this program supports at most version {supported}; run the release \
+         that wrote it, or a newer one",
         path.display()
     )]
     NewerFormat {
         /// The data directory.
         path: PathBuf,
-        /// Its format version.
+        /// The format version of the directory.
         found: u32,
-        /// The newest that is known.
+        /// The newest format version that this program supports.
         supported: u32,
     },
-    /// It belongs to another replica.
+    /// The directory belongs to another replica.
     #[error(
-        "{} belongs to replica {found}, but this is configured as replica {configured}",
+        "{} belongs to replica {found}, but this replica is configured as {configured}; correct the replica ID or \
+         the data directory",
         path.display()
     )]
     ReplicaId {
         /// The data directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The ID of the replica that owns the directory.
         found: u64,
-        /// Who asks.
+        /// The configured replica ID.
         configured: u64,
     },
-    /// Another process has it.
-    #[error("{} is in use by {holder}", path.display())]
+    /// Another process uses the directory.
+    #[error("{} is in use by {holder}; stop that process, or use another directory", path.display())]
     InUse {
         /// The data directory.
         path: PathBuf,
-        /// The process, as far as it is known.
+        /// The process, if its ID is known.
         holder: String,
     },
-    /// Something that was acknowledged is damaged or gone.
+    /// Acknowledged data is damaged or missing.
     #[error(
-        "{} is damaged: {what}: {detail}. Nothing has been changed. A replica of a larger cluster \
-         can rejoin it (--join) with an empty directory; a cluster of one has to be restored from a backup \
-         (chancery restore)",
+        "{} is damaged: {what}: {detail}; nothing was changed; a replica of a larger cluster can rejoin it with \
+         an empty directory (--join), a cluster of one must be restored from a backup (chancery restore)",
         path.display()
     )]
     Damaged {
         /// The data directory.
         path: PathBuf,
-        /// Which part of it.
+        /// The damaged part.
         what: String,
-        /// What is wrong with it.
+        /// The kind of damage.
         detail: String,
     },
-    /// The file system refused.
+    /// The file system refused an operation.
     #[error("cannot {what} {}: {source}{}", path.display(), way_back(source))]
     Io {
-        /// What was to be done.
+        /// The operation, as an infinitive.
         what: &'static str,
-        /// With what.
+        /// The path that the operation concerns.
         path: PathBuf,
         /// The reason.
         #[source]
         source: io::Error,
     },
-    /// What the cluster says, or what is said of it, does not go together.
-    #[error("the replica can not join the cluster: {0}")]
+    /// The configuration and the answers of the cluster contradict each other.
+    #[error("cannot join the cluster: {0}")]
     Cluster(String),
-    /// The replication port can not be listened on.
+    /// The replica cannot listen on the replication port.
     #[error("cannot listen for other replicas on {address}: {source}")]
     Listen {
         /// The address.
@@ -132,141 +132,141 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The certificates for other replicas can not be used.
+    /// The certificates for other replicas cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There is no room for a new cluster and what has to stay free.
+    /// The disk has no space for a new cluster and the reserve.
     #[error(
-        "the replica can not start: a cluster is not formed on a disk that is nearly full: {free} bytes are free \
-         for {}, {needed} are needed, with those that stay free (store.free_bytes_min); make room, then start it \
-         again",
+        "cannot start the replica: the disk of {} is too full for a new cluster: {free} bytes are free, {needed} are \
+         needed, including the reserve (store.free_bytes_min); free disk space, then start the replica again",
         path.display()
     )]
     DiskFull {
         /// The data directory.
         path: PathBuf,
-        /// Bytes free.
+        /// The number of free bytes.
         free: u64,
-        /// Bytes that have to be free.
+        /// The number of bytes that must be free.
         needed: u64,
     },
-    /// Raft could not start, or stopped at once.
-    #[error("the replica can not start: {0}")]
+    /// Raft did not start, or stopped immediately.
+    #[error("cannot start the replica: {0}")]
     Failed(String),
-    /// The replica has not caught up in time.
+    /// The replica did not catch up in time.
     #[error("the replica has not caught up with the log within {0:?}")]
     Timeout(Duration),
 }
 
-/// Why a transaction has not been committed, or may not have been.
+/// The reason why a transaction was not committed, or why its outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransactError {
-    /// It is too large; it never reached the log.
+    /// The transaction is too large. It did not reach the log.
     #[error("the transaction has {len} bytes, at most {max} are allowed")]
     TooLarge {
-        /// Its encoded length.
+        /// The encoded length of the transaction, in bytes.
         len: usize,
-        /// The limit.
+        /// The maximum, in bytes.
         max: usize,
     },
-    /// The disk is nearly full; it never reached the log. Reads go on, and so do writes once there is
-    /// space again.
+    /// The disk is nearly full. The transaction did not reach the log. Reads continue; writes
+    /// resume when there is space again.
     #[error(
-        "the disk of {} is nearly full: {free} bytes are free, {needed} are needed; writes are \
-         refused until space is free again, which needs no restart; reads go on",
+        "the disk of {} is nearly full: {free} bytes are free, {needed} are needed; the replica refuses \
+         writes until there is space, which needs no restart; reads continue",
         path.display()
     )]
     DiskFull {
         /// The data directory.
         path: PathBuf,
-        /// Bytes free.
+        /// The number of free bytes.
         free: u64,
-        /// Bytes that have to be free.
+        /// The number of bytes that must be free.
         needed: u64,
     },
-    /// The disk of the leader is nearly full; it never reached the log.
-    #[error("replica {leader}, which leads, refuses it: {reason}")]
+    /// The disk of the leader is nearly full. The transaction did not reach the log.
+    #[error("the leader, replica {leader}, refused the write: {reason}")]
     LeaderDiskFull {
-        /// The leader.
+        /// The ID of the leader.
         leader: u64,
-        /// Its words.
+        /// The error text of the leader.
         reason: String,
     },
-    /// Nobody leads, or nobody that can be reached; it never reached the log.
+    /// No leader can be reached. The transaction did not reach the log.
     #[error(
-        "the cluster has no leader that can be reached, perhaps because most of its voters can not; \
+        "the cluster has no leader that this replica can reach, perhaps because it cannot reach most voters; \
          nothing has been written"
     )]
     NoLeader,
-    /// It was not committed in time. It may be later.
-    #[error("the transaction was not committed within {0:?}; it may still be")]
+    /// The transaction was not committed in time. It may be committed later.
+    #[error("the transaction was not committed within {0:?}; it may still be committed later")]
     Timeout(Duration),
-    /// The name of its request is that of another write.
+    /// The request ID belongs to another write.
     #[error(
-        "the request id {id} is that of another write, which became revision {revision}; nothing has been \
-         written: every write needs an id of its own, and keeps it when it is sent again"
+        "the request ID {id} belongs to another write, which became revision {revision}; nothing has been \
+         written; use a new ID for each write, and the same ID only to retry that write"
     )]
     Reused {
-        /// The name.
+        /// The request ID.
         id: RequestId,
-        /// Of the other write.
+        /// The revision of the other write.
         revision: Revision,
     },
-    /// An earlier attempt may have been written, but so many revisions have come since that the history no longer
-    /// shows it. This attempt was not written.
+    /// An earlier attempt may have been written, but the history no longer reaches back to it. This
+    /// attempt was not written.
     #[error(
-        "the outcome of the write is unknown: an attempt was not answered, and more than {} revisions have come since \
-         then, so that the history no longer shows whether it was written; this retry was not written; read the \
-         resources, and if they lack the change, send it again with a new request id",
+        "the outcome of the write is unknown: an earlier attempt was not answered, and the history of {} revisions \
+         no longer shows whether it was written; this retry was not written; read the resources, and if they lack \
+         the change, send it again with a new request ID",
         crate::HISTORY_MAX
     )]
     Forgotten,
-    /// This replica is so far behind the leader that a retry could not be told from a new write. It was not sent.
+    /// This replica is far behind the leader and cannot distinguish a retry from a new write. It
+    /// did not send the write.
     #[error(
         "this replica is catching up with the leader and was not ready within {0:?}; nothing has been written; send \
          the write to another replica, or retry it later"
     )]
     Behind(Duration),
-    /// The replica has stopped writing. If the transaction was on its way, its outcome is unknown.
-    #[error("the replica has failed and takes no writes: {0}")]
+    /// The replica has stopped writing. If the transaction was in flight, its outcome is unknown.
+    #[error("the replica has failed and accepts no writes: {0}")]
     Failed(String),
     /// The replica has been shut down.
     #[error("the replica has been shut down")]
     ShutDown,
 }
 
-/// Why a read can not be answered with what has been committed by now.
+/// The reason why a linearizable read cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Nobody leads, or the leader does not reach most voters.
+    /// The cluster has no leader, or the leader does not reach most voters.
     #[error(
-        "the cluster has no leader that most of its voters follow, so that it can not be known whether \
-         what this replica has is current"
+        "the cluster has no leader that most of its voters follow, so this replica cannot know whether its \
+         state is current"
     )]
     NoLeader,
     /// The state or the log of this replica differs from that of the cluster.
     #[error("the replica has failed and serves no reads: {0}")]
     Diverged(String),
-    /// This replica is behind, and has not caught up in time.
+    /// This replica is behind the leader and did not catch up in time.
     #[error("this replica has not caught up with the leader within {0:?}")]
     Behind(Duration),
 }
 
-/// Why the membership has not been changed.
+/// The reason why the membership was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// It can not be.
+    /// The change is not possible.
     #[error("{0}")]
     Refused(String),
-    /// Nobody leads, or nobody that can be reached.
-    #[error("the cluster has no leader that can be reached: the membership can not be changed")]
+    /// No leader can be reached.
+    #[error("cannot change the membership: the cluster has no leader that this replica can reach")]
     NoLeader,
-    /// It was not done in time; it may still be.
-    #[error("the membership was not changed within {0:?}; it may still be")]
+    /// The change did not finish in time. It may still finish.
+    #[error("the membership was not changed within {0:?}; it may still be changed later")]
     Timeout(Duration),
 }
 
-/// Why a shutdown was not clean. What was acknowledged is durable all the same.
+/// The reason why a shutdown was not clean. Acknowledged writes are durable anyway.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the replica did not shut down cleanly: {0}")]
 pub struct ShutdownError(pub(crate) String);

@@ -1,16 +1,16 @@
-//! The one thread that writes and syncs the Raft log: group commit.
+//! The thread that writes and syncs the Raft log: group commit.
 //!
-//! Whatever has been handed over while one sync ran is written and made durable by the next, in one system call, and
-//! then acknowledged in the order in which it came. Only votes and truncations wait for the thread, and they wait as
-//! tasks: a disk that stalls holds up no thread of Raft.
+//! Jobs that arrive during a sync are written together and become durable with one further sync.
+//! The thread acknowledges them in the order of arrival. Only votes and truncations wait for the
+//! thread, and they wait as tasks: a stalled disk does not block a thread of Raft.
 //!
 //! Invariants:
-//! - Nothing is acknowledged before it is synced and the high-water mark says so.
-//! - Jobs take effect in the order in which they were handed over.
-//! - Entries count as written when they are in the database. The state that results from them is written to the
+//! - Nothing is acknowledged before it is synced and the high-water mark includes it.
+//! - Jobs take effect in the order in which they were sent.
+//! - Entries count as written when they are in the database. The resulting state is written to the
 //!   database later, so that a power cut never leaves a state that is ahead of the log.
-//! - After a write or a sync has failed nothing is ever acknowledged again: the kernel may have dropped what it
-//!   could not write, and a later sync that succeeds says nothing about it.
+//! - After a failed write or sync, nothing is acknowledged again. The kernel may have dropped the
+//!   data, and a later sync that succeeds does not prove otherwise.
 
 use std::{
     io,
@@ -40,18 +40,19 @@ use crate::{
 };
 use chancery_proto::raft::v1 as pb;
 
-/// Jobs that are handled together.
+/// The maximum number of jobs that are handled together.
 const JOBS_MAX: usize = 1024;
-/// Bytes of entries that may wait. An append waits when there are more; a larger one waits until there are none.
+/// The maximum size of waiting entries, in bytes. An append beyond it waits; a larger append waits
+/// for an empty queue.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Waiting bytes are counted in units of this many bytes.
 const UNIT_BYTES: usize = 1024;
-/// Bytes that are written to the database at once; one job may have more.
+/// The size of a batch above which it is written to the database, in bytes. One job may exceed it.
 const WRITE_BYTES: usize = 4 << 20;
-/// A high-water mark that was written is synced after this time.
+/// The maximum time between writing a high-water mark and syncing it.
 const MARK_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A sync that takes this long is told: writes wait for it, and may run out of time.
+/// The duration of a sync from which the log warns: writes wait for the sync, and may time out.
 const SLOW_SYNC: Duration = Duration::from_secs(1);
 
 type Done = oneshot::Sender<io::Result<()>>;
@@ -63,18 +64,19 @@ pub(crate) enum Job {
         entries: Vec<Entry>,
         callback: IOFlushed<Types>,
         since: Instant,
-        /// Their part of the bytes that may wait.
+        /// The job's share of the waiting bytes.
         place: OwnedSemaphorePermit,
     },
     /// Writes a vote, durably.
     Vote { vote: Vote, done: Done },
-    /// Removes `indices`, all entries after `last`. The high-water mark is lowered first, durably.
+    /// Removes `indices`, all entries after `last`. Lowers the high-water mark first, durably.
     Truncate { last: Option<LogId>, indices: Range<u64>, done: Done },
     /// Removes the entries from `from` up to `id`. The removal is durable when a later job is.
     Purge { from: u64, id: LogId },
 }
 
-/// The way to the thread. Cheap to clone; the thread ends when the last clone is dropped.
+/// The handle that sends jobs to the thread. Cheap to clone; the thread ends when the last clone is
+/// dropped.
 #[derive(Clone)]
 pub(crate) struct Sender {
     jobs: mpsc::Sender<Job>,
@@ -84,13 +86,14 @@ pub(crate) struct Sender {
 
 /// The state that the log and the thread share.
 pub(crate) struct Shared {
-    /// The newest entries: all that are not written, at least.
+    /// The newest entries: at least all entries that are not yet written.
     pub(crate) recent: Mutex<Recent>,
-    /// All entries before this index are written. `None` when nothing is written any more.
+    /// The index up to which, exclusively, all entries are written. `None` after the thread has
+    /// stopped writing.
     written: watch::Sender<Option<u64>>,
 }
 
-/// The thread, to be joined before the process ends.
+/// The thread, which must be joined before the process ends.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     thread: thread::JoinHandle<()>,
@@ -109,9 +112,9 @@ struct State {
 #[derive(Default)]
 struct Group {
     batch: Batch,
-    /// Bytes in the batch.
+    /// The size of the batch, in bytes.
     bytes: usize,
-    /// The last entry in the batch, or before it.
+    /// The last entry in the batch or written before it.
     last: Option<LogId>,
     vote: Option<Vote>,
     appended: Vec<(IOFlushed<Types>, Instant)>,
@@ -123,12 +126,12 @@ struct Group {
 // === impl Sender ===
 
 impl Sender {
-    /// Hands a job over. Never waits.
+    /// Sends a job. Never waits.
     pub(crate) fn send(&self, job: Job) -> io::Result<()> {
         self.jobs.send(job).map_err(|_| gone())
     }
 
-    /// A part of the bytes that may wait; waits until there is room.
+    /// Returns a share of the waiting bytes. Waits until enough bytes are free.
     pub(crate) async fn place(&self, bytes: usize) -> io::Result<OwnedSemaphorePermit> {
         let units = bytes.div_ceil(UNIT_BYTES).clamp(1, WAITING_BYTES_MAX / UNIT_BYTES);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
@@ -141,15 +144,15 @@ impl Sender {
     }
 }
 
-/// The thread has ended.
+/// Returns the error for a thread that has ended.
 pub(crate) fn gone() -> io::Error {
-    io::Error::other("the thread that writes the log is gone")
+    io::Error::other("the thread that writes the log has ended")
 }
 
 // === impl Shared ===
 
 impl Shared {
-    /// All entries before an index are in the database, and none from there on.
+    /// Records that all entries before an index are in the database, and none from that index on.
     pub(crate) fn set_written(&self, next: u64) {
         self.recent.lock().set_written(next);
         self.written.send_replace(Some(next));
@@ -249,16 +252,16 @@ impl State {
                     group.vote = Some(vote);
                     group.voted.push(done);
                 }
-                // Jobs after a truncation or a purge are written only when it is done.
+                // Jobs after a truncation or a purge are written only after it.
                 Job::Truncate { last, indices, done } => {
                     self.finish(std::mem::take(&mut group));
-                    // The caller may be gone; then nobody needs the answer.
+                    // If the caller is gone, nobody needs the answer.
                     drop(done.send(self.truncate(last, indices)));
                 }
                 Job::Purge { from, id } => {
                     self.finish(std::mem::take(&mut group));
                     if let Err(error) = self.purge(from, id) {
-                        tracing::debug!(%error, "the log was not purged");
+                        tracing::debug!(%error, "cannot purge the log");
                     }
                 }
             }
@@ -280,7 +283,7 @@ impl State {
         }
     }
 
-    /// Writes what the group has gathered, unless something has failed before.
+    /// Writes the batch of the group, unless a write of the group has failed.
     fn write(&self, group: &mut Group) {
         let batch = std::mem::take(&mut group.batch);
         group.bytes = 0;
@@ -305,7 +308,7 @@ impl State {
         })
     }
 
-    /// Nothing is written or acknowledged after a failure.
+    /// Returns an error after a failure, so that nothing more is written or acknowledged.
     fn check(&self) -> io::Result<()> {
         match self.failure.get() {
             Some(reason) => {
@@ -316,7 +319,7 @@ impl State {
         }
     }
 
-    /// Writes what is left of a group, makes it durable, and acknowledges it.
+    /// Writes the rest of a group, makes it durable, and acknowledges it.
     fn finish(&mut self, mut group: Group) {
         if group.appended.is_empty() && group.voted.is_empty() {
             return;
@@ -351,7 +354,7 @@ impl State {
         self.database.sync()?;
         let took = before.elapsed();
         if took >= SLOW_SYNC {
-            tracing::warn!(?took, "the disk was slow to sync the log; writes waited for it");
+            tracing::warn!(?took, "a sync of the log was slow; writes waited for it");
         }
         self.metrics.fsync_seconds.record(took);
         self.metrics.count_fsync();
@@ -383,7 +386,8 @@ impl State {
 
     fn purge(&self, from: u64, id: LogId) -> io::Result<()> {
         let mut batch = Batch::default();
-        // A snapshot that is being installed may say more, see `Machine::install`.
+        // A snapshot that is being installed may have stored a later purge position, see
+        // `Machine::install`.
         let _purging = self.database.purging.lock();
         let stored = self.database.get(Family::Meta, PURGED_KEY)?;
         let stored = stored.and_then(|record| {
@@ -403,7 +407,7 @@ impl State {
 }
 
 impl Drop for State {
-    /// Nobody waits for a thread that has ended.
+    /// Wakes the waiters: an ended thread writes nothing.
     fn drop(&mut self) {
         self.shared.written.send_replace(None);
     }

@@ -1,8 +1,8 @@
-//! Compares entries that arrive with those that the log holds already.
+//! Compares entries that arrive with the entries that the log already holds.
 //!
-//! Raft takes two entries with the same log id for the same entry, and skips the second one. If their
-//! content differs, some replica has lost entries and reused their log ids, and the states differ from there on.
-//! Raft itself never compares them.
+//! Raft treats two entries with the same log ID as the same entry, and skips the second one without
+//! comparing them. If their content differs, a replica has lost entries and reused their log IDs,
+//! and the states differ from there on.
 //!
 //! Invariant: entries beyond the end of the log, the normal case, cost one comparison of indexes.
 
@@ -11,22 +11,22 @@ use crate::{
     raft::{Entry, term_of},
 };
 
-/// Bytes of entries that are read from the log at once.
+/// The size of entries that are read from the log at once, in bytes.
 const READ_BYTES: usize = 1 << 20;
 
-/// Two entries with one log id and different content.
+/// Two entries with one log ID and different content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the log holds a different entry {index} of term {term} than replica {from} sent")]
 pub(crate) struct OtherEntry {
     pub(crate) index: u64,
     pub(crate) term: u64,
-    /// The replica that sends the entry.
+    /// The ID of the replica that sent the entry.
     pub(crate) from: u64,
 }
 
 impl WeakLogStore {
-    /// Checks entries that replica `from` sends against those with the same log ids in the log. Entries of
-    /// another term at the same index are not compared: Raft replaces them.
+    /// Checks entries that replica `from` sends against the entries with the same log IDs in the
+    /// log. Does not compare entries of another term at the same index: Raft replaces them.
     pub(crate) async fn check(&self, entries: &[Entry], from: u64) -> Result<(), OtherEntry> {
         let Some(log) = self.upgrade() else { return Ok(()) };
         let last = log.last_index();
@@ -36,7 +36,7 @@ impl WeakLogStore {
         }
         let held = entries[..held].to_vec();
         let checked = tokio::task::spawn_blocking(move || compare(&log, &held, from));
-        // A panic of that task says nothing about the entries.
+        // A panic of the task says nothing about the entries.
         checked.await.unwrap_or(Ok(()))
     }
 }
@@ -45,7 +45,7 @@ fn compare(log: &LogStore, entries: &[Entry], from: u64) -> Result<(), OtherEntr
     let Some(last) = entries.last() else { return Ok(()) };
     let mut rest = entries;
     while let Some(first) = rest.first() {
-        // An entry that cannot be read stops the replica elsewhere.
+        // An unreadable entry stops the replica elsewhere.
         let Ok(held) = log.read(first.log_id.index, last.log_id.index + 1, READ_BYTES) else {
             return Ok(());
         };
@@ -62,7 +62,7 @@ fn compare(log: &LogStore, entries: &[Entry], from: u64) -> Result<(), OtherEntr
     Ok(())
 }
 
-/// The entry at an index, among entries that follow each other.
+/// Returns the entry at an index, from consecutive entries.
 fn at(entries: &[Entry], index: u64) -> Option<&Entry> {
     let skip = index.checked_sub(entries.first()?.log_id.index)?;
     entries.get(usize::try_from(skip).ok()?)

@@ -1,14 +1,17 @@
-//! The high-water mark: a lower bound of what this replica has ever acknowledged.
+//! The high-water mark: a lower bound of the entries and the vote that this replica has
+//! acknowledged.
 //!
-//! RocksDB ends the replay of its WAL at the first damage, which is right for a tail that was never
-//! synced and wrong for anything else. This file tells the two apart. It says how far the log was when
-//! it was last synced, and which vote was; a log or a vote behind that has lost something acknowledged.
+//! RocksDB ends the replay of its WAL at the first damage. This is right for a tail that was never
+//! synced, and wrong for any other damage. The mark distinguishes the two. It contains the end of
+//! the log and the vote at the last sync. A log or a vote behind the mark has lost acknowledged
+//! data.
 //!
 //! Invariants:
-//! - A mark is written after the sync that makes it true and before anything is acknowledged. It is
-//!   itself synced only now and then: a mark that a power cut takes back is still a lower bound.
-//! - It is lowered, durably, before the log is truncated.
-//! - Of the two slots, one is always synced and not being written: a torn write can not take both.
+//! - A mark is written after the sync that makes it true, and before anything is acknowledged. The
+//!   mark itself is synced less often. If a power cut reverts it to an earlier mark, it is still a
+//!   lower bound.
+//! - The mark is lowered, durably, before the log is truncated.
+//! - One of the two slots is always synced and not being written: a torn write cannot damage both.
 
 use std::{
     fs::{File, OpenOptions},
@@ -24,11 +27,11 @@ use crate::raft_codec::{vote_from_proto, vote_to_proto};
 use chancery_proto::raft::v1 as pb;
 
 const MAGIC: &[u8; 8] = b"CHYHIGH1";
-/// Each slot has a page of its own.
+/// Each slot has its own page.
 const SLOT_LEN: u64 = 4096;
 const RECORD_LEN: usize = 81;
 
-/// What has been acknowledged at least.
+/// A lower bound of the acknowledged entries and votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Mark {
     /// The last entry of the log.
@@ -44,24 +47,24 @@ pub(crate) struct HighWater {
     cluster_id: [u8; 16],
     mark: Mark,
     sequence: u64,
-    /// The slot that is written next: never the one that was synced last.
+    /// The slot that is written next, which is never the one that was synced last.
     slot: u64,
     dirty: bool,
 }
 
-/// Why a high-water mark can not be read.
+/// The reason why a high-water mark cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MarkError {
-    /// The file can not be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Neither slot holds a mark.
+    /// Neither slot contains a valid mark.
     #[error("neither of its two slots has a valid checksum")]
     Damaged,
-    /// It is the file of another data directory.
+    /// The file belongs to another data directory.
     #[error("it belongs to cluster {}, not to {}", hex(.found), hex(.expected))]
     Foreign {
-        /// The cluster it belongs to.
+        /// The cluster that the file belongs to.
         found: [u8; 16],
         /// The cluster that the directory belongs to.
         expected: [u8; 16],
@@ -73,7 +76,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 impl HighWater {
-    /// Makes the file of a new replica, durably.
+    /// Creates the file of a new replica, durably.
     pub(crate) fn create(path: &Path, cluster_id: [u8; 16]) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
@@ -90,7 +93,7 @@ impl HighWater {
         Self::read(OpenOptions::new().read(true).write(true).open(path)?, cluster_id)
     }
 
-    /// The same, but writing to it will fail.
+    /// Reads the file of an existing replica. Writes to the returned mark fail.
     pub(crate) fn open_read_only(path: &Path, cluster_id: [u8; 16]) -> Result<Self, MarkError> {
         Self::read(File::open(path)?, cluster_id)
     }
@@ -115,17 +118,17 @@ impl HighWater {
         Ok(Self { file, cluster_id, mark, sequence, slot: 1 - slot, dirty: false })
     }
 
-    /// The mark.
+    /// Returns the mark.
     pub(crate) fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Whether something was written that is not synced.
+    /// Returns whether a written mark is not yet synced.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// Writes a mark. A crash of the process keeps it, a power cut perhaps not.
+    /// Writes a mark. The mark survives a crash of the process, but possibly not a power cut.
     pub(crate) fn write(&mut self, mark: Mark) -> io::Result<()> {
         let record = encode(self.sequence + 1, &self.cluster_id, &mark);
         self.file.write_all_at(&record, self.slot * SLOT_LEN)?;
@@ -135,7 +138,7 @@ impl HighWater {
         Ok(())
     }
 
-    /// Makes a mark durable that was read and may not have been.
+    /// Makes a mark durable that was read from the file, because the file may not have been synced.
     pub(crate) fn resync(&mut self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -154,7 +157,7 @@ impl HighWater {
 fn encode(sequence: u64, cluster_id: &[u8; 16], mark: &Mark) -> [u8; RECORD_LEN] {
     let (last_term, last_next) = mark.last.map_or((0, 0), |id| (term_of(&id), id.index + 1));
     let vote = mark.vote.as_ref().map(vote_to_proto);
-    // 0: none, 1: a vote for a candidate, 2: a committed one.
+    // 0: no vote, 1: a vote for a candidate, 2: a committed vote.
     let vote_kind = vote.map_or(0, |vote| 1 + u8::from(vote.committed));
     let vote = vote.unwrap_or_default();
     let mut record = [0; RECORD_LEN];
@@ -216,7 +219,7 @@ mod tests {
     }
 
     /// Design 4.1: whatever a power cut does to the slot that is being written, the mark that was
-    /// synced before stays.
+    /// synced before survives.
     #[test]
     fn a_torn_write_falls_back_to_the_mark_that_was_synced() {
         let dir = tempfile::tempdir().unwrap();
@@ -241,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Design 4.1: the format of the first release is readable for ever.
+    /// Design 4.1: the format of the first release is readable forever.
     #[test]
     fn a_mark_has_the_bytes_it_had_in_the_first_release() {
         let record = encode(5, &[0xab; 16], &mark(3, 300));

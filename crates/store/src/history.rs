@@ -1,4 +1,4 @@
-//! The history: who changed what, revision by revision.
+//! The history: the author and the summary of each revision.
 
 use std::{fmt, io, str::FromStr, sync::Arc};
 
@@ -11,36 +11,36 @@ use crate::{
     identity::fill_random,
 };
 
-/// So many revisions are kept; an older one is forgotten when a new one comes.
+/// The number of newest revisions that the history keeps.
 pub const HISTORY_MAX: usize = 10_000;
 
-/// One revision.
+/// One revision of the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEntry {
     /// The revision.
     pub revision: Revision,
-    /// Who, why, when.
+    /// The author, the reason and the time.
     pub meta: TransactionMeta,
-    /// What it changed.
+    /// The number of changes of each kind.
     pub summary: Summary,
-    /// Which request made it, if that had a name.
+    /// The ID of the request that made the revision, if the request had one.
     pub request: Option<RequestId>,
-    /// What that request was to write, see [`crate::codec::digest`]; 0 if it is not known.
+    /// The digest of the request's content, see [`crate::codec::digest`]; 0 if unknown.
     pub(crate) request_digest: u64,
-    /// The revision of the backup, if restoring it made this revision: those between the two are left
-    /// out.
+    /// The revision of the backup, if a restore made this revision. The revisions between the two
+    /// do not exist.
     pub restored_from: Option<Revision>,
 }
 
-/// Names a transaction, so that an attempt to repeat it is told from another one: 16 random bytes.
+/// The ID of a write request: 16 random bytes. It distinguishes a retry from another write.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub [u8; 16]);
 
 impl RequestId {
-    /// A new name, which nobody else has.
+    /// Returns a new random ID.
     ///
     /// # Errors
-    /// If the operating system has no random bytes.
+    /// Fails if the operating system has no random bytes.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; 16];
         fill_random(&mut bytes)?;
@@ -48,7 +48,7 @@ impl RequestId {
     }
 }
 
-/// A text that names no request.
+/// The error for a text that is not a request ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has to be 32 hexadecimal digits")]
 pub struct RequestIdError;
@@ -56,9 +56,9 @@ pub struct RequestIdError;
 impl FromStr for RequestId {
     type Err = RequestIdError;
 
-    /// 32 hexadecimal digits, as [`fmt::Display`] writes them.
+    /// Parses 32 hexadecimal digits, as [`fmt::Display`] writes them.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // A sign, which numbers may have, is no digit.
+        // `from_str_radix` accepts a sign; request IDs do not.
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(RequestIdError);
         }
@@ -110,14 +110,14 @@ impl HistoryEntry {
                 unchanged: record.unchanged,
                 assignments: record.assignments,
             },
-            // What is no name names nothing.
+            // Bytes of another length are not a request ID.
             request: record.request_id[..].try_into().ok().map(RequestId),
             request_digest: record.request_digest,
             restored_from: record.restored_from.map(Revision),
         }
     }
 
-    /// The revision before it: the one that is one less, unless a restore has left some out.
+    /// Returns the previous revision: one less, unless a restore skipped revisions.
     pub(crate) fn previous(&self) -> Revision {
         self.restored_from.unwrap_or(Revision(self.revision.0.saturating_sub(1)))
     }

@@ -1,4 +1,4 @@
-//! The file `IDENTITY`: whose a data directory is. Text, so that a person can read it.
+//! The file `IDENTITY`: the owner of a data directory. Text, so that a person can read it.
 //!
 //! ```text
 //! chancery data directory, format 1
@@ -9,9 +9,9 @@
 //! checksum 0123456789abcdef
 //! ```
 //!
-//! The first line and the checksum over all lines before it stay as they are in every format version,
-//! so that a newer one can be told from a damaged file. A directory that was made before there were
-//! instances has no line for one.
+//! The first line, and the checksum over all lines before it, are the same in every format version.
+//! A reader can therefore distinguish a newer version from a damaged file. The line `instance` is
+//! optional: older directories lack it.
 
 use chancery_model::Incarnation;
 use xxhash_rust::xxh3::xxh3_64;
@@ -21,31 +21,31 @@ use crate::high_water::hex;
 /// The newest format version that this program knows.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 
-/// Whose a data directory is.
+/// The owner of a data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The cluster.
+    /// The ID of the cluster.
     pub(crate) cluster_id: [u8; 16],
-    /// The replica.
+    /// The ID of the replica.
     pub(crate) replica_id: u64,
-    /// The life of the cluster that its versions carry.
+    /// The incarnation of the cluster, which its versions carry.
     pub(crate) incarnation: Incarnation,
-    /// Which of the replicas that have had this number: random, made with the directory. 0 if it was made
-    /// before there were instances.
+    /// The instance: a random number, made with the directory, that distinguishes the replicas that
+    /// have had this ID. The value is 0 for a directory from before instances existed.
     pub(crate) instance: u64,
 }
 
-/// Why an identity can not be read.
+/// The reason why an identity cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum IdentityError {
-    /// A later release wrote it.
+    /// A later release wrote the file; its format version.
     Newer(u32),
-    /// It is not what was written.
+    /// The file is damaged.
     Damaged(&'static str),
 }
 
 impl Identity {
-    /// The content of the file.
+    /// Returns the content of the file.
     pub(crate) fn to_text(self) -> String {
         let mut text = format!(
             "chancery data directory, format {FORMAT_VERSION}\ncluster {}\nreplica {}\nincarnation {}\n",
@@ -61,29 +61,29 @@ impl Identity {
         text
     }
 
-    /// Reads the content of the file.
+    /// Parses the content of the file.
     pub(crate) fn parse(content: &[u8]) -> Result<Self, IdentityError> {
         let damaged = IdentityError::Damaged;
         let text = str::from_utf8(content).map_err(|_| damaged("it is not text"))?;
         let (body, checksum) =
             text.rsplit_once("checksum ").ok_or_else(|| damaged("it has no checksum"))?;
         if checksum != format!("{:016x}\n", xxh3_64(body.as_bytes())) {
-            return Err(damaged("its checksum does not fit its content"));
+            return Err(damaged("its checksum does not match its content"));
         }
         let mut lines = body.lines();
         let mut field = |prefix: &'static str| {
             lines.next().and_then(|line| line.strip_prefix(prefix)).ok_or_else(|| damaged(prefix))
         };
-        let number = |text: &str| text.parse::<u64>().map_err(|_| damaged("a number is wrong"));
+        let number = |text: &str| text.parse::<u64>().map_err(|_| damaged("a number is invalid"));
         let format = number(field("chancery data directory, format ")?)?;
         if format != u64::from(FORMAT_VERSION) {
             return Err(IdentityError::Newer(u32::try_from(format).unwrap_or(u32::MAX)));
         }
         let cluster_id =
-            from_hex(field("cluster ")?).ok_or_else(|| damaged("the cluster id is wrong"))?;
+            from_hex(field("cluster ")?).ok_or_else(|| damaged("the cluster ID is invalid"))?;
         let replica_id = number(field("replica ")?)?;
         let incarnation = u32::try_from(number(field("incarnation ")?)?)
-            .map_err(|_| damaged("the incarnation is wrong"))?;
+            .map_err(|_| damaged("the incarnation is invalid"))?;
         let instance = match lines.find_map(|line| line.strip_prefix("instance ")) {
             Some(instance) => number(instance)?,
             None => 0,
@@ -112,7 +112,7 @@ pub(crate) fn fill_random(mut bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Which replica it is that is made now: never 0.
+/// Returns a random number for a new instance, never 0.
 pub(crate) fn new_instance() -> std::io::Result<u64> {
     let mut bytes = [0; 8];
     fill_random(&mut bytes)?;
@@ -130,7 +130,7 @@ mod tests {
         instance: 0,
     };
 
-    /// Design 4.1: the format of the first release is readable for ever.
+    /// Design 4.1: the format of the first release is readable forever.
     #[test]
     fn an_identity_has_the_text_it_had_in_the_first_release() {
         let text = "chancery data directory, format 1\n\
@@ -142,7 +142,8 @@ mod tests {
         assert_eq!(Identity::parse(text.as_bytes()), Ok(IDENTITY));
     }
 
-    /// As it is since directories have instances: an older release reads it too, it stops before that line.
+    /// The format since directories have instances. An older release reads it too, because it stops
+    /// before that line.
     #[test]
     fn an_identity_says_which_replica_of_its_number_it_is() {
         let identity = Identity { instance: u64::MAX, ..IDENTITY };
@@ -154,7 +155,7 @@ mod tests {
         let body = text.split_once("checksum").unwrap().0.replace("instance 1", "instance x");
         let wrong = format!("{body}checksum {:016x}\n", xxh3_64(body.as_bytes()));
         let error = Identity::parse(wrong.as_bytes());
-        assert_eq!(error, Err(IdentityError::Damaged("a number is wrong")));
+        assert_eq!(error, Err(IdentityError::Damaged("a number is invalid")));
         assert_ne!(new_instance().unwrap(), new_instance().unwrap());
     }
 
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_damage_whatever_its_lines_are() {
+    fn newer_format_is_reported_as_newer_whatever_its_lines_are() {
         let body = "chancery data directory, format 2\nsomething new\n";
         let text = format!("{body}checksum {:016x}\n", xxh3_64(body.as_bytes()));
         assert_eq!(Identity::parse(text.as_bytes()), Err(IdentityError::Newer(2)));

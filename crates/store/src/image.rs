@@ -1,11 +1,12 @@
-//! Everything that the log has built, as one immutable value, and how it changes.
+//! The result of applying the log, as one immutable value, and its changes.
 //!
-//! Pure: applying a command gives the next image and the records to write for it. Cloning an image is
-//! cheap, so that a snapshot is an image and takes no time to make.
+//! Pure: applying a command returns the next image and the records to write for it. Cloning an
+//! image is cheap, so a snapshot is an image, and takes no time to make.
 //!
-//! Invariant: [`Tally`] counts and sums the records that make up the image. It is stored with every
-//! batch that changes them, and checked against all of them when they are loaded: a record that was
-//! lost, or that came back from the past, is found out even if each record by itself is whole.
+//! Invariant: [`Tally`] counts and sums the records of the image. It is stored with every batch
+//! that changes them, and compared with all records when they are loaded. The loader therefore
+//! detects a record that was lost, or that reverted to an earlier version, even if the record
+//! itself is intact.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -32,36 +33,36 @@ use crate::{
 /// The image of the log up to `applied`.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
-    /// `None` until the cluster is formed.
+    /// The ID of the cluster; `None` until the cluster is formed.
     pub(crate) cluster_id: Option<[u8; 16]>,
     /// The replicated state.
     pub(crate) state: State,
     /// The newest revisions, oldest first.
     pub(crate) history: History,
-    /// The requests of the history, and the revision that each made.
+    /// The revision that each request of the history made.
     pub(crate) requests: OrdMap<RequestId, Revision>,
-    /// The last entry that is in it.
+    /// The last entry that is applied.
     pub(crate) applied: Option<LogId>,
     /// The membership at that entry.
     pub(crate) membership: StoredMembership,
-    /// Of its records.
+    /// The tally of the image's records.
     pub(crate) tally: Tally,
-    /// Number of resources in the state.
+    /// The number of resources in the state.
     pub(crate) n_resources: u64,
 }
 
-/// Whether a request has taken effect before.
+/// The earlier effect of a request.
 enum Seen {
     No,
-    /// As this revision.
+    /// The request took effect as this revision.
     Before(Arc<HistoryEntry>),
-    /// Another one with its name has, as this revision.
+    /// Another request with this ID took effect, as this revision.
     Other(Revision),
-    /// It is too long ago to tell.
+    /// The history no longer reaches back far enough.
     Forgotten,
 }
 
-/// What a restored state gets in place of what the cluster had that it comes from.
+/// The identity that a restore gives to a state, in place of that of the old cluster.
 pub(crate) struct Life {
     pub(crate) cluster_id: [u8; 16],
     pub(crate) incarnation: Incarnation,
@@ -70,7 +71,7 @@ pub(crate) struct Life {
     pub(crate) membership: StoredMembership,
 }
 
-/// Number and sum of the checksums of records.
+/// The number of records and the sum of their checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tally {
     pub(crate) records: u64,
@@ -89,16 +90,16 @@ impl Tally {
     }
 }
 
-/// A record to write, or to delete.
+/// A record to write or to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Edit {
     pub(crate) family: Family,
     pub(crate) key: Vec<u8>,
-    /// `None` deletes it.
+    /// The new record; `None` deletes it.
     pub(crate) record: Option<Vec<u8>>,
 }
 
-/// A whole record.
+/// A record with its family and key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) family: Family,
@@ -110,11 +111,11 @@ pub(crate) const ASSIGNMENTS_KEY: &[u8] = b"a";
 pub(crate) const COLLECTION_PREFIX: u8 = b'c';
 pub(crate) const SCOPE_PREFIX: u8 = b's';
 pub(crate) const ALIAS_PREFIX: u8 = b'l';
-/// Ends a scope and a type URL in a key; neither can have it.
+/// Ends a scope and a type URL in a key; neither can contain it.
 pub(crate) const SEPARATOR: u8 = 0;
 
 impl Image {
-    /// The image of an empty log.
+    /// Returns the image of an empty log.
     pub(crate) fn new() -> Self {
         Self {
             cluster_id: None,
@@ -128,8 +129,8 @@ impl Image {
         }
     }
 
-    /// Does what an entry of the log asks; adds the records to write to `edits`. Changes nothing if that
-    /// can not be read.
+    /// Applies an entry of the log; adds the records to write to `edits`. Changes nothing if the
+    /// command cannot be decoded.
     pub(crate) fn apply_entry(
         &mut self,
         entry: Entry,
@@ -151,11 +152,12 @@ impl Image {
         Ok(response)
     }
 
-    /// Does what a command asks; adds the records to write to `edits`. Total.
+    /// Applies a command; adds the records to write to `edits`. Total.
     pub(crate) fn apply(&mut self, ask: Ask, edits: &mut Vec<Edit>) -> Response {
         match ask {
             Ask::Form { cluster_id, incarnation } => {
-                // The first one counts. A second one would be a replica's error, and changes nothing.
+                // Only the first one counts. A second one would be a bug of a replica, and changes
+                // nothing.
                 if self.cluster_id.is_none() {
                     self.cluster_id = Some(cluster_id);
                     self.state = State::new(incarnation);
@@ -172,7 +174,7 @@ impl Image {
         }
     }
 
-    /// Whether a request has taken effect before. Only the history can tell.
+    /// Returns whether a request has taken effect before, as far as the history shows.
     fn seen(&self, request: Option<&Request>) -> Seen {
         let Some(request) = request else { return Seen::No };
         if let Some(revision) = self.requests.get(&request.id) {
@@ -185,7 +187,7 @@ impl Image {
                 };
             }
         }
-        // All that came after `since` is still there, or nothing has been forgotten yet.
+        // No revision after `since` is forgotten, or none at all.
         let forgotten = self.history.front().map_or(Revision(0), |oldest| oldest.previous());
         match request.repeated && forgotten > request.since {
             true => Seen::Forgotten,
@@ -278,8 +280,8 @@ impl Image {
         }
     }
 
-    /// Makes this the state of another cluster, at a later revision. Nothing of the state changes but
-    /// that; the history says from where it comes. The caller sees to it that `revision` is later.
+    /// Makes this image the state of another cluster, at a later revision. Changes nothing else of
+    /// the state. The history records the origin. The caller ensures that `revision` is later.
     pub(crate) fn restore(&mut self, life: Life, meta: TransactionMeta) {
         let Life { cluster_id, incarnation, revision, applied, membership } = life;
         let restored_from = Some(self.state.revision);
@@ -300,7 +302,7 @@ impl Image {
         self.push(entry, &mut Vec::new());
     }
 
-    /// O(aliases that changed).
+    /// Takes O(aliases that changed).
     fn replace_aliases(
         &mut self,
         before: &State,
@@ -345,7 +347,7 @@ impl Image {
         }
     }
 
-    /// All its records: the index first, then the resources, then the history.
+    /// Returns all records: the index first, then the resources, then the history.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let formed = self.cluster_id.is_some();
         let assignments = formed.then(|| assignments_record(&self.state.assignments));
@@ -370,7 +372,7 @@ impl Image {
             .chain(self.history.iter().map(|entry| history_record(entry)))
     }
 
-    /// The record that says how far the log has been applied.
+    /// Returns the record of the last applied entry.
     pub(crate) fn applied_to_proto(&self, generation: u32) -> pb::AppliedRecord {
         pb::AppliedRecord {
             id: self.applied.as_ref().map(log_id_to_proto),

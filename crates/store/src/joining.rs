@@ -1,5 +1,6 @@
-//! A replica that is killed while it joins a cluster. Its process may end before any change of its data directory,
-//! and a power cut may take what was not synced: it has to start again whatever is left.
+//! Tests of a replica that is killed while it joins a cluster. Its process may end before any
+//! change of its data directory, and a power cut may discard unsynced data. The replica must start
+//! again in each case.
 
 use std::{
     fs, io,
@@ -29,7 +30,7 @@ use crate::{
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Two resources of this size are more than one batch of a snapshot that is installed.
+/// The size of a resource in bytes. Two resources exceed one batch of a snapshot that is installed.
 const BODY_BYTES: usize = 3 << 20;
 
 fn put(name: &str, len: usize) -> Transaction {
@@ -52,14 +53,14 @@ fn config(dir: &Path, replica_id: u64, join: Vec<String>) -> Config {
     }
 }
 
-/// How a replica that joins gets the state.
+/// How a joining replica receives the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Log,
     Snapshot,
 }
 
-/// A leader that sends its state in that way.
+/// Starts a leader that sends its state in the given way.
 async fn leader(dir: &Path, way: Way) -> Replica {
     let mut config = config(dir, 1, Vec::new());
     if way == Way::Snapshot {
@@ -78,7 +79,7 @@ async fn leader(dir: &Path, way: Way) -> Replica {
 async fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < DEADLINE, "{what} not within {DEADLINE:?}");
+        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
@@ -92,9 +93,9 @@ async fn wait_until_current(replica: &Replica, leader: &Replica) {
 struct Copies {
     from: PathBuf,
     to: PathBuf,
-    /// Lengths of the write-ahead logs when they were last synced.
+    /// The lengths of the write-ahead logs when they were last synced.
     synced: Mutex<Vec<(PathBuf, u64)>>,
-    /// Held while a copy is made. Counts them.
+    /// The number of copies. Held while a copy is made.
     n_copies: Mutex<usize>,
 }
 
@@ -114,13 +115,13 @@ impl Copies {
         (copies, watched)
     }
 
-    /// Makes two copies: of all that is there, as a process leaves it that is killed; and of what is synced, as a
-    /// power cut leaves it.
+    /// Makes two copies: one of all data, as a killed process leaves it, and one of the synced
+    /// data, as a power cut leaves it.
     fn copy(&self) {
         let mut n_copies = self.n_copies.lock();
         let [killed, cut] = self.nth(*n_copies);
         copy_directory(&self.from, &killed);
-        // The mark is copied before the length is looked up: it never says more than was synced.
+        // The mark is copied before the length is read, so it never exceeds the synced data.
         copy_directory(&self.from, &cut);
         let synced = self.synced.lock().clone();
         for (path, _) in wal_lengths(&cut) {
@@ -149,7 +150,7 @@ fn wal_lengths(data_dir: &Path) -> Vec<(PathBuf, u64)> {
     wals.map(|path| (path.clone(), fs::metadata(&path).unwrap().len())).collect()
 }
 
-/// Files before directories: the high-water mark before the database that it speaks of.
+/// Copies files before directories: the high-water mark before the database that it refers to.
 fn copy_directory(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     let Ok(entries) = fs::read_dir(from) else { return };
@@ -163,7 +164,7 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// Whether a start finds a replica; panics if it refuses to start.
+/// Returns whether a start finds a replica. Panics if the start fails.
 fn has_replica(data_dir: &Path) -> bool {
     let config = Config { data_dir: data_dir.to_owned(), replica_id: 2, ..Config::default() };
     match Parts::open(&config) {
@@ -192,7 +193,7 @@ async fn a_copy_before_any_change_starts(way: Way) {
     assert!(n_replicas > 10 && n_replicas + 10 < found.len(), "{n_replicas} of {}", found.len());
 }
 
-/// Design 4.1: what is found is a replica or none, never damage.
+/// Design 4.1: a start finds either a replica or none, never damage.
 #[tokio::test(flavor = "multi_thread")]
 async fn joining_by_log_leaves_a_startable_directory_at_every_write() {
     a_copy_before_any_change_starts(Way::Log).await;
@@ -203,7 +204,7 @@ async fn joining_by_snapshot_leaves_a_startable_directory_at_every_write() {
     a_copy_before_any_change_starts(Way::Snapshot).await;
 }
 
-/// An attempt to join that was killed is followed by another one, which may be killed as well.
+/// An attempt to join that was killed is followed by another attempt, which may be killed as well.
 #[test]
 fn second_attempt_to_join_leaves_a_startable_directory_at_every_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -229,14 +230,14 @@ fn second_attempt_to_join_leaves_a_startable_directory_at_every_write() {
         begin(&left);
         drop(watched);
         let n_replicas = second.all().iter().filter(|copy| has_replica(copy)).count();
-        assert_eq!(n_replicas, 0, "`IDENTITY` comes with the last change");
+        assert_eq!(n_replicas, 0, "`IDENTITY` is written by the last change");
         assert!(has_replica(&left));
     }
     assert!(n_left > 5, "{n_left}");
 }
 
-/// Kills a replica before the nth change after it was let in, starts it again, and waits until it has caught up. Says
-/// whether there was an nth change.
+/// Kills a replica before the nth change after it was admitted, starts it again, and waits until it
+/// has caught up. Returns whether there was an nth change.
 async fn is_killed_at(n: usize, leader: &Replica, config: Config) -> bool {
     let identity = config.data_dir.join("IDENTITY");
     let n_changes = AtomicUsize::new(0);
@@ -258,7 +259,7 @@ async fn is_killed_at(n: usize, leader: &Replica, config: Config) -> bool {
     }
     let was_killed = was_killed();
     drop(watched);
-    // Where the leader knows it.
+    // The leader knows this address.
     let address = leader.core().peer(config.replica_id).unwrap().address;
     let config = Config { listen: Some(address.parse().unwrap()), ..config };
     let replica = Replica::open(config).await.unwrap();
@@ -272,7 +273,7 @@ async fn a_killed_replica_catches_up(way: Way) {
     let leader = leader(dir.path(), way).await;
     let mut n_kills = 0;
     for n in 0..40 {
-        // Another number each time: the leader waits for a known one to be silent.
+        // Each round uses another ID: the leader waits until the replica of a known ID is silent.
         let config = config(dir.path(), 2 + n, vec![leader.raft_address().to_owned()]);
         if !is_killed_at(usize::try_from(n).unwrap(), &leader, config).await {
             break;

@@ -1,27 +1,33 @@
-//! The replicated store: openraft over RocksDB. The only crate that names either.
+//! The replicated store: openraft over RocksDB. No other crate names either.
 //!
-//! A [`Replica`] takes transactions, puts them into a replicated log, applies them in its order, and
-//! publishes each new state. One replica alone is a cluster of one: the same code path.
+//! A [`Replica`] accepts transactions, appends them to a replicated log, applies them in log order,
+//! and publishes each new state. A single replica is a cluster of one and uses the same code.
 //!
 //! # Invariants
-//! - A transaction is durable when [`Replica::transact`] returns: its log entry has been synced (design
-//!   4.1). One sync serves all the transactions that came while the one before it ran.
-//! - The published state only ever moves forward, and a caller whose transaction has returned sees it in
+//! - When [`Replica::transact`] returns, the transaction is durable: its log entry is synced
+//!   (design 4.1). One sync serves all transactions that arrived during the previous sync.
+//! - The published state never moves backwards. A caller whose transaction has returned sees it in
 //!   [`Replica::state`].
-//! - A damaged directory is refused, and left as it is. A tail of the write-ahead log that was never
-//!   synced, and so never acknowledged, is no damage.
-//! - When a write fails, the replica takes no more of them and says why; reads and serving go on.
+//! - The replica refuses a damaged directory and does not change it. An unsynced tail of the
+//!   write-ahead log was never acknowledged, so its loss is not damage.
+//! - After a failed write, the replica accepts no more writes and reports the reason. Reads and
+//!   streams continue.
 //!
 //! # Map
-//! `replica` is the handle, `core` what it shares with the rest; `open` starts it, `parts` is what it
-//! opens; `cluster` is the way to other replicas; `log` and `flusher` are the Raft log and the thread that writes and syncs it;
-//! `machine` applies entries to the `image` and stores it; `recovery` and `loader` read all of it back;
-//! `backup` keeps a state in a file, `restore` makes a directory of one; both and `snapshot` are made of
-//! `frames`; `digest` and `held` find replicas that differ;
-//! `directory`, `identity` and `high_water` are the files beside the database; `record`, `codec` and
-//! `raft_codec` are the formats, whose messages are in `/proto/chancery/raft/v1`.
+//! - `replica` is the handle, `core` the data that it shares with the other modules. `open` starts
+//!   a replica from `parts`.
+//! - `cluster` connects to other replicas.
+//! - `log` is the Raft log; `flusher` is the thread that writes and syncs the log.
+//! - `machine` applies entries to the `image` and stores the image. `recovery` and `loader` read
+//!   log and image back.
+//! - `backup` writes a state to a file, `restore` makes a directory from the file. Both, and
+//!   `snapshot`, consist of `frames`.
+//! - `digest` and `held` detect replicas that differ.
+//! - `directory`, `identity` and `high_water` are the files beside the database.
+//! - `record`, `codec` and `raft_codec` are the formats. Their messages are in
+//!   `/proto/chancery/raft/v1`.
 //!
-//! Durability, and what was rejected: `docs/adr/0002-durability.md`.
+//! `docs/adr/0002-durability.md` explains durability and the rejected alternatives.
 
 mod backup;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Builds an [`Image`] from its records, and checks that they are all there.
+//! Builds an [`Image`] from its records, and checks that they are complete.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,20 +19,20 @@ use crate::{
     record::{self, Family, RecordError},
 };
 
-/// Why records are not an image.
+/// The reason why records do not form an image.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
-    /// One of them can not be read.
+    /// A record cannot be read.
     #[error("the record {:?} of {family:?}: {source}", String::from_utf8_lossy(key))]
     Record {
-        /// Its family.
+        /// The family of the record.
         family: Family,
-        /// Its key.
+        /// The key of the record.
         key: Vec<u8>,
-        /// What is wrong with it.
+        /// The reason.
         source: RecordError,
     },
-    /// They do not fit together.
+    /// The records are inconsistent.
     #[error("{0}")]
     Whole(String),
 }
@@ -41,24 +41,24 @@ fn content(text: impl ToString) -> RecordError {
     RecordError::Content(text.to_string())
 }
 
-/// Takes the records of an image: those of the index first, then the others in any order.
+/// Builds an image from its records: those of the index first, then the others in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Loader {
     tally: Tally,
-    /// By scope and type, as in the keys of the resources.
+    /// The collections by scope and type, as in the keys of the resources.
     collections: BTreeMap<Vec<u8>, Collection>,
     scopes: BTreeMap<ScopeName, Revision>,
     assignments: Option<Assignments>,
-    /// The collection that the last resource belongs to, taken out of `collections`.
+    /// The collection of the last resource, taken out of `collections`.
     current: Option<(Vec<u8>, Collection)>,
     history: BTreeMap<Revision, Arc<HistoryEntry>>,
     n_resources: u64,
-    /// Of the collection of that prefix: alias and name.
+    /// Each alias: the prefix of its collection, the alias, and the name.
     aliases: Vec<(Vec<u8>, ResourceName, ResourceName)>,
 }
 
 impl Loader {
-    /// Takes a record.
+    /// Adds a record.
     pub(crate) fn add(
         &mut self,
         family: Family,
@@ -70,7 +70,7 @@ impl Loader {
             Family::Resources => self.add_resource(key, record),
             Family::Index => self.add_index(key, record),
             Family::History => self.add_history(key, record),
-            Family::Log | Family::Meta => Err(content("it is no part of the state")),
+            Family::Log | Family::Meta => Err(content("it is not part of the state")),
         };
         result.map_err(|source| LoadError::Record { family, key: key.to_vec(), source })
     }
@@ -119,7 +119,7 @@ impl Loader {
                 let message: pb::CollectionRecord = record::open(Family::Index, key, record)?;
                 let (scope, type_url) = text(prefix)?
                     .split_once(char::from(SEPARATOR))
-                    .ok_or_else(|| content("its key is not scope and type URL"))?;
+                    .ok_or_else(|| content("its key does not consist of scope and type URL"))?;
                 let scope = ScopeName::new(scope).map_err(content)?;
                 let type_url = TypeUrl::new(type_url).map_err(content)?;
                 let mut collection = Collection::new(scope, type_url);
@@ -133,20 +133,20 @@ impl Loader {
                 let name = ResourceName::new(&message.name).map_err(content)?;
                 self.aliases.push((prefix.to_vec(), alias, name));
             }
-            _ => return Err(content("its key is of an unknown kind")),
+            _ => return Err(content("its key has an unknown prefix")),
         }
         Ok(())
     }
 
     fn add_history(&mut self, key: &[u8], record: Bytes) -> Result<(), RecordError> {
-        let revision = key.try_into().map_err(|_| content("its key is no revision"))?;
+        let revision = key.try_into().map_err(|_| content("its key is not a revision"))?;
         let revision = Revision(u64::from_be_bytes(revision));
         let message = record::open(Family::History, key, record)?;
         self.history.insert(revision, Arc::new(HistoryEntry::from_proto(revision, message)));
         Ok(())
     }
 
-    /// The image, if all the records that were counted when they were written are there.
+    /// Returns the image, if every record that was written is present.
     pub(crate) fn finish(mut self, applied: pb::AppliedRecord) -> Result<Image, LoadError> {
         let whole = |error: RecordError| LoadError::Whole(error.to_string());
         let expected = Tally { records: applied.records, sum: applied.records_sum };
@@ -201,8 +201,8 @@ impl Loader {
         })
     }
 
-    /// The history ends at the revision of the state, and each of its entries follows the one before it:
-    /// the only holes are those that a restore has left.
+    /// Checks that the history ends at the revision of the state, and that its entries are
+    /// consecutive. The only gaps are those that a restore has left.
     fn take_history(&mut self, revision: Revision) -> Result<History, LoadError> {
         let history: History = std::mem::take(&mut self.history).into_values().collect();
         let mut before: Option<Revision> = None;
@@ -211,12 +211,12 @@ impl Loader {
             if previous >= at || before.is_some_and(|before| before != previous) {
                 let before = before.map_or("nothing".to_owned(), |before| before.to_string());
                 return Err(LoadError::Whole(format!(
-                    "in the history revision {at} follows {before}, not revision {previous}"
+                    "in the history, revision {at} follows {before}, not revision {previous}"
                 )));
             }
             before = Some(at);
         }
-        // What is older than the oldest has been forgotten, which begins when the history is full.
+        // Revisions before the oldest entry are forgotten, which starts when the history is full.
         let begins = history.front().map_or(Revision(0), |entry| entry.previous());
         let ends = history.back().map_or(Revision(0), |entry| entry.revision);
         let whole = begins == Revision(0) || history.len() == HISTORY_MAX;
@@ -231,11 +231,11 @@ impl Loader {
     }
 }
 
-/// Scope and type URL as they are, and the name.
+/// Splits a key into its prefix (scope and type URL) and the name.
 fn split_resource_key(key: &[u8]) -> Result<(&[u8], ResourceName), RecordError> {
     let mut separators = (0..key.len()).filter(|at| key[*at] == SEPARATOR);
     let (Some(_), Some(end)) = (separators.next(), separators.next()) else {
-        return Err(content("its key is not scope, type URL and name"));
+        return Err(content("its key does not consist of scope, type URL and name"));
     };
     Ok((&key[..end], ResourceName::new(text(&key[end + 1..])?).map_err(content)?))
 }

@@ -1,14 +1,15 @@
 //! The Raft log and the vote, in RocksDB.
 //!
 //! Invariants:
-//! - Entries are readable when `append` returns, from memory. [`crate::flusher`] writes them, and acknowledges them
-//!   when they are durable. What is to be applied is read when it is written, so that no state is ever ahead of the
-//!   log in the database.
-//! - No thread of Raft waits for the disk: what is not in memory is read on a thread for blocking work.
-//! - Entries that are truncated are deleted one by one, purged ones by range: a range deletion that
-//!   damage makes ineffective can only bring back entries before the purge point, which nobody reads.
-//! - The committed position is not stored: the state is stored with every batch of applied entries, in
-//!   the same WAL, and a restart waits until it has caught up before it serves.
+//! - Entries are readable from memory when `append` returns. [`crate::flusher`] writes them, and
+//!   acknowledges them when they are durable. Entries are applied only after they are written, so
+//!   that no state is ever ahead of the log in the database.
+//! - No thread of Raft waits for the disk: entries that are not in memory are read on a thread for
+//!   blocking work.
+//! - Truncated entries are deleted one by one, purged entries by range. Damage may undo a range
+//!   deletion, but can then only restore entries before the purge point, which nobody reads.
+//! - The committed position is not stored. The state is stored with every batch of applied entries,
+//!   in the same WAL, and a restarted replica catches up before it serves.
 
 use std::{
     fmt::Debug,
@@ -44,22 +45,23 @@ use chancery_proto::raft::v1 as pb;
 
 pub(crate) const VOTE_KEY: &[u8] = b"vote";
 pub(crate) const PURGED_KEY: &[u8] = b"purged";
-/// Bytes of entries that are read at once, to be sent or applied; one entry may be larger.
+/// The size of entries that are read at once, to be sent or applied, in bytes. One entry may exceed
+/// it.
 const READ_BYTES: usize = 2 << 20;
 
-/// Where the log begins and ends, and the vote.
+/// The first and last position of the log, and the vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Ends {
-    /// The last entry that was purged.
+    /// The last purged entry.
     pub(crate) purged: Option<LogId>,
-    /// The last entry in the log; `None` if there is none.
+    /// The last entry in the log; `None` if the log is empty.
     pub(crate) last: Option<LogId>,
     /// The vote.
     pub(crate) vote: Option<Vote>,
 }
 
 impl Ends {
-    /// The last entry, even if it has been purged.
+    /// Returns the last entry, even if it has been purged.
     pub(crate) fn last_or_purged(&self) -> Option<LogId> {
         self.last.or(self.purged)
     }
@@ -69,7 +71,7 @@ impl Ends {
 #[derive(Clone)]
 pub(crate) struct LogStore(Arc<Inner>);
 
-/// The log, for as long as somebody else uses it: the thread that writes it ends with its last [`LogStore`].
+/// A weak handle to the log: the thread that writes the log ends with the last [`LogStore`].
 pub(crate) struct WeakLogStore(Weak<Inner>);
 
 impl WeakLogStore {
@@ -82,7 +84,8 @@ struct Inner {
     database: Arc<Database>,
     jobs: Sender,
     ends: Mutex<Ends>,
-    /// A purge has removed all that an interrupted start may have left before the beginning of the log.
+    /// Whether a purge has removed all entries that an interrupted start may have left before the
+    /// start of the log.
     swept: AtomicBool,
     size: Arc<Mutex<LogSize>>,
     failure: Failure,
@@ -90,8 +93,8 @@ struct Inner {
 }
 
 impl LogStore {
-    /// A log over a database in which `ends` was found. The thread behind `jobs` ends when the last
-    /// clone of the log is dropped.
+    /// Creates a log over a database in which recovery found `ends`. The thread behind `jobs` ends
+    /// when the last clone of the log is dropped.
     pub(crate) fn new(
         database: Arc<Database>,
         jobs: Sender,
@@ -114,18 +117,19 @@ impl LogStore {
         WeakLogStore(Arc::downgrade(&self.0))
     }
 
-    /// The index of the last entry in the log; `None` if there is none.
+    /// Returns the index of the last entry in the log, or `None` if the log is empty.
     pub(crate) fn last_index(&self) -> Option<u64> {
         self.0.ends.lock().last.map(|id| id.index)
     }
 
-    /// The index of the last entry that the log had, even if it has been purged; `None` if there was none.
+    /// Returns the index of the last entry that the log had, even if it has been purged. Returns
+    /// `None` if it never had one.
     pub(crate) fn last_or_purged_index(&self) -> Option<u64> {
         self.0.ends.lock().last_or_purged().map(|id| id.index)
     }
 
-    /// Entries from `from` up to, not including, `to`, until they have `bytes` bytes; one at least.
-    /// Waits for the disk if the first of them is not in memory.
+    /// Returns entries from `from` up to, not including, `to`, at most `bytes` bytes but at least
+    /// one entry. Waits for the disk if the first entry is not in memory.
     pub(crate) fn read(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
         let mut next = self.first_to_read(from);
         let mut entries = Vec::new();
@@ -138,7 +142,7 @@ impl LogStore {
                 }
                 recent.first()
             };
-            // Those in memory may not be in the database yet.
+            // Entries in memory may not be in the database yet.
             let end = first.filter(|first| *first > next).map_or(to, |first| first.min(to));
             let found = self.read_database(next, end, bytes)?;
             next = found.last().map_or(end, |last| last.log_id.index + 1);
@@ -150,7 +154,7 @@ impl LogStore {
         Ok(entries)
     }
 
-    /// The same in a task: keeps no thread while it waits for the disk.
+    /// Reads like `read`, but as a task that occupies no thread while it waits for the disk.
     async fn fetch(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
         let next = self.first_to_read(from);
         if next >= to {
@@ -189,7 +193,7 @@ impl LogStore {
         Ok(entries)
     }
 
-    /// The next entries to apply: those that are written.
+    /// Returns the next entries to apply, once they are written.
     async fn read_written(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
         let entries = self.fetch(from, to, READ_BYTES).await?;
         if let Some(last) = entries.last() {
@@ -199,7 +203,7 @@ impl LogStore {
     }
 }
 
-/// The record of the last entry that is purged, and its key.
+/// Returns key and record of the purge position.
 pub(crate) fn purged_record(id: &LogId) -> (&'static [u8], Vec<u8>) {
     let message = pb::PurgedRecord { id: Some(log_id_to_proto(id)) };
     (PURGED_KEY, record::seal(Family::Meta, PURGED_KEY, &message))
@@ -236,7 +240,7 @@ impl RaftLogReader<Types> for LogStore {
         self.fetch(start, end, READ_BYTES).await
     }
 
-    /// What is applied is read by and by: a long log never has to fit into memory.
+    /// Reads entries page by page, so that a long log never has to fit into memory.
     async fn entries_stream<R>(
         &mut self,
         range: R,
@@ -321,14 +325,14 @@ impl RaftLogStorage<Types> for LogStore {
         self.recent().truncate(from);
         let mut ends = self.0.ends.lock();
         if ends.last.is_some_and(|end| end.index >= from) {
-            // What is purged is no entry any more.
+            // A purged entry is no longer in the log.
             ends.last = last.filter(|id| ends.purged.is_none_or(|purged| purged.index < id.index));
         }
         Ok(())
     }
 
-    /// The entries are gone for readers when this returns. Nobody waits until they are removed from the database: a
-    /// start finds the same log with them.
+    /// When this returns, readers no longer see the entries. Nobody waits for their removal from
+    /// the database: a start with them finds the same log.
     async fn purge(&mut self, id: LogId) -> io::Result<()> {
         let purged = self.0.ends.lock().purged.map_or(0, |id| id.index + 1);
         let from = if self.0.swept.swap(true, Ordering::Relaxed) { purged } else { 0 };

@@ -1,26 +1,27 @@
-//! How many bytes of entries the log holds, so that it can be purged by bytes.
+//! The size of the log's entries in bytes, for purging by size.
 
 use std::collections::VecDeque;
 
-/// Entries between two marks, at most.
+/// The maximum number of entries between two marks.
 const STRIDE: u64 = 64;
-/// Bytes between two marks, at most, but for the last entry before the second.
+/// The maximum size of the entries between two marks in bytes, except for the last entry before the
+/// second mark.
 const STRIDE_BYTES: u64 = 64 << 10;
 
-/// Sizes of the log's entries, kept as running totals at every [`STRIDE`]th entry, or more often
-/// if they are large: exact to one stride.
+/// The size of the log's entries, as running totals at every [`STRIDE`]th entry, or more often if
+/// entries are large. Sizes are exact to one stride.
 #[derive(Debug, Default)]
 pub(crate) struct LogSize {
-    /// Bytes of all entries ever appended to this log since it was opened.
+    /// The size of all entries ever appended to this log since it was opened, in bytes.
     total: u64,
-    /// Index of the last entry.
+    /// The index of the last entry.
     last: u64,
-    /// Index of an entry, and the total before it. Ascending in both.
+    /// The marks: the index of an entry, and the total before that entry. Ascending in both.
     marks: VecDeque<(u64, u64)>,
 }
 
 impl LogSize {
-    /// An entry was appended.
+    /// Counts an appended entry.
     pub(crate) fn append(&mut self, index: u64, len: usize) {
         let next = |(mark, before): &(u64, u64)| {
             index >= mark + STRIDE || self.total - before >= STRIDE_BYTES
@@ -32,7 +33,7 @@ impl LogSize {
         self.last = index;
     }
 
-    /// The entries from `index` on were removed.
+    /// Forgets the entries from `index` on.
     pub(crate) fn truncate(&mut self, index: u64) {
         self.last = self.last.min(index.saturating_sub(1));
         while let Some((mark, total)) = self.marks.back().copied()
@@ -43,7 +44,7 @@ impl LogSize {
         }
     }
 
-    /// The entries up to `index` were removed.
+    /// Forgets the entries up to `index`.
     pub(crate) fn purge(&mut self, index: u64) {
         while self.marks.get(1).is_some_and(|(mark, _)| *mark <= index + 1) {
             self.marks.pop_front();
@@ -53,12 +54,13 @@ impl LogSize {
         }
     }
 
-    /// Bytes in the log.
+    /// Returns the size of the log in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.marks.front().map_or(0, |(_, before)| self.total - before)
     }
 
-    /// Bytes of the entries after `index`, and perhaps of some before it; of none after the last one.
+    /// Returns the size of the entries after `index`, possibly with some entries before it. Returns
+    /// 0 after the last entry.
     pub(crate) fn bytes_after(&self, index: u64) -> u64 {
         if index >= self.last {
             return 0;
@@ -71,15 +73,15 @@ impl LogSize {
         self.total - before
     }
 
-    /// The index up to which the log has to be purged for it to hold about `bytes` bytes; `None` if it
-    /// does so already.
+    /// Returns the index up to which the log must be purged to hold about `bytes` bytes. Returns
+    /// `None` if the log is already small enough.
     pub(crate) fn cut(&self, bytes: u64) -> Option<u64> {
         if self.bytes() <= bytes {
             return None;
         }
         match self.marks.iter().find(|(_, before)| self.total - before <= bytes) {
             Some((first, _)) => first.checked_sub(1),
-            // The last entries alone are more than that.
+            // The last stride alone exceeds `bytes`.
             None => Some(self.last),
         }
     }

@@ -1,12 +1,14 @@
-//! The state machine: applies committed entries to the [`Image`], stores it, publishes the state.
+//! The state machine: applies committed entries to the [`Image`], stores the image, and publishes
+//! the state.
 //!
 //! Invariants:
-//! - The state is published in the order of the log, and only after it has been handed to RocksDB in
-//!   the same batch as the position in the log: what a client has seen is never applied twice.
-//! - Applying is total. A record that can not be decoded stops the replica, with its index in the
-//!   reason: skipping it would let replicas differ.
-//! - What is stored is not synced here. The WAL is one sequence, so that whatever purges the log comes
-//!   after the state that makes the purged entries superfluous.
+//! - The state is published in log order, and only after RocksDB has taken it in the same batch as
+//!   the position in the log. An entry whose effect a client has seen is therefore never applied
+//!   twice.
+//! - Applying is total. An entry that cannot be decoded stops the replica, and the reason names its
+//!   index. Skipping the entry would let replicas differ.
+//! - The state is not synced here. The WAL is one sequence: a purge of the log comes after the
+//!   state that makes the purged entries superfluous.
 
 use std::{
     collections::BTreeMap,
@@ -41,10 +43,11 @@ use crate::{
 };
 
 pub(crate) const APPLIED_KEY: &[u8] = b"applied";
-/// Records of applied entries that are written at once; one entry may have more.
+/// The size of a batch of applied records above which it is written, in bytes. One entry may exceed
+/// it.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
 
-/// The key under which a record of the state is stored.
+/// Returns the key under which a record of the state is stored.
 pub(crate) fn state_key(generation: u32, key: &[u8]) -> Vec<u8> {
     [&generation.to_be_bytes()[..], key].concat()
 }
@@ -57,25 +60,26 @@ struct Inner {
     database: Arc<Database>,
     published: Published,
     digests: Arc<Digests>,
-    /// Of snapshots that are taken over.
+    /// The progress of installing snapshots.
     progress: Progress,
-    /// Which set of records is the state.
+    /// The number of the set of records that is the current state.
     generation: AtomicU64,
-    /// Whether there is a snapshot, as Raft sees it.
+    /// Whether a snapshot exists, from Raft's view.
     has_snapshot: AtomicBool,
     failure: Failure,
     metrics: StoreMetrics,
 }
 
-/// What has been applied and stored. Stays readable when the state machine has ended. Cheap to clone.
+/// The applied and stored state. Stays readable after the state machine has ended. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Published(Arc<Shared>);
 
 struct Shared {
-    /// Changed by the state machine's task alone, and only while `state` is locked; read by anybody.
+    /// Only the state machine's task changes the image, while it holds the lock of `state`. Anyone
+    /// reads it.
     image: Mutex<Image>,
     state: watch::Sender<Arc<State>>,
-    /// Those who wait for an entry to be applied, by its index. Each is woken once, when it is.
+    /// The tasks that wait for an entry to be applied, by its index. Each is woken once.
     waiting: Mutex<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
 }
 
@@ -86,17 +90,17 @@ impl Published {
         Self(Arc::new(Shared { image, state, waiting }))
     }
 
-    /// The image as of now.
+    /// Returns the current image.
     pub(crate) fn image(&self) -> Image {
         self.0.image.lock().clone()
     }
 
-    /// Index of the last entry that has been applied; 0 if none has.
+    /// Returns the index of the last applied entry, or 0.
     pub(crate) fn applied(&self) -> u64 {
         self.0.image.lock().applied.map_or(0, |id| id.index)
     }
 
-    /// Whether the cluster that the log is of has been formed in it.
+    /// Returns whether the log has formed its cluster.
     pub(crate) fn is_formed(&self) -> bool {
         self.0.image.lock().cluster_id.is_some()
     }
@@ -104,7 +108,7 @@ impl Published {
     /// Returns when the entry at an index has been applied.
     pub(crate) async fn wait_applied(&self, index: u64) {
         let applied = {
-            // Held while it is looked: what is applied from here on finds the one who waits.
+            // Held across the check so that no wake-up is lost.
             let mut waiting = self.0.waiting.lock();
             if self.applied() >= index {
                 return;
@@ -114,28 +118,30 @@ impl Published {
             applied
         };
         if applied.await.is_err() {
-            // Nothing is applied any more; whoever waits has a deadline.
+            // The state machine has ended; the caller has a deadline.
             std::future::pending::<()>().await;
         }
     }
 
-    /// The newest state, and those to come.
+    /// Returns a receiver of the newest state and of later ones.
     pub(crate) fn watch(&self) -> watch::Receiver<Arc<State>> {
         self.0.state.subscribe()
     }
 
-    /// The newest state.
+    /// Returns the newest state.
     pub(crate) fn state(&self) -> Arc<State> {
         self.0.state.borrow().clone()
     }
 
-    /// Makes an image visible: in one step for readers of the image and of the state, then for those who wait.
+    /// Publishes an image: to readers of the image and of the state in one step, then to the
+    /// waiters.
     fn publish(&self, image: Image) {
         let state = image.state.clone();
         let applied = image.applied.map_or(0, |id| id.index);
         let mut replaced = image;
-        // The image is replaced under the lock of the watched state: whoever sees one of them in its new form, and
-        // then reads the other one, sees that in its new form, too. Nobody takes the locks in the other order.
+        // The image is replaced under the lock of the watched state. A reader that sees one of them
+        // in its new form, and then reads the other, sees the new form of both. No code takes the
+        // locks in the other order.
         self.0.state.send_if_modified(|published| {
             std::mem::swap(&mut *self.0.image.lock(), &mut replaced);
             let new =
@@ -148,7 +154,7 @@ impl Published {
         let mut waiting = self.0.waiting.lock();
         let later = waiting.split_off(&applied.saturating_add(1));
         for sender in std::mem::replace(&mut *waiting, later).into_values().flatten() {
-            // Some wait no longer.
+            // Some no longer wait.
             sender.send(()).unwrap_or_default();
         }
     }
@@ -164,7 +170,8 @@ struct Pending {
 }
 
 impl Machine {
-    /// A state machine over a database in which `image` was found, as the records of `generation`.
+    /// Creates a state machine over a database in which recovery found `image`, as the records of
+    /// `generation`.
     pub(crate) fn new(
         database: Arc<Database>,
         image: Image,
@@ -193,17 +200,17 @@ impl Machine {
         Arc::clone(&self.0.database)
     }
 
-    /// What it has published.
+    /// Returns the published state.
     pub(crate) fn published(&self) -> Published {
         self.0.published.clone()
     }
 
-    /// The digests of what it has applied.
+    /// Returns the digests of the applied positions.
     pub(crate) fn digests(&self) -> Arc<Digests> {
         Arc::clone(&self.0.digests)
     }
 
-    /// How far it has come with writing snapshots of the leader.
+    /// Returns the progress of installing snapshots.
     pub(crate) fn progress(&self) -> Progress {
         self.0.progress.clone()
     }
@@ -233,7 +240,7 @@ impl Machine {
         }
     }
 
-    /// Applies an entry to what is pending.
+    /// Applies an entry to the pending image.
     fn apply_entry(&self, pending: &mut Pending, entry: Entry) -> io::Result<Response> {
         let index = entry.log_id.index;
         let mut edits = Vec::new();
@@ -250,8 +257,8 @@ impl Machine {
         Ok(response)
     }
 
-    /// Applies entries on a thread for blocking work: a large transaction takes long, and so does a disk that stalls,
-    /// while the threads of the runtime have heartbeats to answer.
+    /// Applies entries on a thread for blocking work. A large transaction or a stalled disk takes
+    /// long, and the threads of the runtime must answer heartbeats.
     async fn apply_elsewhere(&self, entries: Vec<EntryResponder<Types>>) -> io::Result<()> {
         let machine = self.clone();
         let applied = tokio::task::spawn_blocking(move || machine.apply_all(entries));
@@ -288,7 +295,7 @@ impl Machine {
         bytes
     }
 
-    /// Stores what is pending, publishes it, answers.
+    /// Stores the pending image, publishes it, and sends the responses.
     fn commit(&self, pending: Pending) -> io::Result<()> {
         let Pending { image, mut batch, responses, n_commits, .. } = pending;
         let applied = image.applied_to_proto(self.generation());
@@ -317,13 +324,13 @@ impl Machine {
         Snapshot { meta: data.meta(), snapshot: data }
     }
 
-    /// Writes the records of another image beside the present ones, then puts them in their place.
+    /// Writes the records of another image beside the current ones, then replaces the current ones.
     fn install(&self, image: &Image) -> io::Result<()> {
         let (old, new) = (self.generation(), self.generation().wrapping_add(1));
         let database = &self.0.database;
         let mut batch = Batch::default();
         let mut bytes = 0;
-        // An attempt that was interrupted may have left some.
+        // An interrupted attempt may have left records of the new generation.
         self.clear(&mut batch, new);
         for Record { family, key, record } in image.records() {
             bytes += key.len() + record.len();
@@ -337,7 +344,8 @@ impl Machine {
         database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
         let _purging = database.purging.lock();
         if let Some(id) = &image.applied {
-            // Raft purges the log up to here, later. A start between the two must not miss the entries.
+            // Raft purges the log up to here later. A start between the two must not look for these
+            // entries.
             let (key, record) = log::purged_record(id);
             database.put(&mut batch, Family::Meta, key, &record);
         }
@@ -351,7 +359,7 @@ impl Machine {
 
     fn clear(&self, batch: &mut Batch, generation: u32) {
         let from = generation.to_be_bytes().to_vec();
-        // The last generation has no successor; its keys end with it.
+        // The last generation has no successor, so the range ends after its keys.
         let to = match generation.checked_add(1) {
             Some(next) => next.to_be_bytes().to_vec(),
             None => vec![u8::MAX; 5],
@@ -365,7 +373,7 @@ impl Machine {
 impl RaftSnapshotBuilder<Types> for Machine {
     type SnapshotData = SnapshotData;
 
-    /// The image is the snapshot, and it is stored already.
+    /// The image is the snapshot, and is already stored.
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         self.0.has_snapshot.store(true, Ordering::Release);
         Ok(self.snapshot())
@@ -411,7 +419,8 @@ impl RaftStateMachine<Types> for Machine {
         let mut image = Image::clone(&snapshot.0);
         image.applied = meta.last_log_id;
         image.membership = meta.last_membership.clone();
-        // It takes seconds if there is much, and the threads of the runtime have heartbeats to answer.
+        // Installing a large image takes seconds, and the threads of the runtime must answer
+        // heartbeats.
         let machine = self.clone();
         let installed = tokio::task::spawn_blocking(move || {
             machine.install(&image).inspect_err(|error| {
@@ -419,15 +428,15 @@ impl RaftStateMachine<Types> for Machine {
             })?;
             machine.0.has_snapshot.store(true, Ordering::Release);
             machine.0.digests.note(&image);
-            // What was there before is dropped here, too.
+            // Publishing drops the previous image, still on this thread.
             machine.publish(image);
             Ok(())
         });
         installed.await.map_err(io::Error::other)?
     }
 
-    /// The newest state, whatever the last snapshot was: it is never older, and keeping an old one
-    /// would keep all that has been replaced since in memory.
+    /// Returns the newest state, whatever the last snapshot was. It is never older, and an old
+    /// snapshot would keep all data that has been replaced since in memory.
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         Ok(self.0.has_snapshot.load(Ordering::Acquire).then(|| self.snapshot()))
     }
@@ -442,7 +451,7 @@ mod tests {
     use super::*;
     use crate::raft::log_id;
 
-    /// The time in which a reader could see what it must not see.
+    /// The time within which a reader could see a state that it must not see.
     const PATIENCE: Duration = Duration::from_millis(300);
 
     fn image(n: u64) -> Image {
@@ -451,8 +460,9 @@ mod tests {
         image
     }
 
-    /// Design 4.2, L2: a linearizable read waits for an index, and then reads the watched state. The watched state
-    /// is held in its old form here, so that `publish` stops just before it replaces it.
+    /// Design 4.2, L2: a linearizable read waits for an index, and then reads the watched state.
+    /// The test holds the watched state in its old form, so that `publish` stops just before it
+    /// replaces it.
     #[tokio::test]
     async fn index_is_shown_as_applied_only_with_its_state() {
         let published = Published::new(image(0));
@@ -469,7 +479,7 @@ mod tests {
         publish.join().unwrap();
     }
 
-    /// Readers of both see the same, in whichever order they read.
+    /// Readers of both values see the same state, in whichever order they read.
     #[test]
     fn image_and_state_change_together() {
         const LAST: u64 = 20_000;

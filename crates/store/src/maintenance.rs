@@ -1,8 +1,9 @@
-//! Keeps the log, the memory and the disk small, and the gauges current.
+//! Keeps log, memory and disk usage small, and the gauges current.
 //!
-//! Raft itself takes a snapshot after so many entries and keeps so many of them; entries can be large,
-//! so this does the same by bytes. RocksDB writes what it holds in memory to tables, and drops what was
-//! deleted from them, only when further writes come; after a large one this does not wait for them.
+//! Raft takes snapshots and purges the log by numbers of entries. Entries can be large, so this
+//! module does the same by bytes. RocksDB flushes memory to tables, and drops deleted records from
+//! tables, only when further writes arrive. After a large write, this module does both without
+//! waiting for further writes.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -20,22 +21,23 @@ use crate::{
 };
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// If nobody has space, the lead goes round once in this time.
+/// The minimum time between two transfers of leadership for lack of space: if no replica has space,
+/// each leads in turn.
 const HAND_OVER_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is looked after.
+/// The maintenance task and its state.
 pub(crate) struct Maintenance {
     pub(crate) core: Arc<Core>,
     pub(crate) database: Arc<Database>,
-    /// Bytes of the log's tables when what was deleted was last dropped from them: no less is
-    /// possible.
+    /// The size of the log's tables in bytes, after deleted records were last dropped from them.
+    /// The minimum that a further compaction can reach.
     pub(crate) table_bytes_least: u64,
     pub(crate) watch: Watch,
-    /// When this replica last let another one lead because its disk is full.
+    /// The time at which this replica last transferred leadership because its disk is full.
     pub(crate) handed_over: Option<Instant>,
 }
 
-/// Whether there is more to do.
+/// Whether the task continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Continue,
@@ -69,7 +71,8 @@ impl Maintenance {
         }
     }
 
-    /// A leader without space refuses every write, wherever it came in: one that has some is better.
+    /// Transfers leadership if the disk is full. A leader without space refuses every write, so a
+    /// replica with space should lead.
     fn tend_lead(&mut self) {
         if !self.core.refused_full.swap(false, Ordering::Relaxed)
             || self.handed_over.is_some_and(|when| when.elapsed() < HAND_OVER_INTERVAL)
@@ -95,7 +98,7 @@ impl Maintenance {
         let asked = if since_snapshot >= self.core.config.snapshot_log_bytes {
             self.core.raft.trigger().snapshot().await
         } else if bytes > self.core.config.snapshot_log_bytes {
-            // The snapshot is there, but the entries that Raft keeps by number are too large.
+            // A snapshot exists, but the entries that Raft keeps by number are too large.
             let applied = self.core.published.applied();
             let cut = self.core.size.lock().cut(self.core.config.log_bytes_keep);
             match cut {
@@ -108,7 +111,8 @@ impl Maintenance {
         if asked.is_ok() { Flow::Continue } else { Flow::Stop }
     }
 
-    /// Both need space for a while: not where there is none to spare.
+    /// Flushes memory or compacts the tables of the log. Both need temporary space, so neither runs
+    /// without it.
     async fn tend_disk(&mut self) -> Flow {
         let (database, config) = (Arc::clone(&self.database), &self.core.config);
         let buffered = database.buffered_bytes();
@@ -133,8 +137,8 @@ impl Maintenance {
         match work.await {
             Ok(Ok(Some(least))) => self.table_bytes_least = least,
             Ok(Ok(None)) => {}
-            // The next write says whether it is for good.
-            Ok(Err(error)) => tracing::warn!(%error, "what is in memory was not written to tables"),
+            // The next write shows whether the failure is permanent.
+            Ok(Err(error)) => tracing::warn!(%error, "cannot flush memory to tables"),
             Err(_) => return Flow::Stop,
         }
         Flow::Continue

@@ -1,4 +1,4 @@
-//! What the store tells of itself. Handles are made once; recording takes no lookup.
+//! The metrics of the store. Handles are created once, so recording needs no lookup.
 
 use std::sync::{
     Arc,
@@ -28,40 +28,40 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     (
         "chancery_store_snapshots_installed_total",
         "counter",
-        "Snapshots of the leader that this replica has taken over",
+        "Snapshots of the leader that this replica has installed",
     ),
     (
         "chancery_store_forwarded_writes_total",
         "counter",
-        "Attempts to write that were sent to the leader on another replica",
+        "Write attempts that this replica sent to the leader on another replica",
     ),
     (
         "chancery_raft_has_leader",
         "gauge",
-        "1 if this replica hears a leader, or leads and most voters answer it, else 0: then nothing can be written here",
+        "1 if this replica hears a leader, or leads and most voters answer it; with 0 it accepts no writes",
     ),
     ("chancery_raft_is_leader", "gauge", "1 if this replica leads, else 0"),
     ("chancery_raft_term", "gauge", "The Raft term: each election makes it greater"),
     (
         "chancery_raft_elections_total",
         "counter",
-        "Elections in which this replica stood as a candidate; asking beforehand whether it would be elected is none",
+        "Elections in which this replica stood as a candidate; a pre-vote does not count",
     ),
     (
         "chancery_raft_leader_changes_total",
         "counter",
-        "Times that this replica has found another leader, or the same in a later term; looked at five times a second",
+        "Times that this replica has found another leader, or the same one in a later term; checked five times per second",
     ),
     (
         "chancery_raft_certificate_seconds_left",
         "gauge",
-        "Seconds until other replicas refuse the certificate of this one (raft.tls_cert) because it, or one between it and \
-         the CA, has expired; negative once it has, +Inf without TLS",
+        "Seconds until other replicas refuse the certificate of this one (raft.tls_cert) because it, or a certificate between \
+         it and the CA, expires; negative after the expiry, +Inf without TLS",
     ),
     (
         "chancery_raft_state_differences",
         "gauge",
-        "Voters whose state differs from that of this replica at the same position of the log; anything but 0 is an alarm",
+        "Voters whose state differs from that of this replica at the same position of the log; any value other than 0 is an alarm",
     ),
     (
         "chancery_raft_diverged",
@@ -73,46 +73,42 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     (
         "chancery_raft_voters_up",
         "gauge",
-        "Voters that the leader has heard lately, itself included; 0 at replicas that do not lead",
+        "Voters that the leader has heard recently, including itself; 0 on replicas that do not lead",
     ),
-    (
-        "chancery_raft_connections",
-        "gauge",
-        "Connections that others have made to the replication port",
-    ),
+    ("chancery_raft_connections", "gauge", "Incoming connections of the replication port"),
     (
         "chancery_raft_refused_connections_total",
         "counter",
-        "Connections to the replication port that were not let in or were closed, by reason: tls (no certificate of the CA, \
-         or no TLS), protocol (it does not speak HTTP/2), silent (it said nothing in time, or went away), limit (its place \
-         was needed), accept (no file was free, most often)",
+        "Connections to the replication port that were refused or closed, by reason: tls (no certificate of the CA, \
+         or no TLS), protocol (no HTTP/2), silent (nothing received in time, or closed by the peer), limit (replaced by \
+         another connection), accept (usually no free file descriptor)",
     ),
     (
         "chancery_raft_apply_lag_entries",
         "gauge",
-        "Log entries that this replica knows to be committed and has not applied",
+        "Log entries that this replica knows to be committed and has not yet applied",
     ),
     (
         "chancery_raft_replication_lag_entries",
         "gauge",
-        "Log entries that a member lacks, by its number; 0 at replicas that do not lead",
+        "Log entries that a member lacks, by its ID; 0 on replicas that do not lead",
     ),
     ("chancery_store_last_log_index", "gauge", "Index of the last entry in the log"),
-    ("chancery_store_applied_index", "gauge", "Index of the last entry that has been applied"),
+    ("chancery_store_applied_index", "gauge", "Index of the last applied entry"),
     ("chancery_store_revision", "gauge", "Revision of the state"),
     ("chancery_store_resources", "gauge", "Resources in the state"),
-    ("chancery_store_log_bytes", "gauge", "Bytes of entries in the log, not purged yet"),
+    ("chancery_store_log_bytes", "gauge", "Bytes of entries in the log that are not purged"),
     ("chancery_store_free_bytes", "gauge", "Bytes free on the file system of the data directory"),
-    ("chancery_store_failed", "gauge", "1 if the replica has failed and takes no writes, else 0"),
+    ("chancery_store_failed", "gauge", "1 if the replica has failed and accepts no writes, else 0"),
 ];
 
-/// Cached handles.
+/// The handles of the metrics.
 #[derive(Clone)]
 pub(crate) struct StoreMetrics {
     pub(crate) append_seconds: Histogram,
     pub(crate) fsync_seconds: Histogram,
     fsyncs_total: Counter,
-    /// The same for [`crate::Status`]: handles can not be read.
+    /// The same count for [`crate::Status`]: handles cannot be read.
     fsyncs: Arc<AtomicU64>,
     pub(crate) commits_total: Counter,
     pub(crate) refused_too_large: Counter,
@@ -132,7 +128,8 @@ pub(crate) struct StoreMetrics {
     pub(crate) failed: Gauge,
 }
 
-/// Counts elections: one for each term in which this replica is a candidate, whomever it asks. Cheap to clone.
+/// Counts elections: one for each term in which this replica is a candidate, however many voters it
+/// asks. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Elections {
     /// The last term that was counted.
@@ -145,12 +142,12 @@ impl Elections {
         Self { term: Arc::default(), total: Arc::new(counter!("chancery_raft_elections_total")) }
     }
 
-    /// Up to this term nothing is counted: it was before this start.
+    /// Sets the term before this start. Elections up to that term are not counted.
     pub(crate) fn begin_after(&self, term: u64) {
         self.term.fetch_max(term, Ordering::Relaxed);
     }
 
-    /// This replica stands for election in a term, or has been elected in it.
+    /// Counts an election: this replica stands in a term, or has been elected in it.
     pub(crate) fn stands_in(&self, term: u64) {
         if self.term.fetch_max(term, Ordering::Relaxed) < term {
             self.total.increment(1);
@@ -158,7 +155,7 @@ impl Elections {
     }
 }
 
-/// What a replica tells of its cluster.
+/// The metrics of a replica's cluster.
 #[derive(Clone)]
 pub(crate) struct ClusterMetrics {
     pub(crate) has_leader: Gauge,
@@ -175,23 +172,23 @@ pub(crate) struct ClusterMetrics {
     pub(crate) apply_lag: Gauge,
 }
 
-/// Why a connection to the replication port was not let in.
+/// The reason why a connection to the replication port was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It has no certificate of the CA, or does not speak TLS.
+    /// The peer has no certificate of the CA, or does not speak TLS.
     Tls,
-    /// It does not speak HTTP/2.
+    /// The peer does not speak HTTP/2.
     Protocol,
-    /// It said nothing in time, or went away.
+    /// The peer sent nothing in time, or closed the connection.
     Silent,
-    /// Its place was needed.
+    /// Another connection took its place.
     Limit,
-    /// It could not be taken at all.
+    /// The connection could not be accepted at all.
     Accept,
 }
 
 impl Refused {
-    /// All of them, in order.
+    /// All reasons, in order.
     pub(crate) const ALL: [Self; 5] =
         [Self::Tls, Self::Protocol, Self::Silent, Self::Limit, Self::Accept];
 
@@ -206,14 +203,14 @@ impl Refused {
     }
 }
 
-/// What the replication port tells.
+/// The metrics of the replication port.
 pub(crate) struct PortMetrics {
     pub(crate) connections: Gauge,
     refused: [Counter; Refused::ALL.len()],
 }
 
 impl PortMetrics {
-    /// All of them, from the start.
+    /// Creates all of them, with the value 0.
     pub(crate) fn new() -> Self {
         let refused = |reason: Refused| counter!("chancery_raft_refused_connections_total", "reason" => reason.label());
         Self {
@@ -222,7 +219,7 @@ impl PortMetrics {
         }
     }
 
-    /// Connections that were refused for a reason.
+    /// Returns the counter of refused connections for a reason.
     pub(crate) fn refused(&self, reason: Refused) -> &Counter {
         &self.refused[reason as usize]
     }
@@ -247,19 +244,20 @@ impl ClusterMetrics {
     }
 }
 
-/// How far a member is behind. There are as many as there are members: a handful.
+/// Returns the gauge for the lag of a member. There are as many gauges as members.
 pub(crate) fn replication_lag(replica: u64) -> Gauge {
     gauge!("chancery_raft_replication_lag_entries", "replica" => replica.to_string())
 }
 
-/// Gauges are floating point; past 2^53 they would be off by a little, which nobody will live to see.
+/// Converts a number to a gauge value. Values above 2^53 lose precision, which no real count
+/// reaches.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 pub(crate) fn gauge_value(n: u64) -> f64 {
     n as f64
 }
 
 impl StoreMetrics {
-    /// Describes the metrics and makes the handles.
+    /// Describes the metrics and creates the handles.
     pub(crate) fn new() -> Self {
         for (name, kind, help) in METRICS {
             match *kind {
@@ -268,7 +266,7 @@ impl StoreMetrics {
                 _ => describe_gauge!(*name, *help),
             }
         }
-        // Also there if the port is not.
+        // These metrics exist even without a replication port.
         drop(PortMetrics::new());
         let refused = |reason: &'static str| counter!("chancery_store_refused_writes_total", "reason" => reason);
         Self {

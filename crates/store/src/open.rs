@@ -1,4 +1,4 @@
-//! How a replica starts: its directory, its threads, Raft; and how all of it ends.
+//! The start of a replica (directory, threads, Raft), and its end.
 
 use std::{
     sync::{Arc, Weak, atomic::AtomicBool},
@@ -42,35 +42,37 @@ use crate::{
     space::Space,
 };
 
-/// Threads of the runtime on which Raft runs. None of them waits for the disk: the log has a thread of its own
-/// (`crate::flusher`), and entries are applied on threads for blocking work.
+/// The number of threads of Raft's runtime. None of them waits for the disk: the log has a separate
+/// thread (`crate::flusher`), and entries are applied on threads for blocking work.
 const RAFT_THREADS: usize = 2;
-/// Tasks of Raft get so long to end when it has been shut down.
+/// The time within which Raft's tasks must end after a shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Transactions in flight are counted in units of so many bytes.
+/// Transactions in flight are counted in units of this many bytes.
 const PERMIT_BYTES: usize = 1024;
-/// A message to another replica may be so much longer than a transaction.
+/// The number of bytes by which a message to another replica may exceed a transaction.
 const MESSAGE_BYTES_MORE: usize = 16 << 20;
-/// A leader says so often that it is there.
+/// The interval of a leader's heartbeats, in milliseconds.
 const HEARTBEAT_INTERVAL: u64 = 150;
-/// A replica that hears no leader for a time between these stands for election.
+/// A replica that hears no leader for a random time between these two, in milliseconds, stands for
+/// election.
 const ELECTION_TIMEOUT_MIN: u64 = 500;
 pub(crate) const ELECTION_TIMEOUT_MAX: u64 = 1000;
-/// Between two looks at the files of certificates.
+/// The interval between checks of the certificate files.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
-/// Between two looks at the membership.
+/// The interval between checks of the membership.
 const TEND_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A replica that runs.
+/// A running replica.
 pub(crate) struct Running {
     pub(crate) core: Arc<Core>,
     pub(crate) threads: Threads,
     pub(crate) start: Start,
-    /// To be told when other replicas may speak to this one.
+    /// The service on the replication port. The owner calls its `join` when other replicas may call
+    /// this one.
     pub(crate) service: Service,
 }
 
-/// What has to end before the process does, in this order; then the directory is released.
+/// The parts that must end before the process does, in this order. The directory is released last.
 pub(crate) struct Threads {
     runtime: Runtime,
     flusher: Flusher,
@@ -80,7 +82,7 @@ pub(crate) struct Threads {
 
 type Started = (Arc<Core>, Arc<Database>, Flusher, Directory, Start);
 
-/// Opens the directory, joins a cluster if there is one to join, and starts Raft.
+/// Opens the directory, joins a cluster if one is configured, and starts Raft.
 pub(crate) async fn open(config: Config) -> Result<Running, OpenError> {
     let runtime = OwnRuntime::new()?;
     let opened = open_on(runtime.get(), config).await;
@@ -91,7 +93,7 @@ pub(crate) async fn open(config: Config) -> Result<Running, OpenError> {
             Ok(Running { core, threads, start, service })
         }
         Err(error) => {
-            // What still runs there may hold the directory.
+            // Tasks that still run on it may hold the directory.
             let ended = tokio::task::spawn_blocking(|| runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
             drop(ended.await);
             Err(error)
@@ -99,8 +101,8 @@ pub(crate) async fn open(config: Config) -> Result<Running, OpenError> {
     }
 }
 
-/// The runtime of the store, while it is not yet known whether it will be needed. A runtime must not be
-/// dropped where a task runs, and whoever opens a replica may give up at any point.
+/// The runtime of the store during the start. A runtime must not be dropped inside a task, and the
+/// caller may drop the future that opens a replica at any point.
 struct OwnRuntime(Option<Runtime>);
 
 impl OwnRuntime {
@@ -232,7 +234,7 @@ async fn start(
     let raft = match raft {
         Ok(raft) => raft,
         Err(error) => {
-            // Nobody else holds the log now, so the flusher ends.
+            // No other handle of the log exists, so the flusher ends.
             drop(flusher.join());
             return Err(failed(&error));
         }
@@ -298,26 +300,28 @@ fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, 
         heartbeat_interval: HEARTBEAT_INTERVAL,
         election_timeout_min: ELECTION_TIMEOUT_MIN,
         election_timeout_max: ELECTION_TIMEOUT_MAX,
-        // Not for all of it: nothing of a snapshot may be taken or written for so long (`cluster::transfer`).
+        // Not the time for a whole snapshot, but the maximum time without progress
+        // (`cluster::transfer`).
         install_snapshot_timeout: millis(config.snapshot_stall_timeout),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_log_entries),
         max_in_snapshot_log_to_keep: config.log_entries_keep,
         purge_batch_size: (config.snapshot_log_entries / 4).clamp(1, 1000),
-        // A restarted leader may have lost an unsynced tail that followers hold. If it led on in the
-        // same term, it would give the same log ids to other entries (`docs/adr/0006-raft-settings.md`).
+        // A restarted leader may have lost an unsynced tail that followers hold. If it continued to
+        // lead in the same term, it would reuse log IDs for other entries
+        // (`docs/adr/0006-raft-settings.md`).
         enable_leader_restore: Some(false),
         allow_log_reversion: Some(false),
         broadcast_submitted_on_append: Some(false),
         enable_pre_vote: Some(true),
-        // The lease is an election timeout; without this a leader that reaches only a minority could
-        // keep a connected majority from electing another.
+        // The lease is one election timeout. Without this setting, a leader that reaches only a
+        // minority could keep a connected majority from electing another leader.
         quorum_loss_probe_interval: Some(3 * ELECTION_TIMEOUT_MAX),
         ..openraft::Config::default()
     };
     raft.validate().map_err(|error| OpenError::Failed(error.to_string()))
 }
 
-/// Looks after the membership until the replica is gone.
+/// Reconciles the membership until the replica is gone.
 async fn tend_cluster(core: Weak<Core>) {
     let mut ticks = tokio::time::interval(TEND_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -328,7 +332,8 @@ async fn tend_cluster(core: Weak<Core>) {
     }
 }
 
-/// Looks whether there are new certificates until the replica is gone. New connections do so too, but may be rare.
+/// Checks for new certificates until the replica is gone. New connections check too, but may be
+/// rare.
 async fn tend_certificates(core: Weak<Core>) {
     let mut ticks = tokio::time::interval(CERTIFICATES_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -336,7 +341,7 @@ async fn tend_certificates(core: Weak<Core>) {
         ticks.tick().await;
         let Some(core) = core.upgrade() else { return };
         let Some(tls) = core.peers.tls().cloned() else { return };
-        // A file may be on a disk that does not answer.
+        // The files may be on a disk that does not answer.
         if tokio::task::spawn_blocking(move || tls.refresh()).await.is_err() {
             return;
         }
@@ -346,7 +351,8 @@ async fn tend_certificates(core: Weak<Core>) {
 // === impl Threads ===
 
 impl Threads {
-    /// Waits for all threads that hold the database, then closes it, then releases the directory.
+    /// Waits for all threads that hold the database, then closes the database, then releases the
+    /// directory.
     pub(crate) async fn end(self) -> Result<(), ShutdownError> {
         let ended = tokio::task::spawn_blocking(move || self.end_blocking()).await;
         ended.map_err(|error| ShutdownError(error.to_string()))?

@@ -1,4 +1,4 @@
-//! Everything that has to be ready before Raft runs: the directory, its files, and what is in them.
+//! The parts that must be ready before Raft runs: the directory, its files, and their content.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::{
     recovery::{self, Recovered},
 };
 
-/// All that is ready before Raft runs.
+/// The parts that are ready before Raft runs.
 pub(crate) struct Parts {
     pub(crate) directory: Directory,
     pub(crate) identity: Identity,
@@ -32,24 +32,25 @@ pub(crate) struct Parts {
 /// How a replica starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// With the data that it has.
+    /// With its existing data.
     Again,
     /// By forming a cluster.
     Form,
-    /// Without data, in a cluster that has let it in.
+    /// Without data, in a cluster that has admitted it.
     Joined,
 }
 
-/// A directory that is this process's now.
+/// A directory that this process owns.
 pub(crate) enum Opened {
-    /// It has a replica, which can run.
+    /// The directory contains a replica that can run.
     Replica(Box<Parts>),
-    /// It is empty.
+    /// The directory is empty.
     Fresh(Directory),
 }
 
 impl Parts {
-    /// Takes the directory. Changes nothing before it has decided that it can be used.
+    /// Opens the directory. Changes nothing before it has determined that the directory can be
+    /// used.
     pub(crate) fn open(config: &Config) -> Result<Opened, OpenError> {
         let (directory, found) = Directory::open(&config.data_dir, Some(config.replica_id))?;
         match found {
@@ -64,8 +65,8 @@ impl Parts {
     fn load(directory: Directory, identity: Identity) -> Result<Self, OpenError> {
         let mut high_water = read_mark(&directory, identity, HighWater::open)?;
         let (database, recovered) = recovery::recover(&directory, identity, high_water.mark())?;
-        // A process that was killed has left a mark that may not be synced; the new slot is only
-        // written when the other is.
+        // A killed process may have left a mark that is not synced. A new mark is written to one
+        // slot only while the other slot is synced.
         high_water.resync().map_err(|source| OpenError::Io {
             what: "sync",
             path: directory.high_water(),
@@ -74,7 +75,7 @@ impl Parts {
         Ok(Self { directory, identity, high_water, database, recovered, start: Start::Again })
     }
 
-    /// Makes an empty directory that of a replica.
+    /// Creates a replica in an empty directory.
     pub(crate) fn begin(
         directory: Directory,
         beginning: Beginning,
@@ -102,8 +103,9 @@ impl Parts {
             database.write(batch).map_err(failed("write the database in"))?;
             database.sync().map_err(failed("sync the database in"))?;
             ends.vote = Some(vote);
-            // Nothing has been acknowledged, and the cluster knows: what is lost from here on counts. There is no
-            // record of what has been applied before the first entry or snapshot comes.
+            // Nothing has been acknowledged, and the cluster knows the replica: from here on, lost
+            // data counts as damage. There is no applied record before the first entry or snapshot
+            // arrives.
             directory.finish(Making::Replica)?;
         }
         let recovered =
@@ -125,7 +127,7 @@ pub(crate) fn read_mark(
     })
 }
 
-/// The identity of a new cluster.
+/// Returns the identity of a new cluster.
 pub(crate) fn new_identity(path: &Path, replica_id: u64) -> Result<Identity, OpenError> {
     let mut cluster_id = [0; 16];
     let mut incarnation = [0; 4];
@@ -138,7 +140,7 @@ pub(crate) fn new_identity(path: &Path, replica_id: u64) -> Result<Identity, Ope
     Ok(Identity { cluster_id, replica_id, incarnation, instance })
 }
 
-/// There are no random bytes for what is to be in a directory.
+/// Returns the error for missing random bytes for a directory.
 pub(crate) fn random_failed(path: &Path, source: std::io::Error) -> OpenError {
     OpenError::Io { what: "get random bytes for", path: path.to_owned(), source }
 }

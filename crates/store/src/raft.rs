@@ -1,7 +1,7 @@
-//! The types that openraft works with here. Only this crate knows them.
+//! The types that parameterize openraft. Only this crate uses them.
 //!
-//! None of them is ever stored or sent as openraft lays it out: [`crate::codec`] turns each into a
-//! message of `chancery.raft.v1`, so that a new openraft can not change what is on disk.
+//! None of them is stored or sent in openraft's layout. [`crate::codec`] converts each to a message
+//! of `chancery.raft.v1`, so that a new openraft cannot change the data on disk.
 
 use std::fmt;
 
@@ -31,7 +31,8 @@ pub(crate) type SnapshotMeta = SnapshotMetaOf<Types>;
 pub(crate) type Snapshot = SnapshotOf<Types, SnapshotData>;
 pub(crate) type Raft = openraft::Raft<Types, crate::machine::Machine>;
 
-/// An encoded `chancery.raft.v1.Command`. The log never looks inside; only applying it does.
+/// An encoded `chancery.raft.v1.Command`. The log treats it as opaque bytes; only applying an entry
+/// decodes it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Command(pub(crate) Bytes);
 
@@ -47,17 +48,16 @@ impl fmt::Display for Command {
     }
 }
 
-/// What applying an entry gives to who proposed it.
+/// The result of applying an entry, for the proposer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Response {
-    /// The entry was no transaction.
+    /// The entry was not a transaction.
     Done,
-    /// The transaction's outcome.
+    /// The outcome of the transaction.
     Outcome(Outcome),
-    /// Another transaction has the name of its request, that of this revision: nothing was changed.
+    /// Another transaction, of this revision, has the same request ID. Nothing was changed.
     Reused(Revision),
-    /// It may repeat a transaction that is forgotten: nothing was changed, and whether it took effect
-    /// before is not known.
+    /// The transaction may repeat a forgotten one, whose outcome is unknown. Nothing was changed.
     Forgotten,
 }
 
@@ -67,24 +67,23 @@ impl fmt::Display for Response {
     }
 }
 
-/// Another replica, as the membership knows it.
+/// Another replica, as the membership describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Peer {
-    /// Where its replication port is; empty in a cluster of one.
+    /// The address of its replication port; empty in a cluster of one.
     pub(crate) address: String,
-    /// It is to stay a learner; otherwise it becomes a voter once it has caught up.
+    /// Whether the replica stays a learner. Otherwise it becomes a voter once it has caught up.
     pub(crate) learner: bool,
-    /// Which of the replicas that have had its number, see [`crate::identity::Identity::instance`]; 0 if
-    /// not known.
+    /// The instance of the replica, see [`crate::identity::Identity::instance`]; 0 if unknown.
     pub(crate) instance: u64,
 }
 
-/// A log id by its parts.
+/// Builds a log ID from its parts.
 pub(crate) fn log_id(term: u64, index: u64) -> LogId {
     LogId { leader_id: CommittedLeaderIdOf::<Types>::from(term), index }
 }
 
-/// The term of a log id.
+/// Returns the term of a log ID.
 pub(crate) fn term_of(id: &LogId) -> u64 {
     *id.leader_id
 }

@@ -1,4 +1,4 @@
-//! Raft's own records between openraft's types and `chancery.raft.v1`.
+//! Conversion of Raft's records between openraft's types and `chancery.raft.v1`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,28 +11,28 @@ use crate::{
     record::{self, Family, RecordError},
 };
 
-/// Key of a log entry: sorts as the index does.
+/// Returns the key of a log entry. Keys sort like indexes.
 pub(crate) fn log_key(index: u64) -> [u8; 8] {
     index.to_be_bytes()
 }
 
-/// Makes the message of a log id.
+/// Encodes a log ID.
 pub(crate) fn log_id_to_proto(id: &LogId) -> pb::LogId {
     pb::LogId { term: term_of(id), index: id.index }
 }
 
-/// Reads a log id.
+/// Decodes a log ID.
 pub(crate) fn log_id_from_proto(message: &pb::LogId) -> LogId {
     log_id(message.term, message.index)
 }
 
-/// Makes the message of a vote.
+/// Encodes a vote.
 pub(crate) fn vote_to_proto(vote: &Vote) -> pb::Vote {
     let leader = vote.leader_id();
     pb::Vote { term: leader.term, replica_id: leader.voted_for, committed: vote.is_committed() }
 }
 
-/// Reads a vote.
+/// Decodes a vote.
 pub(crate) fn vote_from_proto(message: &pb::Vote) -> Vote {
     if message.committed {
         Vote::new_committed(message.term, message.replica_id)
@@ -41,12 +41,12 @@ pub(crate) fn vote_from_proto(message: &pb::Vote) -> Vote {
     }
 }
 
-/// The record of an entry, under the key of its index.
+/// Returns the record of an entry, to be stored under the key of its index.
 pub(crate) fn entry_to_record(entry: &Entry) -> Vec<u8> {
     record::seal(Family::Log, &log_key(entry.log_id.index), &entry_to_proto(entry))
 }
 
-/// The length of the record of an entry. Does not copy the entry.
+/// Returns the length of the record of an entry, without copying the entry.
 pub(crate) fn entry_record_len(entry: &Entry) -> usize {
     record::sealed_len(&entry_to_proto(entry))
 }
@@ -62,12 +62,12 @@ fn entry_to_proto(entry: &Entry) -> pb::LogEntry {
     pb::LogEntry { id: Some(log_id_to_proto(&entry.log_id)), payload: Some(payload) }
 }
 
-/// Reads the entry that is kept under `index`.
+/// Decodes the entry that is stored under `index`.
 pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, RecordError> {
     let message: pb::LogEntry = record::open(Family::Log, &log_key(index), bytes)?;
     let id = log_id_from_proto(&message.id.unwrap_or_default());
     if id.index != index {
-        return Err(RecordError::Content(format!("it says that its index is {}", id.index)));
+        return Err(RecordError::Content(format!("its index is {}", id.index)));
     }
     let payload = match message.payload {
         Some(pb::log_entry::Payload::Blank(_)) => EntryPayload::Blank,
@@ -80,19 +80,19 @@ pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, Recor
     Ok(Entry { log_id: id, payload })
 }
 
-/// Makes the message of a member.
+/// Encodes a member.
 pub(crate) fn peer_to_proto(replica_id: u64, peer: &Peer) -> pb::Peer {
     let Peer { address, learner, instance } = peer.clone();
     pb::Peer { replica_id, address, learner, instance }
 }
 
-/// Reads a member.
+/// Decodes a member.
 fn peer_from_proto(message: pb::Peer) -> (u64, Peer) {
     let pb::Peer { replica_id, address, learner, instance } = message;
     (replica_id, Peer { address, learner, instance })
 }
 
-/// Makes the message of a membership.
+/// Encodes a membership.
 pub(crate) fn membership_to_proto(membership: &Membership) -> pb::Membership {
     let voters = |ids: &BTreeSet<u64>| pb::Voters { replica_ids: ids.iter().copied().collect() };
     let peer = |(id, peer): (&u64, &Peer)| peer_to_proto(*id, peer);
@@ -102,7 +102,7 @@ pub(crate) fn membership_to_proto(membership: &Membership) -> pb::Membership {
     }
 }
 
-/// Reads a membership.
+/// Decodes a membership.
 pub(crate) fn membership_from_proto(message: pb::Membership) -> Result<Membership, RecordError> {
     let configs: Vec<BTreeSet<u64>> = message
         .configs
@@ -114,10 +114,10 @@ pub(crate) fn membership_from_proto(message: pb::Membership) -> Result<Membershi
         return Ok(Membership::default());
     }
     Membership::new(configs, peers)
-        .map_err(|error| RecordError::Content(format!("it is no membership: {error}")))
+        .map_err(|error| RecordError::Content(format!("it is not a valid membership: {error}")))
 }
 
-/// Makes the message of a membership and the entry that brought it.
+/// Encodes a membership with the ID of its entry.
 pub(crate) fn stored_membership_to_proto(stored: &StoredMembership) -> pb::StoredMembership {
     pb::StoredMembership {
         id: stored.log_id().as_ref().map(log_id_to_proto),
@@ -125,7 +125,7 @@ pub(crate) fn stored_membership_to_proto(stored: &StoredMembership) -> pb::Store
     }
 }
 
-/// Reads a membership and the entry that brought it.
+/// Decodes a membership with the ID of its entry.
 pub(crate) fn stored_membership_from_proto(
     message: pb::StoredMembership,
 ) -> Result<StoredMembership, RecordError> {
@@ -147,7 +147,7 @@ mod tests {
         hex(&record)
     }
 
-    /// Design 4.1: the format of the first release is readable for ever.
+    /// Design 4.1: the format of the first release is readable forever.
     #[test]
     fn log_entries_have_the_bytes_they_had_in_the_first_release() {
         assert_eq!(round_trip(EntryPayload::Blank), "012bbbefcb56c7e0c20a05080310ac021200");
@@ -166,7 +166,7 @@ mod tests {
         );
     }
 
-    /// As they are since members have instances.
+    /// The format since members have instances.
     #[test]
     fn a_member_keeps_its_instance() {
         let peer =

@@ -1,23 +1,24 @@
 //! The newest entries of the log, in memory.
 //!
-//! What is appended is read at least once more right away: by whatever sends it to each of the other
-//! replicas, and when it is applied. Those reads need no database, no checksum and no decoding.
+//! Each appended entry is read again soon afterwards: to send it to each of the other replicas, and
+//! to apply it. These reads need no database, no checksum and no decoding.
 //!
 //! Invariants:
-//! - The entries are the end of the log, without a gap: what is written to the database is the same there.
-//! - They have [`BYTES_MAX`] bytes at most, but for those that are not in the database yet.
+//! - The entries are the end of the log, without a gap. The database has the same content for
+//!   written entries.
+//! - They take [`BYTES_MAX`] bytes at most, except for entries that are not in the database yet.
 
 use std::collections::VecDeque;
 
 use crate::raft::Entry;
 
-/// Bytes of records whose entries are kept: replicas that keep up are behind by less.
+/// The maximum size of the kept records, in bytes. Replicas that keep up lag by less.
 const BYTES_MAX: usize = 4 << 20;
 
 /// The newest entries.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    /// Each with the length of its record.
+    /// The entries, each with the length of its record.
     entries: VecDeque<(Entry, usize)>,
     bytes: usize,
     /// All entries before this index are in the database.
@@ -25,7 +26,7 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// After an entry was appended to the log; `len` is the length of its record.
+    /// Adds an entry that was appended to the log; `len` is the length of its record.
     pub(crate) fn append(&mut self, entry: Entry, len: usize) {
         if self.entries.back().is_some_and(|(last, _)| last.log_id.index + 1 != entry.log_id.index)
         {
@@ -36,7 +37,7 @@ impl Recent {
         self.shrink();
     }
 
-    /// After all entries before an index were written to the database.
+    /// Records that all entries before an index are in the database.
     pub(crate) fn set_written(&mut self, next: u64) {
         self.written = next;
         self.shrink();
@@ -50,12 +51,12 @@ impl Recent {
         }
     }
 
-    /// The index of the first entry that is here.
+    /// Returns the index of the first entry in memory.
     pub(crate) fn first(&self) -> Option<u64> {
         self.entries.front().map(|(entry, _)| entry.log_id.index)
     }
 
-    /// After the entries from an index on were removed.
+    /// Removes the entries from an index on.
     pub(crate) fn truncate(&mut self, from: u64) {
         self.written = self.written.min(from);
         while self.entries.back().is_some_and(|(entry, _)| entry.log_id.index >= from) {
@@ -63,15 +64,15 @@ impl Recent {
         }
     }
 
-    /// After the entries up to an index were removed.
+    /// Removes the entries up to an index.
     pub(crate) fn purge(&mut self, upto: u64) {
         while self.entries.front().is_some_and(|(entry, _)| entry.log_id.index <= upto) {
             self.pop(VecDeque::pop_front);
         }
     }
 
-    /// Entries from `from` up to, not including, `to`, until they have `bytes` bytes; one at least if there
-    /// is any. `None` if the first of them is not here.
+    /// Returns entries from `from` up to, not including, `to`, at most `bytes` bytes but at least
+    /// one entry if there is any. Returns `None` if the first entry is not in memory.
     pub(crate) fn read(&self, from: u64, to: u64, bytes: usize) -> Option<Vec<Entry>> {
         let first = self.first()?;
         let skip = usize::try_from(from.checked_sub(first)?).ok()?;
@@ -125,13 +126,13 @@ mod tests {
         assert_eq!(read(5, 10, usize::MAX), Some(vec![5, 6, 7, 8, 9]));
         assert_eq!(read(7, 9, usize::MAX), Some(vec![7, 8]));
         assert_eq!(read(6, 100, 25), Some(vec![6, 7]));
-        assert_eq!(read(6, 100, 1), Some(vec![6]), "one at least");
-        assert_eq!(read(4, 10, usize::MAX), None, "the first is not here");
+        assert_eq!(read(6, 100, 1), Some(vec![6]), "at least one");
+        assert_eq!(read(4, 10, usize::MAX), None, "the first is not in memory");
         assert_eq!(read(10, 12, usize::MAX), None);
         assert_eq!(indices(Recent::default().read(0, 1, 1)), None);
     }
 
-    /// The database does not have them yet: readers have to find them here.
+    /// The database lacks these entries, so readers must find them in memory.
     #[test]
     fn entries_that_are_not_written_stay() {
         let mut recent = Recent::default();
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(recent.bytes, 50);
         recent.append(entry(8), 10);
         assert_eq!(indices(recent.read(8, 100, usize::MAX)), Some(vec![8]));
-        // After a gap nothing of before is the end of the log.
+        // After a gap, the earlier entries are not the end of the log.
         recent.append(entry(20), 10);
         assert_eq!(indices(recent.read(20, 100, usize::MAX)), Some(vec![20]));
         assert_eq!((indices(recent.read(8, 100, usize::MAX)), recent.bytes), (None, 10));

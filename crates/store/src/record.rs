@@ -1,22 +1,22 @@
-//! How a record is kept: its format version, its checksum, its message.
+//! The encoding of a stored record: format version, checksum, message.
 //!
 //! ```text
 //! version (1) │ XXH3-64, little endian (8) │ message of chancery.raft.v1
 //! ```
 //!
-//! The checksum covers the column family, the key, the version and the message: a record that has been
-//! moved to another key, or whose bytes have changed, is found out, whatever the layers below say.
+//! The checksum covers the column family, the key, the version and the message. It detects changed
+//! bytes, and a record that was moved to another key, independently of the layers below.
 
 use bytes::{BufMut, Bytes};
 use prost::Message;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The only format version so far.
+/// The only format version.
 pub(crate) const FORMAT_VERSION: u8 = 1;
-/// Bytes before the message.
+/// The number of bytes before the message.
 pub(crate) const HEADER_LEN: usize = 9;
 
-/// A column family. The number is part of the checksum and of snapshots: it never changes.
+/// A column family. The number is part of the checksum and of snapshots, and never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(crate) enum Family {
@@ -28,16 +28,16 @@ pub(crate) enum Family {
     History = 3,
     /// The Raft log by index.
     Log = 4,
-    /// The vote, what is purged, what is applied.
+    /// The vote, the purge position, the applied position.
     Meta = 5,
 }
 
 impl Family {
-    /// All of them.
+    /// All families.
     pub(crate) const ALL: [Self; 5] =
         [Self::Resources, Self::Index, Self::History, Self::Log, Self::Meta];
 
-    /// Its name in RocksDB.
+    /// Returns the name of the family in RocksDB.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Resources => "resources",
@@ -48,39 +48,41 @@ impl Family {
         }
     }
 
-    /// The family that belongs to a number in a snapshot.
+    /// Returns the family with a number, as used in snapshots.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|family| *family as u32 == number)
     }
 }
 
-/// Why a record can not be read.
+/// The reason why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// It is shorter than a header.
-    #[error("it has {len} bytes, fewer than a record's header of {HEADER_LEN}")]
+    /// The record is shorter than a header.
+    #[error("it has {len} bytes, fewer than the {HEADER_LEN} bytes of a header")]
     Short {
-        /// Its length.
+        /// The length of the record, in bytes.
         len: usize,
     },
-    /// Another release wrote it.
-    #[error("it has format version {found}, this program knows only {FORMAT_VERSION}")]
+    /// Another release wrote the record.
+    #[error(
+        "it has format version {found}, but this program supports only version {FORMAT_VERSION}"
+    )]
     Version {
-        /// Its version.
+        /// The format version of the record.
         found: u8,
     },
-    /// Its bytes are not those that were written.
+    /// The bytes are not those that were written.
     #[error("its checksum is {computed:016x}, not the stored {stored:016x}")]
     Checksum {
-        /// What is stored.
+        /// The checksum in the record.
         stored: u64,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         computed: u64,
     },
-    /// It is no message of its type.
-    #[error("it can not be decoded: {0}")]
+    /// The message cannot be decoded.
+    #[error("it cannot be decoded: {0}")]
     Decode(#[from] prost::DecodeError),
-    /// Its message means nothing to this program.
+    /// The content of the message is invalid.
     #[error("{0}")]
     Content(String),
 }
@@ -94,7 +96,7 @@ fn hash(family: Family, key: &[u8], version: u8, message: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// Makes the record of a message.
+/// Encodes a message as a record.
 pub(crate) fn seal(family: Family, key: &[u8], message: &impl Message) -> Vec<u8> {
     let mut record = Vec::with_capacity(HEADER_LEN + message.encoded_len());
     record.put_u8(FORMAT_VERSION);
@@ -105,12 +107,12 @@ pub(crate) fn seal(family: Family, key: &[u8], message: &impl Message) -> Vec<u8
     record
 }
 
-/// The length of the record of a message.
+/// Returns the length of the record of a message.
 pub(crate) fn sealed_len(message: &impl Message) -> usize {
     HEADER_LEN + message.encoded_len()
 }
 
-/// The checksum that a record carries; 0 if it is too short to have one.
+/// Returns the checksum in a record, or 0 if the record is too short.
 pub(crate) fn checksum(record: &[u8]) -> u64 {
     record.get(1..HEADER_LEN).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
@@ -142,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Design 4.1: the format of the first release is readable for ever.
+    /// Design 4.1: the format of the first release is readable forever.
     #[test]
     fn a_record_has_the_bytes_it_had_in_the_first_release() {
         let record = seal(Family::Meta, b"purged", &pb::LogId { term: 3, index: 300 });
@@ -170,7 +172,7 @@ mod tests {
         }
     }
 
-    /// A record of a later release is told apart from a damaged one.
+    /// A record of a later release is reported as newer, not as damaged.
     #[test]
     fn a_newer_format_version_is_named() {
         let mut record = seal(Family::Meta, b"k", &pb::LogId::default());
@@ -178,7 +180,10 @@ mod tests {
         let checksum = hash(Family::Meta, b"k", 2, &record[HEADER_LEN..]);
         record[1..HEADER_LEN].copy_from_slice(&checksum.to_le_bytes());
         let error = open::<pb::LogId>(Family::Meta, b"k", record.into()).unwrap_err();
-        assert_eq!(error.to_string(), "it has format version 2, this program knows only 1");
+        assert_eq!(
+            error.to_string(),
+            "it has format version 2, but this program supports only version 1"
+        );
     }
 
     fn hex(bytes: &[u8]) -> String {

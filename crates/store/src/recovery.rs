@@ -1,15 +1,16 @@
-//! What is found in the database when it is opened, and whether it is all there.
+//! Reads a database when a replica starts, and checks that it is complete.
 //!
-//! RocksDB checks blocks and WAL records, but ends the replay of the WAL at the first damage and knows
-//! nothing of what was acknowledged. So, before anything is changed, all of the log and the state is
-//! read and checked against itself and against the high-water mark:
+//! RocksDB checks blocks and WAL records. However, it ends the replay of the WAL at the first
+//! damage, and does not know what was acknowledged. So this module reads all of the log and the
+//! state before anything is changed. It compares them with each other and with the high-water mark:
 //! - every record: its own checksum, which covers its key;
-//! - the log: no hole between what is purged and the last entry, terms never falling;
+//! - the log: no gap between the purge position and the last entry, and terms that never decrease;
 //! - the log and the vote: not behind the high-water mark;
-//! - the state: number and sum of its records, history without holes, applied within the log;
-//! - all: of the cluster that `IDENTITY` names.
+//! - the state: number and sum of its records, history without gaps, applied position within the
+//!   log;
+//! - all of it: the cluster is the one in `IDENTITY`.
 //!
-//! What is behind the high-water mark was never acknowledged: losing it is what a power cut does.
+//! Entries beyond the high-water mark were never acknowledged. A power cut may lose them.
 
 use std::{io, path::Path};
 
@@ -34,7 +35,7 @@ use crate::{
     wal::{self, WrongType},
 };
 
-/// What a whole database holds.
+/// The content of a complete database.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) ends: Ends,
@@ -43,7 +44,7 @@ pub(crate) struct Recovered {
     pub(crate) generation: u32,
 }
 
-/// Reads and checks a database without changing it, then opens it.
+/// Reads and checks a database without changing it, then opens it for writing.
 pub(crate) fn recover(
     directory: &Directory,
     identity: Identity,
@@ -55,7 +56,7 @@ pub(crate) fn recover(
     drop(database);
     let database = open(root, &directory.database(), Access::ReadWrite)?;
     if (Reader { root, database: &database }).fingerprint()? != seen {
-        let detail = "opening it for writing found another log or state than reading it did";
+        let detail = "it had another log or state when opened for writing than when read";
         return Err(damaged(root, "the database", detail));
     }
     Ok((database, recovered))
@@ -77,7 +78,7 @@ pub(crate) fn read(
     if let Some(WrongType { path, offset, found }) = wrong {
         let what = format!("the log file {}", path.display());
         let detail = format!(
-            "at byte {offset} is a record of type {found}, of a recycled file, but none is ever recycled"
+            "the record at byte {offset} has type {found}, of a recycled file, but files are never recycled"
         );
         return Err(damaged(root, &what, detail));
     }
@@ -86,7 +87,7 @@ pub(crate) fn read(
     Ok((database, recovered))
 }
 
-/// Applies the entries that a log has beyond what was applied to an image, in memory alone.
+/// Applies the log entries beyond the applied position to an image, only in memory.
 pub(crate) fn apply_rest(
     root: &Path,
     database: &Database,
@@ -96,7 +97,7 @@ pub(crate) fn apply_rest(
         damaged(root, "the log", format!("entry {index}: {error}"))
     };
     let first = image.applied.map_or(0, |id| id.index + 1);
-    // Without holes: it was read before.
+    // The log has no gaps: it was checked before.
     let from = log_key(first);
     let entries = database.scan(Family::Log, &from, None, Deleted::Skip);
     for (index, item) in (first..).zip(entries) {
@@ -116,7 +117,7 @@ fn open(root: &Path, path: &Path, access: Access) -> Result<Database, OpenError>
     })
 }
 
-/// Reads a database, and says what is wrong where.
+/// Reads a database, and reports damage with its place.
 struct Reader<'a> {
     root: &'a Path,
     database: &'a Database,
@@ -137,7 +138,8 @@ impl Reader<'_> {
         message.map(Some).map_err(|error| self.damaged(&what(), error))
     }
 
-    /// The last key of the log and the records that say where everything is.
+    /// Returns the last key of the log, and the records of the vote, the purge position and the
+    /// applied position.
     fn fingerprint(&self) -> Result<Vec<Option<Bytes>>, OpenError> {
         let wrong = |error: io::Error| self.damaged("the database", error);
         let last = self.database.last_key(Family::Log).map_err(wrong)?;
@@ -149,7 +151,8 @@ impl Reader<'_> {
     }
 
     fn read_all(&self, identity: Identity, mark: Mark) -> Result<Recovered, OpenError> {
-        // The start itself writes a vote. Damage that shows only when tables are merged has to be found before that.
+        // The start itself writes a vote, which may merge tables. Damage that only a merge would
+        // show must be found before that.
         self.check_dead(Family::Meta, &[], None)?;
         let vote: Option<pb::Vote> = self.meta(VOTE_KEY)?;
         let vote = vote.as_ref().map(vote_from_proto);
@@ -158,11 +161,12 @@ impl Reader<'_> {
         let purged = purged.and_then(|record| record.id).as_ref().map(log_id_from_proto);
         let applied: pb::AppliedRecord = match self.meta(APPLIED_KEY)? {
             Some(applied) => applied,
-            // A replica that has joined may end before the first entry or snapshot comes. If the record was lost
-            // with a state there, the records of the state are found to be too many.
+            // A replica that has joined may end before the first entry or snapshot arrives. If the
+            // record was lost together with a state, the loader finds more state records than
+            // expected.
             None if purged.is_none() => Image::new().applied_to_proto(0),
             None => {
-                let detail = "it is gone, and with it what the state is";
+                let detail = "it is missing, and with it the description of the state";
                 return Err(self.damaged("the record \"applied\"", detail));
             }
         };
@@ -170,15 +174,15 @@ impl Reader<'_> {
         let (ends, size) = self.read_log(
             Ends { purged, last: None, vote },
             &[
-                ("the high-water mark says that it was acknowledged", mark.last),
-                ("the state says that it was applied", applied_id),
+                ("was acknowledged, according to the high-water mark", mark.last),
+                ("was applied, according to the state", applied_id),
             ],
         )?;
         if applied_id.map(|id| id.index) < purged.map(|id| id.index) {
             return Err(self.damaged(
                 "the state",
                 format!(
-                    "it was applied up to {}, but the log is purged up to {}",
+                    "it is applied up to {}, but the log is purged up to {}",
                     show(applied_id),
                     show(purged)
                 ),
@@ -186,7 +190,8 @@ impl Reader<'_> {
         }
         let generation = applied.generation;
         let image = self.read_state(applied)?;
-        // The first entries of a log come before the one that names the cluster. They leave no records.
+        // The first entries of a log precede the entry that names the cluster. They leave no
+        // records.
         let is_unnamed = image.cluster_id.is_none() && image.tally == Tally::default();
         if !is_unnamed
             && (image.cluster_id != Some(identity.cluster_id)
@@ -196,7 +201,7 @@ impl Reader<'_> {
             return Err(self.damaged(
                 "the state",
                 format!(
-                    "it is of cluster {found}, incarnation {}, not of {}, incarnation {}",
+                    "it belongs to cluster {found}, incarnation {}, not to {}, incarnation {}",
                     image.state.incarnation.0,
                     hex(&identity.cluster_id),
                     identity.incarnation.0
@@ -213,12 +218,12 @@ impl Reader<'_> {
         match found {
             None => Err(self.damaged(
                 what,
-                format!("it is gone, but one of term {} was acknowledged", mark.term),
+                format!("it is missing, but a vote of term {} was acknowledged", mark.term),
             )),
             Some(found) if found.term < mark.term => Err(self.damaged(
                 what,
                 format!(
-                    "it is of term {}, but one of term {} was acknowledged",
+                    "it is of term {}, but a vote of term {} was acknowledged",
                     found.term, mark.term
                 ),
             )),
@@ -230,7 +235,7 @@ impl Reader<'_> {
                 Err(self.damaged(
                     what,
                     format!(
-                        "in term {} it is for replica {}, but one for replica {} was acknowledged",
+                        "in term {} it is for replica {}, but a vote for replica {} was acknowledged",
                         found.term, found.replica_id, mark.replica_id
                     ),
                 ))
@@ -239,7 +244,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the log; each of `known` has to be in it, or purged.
+    /// Reads the log. Each entry of `known` must be in the log, or purged.
     fn read_log(
         &self,
         mut ends: Ends,
@@ -254,10 +259,8 @@ impl Reader<'_> {
             .find(|(_, known)| known.is_some_and(|known| known.index == id.index && known != id))
         {
             None => Ok(()),
-            Some((why, known)) => Err(self.damaged(
-                what,
-                format!("it has {}, but of {} {why}", show(Some(id)), show(*known)),
-            )),
+            Some((why, known)) => Err(self
+                .damaged(what, format!("it has {}, but {} {why}", show(Some(id)), show(*known)))),
         };
         if let Some(purged) = ends.purged {
             check(purged)?;
@@ -265,13 +268,13 @@ impl Reader<'_> {
         self.check_dead(Family::Log, &[], Some(&log_key(next)))?;
         for item in self.database.scan(Family::Log, &log_key(next), None, Deleted::Skip) {
             let (key, record) = item.map_err(|error| {
-                self.damaged(what, format!("entry {next} can not be read: {error}"))
+                self.damaged(what, format!("cannot read entry {next}: {error}"))
             })?;
-            let index = <[u8; 8]>::try_from(&key[..])
-                .map(u64::from_be_bytes)
-                .map_err(|_| self.damaged(what, format!("it has the key {}", hex(&key))))?;
+            let index = <[u8; 8]>::try_from(&key[..]).map(u64::from_be_bytes).map_err(|_| {
+                self.damaged(what, format!("it contains the invalid key {}", hex(&key)))
+            })?;
             if index != next {
-                let detail = format!("entries {next} to {} are gone", index - 1);
+                let detail = format!("entries {next} to {} are missing", index - 1);
                 return Err(self.damaged(what, detail));
             }
             size.append(index, record.len());
@@ -279,7 +282,10 @@ impl Reader<'_> {
                 .map_err(|error| self.damaged(what, format!("entry {index}: {error}")))?;
             let id = entry.log_id;
             if term_of(&id) < term {
-                let detail = format!("entry {index} has term {}, less than {term}", term_of(&id));
+                let detail = format!(
+                    "entry {index} has term {}, less than the term {term} before it",
+                    term_of(&id)
+                );
                 return Err(self.damaged(what, detail));
             }
             check(id)?;
@@ -289,7 +295,7 @@ impl Reader<'_> {
         for (why, known) in known {
             if known.is_some_and(|known| known.index >= next) {
                 let detail = format!(
-                    "it ends at {}, but of {} {why}",
+                    "it ends at {}, but {} {why}",
                     show(ends.last_or_purged()),
                     show(*known)
                 );
@@ -299,14 +305,14 @@ impl Reader<'_> {
         Ok((ends, size))
     }
 
-    /// Reads what nobody will: a block that can not be read would stop the replica when tables are
-    /// merged, at a time when nobody looks.
+    /// Reads deleted records, which nobody needs. An unreadable block would stop the replica at a
+    /// later merge of tables.
     fn check_dead(&self, family: Family, from: &[u8], to: Option<&[u8]>) -> Result<(), OpenError> {
         for item in self.database.scan(family, from, to, Deleted::Read) {
             item.map_err(|error| {
                 self.damaged(
                     "the database",
-                    format!("what was deleted of {}: {error}", family.name()),
+                    format!("the deleted records of {}: {error}", family.name()),
                 )
             })?;
         }

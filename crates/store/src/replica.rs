@@ -27,14 +27,15 @@ use crate::{
     status::ClusterId,
 };
 
-/// The state digests that [`Status`] shows: of the newest positions, and of those that are kept for longer.
+/// The number of state digests that [`Status`] shows: of the newest positions, and of positions
+/// that are kept for longer.
 const SHOWN_NEWEST: usize = 4;
 const SHOWN_STEPS: usize = 28;
-/// A state that is not there yet is looked for again after this time.
+/// The interval between checks for the first state.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A replica of the store. Cheap to clone; the last clone that is dropped shuts it down, if
-/// [`Replica::shutdown`] has not.
+/// A replica of the store. Cheap to clone. Dropping the last clone shuts the replica down, unless
+/// [`Replica::shutdown`] has done so.
 #[derive(Clone)]
 pub struct Replica(Arc<Inner>);
 
@@ -45,32 +46,33 @@ struct Inner {
     threads: Mutex<Option<Threads>>,
 }
 
-/// How far a replica has come when it starts.
+/// How current a replica is when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CaughtUp {
-    /// It has all that was committed when it started.
+    /// The replica has applied everything that was committed when it started.
     Yes,
-    /// It has what it had; nobody could be asked what was committed since.
+    /// The replica has only its own data: no leader told it what was committed since.
     Alone,
 }
 
 // === impl Replica ===
 
 impl Replica {
-    /// Opens the replica in the directory of `config`. An empty directory becomes a cluster of one, or
-    /// joins the cluster that `config` names: then this waits until it has been let in.
+    /// Opens the replica in the directory of `config`. An empty directory becomes a cluster of one,
+    /// or joins the cluster that `config` names. In the latter case this function waits until the
+    /// cluster has admitted the replica.
     ///
-    /// In a cluster of one all that was committed has been applied by then. In a larger one
-    /// [`Replica::catch_up`] waits for that.
+    /// In a cluster of one, everything committed is applied when this function returns. In a larger
+    /// cluster, [`Replica::catch_up`] waits for that.
     ///
     /// # Errors
-    /// If the settings make no sense, or the directory can not be used, or is damaged. Nothing in
-    /// it is changed then.
+    /// Fails if the settings are invalid, or if the directory cannot be used or is damaged. The
+    /// directory is then unchanged.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
         Self::open_with(config, true).await
     }
 
-    /// The same, but does not ask the members what this replica has acknowledged.
+    /// Opens the replica without asking the members what it has acknowledged.
     #[cfg(test)]
     pub(crate) async fn open_unasked(config: Config) -> Result<Self, OpenError> {
         Self::open_with(config, false).await
@@ -79,12 +81,12 @@ impl Replica {
     async fn open_with(config: Config, asks: bool) -> Result<Self, OpenError> {
         config.validate()?;
         let Running { core, threads, start, service } = open::open(config).await?;
-        // A cluster that is formed lets nobody in before it is there for good: until then a start that is
-        // interrupted forms another one.
+        // While the replica forms a cluster, it admits nobody: until the cluster is durable, an
+        // interrupted start would form another cluster.
         let forms = matches!(start, Start::Form);
         if asks && matches!(start, Start::Again) {
             let asking = Arc::clone(&core);
-            // Its calls are made on the runtime of the store.
+            // The calls run on the runtime of the store.
             drop(core.runtime.spawn(async move { asking.check_acknowledged().await }).await);
         }
         if !forms {
@@ -94,7 +96,7 @@ impl Replica {
         let threads = Mutex::new(Some(threads));
         let replica = Self(Arc::new(Inner { core, barrier, threads }));
         if let Err(error) = replica.begin(start).await {
-            // The first error says more than any of ending.
+            // The first error says more than an error of the shutdown.
             drop(replica.shutdown().await);
             return Err(error);
         }
@@ -108,14 +110,15 @@ impl Replica {
         &self.0.core
     }
 
-    /// For tests that hold it up.
+    /// Returns the database, for tests that block it.
     #[cfg(test)]
     pub(crate) fn database(&self) -> Arc<crate::database::Database> {
         let threads = self.0.threads.lock();
         Arc::clone(&threads.as_ref().expect("the replica runs").database)
     }
 
-    /// Forms the cluster if there is none; alone, waits until all that was committed is applied.
+    /// Forms the cluster on a first start. A sole voter waits until everything committed is
+    /// applied.
     async fn begin(&self, start: Start) -> Result<(), OpenError> {
         let core = &*self.0.core;
         let raft = &core.raft;
@@ -130,7 +133,7 @@ impl Replica {
                 let deadline = Instant::now() + core.config.open_timeout;
                 let formed = core.propose(form, None, deadline).await;
                 formed.map_err(|error| match error {
-                    // It is tried again only by another start.
+                    // Only another start repeats the attempt.
                     TransactError::DiskFull { path, free, needed } => {
                         OpenError::DiskFull { path, free, needed }
                     }
@@ -139,7 +142,7 @@ impl Replica {
                 self.finish_forming()
             }
             Start::Again if core.diverged().is_none() && self.votes_alone().await? => {
-                // Nobody else can lead: no reason to wait for an election timeout.
+                // No other replica can lead, so there is no reason to wait for an election timeout.
                 raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
                 let timeout = core.config.open_timeout;
                 raft.wait_for_recovery(Some(timeout)).await.map(drop).map_err(|error| match error {
@@ -151,7 +154,8 @@ impl Replica {
         }
     }
 
-    /// Whether this replica is the only voter. Asks Raft itself: what it shows may not be there yet.
+    /// Returns whether this replica is the only voter. Asks Raft's task, because the metrics may be
+    /// older.
     async fn votes_alone(&self) -> Result<bool, OpenError> {
         let core = &*self.0.core;
         let id = core.id();
@@ -162,13 +166,15 @@ impl Replica {
         alone.await.map_err(|error| core.failed(&error))
     }
 
-    /// Waits until this replica has applied all that had been committed when it was opened, so that
-    /// what [`Replica::state`] gives may be served (design 4.10). A replica that has never had any state
-    /// waits for as long as it takes; one that has some waits for `timeout` and then goes on with what it
-    /// has. Waits no longer once [`Replica::diverged`] gives a reason: then nothing may be served.
+    /// Waits until this replica has applied everything that was committed when it was opened.
+    /// [`Replica::state`] may be served afterwards (design 4.10).
+    ///
+    /// A replica that never had any state waits without a time limit. A replica with a state waits
+    /// for `timeout`, and then returns with that state. The wait ends when [`Replica::diverged`]
+    /// gives a reason: nothing may be served then.
     ///
     /// # Errors
-    /// If Raft has stopped.
+    /// Fails if Raft has stopped.
     pub async fn catch_up(&self, timeout: Duration) -> Result<CaughtUp, OpenError> {
         let core = &*self.0.core;
         loop {
@@ -176,7 +182,7 @@ impl Replica {
             let formed = core.published.image().cluster_id.is_some();
             match recovered {
                 Ok(_) if formed => {
-                    // Before anything is served: a state that differs may be known to be wrong by now.
+                    // Before anything is served: a comparison may show that this state is wrong.
                     let shared = Arc::clone(&self.0.core);
                     let compared = core.runtime.spawn(async move { shared.compare_states().await });
                     drop(compared.await);
@@ -189,18 +195,20 @@ impl Replica {
                     tracing::info!("waiting for the state of the cluster");
                 }
                 Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
-                // It has shut down Raft.
+                // The divergence has shut down Raft.
                 Err(_) if core.diverged().is_some() => return Ok(CaughtUp::Alone),
                 Err(error) => return Err(core.failed(&error)),
             }
         }
     }
 
-    /// From here on the directory is never taken for an interrupted start.
+    /// Completes the directory. Later starts never treat it as an interrupted start.
     fn finish_forming(&self) -> Result<(), OpenError> {
         let threads = self.0.threads.lock();
         let Some(Threads { database, directory, .. }) = &*threads else {
-            return Err(OpenError::Failed("it was shut down".to_owned()));
+            return Err(OpenError::Failed(
+                "the replica was shut down while it formed the cluster".to_owned(),
+            ));
         };
         database.sync().map_err(|source| OpenError::Io {
             what: "sync the database in",
@@ -210,24 +218,25 @@ impl Replica {
         directory.finish(Making::Replica)
     }
 
-    /// Commits a transaction, wherever the leader is. When it returns, the transaction is durable and in
-    /// [`Replica::state`], or was refused by a precondition and has changed nothing.
+    /// Commits a transaction, wherever the leader is. When this returns, the transaction is durable
+    /// and in [`Replica::state`]. If a precondition refused the transaction, it has changed
+    /// nothing.
     ///
-    /// Waits while more than `in_flight_bytes_max` are on their way.
+    /// Waits while more than `in_flight_bytes_max` bytes are in flight.
     ///
     /// # Errors
-    /// See [`TransactError`]; only after `Timeout` and `Failed` can the transaction still take
-    /// effect.
+    /// See [`TransactError`]. The transaction can still take effect only after `Timeout` and
+    /// `Failed`.
     pub async fn transact(&self, transaction: Transaction) -> Result<Outcome, TransactError> {
         let id = RequestId::random().map_err(|error| TransactError::Failed(error.to_string()))?;
         self.transact_as(id, transaction).await
     }
 
-    /// The same, as the request of that name: if it has taken effect already, this gives what came of it
-    /// then. The requests of the newest [`crate::HISTORY_MAX`] revisions are known.
+    /// Commits a transaction under a request ID. If that request has taken effect before, returns
+    /// its outcome. Covers the requests of the newest [`crate::HISTORY_MAX`] revisions.
     ///
     /// # Errors
-    /// As [`Replica::transact`], and `Reused` if another transaction had the name.
+    /// As [`Replica::transact`], and `Reused` if another transaction had this request ID.
     pub async fn transact_as(
         &self,
         id: RequestId,
@@ -267,17 +276,18 @@ impl Replica {
         }
     }
 
-    /// Returns when this replica has applied all that had been committed when this was called, so that a
-    /// read of [`Replica::state`] is linearizable.
+    /// Returns when this replica has applied everything that was committed at the time of the call.
+    /// A subsequent read of [`Replica::state`] is linearizable.
     ///
     /// # Errors
-    /// If the leader can not be asked, or this replica does not catch up in time.
+    /// Fails if the leader cannot be asked, or if this replica does not catch up in time.
     pub async fn read_barrier(&self, timeout: Duration) -> Result<(), ReadError> {
         self.check_diverged()?;
         self.0.barrier.pass(timeout).await
     }
 
-    /// Fails if the state of this replica is not that of the cluster: not even a stale read may show it.
+    /// Fails if the state of this replica differs from that of the cluster. Not even a stale read
+    /// may show such a state.
     ///
     /// # Errors
     /// [`ReadError::Diverged`].
@@ -288,26 +298,27 @@ impl Replica {
         }
     }
 
-    /// The newest applied state.
+    /// Returns the newest applied state.
     #[must_use]
     pub fn state(&self) -> Arc<State> {
         self.0.core.published.state()
     }
 
-    /// The newest applied state, and word when there is a newer one; states in between may be left
-    /// out, but none is older than the one before it. Closed when the replica is gone.
+    /// Returns a receiver of the newest applied state. It may skip states, but never returns an
+    /// older state after a newer one. It is closed when the replica is gone.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<State>> {
         self.0.core.published.watch()
     }
 
-    /// The newest `limit` revisions, newest first; [`crate::HISTORY_MAX`] are kept.
+    /// Returns the newest `limit` revisions, newest first. The history keeps [`crate::HISTORY_MAX`]
+    /// revisions.
     #[must_use]
     pub fn history(&self, limit: usize) -> Vec<Arc<HistoryEntry>> {
         self.0.core.published.image().history.iter().rev().take(limit).cloned().collect()
     }
 
-    /// Why the replica takes no writes any more; `None` if it does.
+    /// Returns the reason why the replica no longer accepts writes, or `None` if it does.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let core = &*self.0.core;
@@ -319,7 +330,7 @@ impl Replica {
         core.failure.get().map(str::to_owned).or_else(stopped)
     }
 
-    /// How the replica is doing.
+    /// Returns the status of the replica.
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = &*self.0.core;
@@ -351,11 +362,11 @@ impl Replica {
         }
     }
 
-    /// Ends the replica and releases its directory. What is on its way may or may not be committed.
-    /// Calling it again does nothing.
+    /// Stops the replica and releases its directory. Writes in flight may or may not be committed.
+    /// A second call does nothing.
     ///
     /// # Errors
-    /// If something could not end cleanly; what was acknowledged is durable all the same.
+    /// Fails if a part could not end cleanly. Acknowledged writes are durable anyway.
     pub async fn shutdown(&self) -> Result<(), ShutdownError> {
         let raft =
             self.0.core.raft.shutdown().await.map_err(|error| ShutdownError(error.to_string()));
@@ -379,17 +390,23 @@ impl std::fmt::Debug for Replica {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A runtime can not be dropped on a thread of another one, and RocksDB must not be closed by
-        // a thread that outlives `main`: so on a thread of its own, which is waited for.
+        // A runtime cannot be dropped on a thread of another one. RocksDB must not be closed by a
+        // thread that outlives `main`. So a separate thread does both, and is joined here.
         if let Some(threads) = self.threads.get_mut().take() {
             let ended = thread::Builder::new()
                 .name("chancery-end".to_owned())
                 .spawn(move || threads.end_blocking());
             match ended.map(thread::JoinHandle::join) {
                 Ok(Ok(Ok(()))) => {}
-                Ok(Ok(Err(error))) => tracing::warn!(%error, "a replica that was dropped"),
-                Ok(Err(_)) => tracing::warn!("the thread that ends a replica has panicked"),
-                Err(error) => tracing::warn!(%error, "no thread to end a replica"),
+                Ok(Ok(Err(error))) => {
+                    tracing::warn!(%error, "a dropped replica did not shut down cleanly")
+                }
+                Ok(Err(_)) => {
+                    tracing::warn!("the thread that shuts down a dropped replica has panicked")
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot start a thread to shut down a dropped replica")
+                }
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Makes the directory of a cluster of one from a backup (`docs/adr/0005-restore.md`).
+//! Creates the directory of a cluster of one from a backup (`docs/adr/0005-restore.md`).
 //!
 //! Invariants:
-//! - The backup is read to its end and checked before anything is made.
-//! - The directory is read back and checked before it says whose it is. If anything fails, it is left
-//!   empty; if the process is killed, `IDENTITY.part` says so.
-//! - What is restored is another cluster in another incarnation, at a revision that the cluster of the
-//!   backup has not used: no version that a client holds from what was lost is ever given to something
-//!   else.
+//! - The whole backup is read and checked before anything is created.
+//! - The directory is read back and checked before it gets its `IDENTITY`. After a failure it is
+//!   left empty; after a kill of the process, it contains `IDENTITY.part`.
+//! - The restored cluster is a new one, in a new incarnation, at a revision that the cluster of the
+//!   backup has not used. A version that a client holds from lost revisions is therefore never
+//!   reused for different content.
 
 use std::{
     collections::BTreeMap,
@@ -34,44 +34,46 @@ use crate::{
     recovery,
 };
 
-/// Revisions between a backup and what is restored from it: more than were lost.
+/// The bits of a revision that count within one cluster. A restore starts the next block of 2^32
+/// revisions, above all lost ones.
 const REVISIONS_LEFT_OUT: u64 = (1 << 32) - 1;
-/// Revisions stay below: up to there numbers in JSON are exact in every language.
+/// The exclusive upper limit of revisions: numbers below it are exact in the JSON of every
+/// language.
 const REVISIONS_END: u64 = 1 << 53;
-/// The term in which the restored state was written: that of a cluster that has just been formed.
+/// The term of the restored state, which is that of a newly formed cluster.
 const TERM: u64 = 1;
 
-/// How to restore.
+/// The options of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreOptions {
-    /// The directory: empty, or not there.
+    /// The directory, which must be empty or absent.
     pub data_dir: PathBuf,
-    /// The number of the replica that it is for.
+    /// The ID of the new replica.
     pub replica_id: u64,
-    /// The restored revision is also later than this one: for a backup that was restored before, the last
-    /// revision of what came of that.
+    /// A revision that the restored revision must exceed. For a backup that was restored before:
+    /// the last revision of the cluster that came from that restore.
     pub after: Revision,
-    /// Who does it and when, for the history. The reason is added.
+    /// The author and the time, for the history. The restore adds its own reason.
     pub meta: TransactionMeta,
 }
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// The backup.
+    /// The header of the backup.
     pub backup: BackupInfo,
-    /// The new cluster.
+    /// The ID of the new cluster.
     pub cluster_id: ClusterId,
-    /// Its life.
+    /// The incarnation of the new cluster.
     pub incarnation: Incarnation,
-    /// The revision that it is at.
+    /// The revision of the new cluster.
     pub revision: Revision,
 }
 
-/// Why nothing was restored.
+/// The reason why nothing was restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The backup can not be used.
+    /// The backup cannot be used.
     #[error("cannot restore {}: {source}", path.display())]
     Backup {
         /// The file.
@@ -80,48 +82,48 @@ pub enum RestoreError {
         #[source]
         source: BackupError,
     },
-    /// There is a replica in the directory.
+    /// The directory contains a replica.
     #[error(
-        "{} is the data directory of replica {replica_id} of cluster {cluster_id}; give an empty one",
+        "{} is the data directory of replica {replica_id} of cluster {cluster_id}; use an empty directory",
         path.display()
     )]
     NotEmpty {
         /// The data directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The ID of the replica.
         replica_id: u64,
-        /// Its cluster.
+        /// The ID of its cluster.
         cluster_id: ClusterId,
     },
-    /// The directory is somewhere in that of a replica.
+    /// The directory is inside the data directory of a replica.
     #[error(
-        "{} is inside the data directory of a replica, {}; give one that is not",
+        "{} is inside {}, the data directory of a replica; use a directory outside of it",
         path.display(),
         data_dir.display()
     )]
     Inside {
-        /// The directory to make.
+        /// The directory to create.
         path: PathBuf,
         /// The data directory.
         data_dir: PathBuf,
     },
-    /// A replica has no such number.
-    #[error("a replica's number is from 1 to {REPLICA_ID_MAX}")]
+    /// The replica ID is invalid.
+    #[error("the replica ID must be from 1 to {REPLICA_ID_MAX}")]
     ReplicaId,
-    /// There are no revisions left.
+    /// No unused revisions are left.
     #[error(
         "no revision is left after {0}: a restore skips up to 4294967296, and revisions stay below 2^53"
     )]
     Revision(Revision),
-    /// The directory can not be made.
+    /// The directory cannot be created.
     #[error(transparent)]
     Directory(#[from] OpenError),
 }
 
-/// Makes a directory from the backup in the file `from`. Blocks.
+/// Creates a directory from the backup in the file `from`. Blocks.
 ///
 /// # Errors
-/// See [`RestoreError`]. Nothing has been made then.
+/// See [`RestoreError`]. A failed restore creates nothing.
 pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, RestoreError> {
     let unusable = |source| RestoreError::Backup { path: from.to_owned(), source };
     if !(1..=REPLICA_ID_MAX).contains(&options.replica_id) {
@@ -149,7 +151,7 @@ pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, Restor
     image.restore(life(identity, revision), meta(options, &info));
     let made = make(&directory, identity, &image);
     if let Err(error) = made {
-        // The first error says more than any of tidying up.
+        // The first error says more than an error of the cleanup.
         if directory.abandon(Making::Restore).is_ok() && !existed {
             drop(directory.remove());
         }
@@ -163,8 +165,8 @@ pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, Restor
     })
 }
 
-/// The first revision that a cluster that was at `revision`, and whatever it has done since, has not
-/// used.
+/// Returns the first revision that a cluster at `revision` cannot have used, whatever it has done
+/// since.
 fn next_revision(revision: Revision) -> Option<Revision> {
     let next = (revision.0 | REVISIONS_LEFT_OUT).checked_add(1)?;
     (next < REVISIONS_END).then_some(Revision(next))
@@ -178,7 +180,7 @@ fn meta(options: &RestoreOptions, info: &BackupInfo) -> TransactionMeta {
     TransactionMeta { reason, ..options.meta.clone() }
 }
 
-/// A cluster of one.
+/// Returns the identity of a cluster of one.
 fn life(identity: Identity, revision: Revision) -> Life {
     let Identity { cluster_id, replica_id, incarnation, instance } = identity;
     let peer = Peer { instance, ..Peer::default() };
@@ -192,7 +194,7 @@ fn life(identity: Identity, revision: Revision) -> Life {
     }
 }
 
-/// The last entry of the log: purged, as if the restored state had been a snapshot.
+/// Returns the last entry of the log. It is purged, as if the restored state were a snapshot.
 fn last_entry() -> LogId {
     log_id(TERM, 1)
 }
@@ -214,7 +216,11 @@ fn make(directory: &Directory, identity: Identity, image: &Image) -> Result<(), 
     let (database, found) = recovery::read(directory, identity, mark)?;
     drop(database);
     if found.image.tally != image.tally || found.image.state.revision != image.state.revision {
-        return Err(damaged(directory.path(), "the database", "it is not what was written to it"));
+        return Err(damaged(
+            directory.path(),
+            "the database",
+            "its content differs from what was written",
+        ));
     }
     directory.finish(Making::Restore)
 }
@@ -250,17 +256,17 @@ fn write(path: &Path, vote: Vote, image: &Image) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// SOTW-15, design 4.2: between a backup and what is restored from it is room for all that was lost.
+    /// SOTW-15, design 4.2: a restore starts a new block of revisions, above all lost ones.
     #[test]
     fn the_restored_revision_is_one_that_was_never_used() {
         let next = |revision| next_revision(Revision(revision)).map(|revision| revision.0);
         assert_eq!(next(0), Some(1 << 32));
         assert_eq!(next(4711), Some(1 << 32));
         assert_eq!(next((1 << 32) - 1), Some(1 << 32));
-        assert_eq!(next(1 << 32), Some(2 << 32), "of a cluster that was restored before");
+        assert_eq!(next(1 << 32), Some(2 << 32), "the cluster was restored before");
         assert_eq!(next((1 << 53) - (1 << 32) - 1), Some((1 << 53) - (1 << 32)));
         for revision in [(1 << 53) - (1 << 32), (1 << 53) - 1, 1 << 53, u64::MAX - 5] {
-            assert_eq!(next(revision), None, "{revision}: 2^53 is no revision (ADR 5)");
+            assert_eq!(next(revision), None, "{revision}: revisions stay below 2^53 (ADR 5)");
         }
     }
 }

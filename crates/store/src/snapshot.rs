@@ -1,7 +1,7 @@
-//! A snapshot: an [`Image`], and the bytes it travels as.
+//! A snapshot: an [`Image`], and its encoding.
 //!
-//! A snapshot within a replica is the image itself and costs nothing. For another replica it is a
-//! sequence of frames, each shared as soon as it is made:
+//! Within a replica, a snapshot is the image itself and costs nothing. For another replica, it is a
+//! sequence of frames, each shared as soon as it is encoded:
 //!
 //! ```text
 //! "CHYSNAP1" │ frame: SnapshotHeader │ frame: SnapshotRecord … │ frame: SnapshotTrailer
@@ -28,64 +28,64 @@ pub(crate) struct SnapshotData(pub(crate) Arc<Image>);
 
 const MAGIC: &[u8; 8] = b"CHYSNAP1";
 
-/// What a frame holds. The numbers never change their meaning.
+/// The kinds of frames. The numbers never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Header = 1,
     Record = 2,
     Trailer = 3,
-    /// Only before a snapshot: what a backup says of itself.
+    /// Occurs only before a snapshot: the header of a backup.
     Backup = 4,
 }
 
-/// Why bytes are not a snapshot.
+/// The reason why bytes are not a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SnapshotError {
-    /// They do not begin as one.
-    #[error("it does not begin with {:?}", str::from_utf8(MAGIC).unwrap_or_default())]
+    /// The bytes do not start like a snapshot.
+    #[error("it does not start with {:?}", str::from_utf8(MAGIC).unwrap_or_default())]
     Magic,
-    /// A frame is not what was sent.
+    /// A frame is damaged.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// It ends too early.
+    /// The snapshot is truncated.
     #[error(
-        "it ends too early, after {frames} whole frames that end at byte {offset}: its trailer is missing"
+        "it is truncated after {frames} whole frames, at byte {offset}: its trailer is missing"
     )]
     Short {
-        /// Frames so far.
+        /// The number of whole frames.
         frames: u64,
-        /// Where they end.
+        /// The end of these frames.
         offset: u64,
     },
-    /// It goes on after its end.
-    #[error("it goes on after its trailer, at byte {offset}")]
+    /// Bytes follow the trailer.
+    #[error("it continues after its trailer, at byte {offset}")]
     Long {
-        /// Where it should end.
+        /// The end of the trailer.
         offset: u64,
     },
-    /// It has not the records that were written.
+    /// The snapshot does not contain the records that were written.
     #[error(
-        "it has {} records with the sum {:016x}, but {} with the sum {:016x} were written",
+        "it has {} records with the sum {:016x}, but its trailer says {} with the sum {:016x}",
         .found.records, .found.sum, .written.records, .written.sum
     )]
     Tally {
-        /// What it has.
+        /// The tally of its records.
         found: Tally,
-        /// What its trailer says.
+        /// The tally in its trailer.
         written: Tally,
     },
-    /// Its records do not make an image.
+    /// The records do not form an image.
     #[error(transparent)]
     Load(#[from] LoadError),
 }
 
 impl SnapshotData {
-    /// What Raft wants to know of it.
+    /// Returns Raft's description of the snapshot.
     pub(crate) fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.0.applied, last_membership: self.0.membership.clone() }
     }
 
-    /// Its bytes, frame by frame.
+    /// Returns the encoding, frame by frame.
     pub(crate) fn encode(&self) -> impl Iterator<Item = Bytes> + '_ {
         let image = &*self.0;
         let applied = image.applied_to_proto(0);
@@ -109,7 +109,7 @@ impl SnapshotData {
     }
 }
 
-/// Puts frames together to pieces of about the same size.
+/// Joins frames to pieces of equal size; the last one may be smaller.
 pub(crate) fn pieces(
     mut frames: impl Iterator<Item = Bytes>,
     piece_bytes: usize,
@@ -127,7 +127,7 @@ pub(crate) fn pieces(
     })
 }
 
-/// Reads a snapshot from bytes in pieces of any size.
+/// Decodes a snapshot from pieces of any size.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     frames: Frames,
@@ -137,12 +137,12 @@ pub(crate) struct Decoder {
     trailer: Option<pb::SnapshotTrailer>,
 }
 
-/// What is done with the records.
+/// The destination of the records.
 #[derive(Debug)]
 enum Content {
-    /// They become an image.
+    /// The records form an image.
     Load(Box<Loader>),
-    /// They are counted.
+    /// The records are counted.
     Check(Tally),
 }
 
@@ -153,17 +153,17 @@ impl Default for Content {
 }
 
 impl Decoder {
-    /// One that goes on where something else has stopped reading.
+    /// Creates a decoder that continues after another reader of the same frames.
     pub(crate) fn after(frames: Frames) -> Self {
         Self { frames, ..Self::default() }
     }
 
-    /// The same, for [`Decoder::check`] alone: it keeps nothing.
+    /// Creates a decoder that keeps nothing, for [`Decoder::check`] alone.
     pub(crate) fn checking_after(frames: Frames) -> Self {
         Self { frames, content: Content::Check(Tally::default()), ..Self::default() }
     }
 
-    /// Takes the next bytes.
+    /// Decodes the next bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
         self.frames.push(bytes);
         if !self.begun {
@@ -203,12 +203,12 @@ impl Decoder {
         } else if kind == Kind::Trailer as u8 {
             self.trailer = Some(pb::SnapshotTrailer::decode(message).map_err(|e| damaged(&e))?);
         } else {
-            return Err(damaged(&format_args!("it is of the unknown kind {kind}")).into());
+            return Err(damaged(&format_args!("it has the unknown kind {kind}")).into());
         }
         Ok(())
     }
 
-    /// Header, trailer and content, if all of it has come.
+    /// Returns header, trailer and content if the snapshot is complete.
     fn whole(self) -> Result<(pb::SnapshotHeader, pb::SnapshotTrailer, Content), SnapshotError> {
         let (frames, offset) = (self.frames.n_frames(), self.frames.offset());
         match (self.header, self.trailer) {
@@ -217,7 +217,7 @@ impl Decoder {
         }
     }
 
-    /// The snapshot, if all of it has come.
+    /// Returns the snapshot if it is complete.
     pub(crate) fn finish(self) -> Result<SnapshotData, SnapshotError> {
         let (header, trailer, content) = self.whole()?;
         let applied = pb::AppliedRecord {
@@ -232,13 +232,13 @@ impl Decoder {
         };
         let loader = match content {
             Content::Load(loader) => *loader,
-            // Nothing was kept: it is found to lack all that was written.
+            // A checking decoder keeps no records, so loading fails for lack of records.
             Content::Check(_) => Loader::default(),
         };
         Ok(SnapshotData(Arc::new(loader.finish(applied)?)))
     }
 
-    /// Whether all of it has come, and nothing else.
+    /// Checks that the snapshot is complete.
     pub(crate) fn check(self) -> Result<(), SnapshotError> {
         let (_, trailer, content) = self.whole()?;
         let written = Tally { records: trailer.records, sum: trailer.records_sum };

@@ -1,4 +1,4 @@
-//! Whether there is room for another write.
+//! The check that the disk has space for another write.
 
 use std::{
     fmt,
@@ -8,13 +8,13 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// What was measured is believed for so long.
+/// The time for which a measurement is reused.
 const FRESH: Duration = Duration::from_millis(100);
-/// What a written byte may take in the end, at worst: in the WAL, in a table of the log and one of the
-/// state, and once more while tables are merged.
+/// The maximum number of bytes on disk per written byte: one in the WAL, one each in a table of the
+/// log and of the state, and one more during a merge of tables.
 const AMPLIFICATION: u64 = 4;
 
-/// Free space of the file system that a directory is on.
+/// The free space of the file system of a directory.
 #[derive(Debug)]
 pub(crate) struct Space {
     path: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Space {
     measured: Mutex<Option<(Instant, u64)>>,
 }
 
-/// There is too little.
+/// The free space is too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full {
     pub(crate) free: u64,
@@ -44,7 +44,8 @@ impl Space {
         Self { path: path.to_owned(), reserve, measured: Mutex::new(None) }
     }
 
-    /// Bytes free for this process, as of a moment ago; `None` if the file system does not say.
+    /// Returns the number of bytes that this process may use, as of at most 100 ms ago. Returns
+    /// `None` if the file system does not report it.
     pub(crate) fn free(&self) -> Option<u64> {
         let mut measured = self.measured.lock();
         if let Some((when, free)) = *measured
@@ -55,7 +56,7 @@ impl Space {
         let free = match rustix::fs::statvfs(&self.path) {
             Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize),
             Err(error) => {
-                tracing::warn!(%error, path = %self.path.display(), "the free space is not known");
+                tracing::warn!(%error, path = %self.path.display(), "cannot determine the free space");
                 return None;
             }
         };
@@ -63,14 +64,14 @@ impl Space {
         Some(free)
     }
 
-    /// That there is no room for a write of any length.
+    /// Returns an error if there is no space even for an empty write.
     pub(crate) fn full(&self) -> Option<Full> {
         let free = self.free().filter(|free| *free <= self.reserve)?;
         Some(Full { free, needed: self.reserve.saturating_add(AMPLIFICATION) })
     }
 
-    /// Whether `len` more bytes may be written. What is written is taken off what was measured, so
-    /// that a burst between two measurements can not eat the reserve.
+    /// Reserves space for `len` more bytes. Deducts them from the last measurement, so that a burst
+    /// between two measurements cannot use up the reserve.
     pub(crate) fn take(&self, len: u64) -> Result<(), Full> {
         let Some(free) = self.free() else { return Ok(()) };
         let needed = self.reserve.saturating_add(len.saturating_mul(AMPLIFICATION));

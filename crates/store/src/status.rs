@@ -1,4 +1,4 @@
-//! What a replica says of itself.
+//! The status of a replica.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use chancery_model::{Incarnation, Revision};
 
 use crate::high_water::hex;
 
-/// Names a cluster: 16 random bytes, chosen when it was formed.
+/// The ID of a cluster: 16 random bytes, chosen when the cluster was formed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClusterId(pub [u8; 16]);
 
@@ -31,49 +31,51 @@ pub struct StateDigest {
     pub digest: u64,
 }
 
-/// How a replica is doing. Positions in the log are indexes of entries.
+/// The status of a replica. Positions in the log are indexes of entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// This replica.
+    /// The ID of this replica.
     pub replica_id: u64,
-    /// Its cluster.
+    /// The ID of its cluster.
     pub cluster_id: ClusterId,
-    /// The life of the cluster that versions carry.
+    /// The incarnation of the cluster, which versions carry.
     pub incarnation: Incarnation,
-    /// The newest revision that has been applied here.
+    /// The newest revision that is applied on this replica.
     pub revision: Revision,
-    /// Resources in the state.
+    /// The number of resources in the state.
     pub n_resources: u64,
     /// The Raft term.
     pub term: u64,
-    /// The replica that leads, if it is heard; this one, if most voters answer it.
+    /// The ID of the leader, while this replica receives its messages. If this replica leads, its
+    /// own ID while most voters answer.
     pub leader: Option<u64>,
     /// The last entry in the log.
     pub last_log_index: Option<u64>,
-    /// The last entry that is known here to be committed.
+    /// The last entry that this replica knows to be committed.
     pub committed: Option<u64>,
-    /// The last entry that has been applied here.
+    /// The last entry that is applied on this replica.
     pub applied: Option<u64>,
     /// The last entry in the newest snapshot.
     pub snapshot: Option<u64>,
-    /// The last entry that has been purged from the log.
+    /// The last entry that was purged from the log.
     pub purged: Option<u64>,
-    /// Replicas that vote, ordered.
+    /// The IDs of the voters, in order.
     pub voters: Vec<u64>,
-    /// Replicas that do not, ordered.
+    /// The IDs of the learners, in order.
     pub learners: Vec<u64>,
-    /// Bytes of entries in the log.
+    /// The size of the entries in the log, in bytes.
     pub log_bytes: u64,
-    /// Bytes of the data directory.
+    /// The size of the data directory, in bytes.
     pub disk_bytes: u64,
-    /// Bytes free on its file system, if that is known.
+    /// The free space of its file system in bytes, if known.
     pub free_bytes: Option<u64>,
-    /// That those are too few for any write, in words: this replica refuses them when it leads.
+    /// An error text if the free space is too small for any write. The replica then refuses writes
+    /// when it leads.
     pub full: Option<String>,
     /// The digests of the newest applied positions, ordered by index.
     pub digests: Vec<StateDigest>,
-    /// Syncs of the write-ahead log since the replica was opened.
+    /// The number of syncs of the write-ahead log since the replica was opened.
     pub fsyncs: u64,
-    /// Why the replica takes no writes any more; `None` if it does.
+    /// The reason why the replica no longer accepts writes; `None` if it does.
     pub failure: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What only the inside can show: that images, records and snapshots are one and the same state.
+//! Unit tests of internal equivalences: images, records and snapshots represent the same state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +44,7 @@ fn apply(image: &mut Image, records: &mut Records, ask: Ask) -> Response {
             Some(record) => drop(records.insert((edit.family, edit.key), record)),
             None => {
                 let old = records.remove(&(edit.family, edit.key));
-                assert!(old.is_some(), "only what is there is deleted");
+                assert!(old.is_some(), "a deleted record must exist");
             }
         }
     }
@@ -164,8 +164,8 @@ proptest! {
         prop_assert_eq!(read, ask);
     }
 
-    /// Design 4.1, 4.2: what is written step by step, what a snapshot has, and what is loaded are one
-    /// state, down to the bytes.
+    /// Design 4.1, 4.2: the records written step by step, the content of a snapshot, and the loaded
+    /// image are one state, down to the bytes.
     #[test]
     fn written_loaded_and_sent_states_are_the_same(
         transactions in prop::collection::vec(transactions(), 1..12),
@@ -195,8 +195,8 @@ proptest! {
         }
     }
 
-    /// Design 4.2: a replica goes on the same whatever it did before: whether it has applied all of the log
-    /// itself, was started in between, or got a snapshot. Revisions and versions come from the log alone.
+    /// Design 4.2: a replica continues the same way whether it applied the whole log itself, was
+    /// restarted, or received a snapshot. Revisions and versions depend on the log alone.
     #[test]
     fn a_replica_goes_on_the_same_however_it_got_its_state(
         before in prop::collection::vec(transactions(), 0..5),
@@ -221,7 +221,7 @@ proptest! {
         }
     }
 
-    /// Whatever is committed is applied or refused with a reason; nothing panics.
+    /// Every committed entry is applied, or refused with a reason; none causes a panic.
     #[test]
     fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(command) = pb::Command::decode(Bytes::from(bytes.clone()))
@@ -253,7 +253,7 @@ fn small_image() -> Image {
     image
 }
 
-/// Design 4.1: the format of the first release is readable for ever.
+/// Design 4.1: the format of the first release is readable forever.
 #[test]
 fn a_snapshot_has_the_bytes_it_had_in_the_first_release() {
     let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
@@ -282,7 +282,7 @@ fn a_changed_or_shortened_snapshot_is_refused() {
     assert!(decode(&[&bytes[..], &[0]].concat()).is_err(), "one byte more");
 }
 
-/// A record that is whole by itself but was lost, or is of an earlier time, is found out.
+/// The loader detects a lost record and a record of an earlier time, even if each record is intact.
 #[test]
 fn a_lost_and_a_stale_record_are_found_out() {
     let image = small_image();
@@ -290,7 +290,7 @@ fn a_lost_and_a_stale_record_are_found_out() {
     for lost in records.keys() {
         let mut loader = Loader::default();
         for ((family, key), record) in records.iter().filter(|(key, _)| *key != lost) {
-            // A resource whose collection is lost is refused at once.
+            // A resource whose collection is lost is refused immediately.
             drop(loader.add(*family, key, Bytes::from(record.clone())));
         }
         assert!(loader.finish(image.applied_to_proto(0)).is_err(), "{lost:?}");
@@ -338,8 +338,8 @@ fn a_second_form_changes_nothing() {
     assert_eq!(records, before);
 }
 
-/// Design 4.1: a write that is sent again takes effect once, also on a replica that has loaded its state;
-/// and one that is too old to tell is not taken for a new one.
+/// Design 4.1: a write that is sent twice takes effect once, also on a replica that has loaded its
+/// state. A retry that is too old for the history is not treated as a new write.
 #[test]
 fn a_repeated_request_takes_effect_once() {
     let (mut image, mut records) = formed();
@@ -359,7 +359,7 @@ fn a_repeated_request_takes_effect_once() {
     let mut image = load(&image, &records);
     assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), first);
     assert_eq!(records, before, "nothing has changed");
-    // A retry of what never took effect does.
+    // A retry of a write that never took effect does take effect.
     let new = apply(&mut image, &mut records, write(3, 3, true, 0));
     assert!(matches!(new, Response::Outcome(Outcome::Committed(s)) if s.revision == Revision(3)));
     for n in 0..HISTORY_MAX {
@@ -370,10 +370,10 @@ fn a_repeated_request_takes_effect_once() {
     assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), Response::Forgotten);
     let newest = image.state.revision.0;
     let new = apply(&mut image, &mut records, write(4, 4, true, newest - 5));
-    assert!(matches!(new, Response::Outcome(_)), "all that came since is known");
+    assert!(matches!(new, Response::Outcome(_)), "the history has all revisions since");
 }
 
-/// Each part of a transaction makes it another one; who, why and when does not.
+/// Each part of a transaction changes the digest; author, reason and time do not.
 #[test]
 fn a_digest_is_of_what_is_written() {
     let scope = ScopeName::new("default").unwrap();
@@ -402,8 +402,9 @@ fn a_digest_is_of_what_is_written() {
     assert_eq!(of(&Transaction { meta: by, ..none.clone() }), of(&none));
 }
 
-/// Design 4.1: another write under the name of one that took effect is neither written nor said to have been, also
-/// on a replica that has loaded its state. A request without a digest is of an earlier release, and not compared.
+/// Design 4.1: a write that reuses the request ID of another write is refused as a reuse, also on a
+/// replica that has loaded its state. A request without a digest comes from an earlier release, and
+/// is not compared.
 #[test]
 fn the_name_of_a_request_is_not_that_of_another_write() {
     let (mut image, mut records) = formed();

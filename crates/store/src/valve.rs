@@ -1,6 +1,6 @@
-//! In tests: stands between the store and its disk. It shows what has happened before a write, a sync or
-//! the next entry is let through, and what happens when the disk fails; no process that is killed and no
-//! directory that is copied shows what was not synced.
+//! Test support: blocks or fails the operations between the store and its disk. Tests can then
+//! observe the store before a write, a sync or the next entry proceeds, and after a disk error.
+//! Killing processes or copying directories does not show which data was not synced.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Where it stands.
+/// A place where a valve acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Point {
     /// Before a batch is written.
@@ -26,23 +26,23 @@ pub(crate) enum Point {
     Apply,
 }
 
-/// What it does with what comes.
+/// The effect of a valve on operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Flow {
-    /// It goes through.
+    /// The operation proceeds.
     #[default]
     Open,
-    /// It waits.
+    /// The operation waits.
     Held,
-    /// It fails.
+    /// The operation fails.
     Broken,
 }
 
-/// One for each database.
+/// The valves of one database.
 #[derive(Debug, Default)]
 pub(crate) struct Valve(Mutex<[(Flow, usize); 3]>);
 
-/// It stays turned for as long as this lives: also when a test fails, nobody waits for ever.
+/// Keeps a valve turned until it is dropped, so that no operation waits forever when a test fails.
 #[must_use = "dropping it opens the valve"]
 pub(crate) struct Turned<'a> {
     valve: &'a Valve,
@@ -50,12 +50,12 @@ pub(crate) struct Turned<'a> {
 }
 
 impl Valve {
-    /// What comes waits from now on.
+    /// Makes operations wait from now on.
     pub(crate) fn hold(&self, point: Point) -> Turned<'_> {
         self.turn(point, Flow::Held)
     }
 
-    /// What comes fails from now on.
+    /// Makes operations fail from now on.
     pub(crate) fn fail(&self, point: Point) -> Turned<'_> {
         self.turn(point, Flow::Broken)
     }
@@ -65,7 +65,7 @@ impl Valve {
         Turned { valve: self, point }
     }
 
-    /// To be called where it stands, on a thread that may wait.
+    /// Applies the valve to an operation. Must be called on a thread that may block.
     pub(crate) fn pass(&self, point: Point) -> io::Result<()> {
         while self.flow(point) == Flow::Held {
             self.0.lock()[point as usize].1 += 1;
@@ -74,7 +74,7 @@ impl Valve {
         self.broken(point)
     }
 
-    /// The same in a task.
+    /// Applies the valve to an operation in a task.
     pub(crate) async fn pass_in_task(&self, point: Point) -> io::Result<()> {
         while self.flow(point) == Flow::Held {
             self.0.lock()[point as usize].1 += 1;
@@ -96,36 +96,37 @@ impl Valve {
 }
 
 impl Turned<'_> {
-    /// Returns when something waits there.
+    /// Returns when an operation waits.
     pub(crate) async fn arrival(&self) {
         let deadline = Instant::now() + DEADLINE;
         while self.valve.0.lock()[self.point as usize].1 == 0 {
-            assert!(Instant::now() < deadline, "nothing has come to {:?}", self.point);
+            assert!(Instant::now() < deadline, "no operation has reached {:?}", self.point);
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// Is called before each change of a data directory: of the files beside the database, before each write and each
-/// sync of the database, and after each sync. An error stands for the end of the process: nothing is changed.
+/// A callback before each change of a data directory: of the files beside the database, before each
+/// write and each sync of the database, and after each sync. An error simulates the end of the
+/// process: the change does not happen.
 type Watcher = dyn Fn(Step) -> io::Result<()> + Send + Sync;
 
-/// What comes next in a data directory.
+/// The next event in a data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A change.
+    /// A change follows.
     Change,
-    /// Nothing: a sync of the database has just ended.
+    /// A sync of the database has just ended.
     Synced,
 }
 
 static WATCHERS: Mutex<Vec<(PathBuf, Arc<Watcher>)>> = Mutex::new(Vec::new());
 
-/// The directory is watched for as long as this lives.
+/// Watches the directory until it is dropped.
 #[must_use = "dropping it ends the watch"]
 pub(crate) struct Watched(PathBuf);
 
-/// Watches a data directory that may not be there yet.
+/// Watches a data directory, which may not exist yet.
 pub(crate) fn watch(
     data_dir: &Path,
     watcher: impl Fn(Step) -> io::Result<()> + Send + Sync + 'static,
@@ -134,7 +135,7 @@ pub(crate) fn watch(
     Watched(data_dir.to_owned())
 }
 
-/// To be called where something in a data directory is about to change; `path` is in it.
+/// Reports an imminent change in a data directory; `path` is inside it.
 pub(crate) fn step(path: &Path, step: Step) -> io::Result<()> {
     let watchers = WATCHERS.lock();
     let watcher = watchers.iter().find(|(dir, _)| path.starts_with(dir));

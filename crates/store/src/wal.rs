@@ -1,24 +1,26 @@
-//! A look at RocksDB's log files before RocksDB reads them.
+//! A check of RocksDB's log files before RocksDB reads them.
 //!
-//! RocksDB 11.8 can replay a damaged log for ever: a header that claims to be of a recycled log file is
-//! taken for an old record again and again. This program never recycles log files, so that such a header
-//! is damage for certain, and no tail that a power cut leaves: that is cut short, or zeros.
+//! RocksDB 11.8 can replay a damaged log forever: it treats a header that claims to be of a
+//! recycled log file as an old record, again and again. This program never recycles log files, so
+//! such a header is always damage. It is not a tail that a power cut leaves: such a tail is
+//! truncated, or zeros.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// The file is a sequence of blocks; no header crosses the end of one.
+/// The file is a sequence of blocks; no header crosses the end of a block.
 const BLOCK_LEN: usize = 32 << 10;
 /// Checksum (4), length (2), type (1).
 const HEADER_LEN: usize = 7;
-/// Types of records in recycled log files.
+/// The record types of recycled log files.
 const RECYCLED: [u8; 6] = [5, 6, 7, 8, 11, 131];
-/// Types that RocksDB goes on after: full, first, middle, last, and those that it may ignore.
+/// The types after which RocksDB continues: full, first, middle, last, and types that it may
+/// ignore.
 const PASSED: [std::ops::RangeInclusive<u8>; 2] = [1..=4, 128..=255];
 
-/// Where a file has a record of a recycled file.
+/// The position of a record of a recycled file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WrongType {
     pub(crate) path: PathBuf,
@@ -26,7 +28,7 @@ pub(crate) struct WrongType {
     pub(crate) found: u8,
 }
 
-/// Looks at all log files and manifests in the directory of a database.
+/// Checks all log files and manifests in the directory of a database.
 pub(crate) fn check(database: &Path) -> io::Result<Option<WrongType>> {
     for entry in fs::read_dir(database)? {
         let path = entry?.path();
@@ -41,7 +43,7 @@ pub(crate) fn check(database: &Path) -> io::Result<Option<WrongType>> {
     Ok(None)
 }
 
-/// The first header of a recycled file that RocksDB would come to.
+/// Returns the first header of a recycled file that RocksDB would reach.
 fn wrong_type(content: &[u8]) -> Option<(usize, u8)> {
     let mut offset = 0;
     loop {

@@ -22,8 +22,8 @@ async fn a_write_that_is_sent_twice_takes_effect_once() {
     // Another write is another request.
     let other = server.refused("POST", &uri, &clusters(&["a", "b"], "1s")).await;
     let text = format!(
-        "the request id {ID} is that of another write, which became revision 1; nothing has been written: every \
-         write needs an id of its own, and keeps it when it is sent again"
+        "the request ID {ID} belongs to another write, which became revision 1; nothing has been written; use a new \
+         ID for each write, and the same ID only to retry that write"
     );
     assert_eq!(other, (409, "FAILED_PRECONDITION".to_owned(), text));
     let list = server.done("GET", "/v1/resources", "").await;

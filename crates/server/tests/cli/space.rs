@@ -18,8 +18,8 @@ fn a_disk_without_room_is_told_by_the_status_and_by_a_start_that_is_refused() {
     let refused = run(command, "");
     assert_eq!((refused.code, refused.out.as_str()), (1, ""), "{refused:?}");
     for part in [
-        "error: the replica can not start: a cluster is not formed on a disk that is nearly full: ",
-        " are needed, with those that stay free (store.free_bytes_min); make room, then start it again\n",
+        "error: cannot start the replica: the disk of ",
+        " are needed, including the reserve (store.free_bytes_min); free disk space, then start the replica again\n",
     ] {
         assert!(refused.err.contains(part), "{refused:?}");
     }

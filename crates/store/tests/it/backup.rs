@@ -1,4 +1,4 @@
-//! Backups and what is restored from them: the same state, another cluster, and nothing by halves.
+//! Tests of backup and restore: the same state in another cluster, or an error and nothing created.
 
 use std::{
     fs,
@@ -33,12 +33,12 @@ fn options(data_dir: &Path) -> RestoreOptions {
     RestoreOptions { data_dir: data_dir.to_owned(), replica_id: 1, after: Revision(0), meta }
 }
 
-/// A state as a client sees it, without what a restore changes.
+/// Renders a state as a client sees it, without the parts that a restore changes.
 fn content(replica: &Replica) -> Vec<String> {
     render(&replica.state()).split_off(1)
 }
 
-/// A backup in a file, of a replica with a few resources, and its directory.
+/// Returns a directory with a replica that has a few resources, and the path of its backup.
 async fn small() -> (TempDir, PathBuf) {
     let dir = memory_dir();
     let replica = open(&dir.path().join("old")).await;
@@ -67,7 +67,7 @@ async fn a_restored_state_is_the_same_in_another_life() {
     assert_eq!((info.revision, info.n_resources), (Revision(2), 2));
     assert_eq!(info.source, BackupSource::Current);
     let before = content(&old);
-    // The future that will be lost.
+    // This write will be lost.
     let lost = commit(&old, put("a", b"3")).await.revision;
 
     let to = dir.path().join("new");
@@ -86,7 +86,8 @@ async fn a_restored_state_is_the_same_in_another_life() {
     assert!(version(&old).revision == lost && lost < restored.revision);
     assert!(version(&new).revision <= info.revision);
 
-    // A request of before is known; a new write is later than all that ever was.
+    // A request from before the backup is known; a new write has a later revision than all earlier
+    // ones.
     assert_eq!(new.transact_as(id, put("a", b"1")).await.unwrap(), first);
     let next = commit(&new, put("a", b"3")).await.revision;
     assert_eq!(next, Revision((1 << 32) + 1));
@@ -105,7 +106,7 @@ async fn a_restored_state_is_the_same_in_another_life() {
     let new = open(&to).await;
     assert_eq!(render(&new.state()), before);
     assert_eq!(new.history(10), history);
-    // A backup of what was restored can be restored in turn.
+    // A backup of a restored cluster can be restored.
     let again = dir.path().join("again");
     save(&new.backup(DEADLINE).await.unwrap(), &again);
     let third = dir.path().join("third");
@@ -118,7 +119,7 @@ async fn a_restored_state_is_the_same_in_another_life() {
     }
 }
 
-/// Others join what was restored with empty directories; one of the old cluster is refused.
+/// Other replicas join a restored cluster with empty directories.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_replica_is_the_first_of_a_new_cluster() {
     let (dir, file) = small().await;
@@ -138,8 +139,8 @@ async fn a_restored_replica_is_the_first_of_a_new_cluster() {
     }
 }
 
-/// Any replica gives a backup with all that was acknowledged anywhere; without a majority only one that
-/// says that it may be old.
+/// Every replica returns a backup with all acknowledged writes. Without a majority, it can only
+/// return a backup that is marked as stale.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_replica_gives_a_current_backup() {
     let (_dir, mut replicas) = three().await;
@@ -160,7 +161,7 @@ async fn any_replica_gives_a_current_backup() {
     left.shutdown().await.unwrap();
 }
 
-/// A backup is of one moment, whatever is written while it is read.
+/// A backup is of one point in time, whatever is written while it is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_go_on_while_a_backup_is_read() {
     let dir = memory_dir();
@@ -186,8 +187,8 @@ async fn writes_go_on_while_a_backup_is_read() {
     }
 }
 
-/// L1: what a stopped replica has in its log and has not applied is in its backup: it may have been
-/// acknowledged by a leader that is gone. The directory stays as it is.
+/// L1: the backup of a stopped replica includes log entries that were not applied. A leader that is
+/// gone may have acknowledged them. The directory stays unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_of_a_directory_has_all_that_its_log_has() {
     let (dir, mut replicas) = three().await;
@@ -237,7 +238,7 @@ async fn a_directory_without_a_whole_replica_gives_no_backup() {
     assert!(matches!(error(&old), OpenError::Damaged { .. }));
 }
 
-/// T16: whatever happens to a file, it is refused as a whole, and nothing is made of it.
+/// T16: a damaged file is refused as a whole, and nothing is created from it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_or_shortened_backup_is_refused() {
     let (dir, file) = small().await;
@@ -254,7 +255,7 @@ async fn a_changed_or_shortened_backup_is_refused() {
         let error = restore(&file, &options(&to)).unwrap_err();
         assert!(matches!(error, RestoreError::Backup { .. }), "{error}");
         assert!(error.to_string().contains(&file.display().to_string()), "{error}");
-        assert!(!to.exists(), "something was made");
+        assert!(!to.exists(), "a directory was created");
         error.to_string()
     };
     for at in 0..whole.len() {
@@ -271,24 +272,25 @@ async fn a_changed_or_shortened_backup_is_refused() {
     }
     let longer = [&whole[..], &[0]].concat();
     assert!(check(&longer).is_err());
-    let expected = format!("it goes on after its trailer, at byte {}", whole.len());
+    let expected = format!("it continues after its trailer, at byte {}", whole.len());
     assert!(refused(&longer).contains(&expected));
     assert!(refused(&whole[..whole.len() - 1]).contains("its trailer is missing"));
     assert!(refused(b"apiVersion: v1").contains("it is not a backup"));
     let mut damaged = whole.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let text = refused(&damaged);
-    assert!(text.contains("at byte ") && text.contains("its checksum does not fit"), "{text}");
+    assert!(text.contains("at byte ") && text.contains("its checksum does not match"), "{text}");
     fs::remove_file(&file).unwrap();
     let error = restore(&file, &options(&to)).unwrap_err();
     assert!(error.to_string().contains("No such file"), "{error}");
 }
 
-/// A backup of a later release says which one made it.
+/// The error for a backup of a later release names that release.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_of_another_format_is_told_from_a_damaged_one() {
+async fn backup_of_another_format_is_refused_with_its_version() {
     let (dir, file) = small().await;
-    // Made by hand, as the format promises: magic, frame, and the first two fields stay as they are.
+    // Built by hand, as the format guarantees: magic, frame and the first two fields are the same
+    // in every version.
     let header = chancery_proto::raft::v1::BackupHeader {
         format: 2,
         program: "9.1.0".into(),
@@ -300,7 +302,7 @@ async fn a_backup_of_another_format_is_told_from_a_damaged_one() {
     let parts = [b"CHYBACK1".as_slice(), &[4], &len.to_le_bytes(), &sum.to_le_bytes(), &message];
     fs::write(&file, [&parts.concat()[..], b"whatever follows"].concat()).unwrap();
     let error = restore(&file, &options(&dir.path().join("new"))).unwrap_err().to_string();
-    assert!(error.contains("format version 2, made by chancery 9.1.0; this program knows only 1"));
+    assert!(error.contains("format version 2, made by chancery 9.1.0, but this program supports"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -325,7 +327,8 @@ async fn only_an_empty_directory_is_restored_into() {
         assert!(matches!(restore(&file, &last).unwrap_err(), RestoreError::Revision(_)), "{after}");
     }
     assert!(!dir.path().join("new").exists());
-    // An empty one that is there already will do, and revisions can be kept clear of another life.
+    // An existing empty directory is accepted, and `after` keeps revisions above those of another
+    // restore.
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
     let after = RestoreOptions { after: Revision(1 << 32), ..options(&empty) };
@@ -335,7 +338,8 @@ async fn only_an_empty_directory_is_restored_into() {
     assert_eq!(restore(&file, &after).unwrap().revision, Revision(last));
 }
 
-/// A replica would be lost with the other one's directory, when that is emptied; and both may fill its disk.
+/// If the outer replica's directory is emptied, the inner replica would be lost. Both may also fill
+/// the same disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_restored_inside_the_directory_of_a_replica() {
     let (dir, file) = small().await;
@@ -349,13 +353,13 @@ async fn nothing_is_restored_inside_the_directory_of_a_replica() {
     }
     let entries = fs::read_dir(&old).unwrap().count();
     assert!(before == state_files(&old) && entries == 4, "{entries}");
-    // A file of the same name says nothing.
+    // A file of the same name without the right content does not count.
     fs::write(dir.path().join("IDENTITY"), "of something else").unwrap();
     restore(&file, &options(&dir.path().join("new/sub"))).unwrap();
 }
 
-/// A restore that was interrupted is never taken for an empty directory, from which a replica would
-/// serve nothing to a fleet; it can be done again.
+/// A directory with an interrupted restore is never treated as empty: a replica would serve nothing
+/// to a fleet from it. The restore can be repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_restore_is_not_started_from() {
     let (dir, file) = small().await;
@@ -379,7 +383,7 @@ async fn an_interrupted_restore_is_not_started_from() {
     new.shutdown().await.unwrap();
 }
 
-/// A disk that is too small leaves an empty directory, or none.
+/// A failed restore on a disk that is too small leaves an empty directory, or none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_that_fails_leaves_nothing() {
     let (_dir, file) = small().await;
@@ -393,7 +397,7 @@ async fn a_restore_that_fails_leaves_nothing() {
     assert!(left.is_empty() || left == ["LOCK"], "{left:?}");
 }
 
-/// The bytes of the first release are readable for ever.
+/// The format of the first release is readable forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_of_the_first_release_is_restored() {
     let dir = memory_dir();

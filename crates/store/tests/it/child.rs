@@ -1,7 +1,7 @@
-//! A process of its own that can be killed, or run out of something: this test binary once more.
+//! A child process that can be killed or run out of a resource: this test binary, started again.
 //!
-//! [`runs_what_its_parent_asks_for`] is a test like any other; started without a parent it does what
-//! a child does for a moment.
+//! [`runs_what_its_parent_asks_for`] is an ordinary test. Without a parent, it briefly does the
+//! work of a child.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -20,7 +20,7 @@ const DIRECTORY: &str = "CHANCERY_TEST_CHILD_DIRECTORY";
 const ROUND: &str = "CHANCERY_TEST_CHILD_ROUND";
 const WRITERS: u64 = 8;
 
-/// A write that a child says was acknowledged.
+/// A write that a child reports as acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ack {
     pub(crate) name: String,
@@ -41,7 +41,7 @@ impl Ack {
         Some(ack)
     }
 
-    /// Whether a replica has it, or something newer of that name.
+    /// Checks that a replica has the write, with the same version and bytes.
     pub(crate) fn check(&self, replica: &Replica) {
         let state = replica.state();
         let found = state.get(&scope("default"), &key(&self.name));
@@ -52,7 +52,7 @@ impl Ack {
     }
 }
 
-/// Starts a child that writes to a replica in `dir` until it is killed, or can not.
+/// Starts a child that writes to a replica in `dir` until it is killed or a write fails.
 pub(crate) fn spawn(
     dir: &Path,
     round: u64,
@@ -72,7 +72,7 @@ pub(crate) fn spawn(
     (child, lines)
 }
 
-/// The acknowledgements among the lines of a child. The last line may be torn.
+/// Returns the acknowledgements among the lines of a child. The last line may be torn.
 pub(crate) fn acks(lines: impl Iterator<Item = String>) -> impl Iterator<Item = Ack> {
     lines.filter_map(|line| Ack::parse(&line))
 }
@@ -115,7 +115,7 @@ async fn runs_what_its_parent_asks_for() {
     let round = std::env::var(ROUND).unwrap().parse().unwrap();
     let replica = Replica::open(config(Path::new(&dir))).await.unwrap();
     let errors = write_until_it_fails(&replica, round, u64::MAX).await;
-    // Only a failed disk gets here. What could be read before can be read still.
+    // Only a failed disk gets here. Reads still work.
     assert!(!errors.is_empty());
     let failure = replica.status().failure.unwrap();
     let before = render(&replica.state());

@@ -1,4 +1,5 @@
-//! Several replicas: joining, writing anywhere, losing the leader, coming back without data.
+//! Tests with several replicas: joining, writing to any of them, loss of the leader, return without
+//! data.
 
 use std::{
     net::SocketAddr,
@@ -30,7 +31,7 @@ pub(crate) async fn open_member(dir: &Path, id: u64, join: &[&str]) -> Replica {
     replica
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !holds().await {
@@ -43,7 +44,7 @@ pub(crate) async fn voters(replica: &Replica) -> Vec<u64> {
     replica.status().voters
 }
 
-/// Three replicas, all voters.
+/// Starts three replicas, all voters.
 pub(crate) async fn three() -> (TempDir, Vec<Replica>) {
     let dir = memory_dir();
     let first = open_member(dir.path(), 1, &[]).await;
@@ -66,7 +67,8 @@ pub(crate) async fn equal(replicas: &[&Replica]) {
     }
 }
 
-/// Issue 4: three voters take writes with one of them out of space, also if that one was the leader.
+/// Issue 4: three voters accept writes while one of them has no disk space, even if that one was
+/// the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_without_space_lets_another_one_lead() {
     let dir = memory_dir();
@@ -95,7 +97,7 @@ async fn a_leader_without_space_lets_another_one_lead() {
     }
 }
 
-/// Replicas join by address, become voters, and take writes wherever they come in.
+/// Replicas join by address, become voters, and accept writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_join_and_take_writes_anywhere() {
     let (_dir, replicas) = three().await;
@@ -113,7 +115,8 @@ async fn replicas_join_and_take_writes_anywhere() {
     }
 }
 
-/// A write is acknowledged again when the leader is gone, and what was acknowledged is there.
+/// After the loss of the leader, a new write is acknowledged, and all acknowledged writes are
+/// present.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_others_go_on_without_the_leader() {
     let (dir, mut replicas) = three().await;
@@ -132,7 +135,8 @@ async fn the_others_go_on_without_the_leader() {
     }
 }
 
-/// A learner hears the leader when nothing is written, too: it would say that there is none otherwise.
+/// A learner hears the leader even when nothing is written. Otherwise it would report that there is
+/// no leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_learner_hears_the_leader_at_rest() {
     let dir = memory_dir();
@@ -150,12 +154,12 @@ async fn a_learner_hears_the_leader_at_rest() {
     })
     .await;
     first.shutdown().await.unwrap();
-    eventually("nobody is heard", async || learner.leader().is_none()).await;
+    eventually("no leader is heard", async || learner.leader().is_none()).await;
     learner.shutdown().await.unwrap();
 }
 
-/// A write that is sent twice takes effect once, whichever replica gets it; and another one under its name is
-/// refused.
+/// A write that is sent twice takes effect once, whichever replica receives it. Another write under
+/// the same request ID is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_takes_effect_once_wherever_it_is_sent() {
     let (_dir, replicas) = three().await;
@@ -180,7 +184,7 @@ async fn a_request_takes_effect_once_wherever_it_is_sent() {
     }
 }
 
-/// A replica whose data is gone is removed, let in anew, and gets everything again.
+/// A replica without its data is removed, admitted again, and receives everything again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wiped_replica_comes_back() {
     let (dir, mut replicas) = three().await;
@@ -196,11 +200,12 @@ async fn a_wiped_replica_comes_back() {
     let third = open_member(dir.path(), 3, &[&address]).await;
     equal(&[&third, &replicas[0]]).await;
     eventually("three voters", async || voters(&replicas[0]).await == [1, 2, 3]).await;
-    // Not before that change is done: until then most of the voters before it are needed, too. The next one waits.
+    // The next change waits for the current one. Until then, most of the previous voters are needed
+    // too.
     let address = "127.0.0.1:1".to_owned();
     let next = MemberChange::Add { replica_id: 9, address, learner: true };
     replicas[0].change_members(next).await.unwrap();
-    // Its vote and its log count again: without the second, writes go on.
+    // The third replica's vote and log count again: without the second replica, writes continue.
     replicas.remove(1).shutdown().await.unwrap();
     commit(&third, put("again", b"1")).await;
     for replica in [&third, &replicas[0]] {
@@ -208,7 +213,7 @@ async fn a_wiped_replica_comes_back() {
     }
 }
 
-/// A new replica of which the log does not know the beginning any more gets a snapshot.
+/// A new replica receives a snapshot if the log no longer has the first entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_replica_gets_a_snapshot() {
     let dir = memory_dir();
@@ -231,14 +236,14 @@ async fn a_late_replica_gets_a_snapshot() {
         replica.shutdown().await.unwrap();
     }
     drop(second);
-    // What it was sent is on its disk.
+    // The snapshot is on the replica's disk.
     let second = Replica::open(few(member_config(dir.path(), 2, &[]))).await.unwrap();
     assert_eq!(render(&second.state()), before);
     assert_eq!(second.catch_up(Duration::from_millis(200)).await.unwrap(), CaughtUp::Alone);
     second.shutdown().await.unwrap();
 }
 
-/// Leadership moves when asked to; members are added, promoted and removed.
+/// Leadership moves on request; members are added, promoted and removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_membership_changes_when_asked_to() {
     let (_dir, replicas) = three().await;
@@ -263,7 +268,7 @@ async fn the_membership_changes_when_asked_to() {
     assert!(text.contains("as a learner"), "{text}");
     eventually("a learner", async || replicas[1].status().learners == [4]).await;
     change(MemberChange::Remove(4)).await.unwrap();
-    // The leader itself: another one takes over first.
+    // Before the leader is removed, another replica takes over.
     change(MemberChange::Remove(3)).await.unwrap();
     eventually("two voters", async || voters(&replicas[0]).await == [1, 2]).await;
     commit(&replicas[0], put("a", b"1")).await;
@@ -272,8 +277,8 @@ async fn the_membership_changes_when_asked_to() {
     }
 }
 
-/// A list of all replicas is enough: the first forms the cluster when all have said that they are in
-/// none, and not before.
+/// A list of all replicas suffices: the first one forms the cluster after all of them have reported
+/// that they are in none, and not earlier.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_peers_forms_one_cluster() {
     let dir = memory_dir();
@@ -291,7 +296,7 @@ async fn a_list_of_peers_forms_one_cluster() {
     let mut first = tokio::spawn(Replica::open(with_peers(1)));
     let second = tokio::spawn(Replica::open(with_peers(2)));
     let early = tokio::time::timeout(Duration::from_millis(1500), &mut first).await;
-    assert!(early.is_err(), "replica 3 has not been heard: there could be a cluster already");
+    assert!(early.is_err(), "replica 3 has not answered: there could be a cluster already");
     let third = Replica::open(with_peers(3)).await.unwrap();
     let (first, second) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
     for replica in [&second, &third] {
@@ -304,8 +309,8 @@ async fn a_list_of_peers_forms_one_cluster() {
     }
 }
 
-/// Reads after a barrier see what any replica has acknowledged; without a majority there is no barrier,
-/// and what was applied can still be read.
+/// Reads after a barrier see every write that any replica has acknowledged. Without a majority, a
+/// barrier fails, and the applied state is still readable.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_barrier_makes_reads_linearizable() {
     let (_dir, mut replicas) = three().await;

@@ -1,4 +1,5 @@
-//! Damaged files: each is refused, or makes no difference. Never a wrong or an older state.
+//! Tests of damaged files: each is refused, or makes no difference. No start shows a wrong or an
+//! older state.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +19,7 @@ use crate::support::{
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// A directory with everything in it: tables, two logs, a purged Raft log, history, aliases.
+/// A directory with every kind of content: tables, two logs, a purged Raft log, history, aliases.
 struct Template {
     files: Files,
     state: Vec<String>,
@@ -33,7 +34,7 @@ impl Template {
     async fn build() -> Self {
         let dir = memory_dir();
         let mut random = Random(7);
-        // Each start writes what was in the WAL to tables.
+        // Each start writes the content of the WAL to tables.
         for round in 0..3 {
             let replica = Replica::open(small(dir.path())).await.unwrap();
             for n in 0..50 {
@@ -70,7 +71,7 @@ impl Template {
         names.cloned().collect()
     }
 
-    /// Opens the directory with one file changed. `Some` is the refusal.
+    /// Opens the directory with one file changed. Returns `Some` if the damage was found.
     async fn open_with(&self, path: &Path, content: Vec<u8>, what: &str) -> Option<Found> {
         let dir = memory_dir();
         let mut files = self.files.clone();
@@ -82,7 +83,7 @@ impl Template {
             Ok(replica) => {
                 assert!(render(&replica.state()) == self.state, "{what}: another state");
                 assert!(replica.history(1000) == self.history, "{what}: another history");
-                // It works, and what it has written can be opened again.
+                // The replica works, and its later writes can be read after a restart.
                 match replica.transact(put("after", b"damage")).await {
                     Ok(outcome) => assert!(matches!(outcome, Outcome::Committed(_)), "{what}"),
                     Err(TransactError::Failed(text)) if text.contains("Corruption") => {
@@ -115,15 +116,16 @@ impl Template {
     }
 }
 
-/// When damage is found.
+/// The time at which damage is found.
 #[derive(Debug)]
 enum Found {
     AtOpen(OpenError),
-    /// It is in what no entry and no record needs any more, and stops the replica when RocksDB rewrites it.
+    /// The damage is in data that no entry and no record needs any longer. It stops the replica
+    /// when RocksDB rewrites it.
     WhenTidied,
 }
 
-/// Runs checks on all cores; each gets its own number.
+/// Runs checks in four tasks; each check gets its number.
 async fn in_parallel<F>(n: usize, check: impl Fn(usize) -> F + Send + Sync + 'static)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -184,10 +186,10 @@ async fn flipped_bits_are_refused_or_make_no_difference() {
     let counts = refused.lock().unwrap();
     for kind in ["sst", "log", "IDENTITY", "db/MANIFEST"] {
         let (n_refused, n) = counts[kind];
-        assert!(n_refused > 0, "{kind}: none of {n} was refused, of {counts:?}");
+        assert!(n_refused > 0, "{kind}: none of {n} was refused: {counts:?}");
     }
     let (n_refused, n) = counts["IDENTITY"];
-    assert_eq!(n_refused, n, "a changed IDENTITY is always found out");
+    assert_eq!(n_refused, n, "a changed IDENTITY is always detected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -230,14 +232,15 @@ async fn a_torn_tail_that_was_never_acknowledged_is_accepted() {
             let len = 1 + random.below(5000);
             match round % 3 {
                 0 => {
-                    // The first part of one more record, as if it had been written when the power went.
+                    // The first part of one more record, as if a power cut had interrupted its
+                    // write.
                     let mut half = content[..len.min(content.len())].to_vec();
                     half[4..7].copy_from_slice(&[0xff, 0x7f, 1]);
                     content.extend(half);
                 }
                 1 => content.extend(vec![0; len]),
                 _ => {
-                    // A page that was lost, before one that was not.
+                    // A lost page before one that was not lost.
                     let mut rest = template.files[&newest].clone();
                     content.extend(vec![0; len]);
                     content.append(&mut rest);
@@ -250,14 +253,15 @@ async fn a_torn_tail_that_was_never_acknowledged_is_accepted() {
     .await;
 }
 
-/// Every way to lose the end of the newest WAL is refused as soon as an acknowledged entry is lost.
+/// A start is refused when the newest WAL lost an acknowledged entry, in whatever way its end was
+/// lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lost_tail_that_was_acknowledged_is_refused() {
     let template = Arc::new(Template::build().await);
     let newest = template.named(".log").pop().unwrap();
     let content = template.files[&newest].clone();
     let at = content.windows(4).rposition(|window| window == b"word").unwrap();
-    // The last place that has the body is the state's record; the first is the log's.
+    // The last occurrence of the body is in the state's record; the first is in the log's.
     let first = content.windows(4).position(|window| window == b"word").unwrap();
     assert!(first < at, "the log comes before the state");
     for (len, lost) in [(first, true), (first + 3, true), (at, false)] {

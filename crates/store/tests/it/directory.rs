@@ -1,4 +1,4 @@
-//! Directories that can not be used: each is refused with a reason, and stays as it is.
+//! Tests of directories that cannot be used: each is refused with a reason and stays unchanged.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -85,7 +85,8 @@ async fn a_missing_part_is_damage() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_of_a_later_release_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    // Made by hand, as the format promises: first line and checksum stay as they are.
+    // Built by hand, as the format guarantees: first line and checksum are the same in every
+    // version.
     let text = "chancery data directory, format 7\nwhatever\n";
     let checksum = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
     let text = format!("{text}checksum {checksum:016x}\n");
@@ -106,7 +107,7 @@ async fn a_directory_of_another_replica_is_refused() {
 async fn a_second_user_of_a_directory_is_refused_and_told_who_has_it() {
     let dir = tempfile::tempdir().unwrap();
     let replica = open(dir.path()).await;
-    // The first one goes on writing to its files meanwhile.
+    // The first replica continues to write to its files meanwhile.
     let error = Replica::open(config(dir.path())).await.unwrap_err();
     let expected = format!("process {}", std::process::id());
     assert!(matches!(&error, OpenError::InUse { holder, .. } if *holder == expected), "{error}");
@@ -119,7 +120,7 @@ async fn a_second_user_of_a_directory_is_refused_and_told_who_has_it() {
 async fn a_read_only_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     replica_in(dir.path()).await;
-    // Root may write whatever the mode says, so the file system itself has to be read-only.
+    // Root may write regardless of the mode, so the file system itself must be read-only.
     let mount = |args: &[&str]| {
         Command::new("mount")
             .args(args)
@@ -141,7 +142,7 @@ async fn a_read_only_directory_is_refused() {
     replica_in(dir.path()).await;
 }
 
-/// A start that is interrupted before the replica is formed leaves nothing that anybody relies on.
+/// A start that is interrupted before the replica is formed leaves nothing that anyone relies on.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_first_start_is_done_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,7 +158,7 @@ async fn an_interrupted_first_start_is_done_again() {
     replica.shutdown().await.unwrap();
 }
 
-/// A power cut while the first file was being written leaves part of it, and nothing else.
+/// A power cut while the first file is being written leaves a part of it, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_first_file_is_no_obstacle() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A disk without space.
+//! Tests of a disk without space.
 
 use std::{
     fs,
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 use crate::support::{Random, commit, config, put, render};
 
-/// A file system of its own, in memory, of a few MiB.
+/// A separate file system of a few MiB, in memory.
 pub(crate) struct SmallDisk {
     dir: TempDir,
 }
 
 impl SmallDisk {
-    /// `None` if mounting is not permitted here.
+    /// Mounts the file system. Returns `None` if mounting is not permitted.
     pub(crate) fn mount(size: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let status = Command::new("mount")
@@ -38,7 +38,7 @@ impl SmallDisk {
         self.dir.path()
     }
 
-    /// Makes it larger.
+    /// Makes the file system larger.
     fn grow(&self, size: &str) {
         let mut mount = Command::new("mount");
         mount.args(["-o", &format!("remount,size={size}")]).arg(self.path());
@@ -49,7 +49,7 @@ impl SmallDisk {
         self.path().join("filler")
     }
 
-    /// Takes all the space there is.
+    /// Uses up all free space.
     fn fill(&self) {
         let mut file = fs::File::create(self.filler()).unwrap();
         while file.write_all(&[0; 64 << 10]).is_ok() {}
@@ -63,8 +63,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A nearly full disk: writes are refused before they reach the log, reads go on, and when there is
-/// space again so do writes, without a restart.
+/// On a nearly full disk, writes are refused before they reach the log, and reads continue. When
+/// there is space again, writes resume without a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
     let Some(disk) = SmallDisk::mount("128m") else { return };
@@ -73,7 +73,7 @@ async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
     let replica = Replica::open(config.clone()).await.unwrap();
     commit(&replica, put("a", b"1")).await;
     disk.fill();
-    // What was measured is believed for a moment.
+    // The replica reuses a measurement for a moment.
     let error = loop {
         match replica.transact(put("b", b"2")).await {
             Ok(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
@@ -84,7 +84,7 @@ async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
     assert!(free < needed && *needed >= Config::FREE_BYTES_LEAST, "{error}");
     assert!(error.to_string().contains("nearly full"), "{error}");
     let (before, status) = (render(&replica.state()), replica.status());
-    assert_eq!(status.failure, None, "a refused write is no failure");
+    assert_eq!(status.failure, None, "a refused write is not a failure");
     let full = status.full.unwrap();
     assert!(full.starts_with("the disk is nearly full: "), "{full}");
     let members = replica.members().await;
@@ -105,7 +105,7 @@ async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
     replica.shutdown().await.unwrap();
 }
 
-/// What is said of a write that is refused is not true of a start.
+/// The advice for a refused write does not apply to a start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_not_formed_without_room_for_it() {
     let Some(disk) = SmallDisk::mount("70m") else { return };
@@ -113,7 +113,10 @@ async fn a_cluster_is_not_formed_without_room_for_it() {
     let error = Replica::open(config.clone()).await.unwrap_err();
     assert!(matches!(error, OpenError::DiskFull { .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("(store.free_bytes_min); make room, then start it again"), "{text}");
+    assert!(
+        text.contains("(store.free_bytes_min); free disk space, then start the replica again"),
+        "{text}"
+    );
     disk.grow("256m");
     Replica::open(config).await.unwrap().shutdown().await.unwrap();
 }
@@ -129,8 +132,8 @@ async fn write_until_refused(replica: &Replica, round: u64) -> (u64, TransactErr
     unreachable!("a disk fills up")
 }
 
-/// The least that can be kept free is enough for what is in memory, also when it is started again. Merging
-/// tables may take more: then the replica stops taking writes, says so, and has lost nothing.
+/// The smallest permitted reserve suffices for the data in memory, also after restarts. A merge of
+/// tables may need more. The replica then stops writing, reports the reason, and has lost nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_is_nearly_full_loses_nothing() {
     let Some(disk) = SmallDisk::mount("256m") else { return };
@@ -144,7 +147,7 @@ async fn a_disk_that_is_nearly_full_loses_nothing() {
         n_acked += n;
         if let TransactError::Failed(reason) = &error {
             assert!(reason.contains("free space on the disk"), "{reason}");
-            // It may not be able to end in order; what was acknowledged does not need that.
+            // The shutdown may fail; acknowledged writes do not depend on it.
             drop(replica.shutdown().await);
             disk.grow("512m");
             break;
@@ -155,13 +158,14 @@ async fn a_disk_that_is_nearly_full_loses_nothing() {
     }
     assert!(n_acked >= 100, "{n_acked}");
     let replica = Replica::open(config).await.unwrap();
-    // One that failed may have been written all the same.
+    // The failed write may have been written anyway.
     let held = replica.state().len() as u64;
     assert!((n_acked..=n_acked + 1).contains(&held), "{held} of {n_acked}");
     replica.shutdown().await.unwrap();
 }
 
-/// A disk that is full to the last byte: whatever was acknowledged is there when there is space again.
+/// A disk that is full to the last byte: when there is space again, all acknowledged writes are
+/// present.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_loses_nothing_that_was_acknowledged() {
     let Some(disk) = SmallDisk::mount("48m") else { return };
@@ -175,21 +179,21 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
             Ok(_) => acked.push(name),
             Err(error) => break error,
         }
-        assert!(acked.len() < 1000, "48 MiB are full by now");
+        assert!(acked.len() < 1000, "48 MiB must be full after 1000 writes");
     };
     assert!(matches!(error, TransactError::DiskFull { .. } | TransactError::Failed(_)), "{error}");
     if let TransactError::Failed(reason) = &error {
         assert!(
-            reason.contains("free space on the disk") && reason.contains("start it"),
+            reason.contains("free space on the disk") && reason.contains("start the replica"),
             "{reason}"
         );
     }
-    assert_eq!(replica.state().len(), acked.len(), "what can be read is what was acknowledged");
+    assert_eq!(replica.state().len(), acked.len(), "the readable state is the acknowledged one");
     drop(replica.shutdown().await);
-    // Space comes from outside: the file system grows.
+    // The file system grows, so space appears from outside.
     disk.grow("256m");
     let replica = Replica::open(config).await.unwrap();
-    // The one that failed may have been written all the same.
+    // The failed write may have been written anyway.
     let held = replica.state().len();
     assert!((acked.len()..=acked.len() + 1).contains(&held), "{held} of {}", acked.len());
     let lines = render(&replica.state());

@@ -1,8 +1,9 @@
-//! What earlier releases have left on disks: it opens, with the state that it had, and goes on.
+//! Tests with the data of earlier releases: it opens with its state, and accepts writes.
 //!
-//! `tests/golden/format1` has a data directory and a backup as the first release made them, and what is
-//! in both. A release with another format adds a directory of its own and keeps these. To make one:
-//! `UPDATE_GOLDEN=1 cargo test -p chancery-store --test it golden`.
+//! `tests/golden/format1` contains a data directory and a backup as the first release made them,
+//! and a description of the content of both. A release with another format adds a separate
+//! directory, and keeps these. To create one: `UPDATE_GOLDEN=1 cargo test -p chancery-store --test
+//! it golden`.
 
 use std::{
     env, fs,
@@ -24,12 +25,12 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format1").join(name)
 }
 
-/// What is in the directory and in the backup, in words.
+/// Returns the description of the content of the directory and of the backup.
 pub(crate) fn content() -> String {
     fs::read_to_string(golden("content.txt")).unwrap()
 }
 
-/// A state in words that stay the same whatever the model's types have one day.
+/// Renders a state as text that does not depend on the model's types.
 pub(crate) fn describe(state: &State) -> String {
     let mut lines = Vec::new();
     for rule in &state.assignments.rules {
@@ -64,8 +65,8 @@ fn few_entries(data_dir: &Path) -> Config {
     Config { snapshot_log_entries: 4, log_entries_keep: 2, ..config(data_dir) }
 }
 
-/// Some of everything: several scopes, all that a resource can have, removals, assignments, labels; a
-/// purged log, tables and a write-ahead log.
+/// Writes every kind of content: several scopes, all fields of a resource, removals, assignments,
+/// labels. With `few_entries`, the result has a purged log, tables and a write-ahead log.
 async fn write_some_of_everything(replica: &Replica) {
     let mut full = upsert("full", b"body");
     full.scope = scope("edge/eu");
@@ -106,7 +107,7 @@ async fn make() {
     write_some_of_everything(&replica).await;
     replica.snapshot(DEADLINE).await.unwrap();
     eventually("a purged log", async || replica.status().purged.is_some()).await;
-    // Opening it writes tables; what comes then is in the write-ahead log alone.
+    // Opening the directory writes tables. Later writes are in the write-ahead log alone.
     replica.shutdown().await.unwrap();
     drop(replica);
     let replica = Replica::open(few_entries(&data)).await.unwrap();
@@ -117,7 +118,8 @@ async fn make() {
     let to = golden("data");
     drop(fs::remove_dir_all(&to));
     let mut kept = files(&data);
-    // Carry no state: locks, RocksDB's log for people, its options, which name the directory.
+    // These files contain no state: locks, RocksDB's text log, and its options, which name the
+    // directory.
     kept.retain(|path, _| {
         let name = path.file_name().unwrap().to_string_lossy();
         !["LOCK", "LOG", "OPTIONS"].iter().any(|prefix| name.starts_with(prefix))
@@ -127,8 +129,8 @@ async fn make() {
     fs::write(golden("content.txt"), text).unwrap();
 }
 
-/// Design 4.1: a directory of the first release opens, has all that it had, takes writes, and opens
-/// again.
+/// Design 4.1: a directory of the first release opens with all its content, accepts writes, and
+/// opens again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_of_the_first_release_opens_and_goes_on() {
     if env::var_os("UPDATE_GOLDEN").is_some() {
@@ -153,7 +155,7 @@ async fn a_directory_of_the_first_release_opens_and_goes_on() {
     replica.shutdown().await.unwrap();
 }
 
-/// Nor is a replica without an instance kept out of a cluster whose others have one.
+/// A replica without an instance can be in a cluster whose other replicas have one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_of_the_first_release_becomes_a_cluster() {
     let dir = memory_dir();

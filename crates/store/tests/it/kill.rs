@@ -1,4 +1,4 @@
-//! Processes that are killed, and disks that fail them.
+//! Tests with killed processes and failing disks.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -39,12 +39,13 @@ async fn no_acknowledged_write_is_lost_by_a_kill() {
     assert!(acked.len() > 100, "only {} writes were acknowledged", acked.len());
 }
 
-/// A log that can not be written any more: writes are refused with the reason, nothing that was
-/// acknowledged is lost, and the replica works again once the limit is gone.
+/// When the log can no longer be written, the replica refuses writes with the reason. No
+/// acknowledged write is lost, and the replica works again once the limit is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_can_not_be_written_loses_nothing_that_was_acknowledged() {
+async fn log_that_cannot_be_written_loses_no_acknowledged_write() {
     let dir = memory_dir();
-    // No file may grow past 2 MiB; an ignored signal stays ignored in the child, which gets an error.
+    // No file may grow beyond 2 MiB. The child inherits the ignored signal, so its writes return an
+    // error.
     let shell = ["bash", "-c", "trap '' XFSZ; ulimit -f 2048; exec \"$@\"", "bash"];
     let (mut process, lines) = child::spawn(dir.path(), 0, &shell);
     let mut failure = None;

@@ -1,4 +1,4 @@
-//! Group commit, snapshots, purging.
+//! Tests of group commit, snapshots and purging.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Throughput grows with concurrent writers, because one sync serves all who wait for it.
+/// Throughput grows with concurrent writers, because one sync serves all writers that wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_writers_share_syncs() {
     // A real disk, where a sync takes time.
@@ -46,7 +46,8 @@ async fn concurrent_writers_share_syncs() {
     assert!(ratios[2].1 >= 16, "commits per sync: {ratios:?}");
 }
 
-/// Design 4.1: the log is purged after so many entries, and a replica restarts from what is left.
+/// Design 4.1: the log is purged after `snapshot_log_entries`, and a replica restarts from the
+/// rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purged_log_is_no_obstacle_to_a_restart() {
     let dir = memory_dir();
@@ -77,7 +78,7 @@ async fn a_log_of_few_large_entries_is_purged_by_bytes() {
         let body = vec![n; 256 << 10];
         commit(&replica, put("large", &body)).await;
     }
-    // One stride of entries is what the sizes are exact to: here, all that is left.
+    // Sizes are exact to one stride of entries, which here is the whole log.
     wait_until("purged by bytes", || replica.status().purged.is_some()).await;
     let before = render(&replica.state());
     replica.shutdown().await.unwrap();
@@ -86,7 +87,7 @@ async fn a_log_of_few_large_entries_is_purged_by_bytes() {
     replica.shutdown().await.unwrap();
 }
 
-/// One large transaction, and nothing after it: the log is purged all the same, and its bytes stay
+/// After one large transaction, the log is purged even if no transaction follows. Its bytes stay
 /// neither in memory, nor in the WAL, nor in tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_last_transaction_does_not_stay_in_the_log() {
@@ -104,8 +105,8 @@ async fn a_large_last_transaction_does_not_stay_in_the_log() {
     commit(&replica, Transaction { upserts, ..Transaction::default() }).await;
     let last = replica.status().last_log_index;
     wait_until("purged", || replica.status().purged == last).await;
-    // The state itself compresses well; the log, 40 MB, would not.
-    wait_until("small again", || replica.status().disk_bytes < 10 << 20).await;
+    // The state compresses well; the log, 40 MB, would not.
+    wait_until("the directory is small again", || replica.status().disk_bytes < 10 << 20).await;
     let before = render(&replica.state());
     commit(&replica, put("another", b"x")).await;
     replica.shutdown().await.unwrap();
@@ -131,7 +132,7 @@ async fn a_transaction_that_is_too_large_is_refused_before_the_log() {
     assert_eq!(error, TransactError::ShutDown);
 }
 
-/// One transaction of many resources is one revision, after a restart too.
+/// One transaction with many resources is one revision, also after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_transaction_is_one_revision() {
     let dir = memory_dir();

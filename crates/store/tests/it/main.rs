@@ -1,4 +1,4 @@
-//! The store from outside: what a replica promises, whatever happens to it.
+//! Tests of the store from outside: the guarantees of a replica under all kinds of faults.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

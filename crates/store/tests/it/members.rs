@@ -1,5 +1,5 @@
-//! Replicas that were away, were removed, or have lost their data: what they have and do then counts for
-//! nobody.
+//! Tests of replicas that were away, were removed, or lost their data: their votes and data no
+//! longer count.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{
     support::{commit, key, memory_dir, put, scope},
 };
 
-/// What was removed while a replica was away is not there any more when a snapshot has brought it up to
-/// date, nor after its next start.
+/// Resources that were removed while a replica was away are gone after a snapshot has updated the
+/// replica, and after its next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_takes_the_place_of_what_a_replica_had() {
     let dir = memory_dir();
@@ -48,8 +48,8 @@ async fn a_snapshot_takes_the_place_of_what_a_replica_had() {
     leader.shutdown().await.unwrap();
 }
 
-/// A replica that has lost its data may have forgotten a vote and entries that it had acknowledged: it is no
-/// voter until it has become one again.
+/// A replica that lost its data may have forgotten a vote and acknowledged entries. It is not a
+/// voter until it becomes one again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wiped_replica_does_not_vote() {
     let (dir, mut replicas) = three().await;
@@ -59,7 +59,7 @@ async fn a_wiped_replica_does_not_vote() {
     third.shutdown().await.unwrap();
     drop(third);
     std::fs::remove_dir_all(dir.path().join("3")).unwrap();
-    // One that stays a learner shows what it is let in as.
+    // The configuration as a learner shows the role in which it is admitted.
     let config = Config { learner: true, ..member_config(dir.path(), 3, &[&address]) };
     let third = Replica::open(config).await.unwrap();
     let let_in = replicas[0].status();
@@ -72,8 +72,8 @@ async fn a_wiped_replica_does_not_vote() {
     }
 }
 
-/// A replica that was removed while it was away finds that out, takes no writes, and deposes nobody: it has
-/// not even stood for election.
+/// A replica that was removed while it was away detects that, accepts no writes, and does not
+/// disturb the leader: it does not even stand for election.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_replica_disturbs_nobody() {
     let (dir, mut replicas) = three().await;
@@ -87,7 +87,7 @@ async fn a_removed_replica_disturbs_nobody() {
     let before = replicas[0].status();
     let third = Replica::open(member_config(dir.path(), 3, &[])).await.unwrap();
     let found_out = tokio::time::timeout(DEADLINE, third.removed()).await;
-    found_out.expect("it does not find out that it was removed");
+    found_out.expect("the replica must detect its removal");
     assert!(third.failure().unwrap().contains("was removed from its cluster"));
     let error = third.transact(put("a", b"1")).await.unwrap_err();
     assert!(error.to_string().contains("was removed"), "{error}");
@@ -100,13 +100,13 @@ async fn a_removed_replica_disturbs_nobody() {
     }
 }
 
-/// The number of a replica that was removed is added again, for another one elsewhere: the old one, which runs on,
-/// is not that one, and finds out; so it does at its next start, wherever that is.
+/// The ID of a removed replica is added again for a replica elsewhere. The old replica still runs,
+/// and detects that it is not a member. It detects the same at its next start, at any address.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
     let (dir, mut replicas) = three().await;
     replicas[0].change_members(MemberChange::TransferLeader(Some(1))).await.unwrap();
-    // Nobody listens there.
+    // Nothing listens there.
     let free = reserve_address();
     let mut third = replicas.remove(2);
     replicas[0].change_members(MemberChange::Remove(3)).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
     let before = third.raft_address().parse().unwrap();
     for next in [Some(before), member_config(dir.path(), 3, &[]).listen] {
         let removal = tokio::time::timeout(DEADLINE, third.removed()).await;
-        assert_eq!(removal.expect("it does not find out"), Removal::Removed);
+        assert_eq!(removal.expect("the replica must detect its removal"), Removal::Removed);
         assert!(third.failure().unwrap().contains("was removed from its cluster"));
         third.shutdown().await.unwrap();
         drop(third);
@@ -123,10 +123,10 @@ async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
         third = Replica::open(config).await.unwrap();
     }
     let removal = tokio::time::timeout(DEADLINE, third.removed()).await;
-    assert_eq!(removal.expect("it does not find out"), Removal::Removed);
+    assert_eq!(removal.expect("the replica must detect its removal"), Removal::Removed);
     third.shutdown().await.unwrap();
     drop(third);
-    // The one that was meant joins.
+    // The intended replica joins.
     std::fs::remove_dir_all(dir.path().join("3")).unwrap();
     let join = replicas[0].raft_address().to_owned();
     let config = Config { listen: Some(free), ..member_config(dir.path(), 3, &[&join]) };
@@ -139,8 +139,9 @@ async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
     }
 }
 
-/// A replica was replaced, and then its old machine comes back with its old disk, at another address: it is not
-/// taken for the other one, whatever has its number, and ends.
+/// A replica was replaced, and then its old machine returns with its old disk, at another address.
+/// The cluster does not confuse it with its successor, which has the same ID, and the old replica
+/// stops.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_replica_that_comes_back_changes_nothing() {
     let (dir, mut replicas) = three().await;
@@ -165,7 +166,7 @@ async fn a_replaced_replica_that_comes_back_changes_nothing() {
         tokio::pin!(removal);
         let removal = loop {
             tokio::select! {
-                removal = &mut removal => break removal.expect("it does not find out"),
+                removal = &mut removal => break removal.expect("the replica must detect its replacement"),
                 _ = commit(&replicas[usize::from(n) % 3], put("b", &[n])) => n = n.wrapping_add(1),
             }
             assert_eq!(addresses(&replicas[0]).await, before.0);
@@ -177,7 +178,7 @@ async fn a_replaced_replica_that_comes_back_changes_nothing() {
         old.shutdown().await.unwrap();
     }
     assert_eq!((addresses(&replicas[0]).await, replicas[0].status().term), before);
-    // The other one's vote and log count: without replica 3, which leads, writes go on.
+    // The successor's vote and log count: without replica 3, which leads, writes continue.
     replicas[0].change_members(MemberChange::TransferLeader(Some(3))).await.unwrap();
     replicas.remove(1).shutdown().await.unwrap();
     commit(&replicas[1], put("d", b"1")).await;
@@ -187,7 +188,7 @@ async fn a_replaced_replica_that_comes_back_changes_nothing() {
     }
 }
 
-/// One that was added before it was started becomes the member that it is when it joins.
+/// A replica that was added before its first start becomes that member when it joins.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_was_added_before_it_was_started_joins() {
     let dir = memory_dir();
@@ -206,7 +207,7 @@ async fn a_replica_that_was_added_before_it_was_started_joins() {
     }
 }
 
-/// The number of a replica that is there is not given to another one, which would take its vote.
+/// A running replica's ID is not given to another replica, which would take over its vote.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_number_of_a_living_replica_is_not_given_away() {
     let (_dir, replicas) = three().await;
@@ -214,7 +215,7 @@ async fn the_number_of_a_living_replica_is_not_given_away() {
     let elsewhere = memory_dir();
     let other = Replica::open(member_config(elsewhere.path(), 3, &[&address]));
     let joined = tokio::time::timeout(Duration::from_secs(3), other).await;
-    assert!(joined.is_err(), "it was let in: {joined:?}");
+    assert!(joined.is_err(), "it was admitted: {joined:?}");
     commit(&replicas[2], put("a", b"1")).await;
     equal(&replicas.iter().collect::<Vec<_>>()).await;
     assert_eq!(voters(&replicas[0]).await, [1, 2, 3]);
@@ -223,13 +224,14 @@ async fn the_number_of_a_living_replica_is_not_given_away() {
     }
 }
 
-/// A replica whose directory is lost and that is started with none to join forms a cluster of its own: the others say
-/// that it is of another one, and nobody makes it a member.
+/// A replica that lost its directory and has no address to join forms a separate cluster. The
+/// others report that it belongs to another cluster, and do not make it a member.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_of_another_cluster_at_the_address_of_a_member_is_told() {
+async fn replica_of_another_cluster_at_the_address_of_a_member_is_reported() {
     let (dir, mut replicas) = three().await;
     let add = |replica_id, address| MemberChange::Add { replica_id, address, learner: true };
-    // When this is done the change before it is, too: the others need the first one no more.
+    // When this change is done, the previous one is too: the others no longer need the first
+    // replica.
     replicas[0].change_members(add(4, "127.0.0.1:4".to_owned())).await.unwrap();
     let first = replicas.remove(0);
     let listen: std::net::SocketAddr = first.raft_address().parse().unwrap();
@@ -258,7 +260,7 @@ async fn a_replica_of_another_cluster_at_the_address_of_a_member_is_told() {
     }
 }
 
-/// Whoever has changed the membership at the leader finds the change there.
+/// After a change of the membership through the leader, the leader's status shows the change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_the_membership_is_shown_when_it_is_done() {
     let dir = memory_dir();
@@ -274,8 +276,8 @@ async fn a_change_of_the_membership_is_shown_when_it_is_done() {
     leader.shutdown().await.unwrap();
 }
 
-/// Changes of the membership that come together are made one after the other; none is refused because of
-/// another one, of which whoever asks may know nothing.
+/// Concurrent changes of the membership are made one after the other. None is refused because of
+/// another one, which its caller may not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_the_membership_wait_for_each_other() {
     let (_dir, replicas) = three().await;

@@ -1,4 +1,5 @@
-//! What the replication port says to calls that no replica of this program would make, and while it starts.
+//! Tests of the replication port's answers to calls that no replica of this program makes, and
+//! during its start.
 
 use std::sync::{
     Arc,
@@ -18,10 +19,10 @@ async fn hello(address: &str) -> Option<pb::HelloResponse> {
     Some(client.hello(pb::HelloRequest::default()).await.ok()?.into_inner())
 }
 
-/// Issue 4: a command that can not be applied would stop every replica, now and at each start. It does not get
-/// into the log, whoever sends it.
+/// Issue 4: a command that cannot be applied would stop every replica, at once and at each start.
+/// The leader refuses such a command before it reaches the log, whoever sends it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_can_not_be_applied_is_refused() {
+async fn command_that_cannot_be_applied_is_refused() {
     let dir = memory_dir();
     let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
     commit(&replica, put("a", b"1")).await;
@@ -58,7 +59,7 @@ async fn a_command_that_can_not_be_applied_is_refused() {
     for result in response.results {
         let error = match result.result {
             Some(pb::write_result::Result::Error(error)) => error.message,
-            other => panic!("it was taken: {other:?}"),
+            other => panic!("the command was accepted: {other:?}"),
         };
         assert!(error.contains("no transaction that can be applied"), "{error}");
     }
@@ -67,8 +68,8 @@ async fn a_command_that_can_not_be_applied_is_refused() {
     replica.shutdown().await.unwrap();
 }
 
-/// Issue 4: who can have no such number or address is not let in. A member that nobody can reach would count
-/// among those that a majority is made of.
+/// Issue 4: a replica with an impossible ID or address is not admitted. An unreachable member would
+/// count towards the majority.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_number_or_address_that_none_can_have_is_refused() {
     let dir = memory_dir();
@@ -82,8 +83,8 @@ async fn a_number_or_address_that_none_can_have_is_refused() {
         (0, "b:1", "from 1 to 9223372036854775807, not 0"),
         (1 << 63, "b:1", "from 1 to 9223372036854775807, not 9223372036854775808"),
         (2, &long, "has 262 bytes, at most 261 are possible"),
-        (2, "0.0.0.0:1", "others can not reach it at 0.0.0.0"),
-        (2, "[::]:1", "others can not reach it at [::]"),
+        (2, "0.0.0.0:1", "reach it at 0.0.0.0"),
+        (2, "[::]:1", "reach it at [::]"),
         (2, "", "has to be HOST:PORT"),
     ] {
         let at = address.to_owned();
@@ -99,8 +100,8 @@ async fn a_number_or_address_that_none_can_have_is_refused() {
     replica.shutdown().await.unwrap();
 }
 
-/// Issue 4: whoever asks a replica that has data while it starts is told of which cluster it is. One that said
-/// that it is in none would let another one form a second cluster.
+/// Issue 4: a replica with data names its cluster while it starts. If it reported no cluster,
+/// another replica would form a second one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_starts_says_of_which_cluster_it_is() {
     let dir = memory_dir();

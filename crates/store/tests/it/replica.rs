@@ -1,4 +1,4 @@
-//! Opening, writing, reading, closing.
+//! Opening, writing, reading and closing a replica.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A snapshot for a replica that is far away.
+//! A snapshot over a slow network.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use crate::{
     support::{commit, memory_dir, put},
 };
 
-/// In this time something of a snapshot has to be taken or written.
+/// The maximum time without progress of a transfer.
 const STALL: Duration = Duration::from_secs(1);
-/// What the way to the replica takes at a time, and how long it then pauses: 1.3 MB/s.
+/// The size of a piece that the slow connection forwards, and the pause after each piece: 1.3 MB/s.
 const PIECE_BYTES: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(50);
-/// It takes several times as long as nothing may happen.
+/// The snapshot takes several times as long as `STALL`.
 const SNAPSHOT_BYTES: usize = 5 << 20;
 
-/// Where the connections that it takes go, slowly in that direction.
+/// Forwards connections to `to`, slowly in that direction.
 async fn slow_way(listener: TcpListener, to: String) {
     while let Ok((stream, _)) = listener.accept().await {
         let to = to.clone();
         tokio::spawn(async move {
-            // Nobody listens there yet: whoever connected tries again.
+            // Nothing listens there yet; the caller retries.
             let Ok(there) = TcpStream::connect(&to).await else { return };
             let (mut from_here, mut to_here) = stream.into_split();
             let (mut from_there, mut to_there) = there.into_split();
@@ -48,7 +48,8 @@ async fn slow_way(listener: TcpListener, to: String) {
     }
 }
 
-/// Issue 4: a snapshot that takes longer than nothing may happen is not cut off and begun anew for ever.
+/// Issue 4: the transfer of a snapshot that takes longer than the stall timeout is not restarted
+/// while it progresses.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_over_a_slow_network_arrives() {
     let dir = memory_dir();

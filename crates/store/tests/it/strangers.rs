@@ -1,4 +1,5 @@
-//! Connections to the replication port that are no replica's: however many there are, whatever they say.
+//! Tests of connections to the replication port that do not come from replicas, in any number and
+//! with any content.
 
 use std::{
     io::{Read, Write},
@@ -20,11 +21,11 @@ use crate::{
 };
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Fewer than strangers take, and enough for two others with three connections each.
+/// Fewer than the strangers open, and enough for two other replicas with three connections each.
 const CONNECTIONS_MAX: usize = 16;
-/// As many have to have come, in the end, before it counts as a flood.
+/// The number of connections that count as a flood.
 const FLOOD: u64 = 20 * CONNECTIONS_MAX as u64;
-/// Connections that strangers hold open at a time.
+/// The number of connections that a stranger holds open at a time.
 const HELD: usize = 100;
 
 fn connect(address: &str) -> TcpStream {
@@ -33,17 +34,19 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Waits until the other side has closed it; gives what came before.
+/// Waits until the peer has closed the connection, and returns the bytes received before.
 fn closed(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("it is still open"),
-        // A reset closes it as well.
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            panic!("the connection is still open")
+        }
+        // A reset closes the connection as well.
         Ok(_) | Err(_) => answer,
     }
 }
 
-/// What somebody may say who is no replica.
+/// Returns bytes that no replica sends.
 fn nonsense(random: &mut Random) -> Vec<u8> {
     let half = PREFACE.len() / 2;
     match random.below(6) {
@@ -56,13 +59,13 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Connects without end, says nonsense or nothing, and holds as many connections open as it may.
+/// Connects in a loop, sends nonsense or nothing, and holds up to `HELD` connections open.
 fn flood(address: &str, seed: u64, stop: &AtomicBool, connections: &AtomicU64) {
     let mut random = Random(seed);
     let mut held = std::collections::VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
         let Ok(mut stream) = TcpStream::connect(address) else { continue };
-        // It may be closed by now.
+        // The peer may have closed the connection already.
         drop(stream.write_all(&nonsense(&mut random)));
         held.push_back(stream);
         connections.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +75,7 @@ fn flood(address: &str, seed: u64, stop: &AtomicBool, connections: &AtomicU64) {
     }
 }
 
-/// Ends floods when a test does, however it does.
+/// Stops the floods when the test ends, even by a panic.
 struct Ends(Arc<AtomicBool>);
 
 impl Drop for Ends {
@@ -124,14 +127,14 @@ async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
     }
 }
 
-/// Issue 4: garbage, connections that say nothing, and a flood of both keep no replica out, with more of
-/// them than there are places all the time.
+/// Issue 4: garbage, silent connections, and a flood of both keep no replica out, even when they
+/// always exceed the connection limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_keep_no_replica_out() {
     strangers_keep_nobody_out(|_| None).await;
 }
 
-/// The same with TLS, where they get no further than its handshake.
+/// The same with TLS, where strangers do not get beyond the handshake.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_keep_no_replica_out_with_tls() {
     let dir = memory_dir();
@@ -139,8 +142,9 @@ async fn strangers_keep_no_replica_out_with_tls() {
     strangers_keep_nobody_out(|id| Some(ca.sign(&id.to_string(), "127.0.0.1"))).await;
 }
 
-/// Who speaks no HTTP/2 is closed at once; who says nothing, or half of the first words, after some
-/// seconds; who says those and then nothing, when it does not answer a probe.
+/// The port closes a connection without HTTP/2 immediately. It closes a connection that is silent,
+/// or sends a part of the preface, after some seconds. It closes one that is silent after the
+/// preface when it does not answer a probe.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_come_to_nothing_are_closed() {
     let dir = memory_dir();

@@ -1,4 +1,4 @@
-//! Transactions, replicas, files, and comparing states.
+//! Helpers: transactions, replicas, files, and comparison of states.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +14,13 @@ use chancery_model::{
 use chancery_store::{Config, Replica};
 use tempfile::TempDir;
 
-/// A directory in memory where there is one: the tests that copy and open hundreds of directories
-/// need no real disk.
+/// Returns a directory in memory if possible: tests that copy and open hundreds of directories need
+/// no real disk.
 pub(crate) fn memory_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Settings that do not depend on how full the machine's disk is.
+/// Returns a configuration that does not depend on the free space of the machine's disk.
 pub(crate) fn config(data_dir: &Path) -> Config {
     Config { data_dir: data_dir.to_owned(), free_bytes_min: 0, ..Config::default() }
 }
@@ -45,7 +45,7 @@ pub(crate) fn upsert(name: &str, body: &[u8]) -> Upsert {
     Upsert { scope: scope("default"), draft }
 }
 
-/// A transaction that publishes one resource.
+/// Returns a transaction that publishes one resource.
 pub(crate) fn put(name: &str, body: &[u8]) -> Transaction {
     Transaction { upserts: vec![upsert(name, body)], ..Transaction::default() }
 }
@@ -57,7 +57,7 @@ pub(crate) async fn commit(replica: &Replica, transaction: Transaction) -> Summa
     }
 }
 
-/// Everything about a state that a client or an author could see.
+/// Renders everything in a state that a client or an author can see.
 pub(crate) fn render(state: &State) -> Vec<String> {
     let mut lines = vec![
         format!("revision {} incarnation {}", state.revision, state.incarnation.0),
@@ -88,7 +88,7 @@ pub(crate) fn revision(replica: &Replica) -> Revision {
     replica.state().revision
 }
 
-/// All files under a directory, by their paths in it.
+/// Returns all files under a directory by relative path.
 pub(crate) fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     fn walk(root: &Path, dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in fs::read_dir(dir).unwrap() {
@@ -106,7 +106,7 @@ pub(crate) fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// The same, without lock files and RocksDB's own log for people, which carry no state.
+/// Returns all files except lock files and RocksDB's text log, which contain no state.
 pub(crate) fn state_files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = files(root);
     files.retain(|path, _| {
@@ -125,7 +125,7 @@ pub(crate) fn restore(root: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// A small generator of pseudorandom numbers: the same seed, the same run.
+/// A small pseudorandom number generator. Equal seeds give equal runs.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

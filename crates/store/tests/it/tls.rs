@@ -1,4 +1,5 @@
-//! TLS between replicas: a cluster forms with it, and who has no certificate of its CA stays out.
+//! Tests of TLS between replicas: a cluster forms with TLS, and peers without a certificate of its
+//! CA stay out.
 
 use std::{
     fs,
@@ -19,7 +20,7 @@ use crate::{
     support::{commit, memory_dir, put},
 };
 
-/// A CA, and where its files are.
+/// A CA and the directory of its files.
 pub(crate) struct Ca {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: PathBuf,
@@ -37,7 +38,7 @@ impl Ca {
         Self { issuer, dir }
     }
 
-    /// The files of a replica whose certificate has a name.
+    /// Creates the files of a replica whose certificate has the given name.
     pub(crate) fn sign(&self, file: &str, name: &str) -> TlsConfig {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
         self.sign_for(file, name, vec![ClientAuth, ServerAuth])
@@ -60,14 +61,14 @@ fn with_tls(dir: &Path, id: u64, join: &[&str], tls: Option<TlsConfig>) -> Confi
     Config { tls, ..member_config(dir, id, join) }
 }
 
-/// Who tries to join does not get in, and says why not.
+/// Checks that a replica is not admitted.
 async fn stays_out(config: Config) {
     let opened = tokio::time::timeout(Duration::from_secs(3), Replica::open(config)).await;
     assert!(opened.is_err(), "{opened:?}");
 }
 
 /// T15: three replicas form a cluster over TLS and write to each other. A plaintext connection, a
-/// certificate of another CA, none, and one for another name are refused, whichever side has it.
+/// certificate of another CA, and one for another name are refused, on either side.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_replicas_with_a_certificate_of_the_ca_are_talked_to() {
     let dir = memory_dir();
@@ -91,11 +92,12 @@ async fn only_replicas_with_a_certificate_of_the_ca_are_talked_to() {
     stays_out(with_tls(dir.path(), 4, &[&address], None)).await;
     let foreign = Some(other.sign("5", "127.0.0.1"));
     stays_out(with_tls(dir.path(), 5, &[&address], foreign)).await;
-    // It trusts the cluster's CA, and shows a certificate of another one: that is not even tried.
+    // This replica trusts the cluster's CA, but has a certificate of another CA: it does not even
+    // try.
     let mixed = TlsConfig { ca: ca.dir.join("ca.pem"), ..other.sign("6", "127.0.0.1") };
     let refused = Replica::open(with_tls(dir.path(), 6, &[&address], Some(mixed))).await;
     assert!(matches!(refused, Err(OpenError::Tls(TlsError::Untrusted { .. }))), "{refused:?}");
-    // It wants another name than the certificates have.
+    // This replica expects another name than the certificates have.
     let named = TlsConfig { server_name: Some("chancery".into()), ..ca.sign("7", "127.0.0.1") };
     stays_out(with_tls(dir.path(), 7, &[&address], Some(named))).await;
     assert_eq!(first.status().learners, Vec::<u64>::new());
@@ -105,8 +107,8 @@ async fn only_replicas_with_a_certificate_of_the_ca_are_talked_to() {
     }
 }
 
-/// What the checks of replicas can not show: the other side itself refuses whoever has no certificate,
-/// or one of another CA, and says nothing to who does not speak TLS.
+/// The port itself refuses a peer without a certificate, or with one of another CA, independently
+/// of the checks in replicas. It sends nothing but a TLS alert to a peer that does not speak TLS.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_port_refuses_whoever_has_no_certificate() {
     use tokio_rustls::rustls::{
@@ -140,7 +142,7 @@ async fn the_port_refuses_whoever_has_no_certificate() {
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
         let mut stream = connector.connect(name, stream).await?;
-        // In TLS 1.3 the client hears only with the next read that its certificate is refused.
+        // In TLS 1.3 the client learns only at its next read that its certificate is refused.
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await?;
         let mut answer = [0; 9];
         stream.read_exact(&mut answer).await
@@ -156,9 +158,9 @@ async fn the_port_refuses_whoever_has_no_certificate() {
     plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let read = plain.read_to_end(&mut answer);
-    // A TLS alert, and the end.
+    // A TLS alert, and the end of the stream.
     assert!(read.is_err() || answer.len() < 16, "{answer:?}");
-    // One that says nothing is gone after a while, and holds nobody up meanwhile.
+    // The port closes a silent connection after a while. It delays nobody meanwhile.
     let mut silent = TcpStream::connect(&address).unwrap();
     silent.set_read_timeout(Some(DEADLINE)).unwrap();
     connect(shows(&own)).await.unwrap();
@@ -166,7 +168,7 @@ async fn the_port_refuses_whoever_has_no_certificate() {
     first.shutdown().await.unwrap();
 }
 
-/// One name for all replicas does where addresses are not known before they run.
+/// One name for all replicas suffices if addresses are not known in advance.
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_can_have_one_name_for_all() {
     let dir = memory_dir();
@@ -185,7 +187,7 @@ async fn certificates_can_have_one_name_for_all() {
     }
 }
 
-/// T18: certificates, and the CA, are replaced while replicas run: new connections use the new ones.
+/// T18: certificates and the CA are replaced while replicas run. New connections use the new ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_replaced_while_replicas_run() {
     let dir = memory_dir();
@@ -214,7 +216,7 @@ async fn certificates_are_replaced_while_replicas_run() {
         with_tls(dir.path(), id, &[&address], Some(from))
     };
     stays_out(joiner(2, &new.sign("2", "all"))).await;
-    // What can not be used changes nothing.
+    // Unusable files change nothing.
     fs::write(&tls.cert, "no certificate").unwrap();
     let second = Replica::open(joiner(3, &old.sign("3", "all"))).await.unwrap();
     second.shutdown().await.unwrap();
@@ -226,9 +228,9 @@ async fn certificates_are_replaced_while_replicas_run() {
     }
 }
 
-/// What can not work is told before anything is opened, with the file and the reason.
+/// Unusable files are reported before anything is opened, with the file and the reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn files_that_can_not_be_used_are_named() {
+async fn unusable_files_are_named() {
     let dir = memory_dir();
     let (ca, other) = (Ca::new(dir.path(), "ca"), Ca::new(dir.path(), "other"));
     let good = ca.sign("good", "127.0.0.1");
