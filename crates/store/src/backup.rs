@@ -89,8 +89,8 @@ pub enum BackupError {
     Foreign,
     /// Another release wrote the backup, in another format.
     #[error(
-        "the backup has format version {found}, made by chancery {program}, but this program supports \
-         only version {FORMAT_VERSION}; use the release that made it, or a newer one"
+        "the backup has format version {found}, made by chancery {program}, but this program \
+         supports only version {FORMAT_VERSION}; use the release that made it, or a newer one"
     )]
     Format {
         /// The format version of the backup.

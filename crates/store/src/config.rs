@@ -191,8 +191,8 @@ mod tests {
         let config = Config { free_bytes_min: 4 << 20, ..Config::default() };
         assert_eq!(
             config.validate().unwrap_err().to_string(),
-            "free_bytes_min is 4194304, but must be at least 64 MiB, the space for data that is still in \
-             memory when the replica refuses writes; or 0, to reserve no space"
+            "free_bytes_min is 4194304, but must be at least 64 MiB, the space for data that is \
+             still in memory when the replica refuses writes; or 0, to reserve no space"
         );
         let config = Config { free_bytes_min: 0, ..Config::default() };
         assert_eq!(config.validate(), Ok(()));

@@ -1,14 +1,16 @@
 //! Digests of the replicated state, by position in the log.
 //!
-//! Replicas that have applied the same entries have the same state. Each replica keeps the digests of its
-//! newest positions, so that two replicas find a position that both have applied ([`crate::cluster::digests`]).
+//! Replicas that have applied the same entries have the same state. Each replica keeps the digests
+//! of its newest positions, so that two replicas find a position that both have applied
+//! ([`crate::cluster::digests`]).
 //!
 //! Invariants:
-//! - A digest depends on the log alone: on the term of the entry, the incarnation, the revision, and the
-//!   [`Tally`](crate::image::Tally) of all records (resources with bytes and versions, scopes,
-//!   assignments, history). It does not depend on the membership, on snapshots, or on restarts.
-//! - A change of what goes into a digest, or of the bytes of any record of the state, raises [`ALGORITHM`].
-//!   Replicas compare digests of the same algorithm only.
+//! - A digest depends on the log alone. Its input is the term of the entry, the incarnation, the
+//!   revision, and the [`Tally`](crate::image::Tally) of all records (resources with bytes and
+//!   versions, scopes, assignments, history). It does not depend on the membership, on snapshots,
+//!   or on restarts.
+//! - A change of the input of a digest, or of the bytes of any record of the state, raises
+//!   [`ALGORITHM`]. Replicas compare digests of the same algorithm only.
 
 use std::collections::VecDeque;
 

@@ -21,8 +21,8 @@ pub enum OpenError {
     },
     /// The directory contains a file that this program did not write.
     #[error(
-        "{} is not empty and not a data directory: it contains {found:?} but no IDENTITY; use an empty \
-         directory, or restore IDENTITY if this was a data directory",
+        "{} is not empty and not a data directory: it contains {found:?} but no IDENTITY; use an \
+         empty directory, or restore IDENTITY if this was a data directory",
         path.display()
     )]
     Foreign {
@@ -33,8 +33,8 @@ pub enum OpenError {
     },
     /// A restore into the directory was interrupted.
     #[error(
-        "{} contains an incomplete restore of a backup: the restore was interrupted; repeat it, or remove the \
-         directory",
+        "{} contains an incomplete restore of a backup: the restore was interrupted; repeat it, or \
+         remove the directory",
         path.display()
     )]
     Unrestored {
@@ -49,8 +49,9 @@ pub enum OpenError {
     },
     /// The state or the log of the replica differs from that of its cluster.
     #[error(
-        "cannot start the replica in {}: its state or log differs from that of its cluster: {reason}; empty the \
-         directory and let the replica join again, or remove the file `DIVERGED` if the data is known to be right",
+        "cannot start the replica in {}: its state or log differs from that of its cluster: \
+         {reason}; empty the directory and let the replica join again, or remove the file \
+         `DIVERGED` if the data is known to be right",
         path.display()
     )]
     Diverged {
@@ -61,8 +62,8 @@ pub enum OpenError {
     },
     /// A later release wrote the directory.
     #[error(
-        "{} has format version {found}, but this program supports at most version {supported}; run the release \
-         that wrote it, or a newer one",
+        "{} has format version {found}, but this program supports at most version {supported}; run \
+         the release that wrote it, or a newer one",
         path.display()
     )]
     NewerFormat {
@@ -75,8 +76,8 @@ pub enum OpenError {
     },
     /// The directory belongs to another replica.
     #[error(
-        "{} belongs to replica {found}, but this replica is configured as {configured}; correct the replica ID or \
-         the data directory",
+        "{} belongs to replica {found}, but this replica is configured as {configured}; correct \
+         the replica ID or the data directory",
         path.display()
     )]
     ReplicaId {
@@ -97,8 +98,9 @@ pub enum OpenError {
     },
     /// Acknowledged data is damaged or missing.
     #[error(
-        "{} is damaged: {what}: {detail}; nothing was changed; a replica of a larger cluster can rejoin it with \
-         an empty directory (--join), a cluster of one must be restored from a backup (chancery restore)",
+        "{} is damaged: {what}: {detail}; nothing was changed; a replica of a larger cluster can \
+         rejoin it with an empty directory (--join), a cluster of one must be restored from a \
+         backup (chancery restore)",
         path.display()
     )]
     Damaged {
@@ -120,7 +122,7 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The configuration and the answers of the cluster contradict each other.
+    /// The cluster refused the replica, or its answers contradict the configuration.
     #[error("cannot join the cluster: {0}")]
     Cluster(String),
     /// The replica cannot listen on the replication port.
@@ -137,8 +139,9 @@ pub enum OpenError {
     Tls(#[from] TlsError),
     /// The disk has no space for a new cluster and the reserve.
     #[error(
-        "cannot start the replica: the disk of {} is too full for a new cluster: {free} bytes are free, {needed} are \
-         needed, including the reserve (store.free_bytes_min); free disk space, then start the replica again",
+        "cannot start the replica: the disk of {} is too full for a new cluster: {free} bytes are \
+         free, {needed} are needed, including the reserve (store.free_bytes_min); free disk space, \
+         then start the replica again",
         path.display()
     )]
     DiskFull {
@@ -171,8 +174,8 @@ pub enum TransactError {
     /// The disk is nearly full. The transaction did not reach the log. Reads continue; writes
     /// resume when there is space again.
     #[error(
-        "the disk of {} is nearly full: {free} bytes are free, {needed} are needed; the replica refuses \
-         writes until there is space, which needs no restart; reads continue",
+        "the disk of {} is nearly full: {free} bytes are free, {needed} are needed; the replica \
+         refuses writes until there is space, which needs no restart; reads continue",
         path.display()
     )]
     DiskFull {
@@ -193,8 +196,8 @@ pub enum TransactError {
     },
     /// No leader can be reached. The transaction did not reach the log.
     #[error(
-        "the cluster has no leader that this replica can reach, perhaps because it cannot reach most voters; \
-         nothing has been written"
+        "the cluster has no leader that this replica can reach, perhaps because most voters are \
+         unreachable; nothing has been written"
     )]
     NoLeader,
     /// The transaction was not committed in time. It may be committed later.
@@ -202,8 +205,8 @@ pub enum TransactError {
     Timeout(Duration),
     /// The request ID belongs to another write.
     #[error(
-        "the request ID {id} belongs to another write, which became revision {revision}; nothing has been \
-         written; use a new ID for each write, and the same ID only to retry that write"
+        "the request ID {id} belongs to another write, which became revision {revision}; nothing \
+         has been written; use a new ID for each write, and the same ID only to retry that write"
     )]
     Reused {
         /// The request ID.
@@ -214,17 +217,17 @@ pub enum TransactError {
     /// An earlier attempt may have been written, but the history no longer reaches back to it. This
     /// attempt was not written.
     #[error(
-        "the outcome of the write is unknown: an earlier attempt was not answered, and the history of {} revisions \
-         no longer shows whether it was written; this retry was not written; read the resources, and if they lack \
-         the change, send it again with a new request ID",
+        "the outcome of the write is unknown: an earlier attempt was not answered, and the history \
+         of {} revisions no longer shows whether it was written; this retry was not written; read \
+         the resources, and if they lack the change, send it again with a new request ID",
         crate::HISTORY_MAX
     )]
     Forgotten,
     /// This replica is far behind the leader and cannot distinguish a retry from a new write. It
     /// did not send the write.
     #[error(
-        "this replica is catching up with the leader and was not ready within {0:?}; nothing has been written; send \
-         the write to another replica, or retry it later"
+        "this replica is catching up with the leader and was not ready within {0:?}; nothing has \
+         been written; send the write to another replica, or retry it later"
     )]
     Behind(Duration),
     /// The replica has stopped writing. If the transaction was in flight, its outcome is unknown.
@@ -240,8 +243,8 @@ pub enum TransactError {
 pub enum ReadError {
     /// The cluster has no leader, or the leader does not reach most voters.
     #[error(
-        "the cluster has no leader that most of its voters follow, so this replica cannot know whether its \
-         state is current"
+        "the cluster has no leader that most of its voters follow, so this replica cannot know \
+         whether its state is current"
     )]
     NoLeader,
     /// The state or the log of this replica differs from that of the cluster.

@@ -138,7 +138,7 @@ impl Sender {
         Arc::clone(&self.places).acquire_many_owned(units).await.map_err(io::Error::other)
     }
 
-    /// The state that the thread and the log share.
+    /// Returns the state that the thread and the log share.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }

@@ -50,7 +50,7 @@ impl RequestId {
 
 /// The error for a text that is not a request ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it has to be 32 hexadecimal digits")]
+#[error("it must be 32 hexadecimal digits")]
 pub struct RequestIdError;
 
 impl FromStr for RequestId {

@@ -225,8 +225,8 @@ impl Replica {
     /// Waits while more than `in_flight_bytes_max` bytes are in flight.
     ///
     /// # Errors
-    /// See [`TransactError`]. The transaction can still take effect only after `Timeout` and
-    /// `Failed`.
+    /// See [`TransactError`]. After `Timeout` and `Failed`, the transaction may still take effect.
+    /// After all other errors, it does not.
     pub async fn transact(&self, transaction: Transaction) -> Result<Outcome, TransactError> {
         let id = RequestId::random().map_err(|error| TransactError::Failed(error.to_string()))?;
         self.transact_as(id, transaction).await

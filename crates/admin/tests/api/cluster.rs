@@ -38,7 +38,7 @@ async fn a_write_that_is_sent_twice_takes_effect_once() {
         assert_eq!(done["repeated"], repeated);
     }
     let refused = server.refused("POST", "/v1/apply?request_id=x", &clusters(&["a"], "1s")).await;
-    let text = "request_id is \"x\": it has to be 32 hexadecimal digits";
+    let text = "request_id is \"x\": it must be 32 hexadecimal digits";
     assert_eq!(refused, (400, "INVALID_ARGUMENT".to_owned(), text.to_owned()));
     server.stop().await;
 }

@@ -73,7 +73,7 @@ fn a_state_is_saved_and_restored() {
     assert_eq!(restored["backup"]["cluster_id"], saved["cluster_id"]);
     assert_ne!(restored["cluster_id"], saved["cluster_id"]);
     let full = offline(&["restore", &text("file"), "--data-dir", &text("new")]);
-    assert!(full.code == 1 && full.err.contains("give an empty one"), "{full:?}");
+    assert!(full.code == 1 && full.err.contains("use an empty directory"), "{full:?}");
 
     let server = Server::start(&path("new"));
     let after = server.json(&["get"], "");

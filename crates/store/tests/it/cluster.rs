@@ -78,13 +78,13 @@ async fn a_leader_without_space_lets_another_one_lead() {
     let full = Config { free_bytes_min: 1 << 60, ..member_config(dir.path(), 3, &[&address]) };
     let full = Replica::open(full).await.unwrap();
     eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
-    eventually("the full one leads", async || {
+    eventually("the full replica leads", async || {
         first.change_members(MemberChange::TransferLeader(Some(3))).await.is_ok()
     })
     .await;
     let mut n = 0;
     for replica in [&first, &second, &full] {
-        eventually("it takes writes", async || {
+        eventually("the replica accepts writes", async || {
             n += 1;
             replica.transact(put("a", format!("{n}").as_bytes())).await.is_ok()
         })
