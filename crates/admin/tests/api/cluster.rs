@@ -95,7 +95,7 @@ async fn the_members_are_shown_and_changed() {
         ("POST", "/v1/cluster/members?id=2&address=a", 400, "HOST:PORT"),
         ("POST", "/v1/cluster/members?id=1&address=a:1", 409, "is the leader itself"),
         ("DELETE", "/v1/cluster/members?id=1", 409, "is the only voter"),
-        ("DELETE", "/v1/cluster/members?id=2", 409, "replica 2 is no member"),
+        ("DELETE", "/v1/cluster/members?id=2", 409, "replica 2 is not a member"),
         ("POST", "/v1/cluster/promote?id=2", 409, "add it first"),
         ("POST", "/v1/cluster/transfer-leader", 409, "no other voter answers"),
         ("POST", "/v1/cluster/transfer-leader?id=0", 400, "the number of the replica is missing"),

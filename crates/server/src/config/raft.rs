@@ -241,7 +241,7 @@ mod tests {
         let (key, rule) = broken(|raft| raft.peers = list(&["2=a:1"]));
         assert!(key == "peers" && rule.ends_with("raft.replica_id is 1"), "{rule}");
         let (key, rule) = broken(|raft| raft.join = list(&["a"]));
-        assert!(key == "join" && rule.starts_with("\"a\" is no address of a replica"), "{rule}");
+        assert!(key == "join" && rule.starts_with("\"a\" is not the address of"), "{rule}");
         let (key, rule) = broken(|raft| raft.join = list(&["", "a:1", ""]));
         assert!(key == "join" && rule.starts_with("names an empty address"), "{rule}");
         let (key, rule) = broken(|raft| raft.join = list(&["127.0.0.1:18002"]));

@@ -264,7 +264,7 @@ fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
     let done = asked.run(&["cluster", "remove", "4"], "");
     assert_eq!((done.code, done.out.as_str()), (0, "replica 4 was removed\n"), "{}", done.err);
     let done = asked.run(&["cluster", "remove", "4"], "");
-    assert_eq!((done.code, done.err.as_str()), (1, "error: replica 4 is no member\n"));
+    assert_eq!((done.code, done.err.as_str()), (1, "error: replica 4 is not a member\n"));
     let done = asked.run(&["cluster", "add", "4", "nowhere"], "");
     assert!(done.code == 1 && done.err.contains("HOST:PORT"), "{done:?}");
     let long = format!("{}:18002", "a".repeat(256));

@@ -28,7 +28,7 @@ fn the_replication_port_outlives_a_lack_of_files() {
     let start = Instant::now();
     let mut held = std::collections::VecDeque::new();
     let log = || fs::read_to_string(data.with_extension("log")).unwrap();
-    while !log().contains("a connection of a replica can not be taken") {
+    while !log().contains("cannot accept a connection to the replication port") {
         assert!(start.elapsed() < DEADLINE, "there are files left: {}", log());
         // They are closed when they have said nothing for a while.
         held.push_back(TcpStream::connect(&address).unwrap());

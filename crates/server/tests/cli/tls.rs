@@ -123,7 +123,7 @@ fn processes_with_certificates_keep_to_themselves() {
     // It trusts them, but they do not trust it.
     files[3].place(other.sign(2090), &[&other, &ca]);
     four.start(&join);
-    let refused = "is refused on the replication port: invalid peer certificate: UnknownIssuer";
+    let refused = "was rejected on the replication port: invalid peer certificate: UnknownIssuer";
     eventually("it is refused", || one.output("log").contains(refused).then_some(()));
     let told = || four.output("log").contains(&format!("waiting to join the cluster: {first}"));
     eventually("it is told", || told().then_some(()));
@@ -140,7 +140,7 @@ fn processes_with_certificates_keep_to_themselves() {
     }
     let reread = |n: usize| {
         for replica in [&*one, &*two, &*three] {
-            let text = "the certificate files for other replicas were read again";
+            let text = "read the changed certificate files for replication";
             eventually(text, || (replica.output("log").matches(text).count() >= n).then_some(()));
         }
     };

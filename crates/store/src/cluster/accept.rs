@@ -1,15 +1,16 @@
-//! The replication port: who is let in.
+//! Accepts connections to the replication port.
 //!
-//! Replicas are few, and whoever reaches the port can open connections; so their number has a bound, and one
-//! that is no replica's costs the replicas nothing.
+//! Anyone who reaches the port can open connections, but a cluster has few replicas. The number of
+//! connections is therefore limited. An excess connection displaces the one that is least likely to belong
+//! to a replica.
 //!
 //! Invariants:
-//! - The loop waits for nobody. TLS and the first words, which are those of HTTP/2, are heard in a task of
-//!   each connection's own, and have to come in time.
-//! - There are never more than so many connections ([`Places`]). One more takes the place of another: of one
-//!   that has not said those words yet, or else of one that has made no call, or else of the one that has been
-//!   silent for the longest time. A replica makes calls, and says something every second.
-//! - When no file is free the loop pauses and goes on.
+//! - The accept loop never waits for a client. Each connection has a task for the TLS handshake and the
+//!   HTTP/2 connection preface, with timeouts.
+//! - The number of connections never exceeds the limit of [`Places`]. A connection beyond it displaces
+//!   another one: first one without a preface, then one without a call, then the one that was silent
+//!   longest. A replica makes calls, and sends something every second.
+//! - When no file descriptor is free, the loop pauses and then continues.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -29,20 +30,21 @@ use super::{
 };
 use crate::metrics::{PortMetrics, Refused};
 
-/// The first words of HTTP/2 (RFC 9113, section 3.4).
+/// The HTTP/2 connection preface (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// They have to have come by then, after TLS if there is any.
+/// The maximum time to the end of the preface, measured after the TLS handshake if there is one.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The first byte of a connection with TLS: the kind of a record, a handshake's.
+/// The first byte of a TLS connection: the record type of a handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// Connections that are let in and not taken yet; further ones wait, in their places.
+/// The maximum number of accepted connections that the server has not taken yet. Further ones wait, and
+/// keep their places.
 const READY_MAX: usize = 16;
-/// What goes wrong with connections is told so often at most, of each kind.
+/// The minimum time between two log messages about the same kind of problem.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
-/// When no connection can be taken, most often because no file is free.
+/// The pause after a failed accept, which most often means that no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a connection was not let in.
+/// The reason why a connection was rejected.
 #[derive(Debug)]
 struct Refusal {
     kind: Refused,
@@ -55,16 +57,16 @@ impl Refusal {
     }
 }
 
-/// What the loop and the tasks of its connections share.
+/// The state that the accept loop shares with the tasks of its connections.
 struct Port {
     tls: Option<Tls>,
     metrics: PortMetrics,
-    /// When each kind of trouble was last told, and how often it was not since.
+    /// The time of the last log message about each kind of problem, and the number of suppressed ones since.
     told: Mutex<[(Option<Instant>, u64); Refused::ALL.len()]>,
 }
 
-/// The connections that come in, once they have said that they speak HTTP/2. Ends when what is given back is
-/// dropped.
+/// Returns the incoming connections that have sent the HTTP/2 preface. Accepting ends when the returned
+/// stream is dropped.
 pub(crate) fn accept(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -86,8 +88,8 @@ pub(crate) fn accept(
                     if freed == Freed::ByForce {
                         port.say(Refused::Limit, || {
                             format!(
-                                "{connections_max} connections to the replication port are open \
-                                 (raft.connections_max): {from} takes the place of another one"
+                                "the replication port has {connections_max} open connections, the limit \
+                                 (`raft.connections_max`): {from} displaces another connection"
                             )
                         });
                     }
@@ -95,7 +97,7 @@ pub(crate) fn accept(
                 }
                 Err(error) => {
                     port.say(Refused::Accept, || {
-                        format!("a connection of a replica can not be taken: {error}")
+                        format!("cannot accept a connection to the replication port: {error}")
                     });
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -120,11 +122,11 @@ impl Port {
         match greeted {
             Ok(stream) => {
                 place.greeted();
-                // Nobody takes it when the port is not served any more.
+                // Fails if the port is no longer served.
                 drop(ready.send(Ok(Wire::new(stream, place))).await);
             }
             Err(Refusal { kind, reason }) => {
-                self.say(kind, || format!("{from} is refused on the replication port: {reason}"));
+                self.say(kind, || format!("{from} was rejected on the replication port: {reason}"));
             }
         }
     }
@@ -142,13 +144,13 @@ impl Port {
         match tokio::time::timeout(PREFACE_TIMEOUT, read_preface(&mut stream)).await {
             Ok(read) => read.map(|()| stream),
             Err(_) => {
-                let reason = format!("it has not begun to speak HTTP/2 within {PREFACE_TIMEOUT:?}");
+                let reason = format!("it sent no HTTP/2 preface within {PREFACE_TIMEOUT:?}");
                 Err(Refusal::new(Refused::Silent, reason))
             }
         }
     }
 
-    /// Counts what has gone wrong, and tells it unless the same kind was told a moment ago.
+    /// Counts a problem, and logs it unless a problem of the same kind was logged within [`SAY_INTERVAL`].
     fn say(&self, kind: Refused, text: impl FnOnce() -> String) {
         self.metrics.refused(kind).increment(1);
         let mut told = self.told.lock();
@@ -162,13 +164,13 @@ impl Port {
     }
 }
 
-/// Reads the first words, and no more than those. Whoever says something else is not waited for.
+/// Reads the preface and not a byte more. Fails at the first wrong byte.
 async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Refusal> {
     let mut read = [0; PREFACE.len()];
     let mut len = 0;
     while len < PREFACE.len() {
         match stream.read(&mut read[len..]).await {
-            Ok(0) => return Err(Refusal::new(Refused::Silent, "it has closed the connection")),
+            Ok(0) => return Err(Refusal::new(Refused::Silent, "it closed the connection")),
             Ok(more) => len += more,
             Err(error) => return Err(Refusal::new(Refused::Silent, error)),
         }
@@ -176,10 +178,8 @@ async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Refus
             return Err(Refusal::new(
                 Refused::Protocol,
                 match read[0] {
-                    TLS_HANDSHAKE => {
-                        "it speaks TLS, and this replica does not (raft.tls_cert is not set here)"
-                    }
-                    _ => "it does not speak HTTP/2",
+                    TLS_HANDSHAKE => "it uses TLS, but `raft.tls_cert` is not set on this replica",
+                    _ => "it does not use HTTP/2",
                 },
             ));
         }
@@ -206,6 +206,6 @@ mod tests {
         assert_eq!(read(b"GET / HTTP/1.1\r\n").await, Err(Refused::Protocol));
         let mut tls: &[u8] = b"\x16\x03\x01\x02\x00";
         let refusal = read_preface(&mut tls).await.unwrap_err();
-        assert!(refusal.reason.contains("raft.tls_cert is not set here"), "{refusal:?}");
+        assert!(refusal.reason.contains("`raft.tls_cert` is not set"), "{refusal:?}");
     }
 }

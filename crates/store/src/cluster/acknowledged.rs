@@ -1,16 +1,17 @@
-//! The log entries that other replicas have acknowledged to this one while it led.
+//! The log entries that other replicas acknowledged to this one while it led.
 //!
-//! A replica that has acknowledged an entry has it on its disk. If it later denies the entry, its data directory
-//! was replaced by an older copy, or a copy of that directory answers at its address. Raft assumes that this
-//! never happens: openraft's leader panics, or repeats the same call without a pause.
+//! A replica that acknowledged an entry has it on its disk. If it later denies the entry, either an older
+//! copy replaced its data directory, or a copy of that directory answers at its address. Raft assumes
+//! that this never happens. In such a case the openraft leader panics, or repeats the same call without a
+//! pause.
 //!
 //! Invariants:
-//! - What an answer acknowledges is noted before Raft learns of it, so that nothing is known here too late.
-//! - Raft never learns of an answer that denies an entry which was acknowledged before the call was sent. The order
-//!   in which answers arrive does not matter.
-//! - Within the term of a leader every acknowledged entry counts: it truncates nothing. In a later term only those
-//!   count that were committed: another leader may have truncated the others.
-//! - A member that joins again without its data has another instance, and nothing is known of it.
+//! - This module records the acknowledgment in an answer before Raft sees the answer.
+//! - Raft never sees an answer that denies an entry which was acknowledged before the call was sent. The
+//!   order of the answers does not matter.
+//! - Within the term of a leader, every acknowledged entry counts, because the leader truncates nothing. In a
+//!   later term only committed entries count, because another leader may have truncated the others.
+//! - A member that joins again without its data has another instance, of which nothing is recorded.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,33 +22,33 @@ use crate::{
     raft::{LogId, StoredMembership},
 };
 
-/// A replica that is called, and the term in which this one leads.
+/// The callee of a call, and the term in which this replica leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Follower {
     pub(crate) replica_id: u64,
-    /// Which of the replicas that have had this number; 0 if that is not known.
+    /// The instance of the callee; 0 if unknown.
     pub(crate) instance: u64,
     pub(crate) term: u64,
 }
 
-/// The indexes of the last entries that a replica has acknowledged.
+/// The indexes of the last entries that a replica acknowledged.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     follower: Follower,
-    /// In that term.
+    /// The last entry acknowledged in the term of `follower`.
     last: Option<u64>,
-    /// In any term, among the committed entries.
+    /// The last committed entry acknowledged in any term.
     committed: Option<u64>,
-    /// The index of an acknowledged entry that it has denied since.
+    /// An acknowledged entry that the replica denied later.
     denied: Option<u64>,
 }
 
-/// The indexes of the last entries that a replica must have, because it has acknowledged them.
+/// The indexes of the last entries that a replica must have, because it acknowledged them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Required {
-    /// As long as this replica leads in the same term.
+    /// The last required entry while this replica leads in the same term.
     pub(crate) last: Option<u64>,
-    /// Forever.
+    /// The last entry that is required forever.
     pub(crate) committed: Option<u64>,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Required {
 pub(crate) struct Acknowledged(Mutex<BTreeMap<u64, Known>>);
 
 impl Acknowledged {
-    /// The entries that a replica must have.
+    /// Returns the entries that a replica must have.
     pub(crate) fn required(&self, follower: Follower) -> Required {
         let all = self.0.lock();
         let known = all.get(&follower.replica_id);
@@ -67,12 +68,12 @@ impl Acknowledged {
         Required { last: last.max(known.committed), committed: known.committed }
     }
 
-    /// The committed entries that a replica of that number and instance must have.
+    /// Returns the last committed entry that a replica must have.
     pub(crate) fn committed(&self, replica_id: u64, instance: u64) -> Option<u64> {
         self.required(Follower { replica_id, instance, term: 0 }).committed
     }
 
-    /// Notes that a replica has the log up to `last`; `committed` is the last entry that is known to be committed.
+    /// Records that a replica has the log up to `last`. `committed` is the last entry known to be committed.
     pub(crate) fn add(&self, follower: Follower, last: Option<LogId>, committed: Option<LogId>) {
         let (last, committed) = (last.map(|id| id.index), committed.map(|id| id.index));
         let Some(last) = last else { return };
@@ -83,7 +84,7 @@ impl Acknowledged {
             *known = none;
         }
         if known.follower.term > follower.term {
-            // An answer to a call of an earlier term comes late.
+            // A late answer to a call of an earlier term.
             return;
         }
         if known.follower.term < follower.term {
@@ -95,7 +96,7 @@ impl Acknowledged {
         known.denied = known.denied.filter(|denied| *denied > last);
     }
 
-    /// Notes that a replica has denied an entry that it had acknowledged.
+    /// Records that a replica denied an entry that it had acknowledged.
     pub(crate) fn deny(&self, follower: Follower, index: u64) {
         let mut all = self.0.lock();
         let known = all.get_mut(&follower.replica_id);
@@ -104,7 +105,7 @@ impl Acknowledged {
         }
     }
 
-    /// Forgets replicas that are no longer members, and those that were replaced.
+    /// Removes the records of replicas that are no longer members or were replaced.
     pub(crate) fn retain(&self, membership: &StoredMembership) {
         self.0.lock().retain(|id, known| {
             let peer = membership.get_node(id);
@@ -112,7 +113,7 @@ impl Acknowledged {
         });
     }
 
-    /// The text of the alarm; `None` if no replica has denied an entry that it had acknowledged.
+    /// Returns the text of the alarm; `None` if no replica denied an entry that it had acknowledged.
     pub(crate) fn alarm(&self) -> Option<String> {
         let all = self.0.lock();
         let denied = all.iter().filter_map(|(id, known)| Some((id, known.denied?)));
@@ -120,8 +121,9 @@ impl Acknowledged {
             denied.map(|(id, index)| format!("replica {id} (log entry {index})")).collect();
         (!replicas.is_empty()).then(|| {
             format!(
-                "{} lost log entries that it had acknowledged: its data directory was replaced by an older copy, or \
-                 a copy of it answers at its address; see docs/cluster.md, A data directory that went back",
+                "{} lost log entries that it had acknowledged: an older copy replaced its data directory, or \
+                 a copy of the directory answers at its address; see docs/cluster.md, A data directory that \
+                 went back",
                 replicas.join(" and ")
             )
         })
@@ -129,16 +131,18 @@ impl Acknowledged {
 }
 
 impl Core {
-    /// The index of the last entry that is in the log of this replica, or was applied; `None` if Raft has ended.
+    /// Returns the index of the last entry that this replica has in its log or has applied; `None` if
+    /// Raft has ended.
     pub(super) fn last_held(&self) -> Option<Option<u64>> {
         let last = self.log.upgrade()?.last_or_purged_index();
         Some(last.max(Some(self.published.applied())))
     }
 
-    /// Asks all members whether this replica has acknowledged committed entries that it lacks, and stops if so. Before
-    /// it may vote: a leader of an earlier term may be the only replica that knows.
+    /// Asks all members whether this replica lacks committed entries that it acknowledged, and stops this
+    /// replica if so. Runs before the replica may vote, because a leader of an earlier term may be the only
+    /// replica that knows.
     pub(crate) async fn check_acknowledged(self: &Arc<Self>) {
-        // Once Raft answers, its metrics have the membership.
+        // When Raft answers, its metrics have the membership.
         if self.raft.with_raft_state(|_| ()).await.is_err() {
             return;
         }
@@ -150,12 +154,12 @@ impl Core {
         }
     }
 
-    /// Stops this replica for good: it has acknowledged an entry to another replica that it lacks.
+    /// Stops this replica permanently, because it lacks an entry that it acknowledged to another replica.
     pub(super) fn lose(self: &Arc<Self>, index: Option<u64>, to: u64) {
         let index = index.unwrap_or_default();
         self.diverge(&format!(
-            "it lacks log entry {index}, which it has acknowledged to replica {to}: its data directory is an older \
-             copy"
+            "it lacks log entry {index}, which it acknowledged to replica {to}: its data directory is an \
+             older copy"
         ));
     }
 }
@@ -181,14 +185,14 @@ mod tests {
         acknowledged.required(follower(instance, term)).last
     }
 
-    /// Another leader may truncate what was not committed; nobody truncates the rest.
+    /// Another leader may truncate uncommitted entries, and never committed ones.
     #[test]
     fn in_a_later_term_committed_entries_are_required() {
         let acknowledged = with(20, 15);
         assert_eq!(required(&acknowledged, 7, 3), Some(20));
         assert_eq!(required(&acknowledged, 7, 4), Some(15));
         acknowledged.add(follower(7, 4), Some(log_id(3, 12)), Some(log_id(3, 15)));
-        assert_eq!(required(&acknowledged, 7, 4), Some(15), "it may be behind");
+        assert_eq!(required(&acknowledged, 7, 4), Some(15), "the replica may be behind");
         acknowledged.add(follower(7, 4), Some(log_id(4, 17)), Some(log_id(3, 15)));
         assert_eq!(required(&acknowledged, 7, 4), Some(17));
         acknowledged.add(follower(7, 3), Some(log_id(3, 30)), None);
@@ -204,7 +208,7 @@ mod tests {
         assert_eq!(required(&acknowledged, 7, 3), None);
     }
 
-    /// A replica that joins again without its data has acknowledged nothing.
+    /// A replica that joins again without its data acknowledged nothing.
     #[test]
     fn nothing_is_required_of_another_instance() {
         let acknowledged = with(20, 15);

@@ -1,4 +1,4 @@
-//! Replicas whose data directories went back to older copies.
+//! Replicas whose data directories were replaced by older copies.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::{
     raft::{LogId, Types, Vote, log_id},
 };
 
-/// The time in which the leader would fail.
+/// The time in which the leader would fail if the fault reached Raft.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Stops a replica, and puts an older copy of its directory in the place of the present one. Entries follow the copy that
-/// the replica acknowledges, all of them committed.
+/// Stops a replica, and replaces its directory by an older copy. After the copy, the replica acknowledges
+/// further entries, all of them committed.
 async fn roll_back(dir: &Path, replicas: &mut Vec<Replica>, id: u64, through: usize) -> String {
     let at = replicas.iter().position(|one| one.core().id() == id).unwrap();
     let address = replicas[at].raft_address().to_owned();
@@ -46,7 +46,7 @@ async fn roll_back(dir: &Path, replicas: &mut Vec<Replica>, id: u64, through: us
     address
 }
 
-/// Starts a replica that does not ask what it must have: only the calls of the leader tell it.
+/// Starts a replica that does not ask the others what it must have. Only the calls of the leader inform it.
 async fn start_unasked(dir: &Path, id: u64, address: &str) -> Replica {
     let listen = Some(address.parse().unwrap());
     Replica::open_unasked(Config { listen, ..config(dir, id, &[]) }).await.unwrap()
@@ -54,7 +54,7 @@ async fn start_unasked(dir: &Path, id: u64, address: &str) -> Replica {
 
 async fn diverged(replica: &Replica) -> String {
     let reason = tokio::time::timeout(DEADLINE, replica.until_diverged()).await;
-    reason.expect("it finds out").to_string()
+    reason.expect("the replica detects the fault").to_string()
 }
 
 async fn end(replicas: &[Replica]) {
@@ -63,8 +63,8 @@ async fn end(replicas: &[Replica]) {
     }
 }
 
-/// L1, L11: a follower whose directory went back to an older copy stops; the leader leads on, names it, and takes writes.
-/// The way back is an empty directory.
+/// L1, L11: a follower whose directory was replaced by an older copy stops. The leader continues, names
+/// it, and accepts writes. With an empty directory, the follower joins again.
 #[tokio::test(flavor = "multi_thread")]
 async fn follower_that_went_back_stops_and_the_leader_leads_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -75,13 +75,13 @@ async fn follower_that_went_back_stops_and_the_leader_leads_on() {
     let reason = diverged(&old).await;
     assert!(reason.contains("it lacks log entry"), "{reason}");
     assert!(reason.contains("empty its data directory"), "{reason}");
-    old.catch_up(DEADLINE).await.expect("it stays up to say why");
+    old.catch_up(DEADLINE).await.expect("it keeps running to report the reason");
     tokio::time::sleep(PATIENCE).await;
     assert_eq!(replicas[0].failure(), None);
     assert_eq!((replicas[0].leader(), replicas[0].status().term), (Some(1), term));
     replicas[1].transact(put("goes on")).await.unwrap();
     let members = replicas[0].members().await;
-    let report = members[2].report.as_ref().expect("it answers");
+    let report = members[2].report.as_ref().expect("the replica answers");
     assert!(report.failure.as_ref().unwrap().contains("an older copy"), "{report:?}");
     let file = dir.path().join("3/DIVERGED");
     until("the mark in its directory", || file.exists()).await;
@@ -99,7 +99,7 @@ async fn follower_that_went_back_stops_and_the_leader_leads_on() {
     end(&replicas).await;
 }
 
-/// L1: a leader of an earlier term remembers what a replica acknowledged. The leader of the present term does not.
+/// L1: the leader of an earlier term remembers what a replica acknowledged. The current leader does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_that_went_back_learns_it_from_an_earlier_leader() {
     let dir = tempfile::tempdir().unwrap();
@@ -118,7 +118,8 @@ async fn replica_that_went_back_learns_it_from_an_earlier_leader() {
     old.shutdown().await.unwrap();
 }
 
-/// L1: a leader that led before knows what a replica lacks, although Raft begins to send from an entry that it has.
+/// L1: a leader that led before knows what a replica lacks, even if Raft starts to send from an entry
+/// that the replica has.
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_remembers_what_was_acknowledged_in_an_earlier_term() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +137,7 @@ async fn leader_remembers_what_was_acknowledged_in_an_earlier_term() {
     old.shutdown().await.unwrap();
 }
 
-/// L1: a copy of the directory of a replica that runs does not take over its place in the membership.
+/// L1: a copy of the directory of a running replica does not take its place in the membership.
 #[tokio::test(flavor = "multi_thread")]
 async fn copy_of_a_living_replica_does_not_take_its_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -150,7 +151,8 @@ async fn copy_of_a_living_replica_does_not_take_its_place() {
     replicas.push(start(dir.path(), 3, &address).await);
     replicas[2].catch_up(DEADLINE).await.unwrap();
     let clone = Replica::open(config(&elsewhere, 3, &[])).await.unwrap();
-    let removal = tokio::time::timeout(DEADLINE, clone.removed()).await.expect("it finds out");
+    let removal =
+        tokio::time::timeout(DEADLINE, clone.removed()).await.expect("it detects the copy");
     assert_eq!(removal, Removal::Copied);
     assert!(clone.failure().unwrap().contains("a copy of the data directory"));
     let addresses = replicas[0].core().peer(3).unwrap().address;
@@ -175,8 +177,8 @@ fn request(previous: Option<u64>, last: Option<u64>) -> AppendEntriesRequest<Typ
     }
 }
 
-/// L11: whatever a follower answers, Raft learns of nothing that makes it panic: no denial of what was acknowledged, and no
-/// answer to what was not asked.
+/// L11: no answer of a follower makes Raft panic. Raft sees neither the denial of an acknowledged entry
+/// nor the acknowledgment of an entry that was not sent.
 #[test]
 fn no_answer_that_takes_an_acknowledgement_back_reaches_raft() {
     let identity = Identity {

@@ -1,7 +1,8 @@
-//! How a replica learns that it has applied all that was committed by now.
+//! Linearizable reads: a replica waits until it has applied everything that was committed before the read.
 //!
-//! The leader says up to which entry, after it has made sure that it still leads; this replica waits
-//! until it has applied that. One question serves all who ask while the one before it is under way.
+//! The leader confirms that it still leads, and returns its commit index (Raft's ReadIndex). This replica
+//! then waits until it has applied that entry. One call serves all readers that arrived during the previous
+//! call.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -18,21 +19,21 @@ use crate::{
     core::{Core, Leader},
 };
 
-/// Those who wait for the next question. When there are more, further ones wait to be let in.
+/// The maximum number of readers that wait for the next call. Further ones wait for room.
 const WAITING_MAX: usize = 4096;
-/// A question takes so long at most; then whoever waits is told that there is no answer.
+/// The maximum duration of a round. After it, all its readers fail.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two attempts of one question.
+/// The time between two attempts of a round.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 type Answer = Result<(), ReadError>;
 
-/// Where to ask. Cheap to clone.
+/// The queue of waiting readers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Barrier(mpsc::Sender<oneshot::Sender<Answer>>);
 
 impl Barrier {
-    /// Starts what asks the leader; it ends when the last barrier is dropped.
+    /// Spawns the task that asks the leader. It ends when the last barrier is dropped.
     pub(crate) fn spawn(core: &Arc<Core>) -> Self {
         let (sender, mut waiting) = mpsc::channel(WAITING_MAX);
         let shared = Arc::downgrade(core);
@@ -50,7 +51,7 @@ impl Barrier {
         Self(sender)
     }
 
-    /// Returns when this replica has applied all that had been committed when this was called.
+    /// Waits until this replica has applied everything that was committed before the call.
     pub(crate) async fn pass(&self, timeout: Duration) -> Answer {
         let (answer, answered) = oneshot::channel();
         let pass = async {
@@ -71,7 +72,7 @@ impl Core {
             let leader = self.leader();
             let found = match &leader {
                 Some(Leader::Here) => self.read_index(left()).await,
-                // The one that leads no more may never answer.
+                // A former leader may never answer.
                 Some(there @ Leader::There { id, address }) => tokio::select! {
                     found = self.ask(*id, address, left()) => found,
                     () = self.leader_changes(Some(there)) => None,
@@ -93,12 +94,12 @@ impl Core {
         }
     }
 
-    /// As the leader: the entry up to which everything is committed. `None` if it does not lead any more.
+    /// Returns the commit index of this replica as the leader; `None` if it does not lead.
     async fn read_index(&self, timeout: Duration) -> Option<u64> {
         if self.raft_ended.load(Ordering::Relaxed) {
             return None;
         }
-        // Alone nobody else can have taken over.
+        // No other replica can take over from a sole voter, so its lease suffices.
         let policy = match self.is_sole_voter() {
             true => ReadPolicy::LeaseRead,
             false => ReadPolicy::ReadIndex,
@@ -119,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Answers another replica.
+    /// Answers a ReadIndex call of another replica.
     pub(crate) async fn take_read_index(&self) -> pb::ReadIndexResponse {
         use pb::read_index_response::Result;
         let result = match self.read_index(ROUND_TIMEOUT).await {

@@ -1,4 +1,4 @@
-//! The way to other replicas.
+//! Outgoing calls to other replicas.
 
 use std::{collections::HashMap, fmt, future::Future, sync::Arc, time::Duration};
 
@@ -34,28 +34,32 @@ use crate::{
     snapshot::SnapshotData,
 };
 
-/// A connection is made within this time or not at all.
+/// The maximum time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A connection on which nothing comes back is given up after these two: a partition leaves none behind
-/// that would have to wait for TCP to find out that it is over.
+/// The time after which the client sends a keepalive ping.
+///
+/// After a partition, pings detect dead connections earlier than TCP does.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum time for the answer to a keepalive ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Where a snapshot travels an answer may have to wait for all that is on the way. Whether that goes on is
-/// looked after elsewhere (`transfer`).
+/// The same on a connection for snapshots, where an answer may wait behind all data in transit. `transfer`
+/// detects a stalled snapshot.
 const BULK_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Entries may take so long: the other replica has to sync its disk, which may be slow,
+/// The base of the maximum duration of an append with entries. The other replica must sync its disk,
+/// which may be slow.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// and a second more for each so many bytes: an entry that did not get through would be sent again for ever.
+/// The number of bytes that extend [`APPEND_TIMEOUT`] by a second. With a fixed timeout, an entry that takes
+/// longer would be sent again forever.
 const APPEND_BYTES_PER_SECOND: usize = 512 << 10;
-/// A replica that could not be reached is tried again after this time.
+/// The time before the next call to a replica that was unreachable.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Which of the connections to a replica a call takes.
+/// The connection to a replica that a call uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
-    /// What keeps the cluster alive, and what is short.
+    /// Heartbeats, votes and other short calls.
     Control,
-    /// Entries, writes.
+    /// Entries and writes.
     Data,
     /// Snapshots.
     Bulk,
@@ -79,16 +83,16 @@ struct Shared {
     /// `None`: connections are not encrypted.
     tls: Option<Tls>,
     channels: Mutex<HashMap<(String, Lane), Channel>>,
-    /// openraft keeps a connection when a member's address changes.
+    /// The current members. openraft keeps a connection when the address of a member changes.
     members: Mutex<Members>,
     acknowledged: Acknowledged,
     refusals: Refusals,
 }
 
-/// The members as they are by now.
+/// The current members.
 #[derive(Default)]
 struct Members {
-    /// The entry that brought them; `None` before there were any.
+    /// The entry that established the membership; `None` before there is one.
     id: Option<LogId>,
     peers: HashMap<u64, Peer>,
 }
@@ -97,19 +101,20 @@ struct Members {
 pub(crate) type Client = ReplicationClient<Channel>;
 
 impl Peers {
-    /// No connections yet. A message may have `message_bytes_max` bytes.
+    /// Creates an instance without connections. `message_bytes_max` is the maximum length of a message in
+    /// bytes.
     pub(crate) fn new(message_bytes_max: usize, tls: Option<Tls>) -> Self {
         let (channels, members) = (Mutex::default(), Mutex::default());
         let (acknowledged, refusals) = (Acknowledged::default(), Refusals::default());
         Self(Arc::new(Shared { message_bytes_max, tls, channels, members, acknowledged, refusals }))
     }
 
-    /// The certificates; `None` if connections are not encrypted.
+    /// Returns the certificates; `None` if connections are not encrypted.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         self.0.tls.as_ref()
     }
 
-    /// Takes over who the members are, and where. Connections to other addresses are forgotten.
+    /// Sets the members and their addresses, and drops the connections to all other addresses.
     pub(crate) fn update(&self, membership: &StoredMembership) {
         let mut members = self.0.members.lock();
         if members.id == *membership.log_id() {
@@ -123,12 +128,12 @@ impl Peers {
         *members = Members { id: *membership.log_id(), peers };
     }
 
-    /// The log entries that other replicas have acknowledged to this one.
+    /// Returns the log entries that other replicas acknowledged to this one.
     pub(crate) fn acknowledged(&self) -> &Acknowledged {
         &self.0.acknowledged
     }
 
-    /// The header of a call of this replica to a member.
+    /// Returns the header of a call of this replica to a member.
     pub(crate) fn header(&self, identity: Identity, to: u64) -> pb::Header {
         let members = self.0.members.lock();
         pb::Header {
@@ -138,8 +143,8 @@ impl Peers {
         }
     }
 
-    /// A client of the replica at an address. Connects when it is used, and again when the connection
-    /// has broken. To be called, and used, on the runtime of the store.
+    /// Returns a client of the replica at `address`. The client connects on first use, and again after the
+    /// connection breaks. The caller must be on the runtime of the store, here and when it uses the client.
     pub(crate) fn client(&self, address: &str, lane: Lane) -> Result<Client, Status> {
         let mut channels = self.0.channels.lock();
         let channel = match channels.get(&(address.to_owned(), lane)) {
@@ -158,7 +163,9 @@ impl Peers {
 
     fn connect(&self, address: &str, lane: Lane) -> Result<Channel, Status> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
-            Status::invalid_argument(format!("{address:?} is no address of a replica: {error}"))
+            Status::invalid_argument(format!(
+                "{address:?} is not the address of a replica: {error}"
+            ))
         })?;
         let connect_timeout = match self.0.tls {
             Some(_) => CONNECT_TIMEOUT + HANDSHAKE_TIMEOUT,
@@ -185,7 +192,7 @@ impl fmt::Debug for Peers {
     }
 }
 
-/// What openraft makes connections with.
+/// Creates connections for openraft.
 #[derive(Debug, Clone)]
 pub(crate) struct Network {
     pub(crate) identity: Identity,
@@ -200,7 +207,7 @@ pub(crate) struct Connection {
     peers: Peers,
     elections: Elections,
     target: u64,
-    /// As it was when the connection was made.
+    /// The peer at the creation of the connection.
     peer: Peer,
     lane: Lane,
 }
@@ -224,7 +231,7 @@ impl Network {
     }
 }
 
-/// How long entries of so many bytes may take.
+/// Returns the maximum duration of an append with entries of `bytes` bytes.
 fn append_timeout(bytes: usize) -> Duration {
     let seconds = u64::try_from(bytes / APPEND_BYTES_PER_SECOND).unwrap_or(u64::MAX);
     APPEND_TIMEOUT.saturating_add(Duration::from_secs(seconds))
@@ -235,7 +242,7 @@ fn unreachable(target: u64, address: &str, error: impl fmt::Display) -> Unreacha
 }
 
 impl Connection {
-    /// One that no network has made.
+    /// Creates a connection without a network.
     #[cfg(test)]
     pub(super) fn for_test(identity: Identity, peers: Peers, target: u64, address: &str) -> Self {
         let elections = crate::metrics::StoreMetrics::new().cluster.elections;
@@ -243,28 +250,29 @@ impl Connection {
         Self { identity, peers, elections, target, peer, lane: Lane::Data }
     }
 
-    /// The connections of this replica.
+    /// Returns the connections of this replica.
     #[cfg(test)]
     pub(super) fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    /// A client of the replica, wherever it is by now.
+    /// Returns a client of the replica at its current address.
     pub(super) fn client(&self, lane: Lane) -> Result<Client, Status> {
         self.peers.client(&self.address(), lane)
     }
 
-    /// Who is called.
+    /// Returns the ID of the callee.
     pub(super) fn target(&self) -> u64 {
         self.target
     }
 
-    /// Who calls.
+    /// Returns the identity of the caller.
     pub(super) fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// For the one that is a member by now; if that is not known, for the one that it was made for.
+    /// Returns the header of a call to the current member. If its instance is unknown, the header names the
+    /// instance at the creation of the connection.
     pub(super) fn header(&self) -> pb::Header {
         let mut header = self.peers.header(self.identity, self.target);
         if header.to_instance == 0 {
@@ -277,20 +285,20 @@ impl Connection {
         unreachable(self.target, &self.address(), error)
     }
 
-    /// Where the replica is by now.
+    /// Returns the current address of the replica.
     fn address(&self) -> String {
         let members = self.peers.0.members.lock();
         members.peers.get(&self.target).unwrap_or(&self.peer).address.clone()
     }
 
-    /// The replica that a call reaches which this replica makes as the leader with that vote.
+    /// Returns the callee of a call with this header, which this replica makes as the leader with this vote.
     fn follower(&self, header: &pb::Header, vote: &Vote) -> Follower {
         let (replica_id, instance) = (self.target, header.to_instance);
         Follower { replica_id, instance, term: vote.leader_id().term }
     }
 
-    /// Notes what an answer to entries acknowledges. Fails if Raft must not learn of the answer: it makes no sense, or
-    /// denies an entry that the replica must have.
+    /// Records what the answer to an append acknowledges. Fails if Raft must not see the answer, because
+    /// it is invalid or denies an entry that the replica must have.
     pub(super) fn note_answer(
         &self,
         follower: Follower,
@@ -330,7 +338,7 @@ impl Connection {
         }
     }
 
-    /// Makes a call, and reads its answer.
+    /// Makes a call and decodes its answer.
     async fn call<T, R>(
         &self,
         lane: Lane,
@@ -345,7 +353,7 @@ impl Connection {
                 if status.code() == Code::FailedPrecondition {
                     let (target, address) = (self.target, self.address());
                     let refused = status.message();
-                    let text = format!("replica {target} at {address} takes no calls: {refused}");
+                    let text = format!("replica {target} at {address} refuses calls: {refused}");
                     self.peers.0.refusals.tell(&text);
                 }
                 Err(self.unreachable(status.message()))
@@ -365,7 +373,7 @@ impl RaftNetworkV2<Types> for Connection {
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
         let header = self.header();
         let follower = self.follower(&header, &request.vote);
-        // Before the call is sent: answers to calls that are on their way at once may come in any order.
+        // Read before the call is sent: answers to concurrent calls arrive in any order.
         let required = self.peers.0.acknowledged.required(follower);
         let message = codec::append_to_proto(header, &request, required);
         let timeout = match request.entries.is_empty() {
@@ -389,7 +397,7 @@ impl RaftNetworkV2<Types> for Connection {
         Ok(self.call(Lane::Control, option.hard_ttl(), call, codec::voted_from_proto).await?)
     }
 
-    /// Not answering is no grant: openraft's default would count as one.
+    /// Makes the call. openraft's default implementation would count a replica without an answer as a grant.
     async fn pre_vote(
         &mut self,
         request: VoteRequest<Types>,

@@ -1,4 +1,4 @@
-//! What replicas say to each other, between openraft's types and `chancery.raft.v1`.
+//! Conversion between openraft's types and the messages of `chancery.raft.v1`.
 
 use chancery_model::{Outcome, Revision, Summary};
 use chancery_proto::raft::v1 as pb;
@@ -30,13 +30,13 @@ fn vote(message: Option<pb::Vote>) -> Result<Vote, RecordError> {
     message.as_ref().map(vote_from_proto).ok_or_else(|| missing("the vote"))
 }
 
-/// Who asks another replica how it is doing.
+/// Returns the Hello request of a replica.
 pub(crate) fn hello(identity: Identity) -> pb::HelloRequest {
     let Identity { replica_id, instance, .. } = identity;
     pb::HelloRequest { from: replica_id, from_instance: Some(instance) }
 }
 
-/// The header of a call of `identity` to a replica of which no more than its number is known.
+/// Returns the header of a call of `identity` to a replica of which only the ID is known.
 pub(crate) fn header(identity: Identity, to: u64) -> pb::Header {
     pb::Header {
         cluster_id: identity.cluster_id.to_vec().into(),
@@ -50,7 +50,7 @@ pub(crate) fn header(identity: Identity, to: u64) -> pb::Header {
     }
 }
 
-/// Makes the message of entries. `required` are the entries that the callee must have.
+/// Encodes an append request. `required` are the entries that the callee must have.
 pub(crate) fn append_to_proto(
     header: pb::Header,
     request: &AppendEntriesRequest<Types>,
@@ -71,7 +71,7 @@ pub(crate) fn append_to_proto(
     }
 }
 
-/// Reads entries. Their checksums are checked, and that they follow each other.
+/// Decodes an append request. Verifies the checksums of its entries, and that their indexes are consecutive.
 pub(crate) fn append_from_proto(
     message: pb::AppendRequest,
 ) -> Result<AppendEntriesRequest<Types>, RecordError> {
@@ -93,7 +93,7 @@ pub(crate) fn append_from_proto(
     })
 }
 
-/// Makes the answer to entries.
+/// Encodes the answer to an append request.
 pub(crate) fn appended_to_proto(response: &AppendEntriesResponse<Types>) -> pb::AppendResponse {
     use pb::append_response::Result;
     let result = match response {
@@ -107,7 +107,7 @@ pub(crate) fn appended_to_proto(response: &AppendEntriesResponse<Types>) -> pb::
     pb::AppendResponse { result: Some(result) }
 }
 
-/// Reads the answer to entries.
+/// Decodes the answer to an append request.
 pub(crate) fn appended_from_proto(
     message: pb::AppendResponse,
 ) -> Result<AppendEntriesResponse<Types>, RecordError> {
@@ -122,7 +122,7 @@ pub(crate) fn appended_from_proto(
     })
 }
 
-/// Makes the message of a candidate's question.
+/// Encodes a vote request.
 pub(crate) fn vote_request_to_proto(
     header: pb::Header,
     request: &VoteRequest<Types>,
@@ -135,7 +135,7 @@ pub(crate) fn vote_request_to_proto(
     }
 }
 
-/// Reads a candidate's question.
+/// Decodes a vote request.
 pub(crate) fn vote_request_from_proto(
     message: pb::VoteRequest,
 ) -> Result<VoteRequest<Types>, RecordError> {
@@ -145,7 +145,7 @@ pub(crate) fn vote_request_from_proto(
     Ok(request)
 }
 
-/// Makes the answer to a candidate.
+/// Encodes the answer to a vote request.
 pub(crate) fn voted_to_proto(response: &VoteResponse<Types>) -> pb::VoteResponse {
     pb::VoteResponse {
         vote: Some(vote_to_proto(&response.vote)),
@@ -154,7 +154,7 @@ pub(crate) fn voted_to_proto(response: &VoteResponse<Types>) -> pb::VoteResponse
     }
 }
 
-/// Reads the answer to a candidate.
+/// Decodes the answer to a vote request.
 pub(crate) fn voted_from_proto(
     message: pb::VoteResponse,
 ) -> Result<VoteResponse<Types>, RecordError> {
@@ -162,7 +162,7 @@ pub(crate) fn voted_from_proto(
     Ok(VoteResponse::new(vote(message.vote)?, last, message.granted))
 }
 
-/// Makes the message by which a leader steps back.
+/// Encodes a leadership transfer.
 pub(crate) fn transfer_to_proto(
     header: pb::Header,
     request: &TransferLeaderRequest<Types>,
@@ -175,7 +175,7 @@ pub(crate) fn transfer_to_proto(
     }
 }
 
-/// Reads the message by which a leader steps back.
+/// Decodes a leadership transfer.
 pub(crate) fn transfer_from_proto(
     message: pb::TransferLeaderRequest,
 ) -> Result<TransferLeaderRequest<Types>, RecordError> {
@@ -183,7 +183,7 @@ pub(crate) fn transfer_from_proto(
     Ok(TransferLeaderRequest::new(vote(message.from_leader)?, message.successor, last))
 }
 
-/// Makes the message of what came of a write.
+/// Encodes the outcome of a write.
 pub(crate) fn outcome_to_proto(response: &Response) -> pb::Outcome {
     use pb::outcome::Outcome as Message;
     let outcome = match response {
@@ -202,7 +202,7 @@ pub(crate) fn outcome_to_proto(response: &Response) -> pb::Outcome {
     pb::Outcome { outcome }
 }
 
-/// Reads what came of a write.
+/// Decodes the outcome of a write.
 pub(crate) fn outcome_from_proto(message: pb::Outcome) -> Result<Response, RecordError> {
     use pb::outcome::Outcome as Message;
     Ok(match message.outcome {

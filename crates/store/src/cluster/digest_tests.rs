@@ -21,8 +21,8 @@ use crate::{
     recovery::{self, Recovered},
 };
 
-/// Gives a replica that does not run another state at the same position of the log. Nothing that it can look at
-/// by itself shows that.
+/// Gives a stopped replica a different state at the same position of the log. The replica alone cannot detect
+/// this.
 fn tamper(dir: &Path, replica_id: u64, name: &str) {
     let (directory, identity) =
         Directory::open_existing(&dir.join(replica_id.to_string())).unwrap();
@@ -45,7 +45,7 @@ fn tamper(dir: &Path, replica_id: u64, name: &str) {
 
 async fn diverged(replica: &Replica) -> String {
     let reason = tokio::time::timeout(DEADLINE, replica.until_diverged()).await;
-    reason.expect("it finds out").to_string()
+    reason.expect("the replica detects the difference").to_string()
 }
 
 async fn end(replicas: &[Replica]) {
@@ -54,8 +54,8 @@ async fn end(replicas: &[Replica]) {
     }
 }
 
-/// L13: a replica whose state is not that of most voters serves nothing more, also after a restart, until it has
-/// joined again without its data; the others go on, and name it.
+/// L13: a replica whose state differs from that of most voters serves nothing, even after a restart, until it
+/// has joined again without its data. The others continue, and name it.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     end(&replicas).await;
 }
 
-/// L13: if no majority agrees, the right state is unknown: every replica raises the alarm, and goes on.
+/// L13: if no majority agrees, the right state is unknown. Every replica raises the alarm and continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_different_states_are_an_alarm_and_stop_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,8 +131,8 @@ async fn three_different_states_are_an_alarm_and_stop_nobody() {
     end(&replicas).await;
 }
 
-/// L13: two entries with one log id and different content mean that some replica has used a log id again. Raft
-/// would skip the second one.
+/// L13: two entries with the same log ID and different content mean that a replica has reused a log ID.
+/// Raft would skip the second entry.
 #[tokio::test(flavor = "multi_thread")]
 async fn entry_with_the_log_id_of_another_stops_the_replica() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ async fn entry_with_the_log_id_of_another_stops_the_replica() {
         entries: vec![pb::EntryRecord { index: last, record: entry_to_record(entry).into() }],
         ..pb::AppendRequest::default()
     };
-    client.append(append(entry)).await.expect("the same entry once more is accepted");
+    client.append(append(entry)).await.expect("the same entry is accepted again");
     assert_eq!(follower.diverged(), None);
     let other = Entry { log_id: entry.log_id, payload: EntryPayload::Blank };
     let refused = client.append(append(&other)).await.unwrap_err();

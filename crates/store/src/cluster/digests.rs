@@ -1,14 +1,14 @@
-//! Replicas compare their states: each asks the voters for digests of positions that it has applied.
+//! Comparison of states: each replica asks the voters for digests at log positions that it has applied.
 //!
 //! Two replicas that have applied the same log have the same state. If their digests differ at the same
-//! position, one of them serves what was never committed, or lacks what was (L13). Nothing repairs that by
-//! itself, and nothing else shows it.
+//! position, one of them serves data that was never committed, or lacks committed data (L13). No other
+//! mechanism detects or repairs this.
 //!
 //! Invariants:
-//! - Digests are compared at equal positions, within one incarnation of one cluster (every call names both),
-//!   and of the same algorithm ([`crate::digest::ALGORITHM`]).
-//! - Every difference is an alarm. A replica whose state differs from that of a majority of the voters stops:
-//!   it serves nothing, takes part in no election, and does not start again with this data.
+//! - A replica compares only digests at equal positions, of the same algorithm
+//!   ([`crate::digest::ALGORITHM`]), and within one incarnation of one cluster. Every call names both.
+//! - Every difference raises an alarm. A replica whose state differs from that of a majority of the voters
+//!   stops: it serves nothing, takes part in no election, and does not start again with this data.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,27 +26,28 @@ use crate::{
 
 /// The time between two comparisons.
 const INTERVAL: Duration = Duration::from_secs(3);
-/// A voter that does not answer within this time is compared the next time.
+/// The maximum time for the answer of a voter. A voter without an answer is compared the next time.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// The newest positions that are asked for, and as many of those that are kept for longer.
+/// The number of newest positions in a request, and also of older positions that replicas keep longer.
 const ASKED: usize = 64;
-/// The maximum number of positions in a request; the rest is ignored.
+/// The maximum number of positions in a request. The callee ignores the rest.
 const INDEXES_MAX: usize = 1024;
-/// What to do about a replica whose state is wrong.
+/// The advice about a replica whose state is wrong.
 const ADVICE: &str = "this replica has stopped serving; stop it, empty its data directory, and start it with \
                       --join so that it gets its state from the others (docs/cluster.md, States that differ)";
 
 /// The result of comparing this replica's digests with those of some voters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Verdict {
-    /// The voters that have a position in common with this replica, and the first position at which the digests
-    /// differ, if they do.
+    /// The voters that have a position in common with this replica, each with the first position at which the
+    /// digests differ.
     compared: BTreeMap<u64, Option<u64>>,
-    /// The first position at which a majority of the voters agrees on a digest that differs from this replica's.
+    /// The first position at which a majority of the voters agrees on a digest that differs from this
+    /// replica's.
     outvoted: Option<u64>,
 }
 
-/// Compares digests. `voters` is the number of voters, `votes` whether this replica is one of them.
+/// Compares digests. `voters` is the number of voters, and `votes` is whether this replica is one of them.
 fn judge(
     own: &[StateDigest],
     votes: bool,
@@ -78,12 +79,12 @@ fn judge(
     verdict
 }
 
-/// The voters whose state differs from this replica's, as far as it is known, and the position of each difference.
+/// The voters that are known to have a different state, each with the position of the difference.
 #[derive(Debug, Default)]
 pub(crate) struct Differences(BTreeMap<u64, u64>);
 
 impl Differences {
-    /// Applies a verdict. Returns whether the voters that differ are other ones than before.
+    /// Applies a verdict. Returns whether the set of differing voters changed.
     fn update(&mut self, verdict: &Verdict, voters: &BTreeSet<u64>) -> bool {
         let before: Vec<u64> = self.0.keys().copied().collect();
         self.0.retain(|id, _| voters.contains(id) && verdict.compared.get(id) != Some(&None));
@@ -95,7 +96,7 @@ impl Differences {
         !self.0.keys().copied().eq(before)
     }
 
-    /// The text of the alarm; `None` if no difference is known.
+    /// Returns the text of the alarm; `None` if no difference is known.
     fn alarm(&self) -> Option<String> {
         let first = self.0.values().min()?;
         let replicas: Vec<String> = self.0.keys().map(|id| format!("replica {id}")).collect();
@@ -107,7 +108,7 @@ impl Differences {
     }
 }
 
-/// Compares this replica's state with that of the voters periodically, until the replica is gone.
+/// Compares this replica's state with that of the voters every [`INTERVAL`], until the replica is dropped.
 pub(crate) async fn run(core: Weak<Core>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -161,32 +162,32 @@ impl Core {
         let header = Some(self.peers.header(self.identity, id));
         let mut client = self.peers.client(address, Lane::Control).ok()?;
         let call = client.digests(pb::DigestsRequest { header, indexes });
-        // An earlier release does not know the call.
+        // An earlier release does not implement the call.
         let answer = tokio::time::timeout(TIMEOUT, call).await.ok()?.ok()?.into_inner();
         let digest = |it: pb::StateDigest| StateDigest { index: it.index, digest: it.digest };
         (answer.algorithm == ALGORITHM).then(|| answer.digests.into_iter().map(digest).collect())
     }
 
-    /// Answers the call of another replica.
+    /// Answers a Digests call of another replica.
     pub(crate) fn take_digests(&self, indexes: &[u64]) -> pb::DigestsResponse {
         let known = indexes.iter().take(INDEXES_MAX).filter_map(|index| self.digests.at(*index));
         let digest = |it: StateDigest| pb::StateDigest { index: it.index, digest: it.digest };
         pb::DigestsResponse { algorithm: ALGORITHM, digests: known.map(digest).collect() }
     }
 
-    /// Names the voters whose state differs from this replica's, and the replicas that have lost acknowledged entries,
-    /// for people; `None` if none is known.
+    /// Returns a text for people that names the voters with a different state, and the replicas that lost
+    /// acknowledged entries; `None` if no such replica is known.
     pub(crate) fn state_alarm(&self) -> Option<String> {
         let alarms = [self.differences.lock().alarm(), self.peers.acknowledged().alarm()];
         alarms.into_iter().flatten().reduce(|first, second| format!("{first}; {second}"))
     }
 
-    /// The reason why the state or the log of this replica is wrong; `None` if no fault is known.
+    /// Returns the reason why the state or the log of this replica is wrong; `None` if no fault is known.
     pub(crate) fn diverged(&self) -> Option<Arc<str>> {
         self.diverged.borrow().clone()
     }
 
-    /// Stops this replica for good: its state or its log is not that of the cluster.
+    /// Stops this replica permanently, because its state or log differs from that of the cluster.
     pub(crate) fn diverge(self: &Arc<Self>, reason: &str) {
         if self.diverged.borrow().is_some() {
             return;
@@ -206,7 +207,7 @@ impl Core {
             if let Ok(Err(error)) = marked.await {
                 tracing::error!(%error, "cannot write `DIVERGED` to the data directory; do not start this replica again");
             }
-            // It must neither vote nor lead. The error would say that Raft has stopped already.
+            // The replica must neither vote nor lead. The only error is that Raft has stopped already.
             drop(core.raft.shutdown().await);
         });
     }
@@ -226,7 +227,7 @@ mod tests {
         judge(&digests(own), votes, voters, &answers).outvoted
     }
 
-    /// L13: positions are compared with themselves only, and a majority of all voters decides.
+    /// L13: digests are compared at equal positions only, and a majority of all voters decides.
     #[test]
     fn replica_is_outvoted_by_a_majority_at_one_position() {
         assert_eq!(outvoted(&[(1, 7)], true, &[&[(1, 7)], &[(1, 7)]]), None, "all are equal");
@@ -237,14 +238,14 @@ mod tests {
         assert_eq!(outvoted(&[(1, 7)], true, &[&[(1, 8)], &[(2, 8)]]), None, "other positions");
         assert_eq!(outvoted(&[(1, 7), (2, 6)], true, &[&[(2, 8)], &[(2, 8)]]), Some(2));
         assert_eq!(outvoted(&[(1, 7)], true, &[&[(1, 8)]]), None, "two voters, no majority");
-        assert_eq!(outvoted(&[(1, 8)], true, &[&[(1, 7)]]), None, "the same, the other way round");
+        assert_eq!(outvoted(&[(1, 8)], true, &[&[(1, 7)]]), None, "the same with swapped digests");
         assert_eq!(outvoted(&[(1, 7)], false, &[&[(1, 8)]]), Some(1), "a learner of one voter");
         assert_eq!(outvoted(&[(1, 7)], false, &[&[(1, 8)], &[(1, 7)], &[(1, 7)]]), None);
         let five: [&[(u64, u64)]; 4] = [&[(1, 8)], &[(1, 8)], &[(1, 8)], &[(1, 7)]];
         assert_eq!(outvoted(&[(1, 7)], true, &five), Some(1));
     }
 
-    /// L13: an alarm stays until the voter has the same state again, or is no voter.
+    /// L13: an alarm lasts until the voter has the same state again, or is no longer a voter.
     #[test]
     fn difference_is_an_alarm_until_it_is_over() {
         let voters = BTreeSet::from([1, 2, 3]);

@@ -1,7 +1,7 @@
-//! How a write gets to the leader, and is retried without taking effect twice.
+//! Forwards writes to the leader, and retries them so that they take effect once.
 //!
-//! Each write has a [`RequestId`]. An attempt of which it is not known what came of it is followed by
-//! one that says so; the state machine of every replica knows the requests that took effect
+//! Each write has a request ID. If the outcome of an attempt is unknown, the next attempt is marked as
+//! repeated. The state machine of every replica knows the requests that took effect
 //! ([`crate::image::Image`]).
 
 use std::{
@@ -30,29 +30,31 @@ use crate::{
     space::Full,
 };
 
-/// After an attempt that has changed nothing the next one waits so long, unless another leads by then.
+/// The time before the next attempt, unless the leader changes earlier.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A replica that lacks more committed entries than this catches up before it takes writes: a small part of the
-/// revisions that the history keeps, so that most of them are left for retries.
+/// The maximum number of committed entries that a replica may lack when it accepts a write.
+///
+/// It is a small part of the revisions in the history, so that most of them remain for retries.
 const BEHIND_MAX: u64 = HISTORY_MAX as u64 / 10;
 
-/// A larger command of another replica is checked on a thread for blocking work.
+/// The maximum length in bytes of a forwarded command that is checked on the runtime's own threads. Larger
+/// commands are checked on a thread for blocking work.
 const INLINE_BYTES: usize = 64 << 10;
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 enum Attempt {
-    /// It was answered.
+    /// The attempt was answered.
     Done(Result<Response, TransactError>),
-    /// It never reached a log.
+    /// The write never reached a log.
     NotProposed,
-    /// It may have reached a log, and may still take effect.
+    /// The write may have reached a log, and may still take effect.
     Unknown,
 }
 
 impl Core {
-    /// Gets a command into the log, wherever the leader is, and gives what applying it came to. This
-    /// replica has applied it too by then. `place` is kept for as long as the command is in memory.
+    /// Proposes a command to the leader and returns its outcome after this replica has applied it. `place` is
+    /// held while the command is in memory.
     pub(crate) async fn propose(
         &self,
         mut command: pb::Command,
@@ -92,7 +94,7 @@ impl Core {
                 return Err(TransactError::NoLeader);
             }
             let wait = match &leader {
-                // Nobody to ask: until there is.
+                // Without a leader, wait until there is one.
                 None => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     left.saturating_sub(RETRY_INTERVAL)
@@ -104,12 +106,14 @@ impl Core {
         }
     }
 
-    /// Waits while this replica is far behind the leader. A retry of a write says since when the first attempt may
-    /// have taken effect, which is the revision of this replica then. If that is older than the history of the
-    /// leader, the retry is refused ([`TransactError::Forgotten`]), however soon it comes.
+    /// Waits while this replica is far behind the leader.
     ///
-    /// The answer to a write waits until this replica has applied it. So waiting here costs little, and if it takes
-    /// too long, the outcome is known: nothing was written.
+    /// A retry of a write carries the revision of this replica before the first attempt. If the history
+    /// of the leader no longer has that revision, the leader refuses the retry
+    /// ([`TransactError::Forgotten`]), even if it follows immediately.
+    ///
+    /// The answer to a write waits until this replica has applied it, so waiting here costs little. If
+    /// the wait takes too long, the outcome is known: nothing was written.
     pub(crate) async fn catch_up_for_write(&self, deadline: Instant) -> Result<(), TransactError> {
         while self.is_far_behind() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -123,7 +127,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether this replica lacks more entries than [`BEHIND_MAX`] that it knows to be committed, or has no state yet.
+    /// Returns whether this replica has no state yet, or lacks more than [`BEHIND_MAX`] entries that it
+    /// knows to be committed.
     fn is_far_behind(&self) -> bool {
         if self.leader() == Some(Leader::Here) {
             return false;
@@ -137,7 +142,7 @@ impl Core {
         behind > BEHIND_MAX || !self.published.is_formed()
     }
 
-    /// Fails if this replica takes no writes any more.
+    /// Fails if this replica no longer accepts writes.
     pub(crate) fn check_alive(&self) -> Result<(), TransactError> {
         if let Some(reason) = self.failure.get() {
             self.metrics.refused_failed.increment(1);
@@ -146,7 +151,7 @@ impl Core {
         Ok(())
     }
 
-    /// As the leader.
+    /// Proposes a command as the leader.
     async fn propose_here(&self, command: Bytes, deadline: Instant) -> Attempt {
         let len = command.len() as u64;
         if let Err(Full { free, needed }) = self.space.take(len) {
@@ -176,7 +181,7 @@ impl Core {
         }
     }
 
-    /// At the leader.
+    /// Sends a command to the leader.
     async fn propose_there(
         &self,
         leader: u64,
@@ -197,9 +202,13 @@ impl Core {
             Result::Error(error) if error.kind() == pb::write_error::Kind::DiskFull => {
                 Attempt::Done(Err(TransactError::LeaderDiskFull { leader, reason: error.message }))
             }
-            // Whatever has befallen the leader, another one may still find the entry in its log.
+            // Whatever happened to this leader, the next one may still have the entry in its log.
             Result::Error(error) => {
-                tracing::debug!(leader, error = error.message, "a forwarded write");
+                tracing::debug!(
+                    leader,
+                    error = error.message,
+                    "the leader reported an error for a write"
+                );
                 Attempt::Unknown
             }
             Result::Written(pb::Written { index, outcome }) => {
@@ -215,7 +224,7 @@ impl Core {
         }
     }
 
-    /// Takes a write that another replica has sent.
+    /// Handles a write that another replica forwarded.
     pub(crate) async fn take_write(&self, command: pb::Command) -> pb::WriteResult {
         use pb::write_result::Result;
         let checked = match command.encoded_len() > INLINE_BYTES {
@@ -223,14 +232,14 @@ impl Core {
             false => checked(command),
         };
         let Some(command) = checked else {
-            let message = "the command is no transaction that can be applied".to_owned();
+            let message = "the command is not a transaction that can be applied".to_owned();
             let error = pb::WriteError { kind: pb::write_error::Kind::Failed.into(), message };
             return pb::WriteResult { result: Some(Result::Error(error)) };
         };
         let deadline = Instant::now() + self.config.transact_timeout;
         let result = match self.propose_here(command, deadline).await {
             Attempt::Done(Ok(response)) => Result::Written(pb::Written {
-                // What it changed is in everything from here on.
+                // The state at this index includes the write.
                 index: self.published.applied(),
                 outcome: Some(codec::outcome_to_proto(&response)),
             }),
@@ -250,13 +259,14 @@ impl Core {
     }
 }
 
-/// The bytes of a command that can be applied. Any other one must never get into the log: it would stop every replica.
+/// Returns the bytes of a command that can be applied, and `None` for any other. Such a command must never
+/// enter the log, because it would stop every replica.
 fn checked(command: pb::Command) -> Option<Bytes> {
     let bytes = command.encode_to_vec().into();
     matches!(ask_from_proto(command), Ok(Ask::Transact { .. })).then_some(bytes)
 }
 
-/// Ends a task that nobody waits for any more.
+/// Aborts a task on drop, when no caller waits for it.
 pub(crate) struct AbortOnDrop(pub(crate) tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {

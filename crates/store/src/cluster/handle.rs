@@ -1,4 +1,4 @@
-//! What the handle of a replica can do about its cluster.
+//! The cluster operations of the `Replica` handle.
 
 use std::{
     sync::Arc,
@@ -18,79 +18,80 @@ use crate::{
     raft::Peer,
 };
 
-/// A replica that does not answer in this time is shown as silent.
+/// The maximum time for the report of a member.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(800);
-/// A leader that ends waits so long for another one to take over.
+/// The maximum time that a stopping leader waits for another voter to take over.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A change of the membership.
+/// A membership change, or a leadership transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberChange {
-    /// A new member, as a learner.
+    /// Adds a member as a learner.
     Add {
-        /// Its number.
+        /// The ID of the replica.
         replica_id: u64,
-        /// Where its replication port is, as `HOST:PORT`.
+        /// The address of its replication port, as `HOST:PORT`.
         address: String,
-        /// It stays a learner; otherwise it becomes a voter once it has caught up.
+        /// Whether it stays a learner. Otherwise it becomes a voter when it has caught up.
         learner: bool,
     },
-    /// A learner becomes a voter; waits until it has caught up.
+    /// Makes a learner a voter, after it has caught up.
     Promote(u64),
-    /// A member is one no more.
+    /// Removes a member.
     Remove(u64),
-    /// Another voter leads; `None` for the one that is most advanced.
+    /// Transfers leadership to another voter; `None` selects the most up-to-date one.
     TransferLeader(Option<u64>),
 }
 
-/// What part a member has.
+/// The role of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It votes, and leads.
+    /// The voter that leads.
     Leader,
-    /// It votes.
+    /// A voter that does not lead.
     Voter,
-    /// It becomes a voter once it has caught up.
+    /// A learner that becomes a voter when it has caught up.
     Joining,
-    /// It holds a copy and serves streams.
+    /// A learner that stays one: it has a copy of the state and serves streams.
     Learner,
 }
 
-/// A member, and what it says of itself.
+/// A member and its report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its number.
+    /// The ID of the replica.
     pub replica_id: u64,
-    /// Where its replication port is.
+    /// The address of its replication port.
     pub address: String,
-    /// Its part.
+    /// The role of the member.
     pub role: Role,
-    /// Its own report; `None` if it does not answer.
+    /// The report of the member; `None` if it does not answer.
     pub report: Option<Report>,
-    /// Who answers at its address instead of it, for people.
+    /// A description, for people, of the replica that answers at this address instead of the member.
     pub stranger: Option<String>,
 }
 
-/// What a replica says of itself.
+/// The report of a replica about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Its Raft term.
+    /// The Raft term.
     pub term: u64,
-    /// Whom it follows, if it hears anybody.
+    /// The ID of the leader that the replica hears; `None` if it hears none.
     pub leader: Option<u64>,
-    /// The last entry in its log.
+    /// The index of the last log entry.
     pub last_log_index: u64,
-    /// The last entry that it has applied.
+    /// The index of the last applied entry.
     pub applied: u64,
-    /// The revision of its state.
+    /// The revision of the state.
     pub revision: Revision,
-    /// The version of its program.
+    /// The version of the program.
     pub version: String,
-    /// Why it takes no writes; `None` if it does.
+    /// The reason why the replica accepts no writes; `None` if it accepts them.
     pub failure: Option<String>,
-    /// Names the voters whose state differs; `None` if no difference is known.
+    /// A text that names the voters whose state differs; `None` if no difference is known.
     pub state_alarm: Option<String>,
-    /// It has a newer membership than the one that asks, who is not in it: that one was removed.
+    /// Whether the replica has a newer membership than the caller, without the caller: the caller was
+    /// removed.
     pub disowns: bool,
 }
 
@@ -111,25 +112,26 @@ impl From<pb::HelloResponse> for Report {
 }
 
 impl Replica {
-    /// Where other replicas reach this one; empty if they can not.
+    /// Returns the address at which other replicas reach this one; empty if they cannot.
     #[must_use]
     pub fn raft_address(&self) -> &str {
         &self.core().address
     }
 
-    /// How many members the cluster has, this replica included.
+    /// Returns the number of members, including this replica.
     #[must_use]
     pub fn n_members(&self) -> usize {
         self.core().membership().nodes().count()
     }
 
-    /// The number of the replica that leads, if it is heard; this one's own, if most voters answer it.
+    /// Returns the ID of the leader if this replica hears it. A leader returns its own ID if most voters
+    /// answer it.
     #[must_use]
     pub fn leader(&self) -> Option<u64> {
         self.core().present_leader()
     }
 
-    /// Changes the membership, wherever the leader is. Says what was done, for people.
+    /// Makes a membership change at the leader. Returns the outcome as a text for people.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -145,7 +147,7 @@ impl Replica {
         self.core().change(change, self.core().config.change_timeout).await
     }
 
-    /// All members, with what each says of itself at this moment.
+    /// Returns all members with their current reports.
     pub async fn members(&self) -> Vec<Member> {
         let core = self.core();
         let membership = core.membership();
@@ -170,7 +172,8 @@ impl Replica {
         futures::future::join_all(reports).await
     }
 
-    /// What a member says of itself, or else who answers at its address, if anybody does.
+    /// Returns the report of a member. The error describes another replica that answers at its address, if
+    /// there is one.
     async fn report(&self, id: u64, address: &str) -> Result<Report, Option<String>> {
         let core = self.core();
         if id == core.id() {
@@ -184,19 +187,19 @@ impl Replica {
             return Err(Some(format!("replica {} of this cluster", hello.replica_id)));
         }
         let membership = core.membership();
-        // Somebody else may be where it was.
+        // Another instance may answer at this address.
         let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
         if !membership.get_node(&id).is_some_and(own) {
             return Err(Some(format!(
-                "another replica {id}, which that one has replaced, or which replaces it"
+                "a different instance of replica {id}: one of the two replaced the other"
             )));
         }
         let disowns = core.is_disowned_by(&hello, &membership);
         Ok(Report { disowns, ..hello.into() })
     }
 
-    /// Returns when it is known that this replica is no member of its cluster any more: it is told nothing,
-    /// and what it has gets old.
+    /// Waits until this replica finds that it is no longer a member of its cluster. Such a replica
+    /// receives no updates, so its state becomes outdated.
     pub async fn removed(&self) -> Removal {
         let mut removed = self.core().removed.subscribe();
         let removal = match removed.wait_for(Option::is_some).await {
@@ -210,14 +213,14 @@ impl Replica {
         }
     }
 
-    /// The reason why the state or the log of this replica differs from that of the cluster; `None` if no
-    /// difference is known. A replica with a reason must serve nothing.
+    /// Returns the reason why the state or the log of this replica differs from that of the cluster;
+    /// `None` if no difference is known. A replica with a reason must serve nothing.
     #[must_use]
     pub fn diverged(&self) -> Option<Arc<str>> {
         self.core().diverged()
     }
 
-    /// Returns the reason when [`Replica::diverged`] has one.
+    /// Waits until [`Replica::diverged`] has a reason, and returns it.
     pub async fn until_diverged(&self) -> Arc<str> {
         let mut diverged = self.core().diverged.subscribe();
         let reason = diverged.wait_for(Option::is_some).await.ok().and_then(|it| it.clone());
@@ -228,16 +231,16 @@ impl Replica {
         }
     }
 
-    /// If this replica leads, lets another one lead: before it ends, so that writes do not have to wait for
-    /// an election. Does nothing if there is no other.
+    /// Transfers leadership to another voter if this replica leads and there is one. Before a shutdown, this
+    /// saves writes the wait for an election.
     pub async fn step_down(&self) {
         self.core().step_down().await;
     }
 
-    /// Takes a snapshot: the log up to here can be purged. Returns when there is one.
+    /// Takes a snapshot and returns its last log index. The log up to that index can then be purged.
     ///
     /// # Errors
-    /// If Raft has stopped, or it takes too long.
+    /// If Raft has stopped, or the snapshot takes longer than `timeout`.
     pub async fn snapshot(&self, timeout: Duration) -> Result<u64, ChangeError> {
         let core = self.core();
         let stopped = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
@@ -256,7 +259,7 @@ impl Replica {
 }
 
 impl Core {
-    /// What a replica says of itself that is at an address.
+    /// Returns the Hello answer of the replica at `address`; `None` if none answers within `timeout`.
     pub(super) async fn ask_at(
         &self,
         address: &str,
@@ -269,24 +272,24 @@ impl Core {
         Some(call.await.ok()?.ok()?.ok()?.into_inner())
     }
 
-    /// Who somebody is that is not of this cluster, for people; `None` if it is.
+    /// Describes a replica that is not in this cluster, for people; `None` if it is.
     pub(super) fn stranger(&self, hello: &pb::HelloResponse) -> Option<String> {
         let id = hello.replica_id;
         match &hello.cluster_id[..] {
-            [] => Some(format!("a replica {id} that is in no cluster yet")),
+            [] => Some(format!("replica {id}, which is in no cluster yet")),
             own if own == self.identity.cluster_id => None,
             other => Some(format!("replica {id} of another cluster, {}", hex(other))),
         }
     }
 
-    /// If this replica leads, lets another one lead. Does nothing if there is no other.
+    /// Transfers leadership to another voter, if this replica leads and there is one.
     pub(crate) async fn step_down(&self) {
         if self.leader() != Some(Leader::Here) || self.is_sole_voter() {
             return;
         }
         match self.change(Change::TransferLeader(0), STEP_DOWN_TIMEOUT).await {
             Ok(text) => tracing::info!("{text}"),
-            Err(error) => tracing::warn!(%error, "nobody has taken over the lead"),
+            Err(error) => tracing::warn!(%error, "no other voter has taken over leadership"),
         }
     }
 }

@@ -1,15 +1,15 @@
-//! How a replica becomes a member of a cluster.
+//! Joining: how a replica becomes a member of a cluster.
 //!
-//! A replica with an empty directory either forms a cluster or joins one, by what it was told:
-//! - nothing: it forms a cluster of one, which others can join;
-//! - addresses to join at: it asks there until it is let in;
-//! - a list of all replicas (for a StatefulSet): the first of them forms the cluster if all others say
-//!   that they are in none; all others join. A first replica that has lost its data finds that the others
-//!   are in one, and joins it.
+//! A replica with an empty directory either forms a cluster or joins one. Its configuration decides:
+//! - Without any address, it forms a cluster of one, which others can join.
+//! - With addresses to join (`join`), it asks there until a leader admits it.
+//! - With a list of all replicas (`peers`, for a StatefulSet), the first replica forms the cluster if all
+//!   others report that they are in none. All others join. A first replica that has lost its data finds that
+//!   the others are in a cluster, and joins it.
 //!
-//! The leader lets a replica in as a learner. If it knows the replica from before, that one's data is gone:
-//! it is removed first, so that no majority counts on it, and it is told the vote of the leader, so that
-//! it can not vote in a term in which it may have voted already.
+//! The leader admits a replica as a learner. If the replica was a member before, its data is lost. The leader
+//! then removes the old member first, so that no majority counts on its data. The leader also sends its own
+//! vote, so that the new replica cannot vote in a term in which the old one may have voted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,38 +36,38 @@ use crate::{
     raft_codec::{vote_from_proto, vote_to_proto},
 };
 
-/// Between two rounds of asking.
+/// The time between two rounds of calls.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
-/// One call.
+/// The maximum duration of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// What keeps a replica from starting is said again after this time.
+/// The time after which the same progress message is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
-/// How a replica without data begins.
+/// The way in which a replica without data starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// With a cluster of its own.
+    /// It forms a cluster of its own.
     Form,
-    /// In a cluster that has let it in.
+    /// It joins a cluster that admitted it.
     Joined {
-        /// Who it is there.
+        /// The identity of the replica in that cluster.
         identity: Identity,
         /// The vote of the leader.
         vote: Vote,
     },
 }
 
-/// Who asks, and whom.
+/// A replica without data that forms or joins a cluster.
 pub(crate) struct Joiner<'a> {
     pub(crate) config: &'a Config,
-    /// Where other replicas reach this one.
+    /// The address at which other replicas reach this one.
     pub(crate) address: &'a str,
-    /// Which of the replicas that have had its number it will be.
+    /// The instance of this replica.
     pub(crate) instance: u64,
     pub(crate) peers: &'a Peers,
 }
 
-/// Says things that are true for a while, but not all the time.
+/// Logs why the replica waits, without repeating the same message all the time.
 struct Progress {
     last: Option<(Instant, String)>,
 }
@@ -83,7 +83,7 @@ impl Progress {
 }
 
 impl Joiner<'_> {
-    /// Finds out how to begin; asks until there is an answer.
+    /// Determines how to start. Asks the other replicas until there is an answer.
     pub(crate) async fn begin(&self) -> Result<Beginning, OpenError> {
         let id = self.config.replica_id;
         let mut progress = Progress { last: None };
@@ -112,8 +112,8 @@ impl Joiner<'_> {
             } else if forms {
                 let silent: Vec<&u64> = others.keys().filter(|id| !fresh.contains(id)).collect();
                 progress.say(format!(
-                    "waiting for replicas {silent:?}: a new cluster is formed only when all of them say \
-                     that they are in none"
+                    "waiting for replicas {silent:?}: a new cluster forms only after all of them have \
+                     reported that they are in none"
                 ));
             } else {
                 let first = self.config.peers.keys().next().copied().unwrap_or_default();
@@ -123,7 +123,7 @@ impl Joiner<'_> {
         }
     }
 
-    /// The addresses of those that are in a cluster, and who is in none.
+    /// Returns the addresses of the replicas that are in a cluster, and the IDs of those that are in none.
     async fn look_around(
         &self,
         others: &BTreeMap<u64, String>,
@@ -143,7 +143,7 @@ impl Joiner<'_> {
         for (id, address, hello) in answers.into_iter().flatten() {
             if hello.replica_id != id {
                 return Err(OpenError::Cluster(format!(
-                    "at {address} is replica {}, but the list of peers says {id}",
+                    "`raft.peers` has replica {id} at {address}, but replica {} answers there",
                     hello.replica_id
                 )));
             }
@@ -155,7 +155,7 @@ impl Joiner<'_> {
         Ok((members, fresh))
     }
 
-    /// Asks to be let in, at each address, and at the leader that it names.
+    /// Asks for admission at each address, and at the leader that an answer names.
     async fn ask_all(
         &self,
         addresses: &[String],
@@ -186,7 +186,7 @@ impl Joiner<'_> {
                         addresses.push(answer.leader_address);
                     }
                     Some(Result::NotLeader(_)) | None => {
-                        let reason = "the cluster has no leader at the moment".to_owned();
+                        let reason = "the cluster has no leader at present".to_owned();
                         reasons.insert(address, reason);
                     }
                 },
@@ -219,7 +219,7 @@ impl Joiner<'_> {
 
     fn joined(&self, joined: &pb::Joined) -> Result<Beginning, OpenError> {
         let wrong = |error: crate::record::RecordError| {
-            OpenError::Cluster(format!("the answer of the cluster makes no sense: {error}"))
+            OpenError::Cluster(format!("the answer of the cluster is invalid: {error}"))
         };
         let identity = Identity {
             cluster_id: cluster_id_from_proto(&joined.cluster_id).map_err(wrong)?,
@@ -234,17 +234,17 @@ impl Joiner<'_> {
     }
 }
 
-/// Why a call to somebody who may be no replica has failed.
+/// Returns the reason why a call failed. The callee may not be a replica.
 fn cause(status: &Status) -> String {
     let mut text = status.message().to_owned();
     if text.is_empty() {
         let code = status.code();
         text = match code {
-            Code::Unimplemented => "who answers there is no replica's replication port".to_owned(),
+            Code::Unimplemented => "that address is not a replication port".to_owned(),
             code => code.description().to_owned(),
         };
     }
-    // The first is that a transport failed, which is not the reason.
+    // The outermost source only says that the transport failed.
     let mut source = status.source();
     while let Some(error) = source {
         let reason = error.to_string();
@@ -256,8 +256,8 @@ fn cause(status: &Status) -> String {
     text
 }
 
-/// What is to be told of addresses to join at that are of no use, because the directory belongs to a cluster already, of
-/// which none of them is.
+/// Returns a warning if `raft.join` has no effect, because the directory belongs to a cluster that has none
+/// of these addresses.
 pub(crate) fn no_effect(
     config: &Config,
     identity: Identity,
@@ -271,8 +271,8 @@ pub(crate) fn no_effect(
     }
     let members = members.iter().map(|(id, address)| format!("{id} at {address:?}"));
     Some(format!(
-        "{} belongs to cluster {} with replicas {}; none of them is in the list to join, {:?}, which has no \
-         effect: empty the directory to join another cluster",
+        "`raft.join` has no effect: {} belongs to cluster {} with replicas {}, none of which is in {:?}; \
+         empty the directory to join another cluster",
         config.data_dir.display(),
         hex(&identity.cluster_id),
         members.collect::<Vec<_>>().join(", "),
@@ -284,7 +284,7 @@ fn own((id, address): (&u64, &String)) -> (u64, String) {
     (*id, address.clone())
 }
 
-/// What is wrong with somebody who wants to join.
+/// The reason why a replica cannot join now.
 enum NotYet {
     NotLeader,
     Refused(String),
@@ -292,7 +292,7 @@ enum NotYet {
 }
 
 impl Core {
-    /// Lets a replica without data in, or says why not.
+    /// Admits a replica without data, or returns the reason for the refusal.
     pub(crate) async fn take_join(&self, peer: pb::Peer) -> pb::JoinResponse {
         use pb::join_response::Result;
         let (result, leader_address) = match self.let_in(&peer).await {
@@ -334,7 +334,7 @@ impl Core {
                 return Ok(());
             }
             if is_new && !voters.contains(&id) && known.instance == 0 {
-                // It was added before it was started, when nobody could know which one it would be.
+                // The member was added before it started, when its instance was unknown.
                 let known = Peer { instance: new.instance, ..known };
                 change = ChangeMembers::SetNodes(BTreeMap::from([(id, known)]));
             } else {
@@ -346,13 +346,13 @@ impl Core {
         Ok(())
     }
 
-    /// Removes a member whose data is gone.
+    /// Removes a member that has lost its data.
     async fn forget_member(&self, id: u64, voters: &BTreeSet<u64>) -> Result<(), NotYet> {
         let leads_for = self.leads_for().ok_or(NotYet::NotLeader)?;
         if self.silence(id).unwrap_or(leads_for) < SILENCE {
             return Err(NotYet::Later(format!(
-                "replica {id} is a member already; if its data is gone it is let in when it has been \
-                 silent for {SILENCE:?}; if it is another replica, this one needs a number of its own"
+                "replica {id} is a member already: if it lost its data, the leader admits it again after \
+                 {SILENCE:?} of silence; if it is a different replica, give this one an unused ID"
             )));
         }
         let change = match voters.contains(&id) {
@@ -364,7 +364,7 @@ impl Core {
             }
             false => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
         };
-        tracing::warn!(replica = id, "a member comes back without its data; it is removed first");
+        tracing::warn!(replica = id, "removing a member that joins again without its data");
         self.change_now(change).await
     }
 
@@ -373,7 +373,10 @@ impl Core {
         match tokio::time::timeout(self.config.change_timeout, call).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(NotYet::Later(error.to_string())),
-            Err(_) => Err(NotYet::Later("the membership could not be changed in time".to_owned())),
+            Err(_) => Err(NotYet::Later(format!(
+                "the membership change took longer than {:?}",
+                self.config.change_timeout
+            ))),
         }
     }
 }
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_to_join_at_that_are_of_no_member_are_told() {
+    fn join_addresses_without_a_member_are_reported() {
         let identity = Identity {
             cluster_id: [7; 16],
             replica_id: 1,
@@ -407,14 +410,13 @@ mod tests {
         };
         let config = Config { join: vec!["x:1".to_owned()], ..Config::default() };
         let unknown = no_effect(&config, identity, &StoredMembership::default());
-        assert_eq!(unknown, None, "it does not know yet who they are");
+        assert_eq!(unknown, None, "the members are not known yet");
         assert_eq!(told(&[], &["a:1"]), None);
         assert_eq!(told(&["x:1", "b:1"], &["a:1", "b:1"]), None);
         assert_eq!(
             told(&["x:1"], &["a:1", ""]).unwrap(),
-            "/data belongs to cluster 07070707070707070707070707070707 with replicas 1 at \"a:1\", 2 at \"\"; \
-             none of them is in the list to join, [\"x:1\"], which has no effect: empty the directory to join \
-             another cluster"
+            "`raft.join` has no effect: /data belongs to cluster 07070707070707070707070707070707 with replicas 1 \
+             at \"a:1\", 2 at \"\", none of which is in [\"x:1\"]; empty the directory to join another cluster"
         );
     }
 
@@ -424,7 +426,7 @@ mod tests {
         let status = Status::from_error(Box::new(refused));
         assert!(cause(&status).contains("connection refused"), "{status}");
         let nowhere = Status::new(Code::Unimplemented, "");
-        assert_eq!(cause(&nowhere), "who answers there is no replica's replication port");
+        assert_eq!(cause(&nowhere), "that address is not a replication port");
         assert!(!cause(&Status::new(Code::Internal, "")).is_empty());
     }
 }

@@ -1,18 +1,19 @@
-//! Which of the replicas that have had a number is meant.
+//! Replica instances, which distinguish successive replicas with the same ID.
 //!
-//! A replica whose disk is gone is replaced by another one with its number, and its old disk may turn up again.
-//! What it had acknowledged and voted for the cluster no longer counts on; what it says must not be taken for
-//! the other one's, which may have acknowledged and voted for something else. So a directory has an *instance*,
-//! the membership says of which instance a member is, and a call says from which to which it goes.
+//! A replica that loses its disk is replaced by another one with the same ID, and the old disk may return
+//! later. The cluster no longer counts on the acknowledgments and votes of the old replica. The new one
+//! may have acknowledged and voted differently, so the cluster must not mistake one for the other. Each
+//! data directory therefore has a random *instance*. The membership records the instance of each member,
+//! and each call names the instances of caller and callee.
 //!
 //! Invariants:
-//! - No call reaches an instance for which it was not meant.
-//! - A call of an instance is refused once another one with its number is a member; whoever knows an older
-//!   membership than the caller can not tell, and takes the call: the caller may be the other one. A replica that was
-//!   replaced knows no newer one than those that it was replaced in.
-//! - A replica is not taken for another one as long as one of both has no instance: it is of an earlier release, or
-//!   its membership was made by one. A directory without an instance is of before there were any, so that it is
-//!   another one than a member that has one.
+//! - A replica refuses calls for another instance of its ID.
+//! - A replica refuses the calls of an instance that was replaced in the membership. It accepts the call if
+//!   the caller knows a newer membership, because the caller may be the replacement. A replaced replica knows
+//!   no membership that is newer than its replacement.
+//! - If an instance is unknown, the two replicas are not distinguished: a replica or its membership is
+//!   from an earlier release. A directory without an instance, however, differs from a member with one,
+//!   because it is from the time before instances.
 
 use std::fmt;
 
@@ -25,12 +26,12 @@ use crate::{
     raft::{Peer, StoredMembership, term_of},
 };
 
-/// Why a replica must end, to follow "this replica".
+/// The reason why a replica must stop, as a phrase that follows "this replica".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// Somebody has removed it.
+    /// It was removed from the membership.
     Removed,
-    /// Another one has its number.
+    /// Another replica has its ID.
     Replaced,
     /// Another process runs with a copy of its data directory.
     Copied,
@@ -43,54 +44,57 @@ impl fmt::Display for Removal {
                 "was removed from its cluster; to use it again, start it with an empty data directory"
             }
             Self::Replaced => {
-                "was replaced by another one with the same number; empty its data directory, and to use it again \
-                 start it with a number that nobody has"
+                "was replaced by another replica with the same ID; empty its data directory, and start it with \
+                 an unused ID to use it again"
             }
             Self::Copied => {
-                "has a copy of the data directory of another process, which runs at the address that the members know; \
-                 empty this data directory, and to use it again start it with a number that nobody has"
+                "has a copy of the data directory of another process, which runs at the address that the \
+                 members know; empty this data directory, and start it with an unused ID to use it again"
             }
         })
     }
 }
 
-/// Whether the entry of this replica's number in a newer membership is for one that has still to join, elsewhere: this
-/// replica was removed, and then its number was added again. Nobody else forgets the instance of a member, but a
-/// leader of an earlier release; that one does not move it.
-fn is_added_anew(own: Identity, address: &str, listed: Option<&Peer>, entry: &pb::Peer) -> bool {
+/// Returns whether this replica was removed and its ID was then added again at another address.
+///
+/// `entry` is the entry for this replica's ID in a newer membership. It has no instance, because the added
+/// replica has not joined yet. Only a leader of an earlier release also drops instances, and it does not
+/// change addresses.
+fn is_added_again(own: Identity, address: &str, listed: Option<&Peer>, entry: &pb::Peer) -> bool {
     let elsewhere = |known: &str| !known.is_empty() && known != entry.address;
     let was_here = |listed: &Peer| listed.instance == own.instance && elsewhere(&listed.address);
     own.instance > 0 && entry.instance == 0 && elsewhere(address) && listed.is_none_or(was_here)
 }
 
-/// What a replica is told that was replaced.
+/// Returns the refusal for a replica that was replaced.
 pub(crate) fn replaced(id: u64) -> String {
     format!("replica {id} {}", Removal::Replaced)
 }
 
-/// Whether somebody of the number of a member is another replica than that. `None` is an earlier release.
+/// Returns whether a replica with the ID of a member is another instance. `None` means an earlier release.
 pub(crate) fn is_another(known: &Peer, instance: Option<u64>) -> bool {
     known.instance > 0 && instance.is_some_and(|instance| instance != known.instance)
 }
 
-/// Whether a membership of somebody else is newer than ours, by the entries that brought them.
+/// Returns whether the membership of another replica is newer than this one's, by the entries that
+/// established them.
 pub(crate) fn is_newer(theirs: Option<&pb::LogId>, ours: &StoredMembership) -> bool {
     let theirs = theirs.map(|id| (id.term, id.index));
     theirs > ours.log_id().as_ref().map(|id| (term_of(id), id.index))
 }
 
-/// Whether a call is for this very replica.
+/// Checks that a call is for this instance.
 pub(crate) fn check_callee(own: Identity, header: &pb::Header) -> Result<(), String> {
     if header.to_instance == 0 || header.to_instance == own.instance {
         return Ok(());
     }
     Err(format!(
-        "the call of replica {} is for another replica {} than this one: one of them has replaced the other",
+        "the call of replica {} is for another instance of replica {}: one of the two replaced the other",
         header.from, own.replica_id
     ))
 }
 
-/// Whether a call is of a replica that is a member still.
+/// Checks that the caller was not replaced by another instance.
 pub(crate) fn check_caller(known: &StoredMembership, header: &pb::Header) -> Result<(), String> {
     match known.get_node(&header.from) {
         Some(peer)
@@ -104,8 +108,9 @@ pub(crate) fn check_caller(known: &StoredMembership, header: &pb::Header) -> Res
 }
 
 impl Core {
-    /// When no leader is heard, or knows where this replica is: whether that is because it is no member any more.
-    /// Nobody tells it, for nobody sends it anything; the others know a later membership, without it.
+    /// Stops this replica if it is no longer a member. The caller runs this when the replica hears no
+    /// leader, or when the membership has another address for it. A removed replica receives no calls, so
+    /// it must ask the others, who know a later membership.
     pub(super) async fn look_for_removal(&self) {
         let membership = self.membership();
         if membership.log_id().is_none() || self.removed.borrow().is_some() {
@@ -121,15 +126,15 @@ impl Core {
         self.end_for(removal);
     }
 
-    /// Makes this replica end.
+    /// Stops this replica.
     fn end_for(&self, removal: Removal) {
-        // First: whoever is told that it was removed finds that it takes no writes.
+        // First, so that a replica that reports its removal refuses writes.
         self.failure.set(format!("it {removal}"));
         self.removed.send_replace(Some(removal));
     }
 
-    /// Ends this replica if another process with a copy of its data directory answers at an address: the other one
-    /// would lose its place in the membership, and take it back.
+    /// Stops this replica if another process with a copy of its data directory answers at `address`.
+    /// Otherwise the two would repeatedly take the place in the membership from each other.
     pub(super) async fn look_for_copy(&self, address: &str) {
         let Some(hello) = self.ask_at(address, SILENCE).await else { return };
         if hello.cluster_id[..] == self.identity.cluster_id
@@ -145,15 +150,15 @@ impl Core {
         }
     }
 
-    /// Whether an answer says for certain that this replica is no member any more.
+    /// Returns the removal that an answer proves; `None` if it does not prove one.
     fn removal_in(
         &self,
         hello: &pb::HelloResponse,
         membership: &StoredMembership,
     ) -> Option<Removal> {
-        // One that has joined reads the old entries first, of a time in which it was no member, or another one
-        // was: only who leads knows for certain what came since. One without an instance has not joined since
-        // there are any.
+        // A replica that has just joined first reads old entries, from a time when it was not a member or an
+        // earlier instance was. Only the leader knows all later entries. A replica without an instance joined
+        // before instances existed.
         let own = self.identity.instance;
         let is_certain = match membership.get_node(&self.id()).map(|listed| listed.instance) {
             _ if own == 0 => true,
@@ -170,14 +175,14 @@ impl Core {
         })
     }
 
-    /// Whether an answer is of a newer membership, of which this replica is not.
+    /// Returns whether an answer has a newer membership that does not include this replica.
     pub(super) fn is_disowned_by(
         &self,
         hello: &pb::HelloResponse,
         membership: &StoredMembership,
     ) -> bool {
         let listed = membership.get_node(&self.id());
-        let is_another = |entry| is_added_anew(self.identity, &self.address, listed, entry);
+        let is_another = |entry| is_added_again(self.identity, &self.address, listed, entry);
         is_newer(hello.membership_id.as_ref(), membership)
             && (!hello.knows_caller || hello.caller.as_ref().is_some_and(is_another))
     }
@@ -214,10 +219,10 @@ mod tests {
     fn a_call_is_for_one_of_the_replicas_that_have_had_a_number() {
         let to = |to_instance| pb::Header { to_instance, ..of(20) };
         assert_eq!(check_callee(OWN, &to(10)), Ok(()));
-        assert_eq!(check_callee(OWN, &to(0)), Ok(()), "the caller does not know");
+        assert_eq!(check_callee(OWN, &to(0)), Ok(()), "the caller does not know the instance");
         let error = check_callee(OWN, &to(11)).unwrap_err();
         assert!(
-            error.starts_with("the call of replica 2 is for another replica 1 than"),
+            error.starts_with("the call of replica 2 is for another instance of replica 1"),
             "{error}"
         );
         assert!(
@@ -231,7 +236,7 @@ mod tests {
         assert_eq!(check_caller(&membership(20), &of(20)), Ok(()));
         let error = check_caller(&membership(20), &of(21)).unwrap_err();
         assert!(
-            error.starts_with("replica 2 was replaced by another one with the same"),
+            error.starts_with("replica 2 was replaced by another replica with the same ID"),
             "{error}"
         );
         assert!(check_caller(&membership(20), &of(0)).is_err(), "an old directory");
@@ -240,7 +245,8 @@ mod tests {
         assert_eq!(check_caller(&membership(0), &of(20)), Ok(()), "a membership of an old release");
     }
 
-    /// Whoever moves, or has a leader of an earlier release, which knows of no instances, stays who it is.
+    /// A replica that moves is not replaced, nor is one with a leader of an earlier release, which has no
+    /// instances.
     #[test]
     fn a_number_that_was_added_again_elsewhere_is_for_another_replica() {
         let at = |address: &str, instance| Peer {
@@ -248,22 +254,25 @@ mod tests {
             instance,
             ..Peer::default()
         };
-        let anew = |address, listed: Option<Peer>, entry: &Peer| {
-            is_added_anew(OWN, address, listed.as_ref(), &peer_to_proto(1, entry))
+        let is_another = |address, listed: Option<Peer>, entry: &Peer| {
+            is_added_again(OWN, address, listed.as_ref(), &peer_to_proto(1, entry))
         };
-        assert!(anew("a:1", Some(at("a:1", 10)), &at("b:1", 0)));
-        assert!(anew("a:1", None, &at("b:1", 0)), "it knows that it was removed");
-        assert!(!anew("a:1", Some(at("a:1", 10)), &at("b:1", 10)), "it has moved before");
-        assert!(!anew("a:1", Some(at("a:1", 10)), &at("a:1", 0)), "an earlier release leads");
-        assert!(!anew("b:1", Some(at("a:1", 10)), &at("b:1", 0)), "which has moved it");
-        assert!(!anew("b:1", Some(at("a:1", 10)), &at("a:1", 0)), "it is about to move");
-        assert!(!anew("b:1", Some(at("a:1", 0)), &at("c:1", 0)), "nobody knows its instance");
+        assert!(is_another("a:1", Some(at("a:1", 10)), &at("b:1", 0)));
+        assert!(is_another("a:1", None, &at("b:1", 0)), "it knows that it was removed");
+        assert!(!is_another("a:1", Some(at("a:1", 10)), &at("b:1", 10)), "it moved before");
+        assert!(!is_another("a:1", Some(at("a:1", 10)), &at("a:1", 0)), "an earlier release leads");
+        assert!(
+            !is_another("b:1", Some(at("a:1", 10)), &at("b:1", 0)),
+            "it moved, and such a release leads"
+        );
+        assert!(!is_another("b:1", Some(at("a:1", 10)), &at("a:1", 0)), "it is about to move");
+        assert!(!is_another("b:1", Some(at("a:1", 0)), &at("c:1", 0)), "its instance is unknown");
         let old = Identity { instance: 0, ..OWN };
         let entry = peer_to_proto(1, &at("b:1", 0));
-        assert!(!is_added_anew(old, "a:1", Some(&at("a:1", 0)), &entry), "an old directory");
+        assert!(!is_added_again(old, "a:1", Some(&at("a:1", 0)), &entry), "an old directory");
     }
 
-    /// One that was away hears of those that have been replaced from nobody but themselves.
+    /// A replica that was offline first learns of a replacement from the new replica itself.
     #[test]
     fn who_knows_an_older_membership_does_not_refuse_the_newer_replica() {
         let with = |term, index| {

@@ -1,4 +1,4 @@
-//! How the membership changes. Only the leader changes it; any replica takes the request there.
+//! Membership changes. Only the leader makes them; any replica forwards a request to the leader.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,18 +23,19 @@ use crate::{
     raft_codec::peer_to_proto,
 };
 
-/// A learner that lacks no more entries than this has caught up.
+/// The maximum number of log entries that a learner lacks when it counts as caught up.
 const LAG_MAX: u64 = 256;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Most members, learners included. Whoever reaches an unprotected replication port can join.
+/// The maximum number of members, including learners. Anyone who reaches an unprotected replication port can
+/// join.
 const MEMBERS_MAX: usize = 64;
-/// A replica that has said nothing for so long is taken for dead.
+/// The time without any answer after which a replica counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_millis(2 * ELECTION_TIMEOUT_MAX);
 
-/// What came of an attempt to change the membership.
+/// The outcome of an attempt to change the membership.
 enum Attempt {
     Done(Result<String, ChangeError>),
-    /// Somebody else leads, or nobody does.
+    /// This replica or the callee does not lead.
     NotLeader,
 }
 
@@ -48,28 +49,28 @@ fn refused(text: impl Into<String>) -> Attempt {
     Attempt::Done(Err(ChangeError::Refused(text.into())))
 }
 
-/// The greatest number that a replica can have: the greatest that a configuration file can say.
+/// The maximum ID of a replica, which is the maximum integer in a configuration file.
 pub const REPLICA_ID_MAX: u64 = (1 << 63) - 1;
-/// The longest name of a host, a colon, and a port.
+/// The maximum length of an address in bytes: the longest host name, a colon, and a port.
 const ADDRESS_BYTES_MAX: usize = 255 + 6;
 
-/// Whether an address can be one of a replica: host and port.
+/// Checks that an address can be that of a replica: a host and a port.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns the problem as text.
 pub fn check_address(address: &str) -> Result<(), String> {
     let len = address.len();
     if len > ADDRESS_BYTES_MAX {
         return Err(format!(
-            "the address of a replica has {len} bytes, at most {ADDRESS_BYTES_MAX} are possible"
+            "the address of a replica has {len} bytes, at most {ADDRESS_BYTES_MAX} are allowed"
         ));
     }
     let host = address.rsplit_once(':').map_or("", |(host, _)| host);
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     if ip.is_ok_and(|ip| ip.is_unspecified()) {
         return Err(format!(
-            "{address:?} is no address of a replica: others can not reach it at {host}, which stands for all \
-             addresses of a machine"
+            "{address:?} is not the address of a replica: other replicas cannot reach it at {host}, which \
+             means all addresses of a machine"
         ));
     }
     let valid = address.parse::<http::uri::Authority>().is_ok_and(|authority| {
@@ -77,12 +78,12 @@ pub fn check_address(address: &str) -> Result<(), String> {
     });
     match valid {
         true => Ok(()),
-        false => Err(format!("{address:?} is no address of a replica: it has to be HOST:PORT")),
+        false => Err(format!("{address:?} is not the address of a replica: expected HOST:PORT")),
     }
 }
 
 impl Core {
-    /// Changes the membership, wherever the leader is. Says what was done.
+    /// Makes a membership change at the leader. Returns the outcome as a text for people.
     pub(crate) async fn change(
         &self,
         change: Change,
@@ -134,7 +135,7 @@ impl Core {
         }
     }
 
-    /// Answers another replica.
+    /// Answers a Change call of another replica.
     pub(crate) async fn take_change(&self, change: Change) -> pb::ChangeResponse {
         use pb::change_response::Result;
         let deadline = Instant::now() + self.config.change_timeout;
@@ -171,18 +172,19 @@ impl Core {
             Some(known) => {
                 return refused(format!(
                     "replica {id} is a member already, at {}; remove it first, or give the new replica \
-                     another number",
+                     another ID",
                     known.address
                 ));
             }
             None => {}
         }
-        // One that is in no cluster yet is the one that is meant.
+        // A replica that is in no cluster yet is the expected one.
         let there = self.ask_at(&peer.address, SILENCE).await;
         let other = there.filter(|hello| !hello.cluster_id.is_empty());
         if let Some(other) = other.and_then(|hello| self.stranger(&hello)) {
             return refused(format!(
-                "at {} is {other}; to be a member here it has to be started with an empty data directory",
+                "cannot add replica {id}: at {} is {other}; to be added, it must start with an empty \
+                 data directory",
                 peer.address
             ));
         }
@@ -190,26 +192,27 @@ impl Core {
         let nodes = BTreeMap::from([(id, Peer { address: address.clone(), learner, instance: 0 })]);
         let then = match learner {
             true => "stays a learner",
-            false => "becomes a voter once it has caught up",
+            false => "becomes a voter when it has caught up",
         };
         let text = format!("replica {id} at {address} was added as a learner; it {then}");
         self.apply_change(ChangeMembers::AddNodes(nodes), deadline, text).await
     }
 
-    /// Why nobody of this number and address can be a new member; `None` if it can.
+    /// Returns why a replica with this ID and address cannot become a member; `None` if it can.
     pub(crate) fn refuse_peer(&self, peer: &pb::Peer) -> Option<String> {
         let id = peer.replica_id;
         if !(1..=REPLICA_ID_MAX).contains(&id) {
-            return Some(format!("a replica's number is from 1 to {REPLICA_ID_MAX}, not {id}"));
+            return Some(format!("the ID of a replica is from 1 to {REPLICA_ID_MAX}, not {id}"));
         }
         let n_members = self.membership().nodes().count();
         if n_members >= MEMBERS_MAX && self.peer(id).is_none() {
-            return Some(format!("the cluster has {n_members} members, the most that it may have"));
+            return Some(format!(
+                "the cluster has {n_members} members, at most {MEMBERS_MAX} are allowed"
+            ));
         }
         if id == self.id() {
             return Some(format!(
-                "replica {id} is the leader itself; each replica needs a number of its own \
-                 (raft.replica_id)"
+                "replica {id} is the leader itself; give each replica its own ID (`raft.replica_id`)"
             ));
         }
         if let Err(error) = check_address(&peer.address) {
@@ -218,14 +221,17 @@ impl Core {
         let membership = self.membership();
         let mut others = membership.nodes().filter(|(other, _)| **other != id);
         others.find(|(_, other)| other.address == peer.address).map(|(other, _)| {
-            format!("replica {other} is at {} already; replica {id} can not be", peer.address)
+            format!(
+                "replica {other} is at {} already; give replica {id} another address",
+                peer.address
+            )
         })
     }
 
     async fn promote(&self, id: u64, deadline: Instant) -> Attempt {
         let membership = self.membership();
         let Some(peer) = membership.get_node(&id).cloned() else {
-            return refused(format!("replica {id} is no member; add it first"));
+            return refused(format!("replica {id} is not a member; add it first"));
         };
         if membership.voter_ids().any(|voter| voter == id) {
             return Attempt::Done(Ok(format!("replica {id} is a voter already")));
@@ -233,8 +239,8 @@ impl Core {
         while !self.has_caught_up(id) {
             if Instant::now() + POLL_INTERVAL >= deadline {
                 return refused(format!(
-                    "replica {id} has not caught up: it has {} of {} log entries. It is promoted when it \
-                     has, and not before, because writes would have to wait for it",
+                    "replica {id} has not caught up: it has {} of {} log entries, and as a voter it would \
+                     delay writes; try again later",
                     self.matched(id).map_or(0, |index| index + 1),
                     self.last_index().map_or(0, |index| index + 1),
                 ));
@@ -244,7 +250,7 @@ impl Core {
         let make = || {
             let now = self.peer(id).filter(|now| now.instance == peer.instance);
             let now =
-                now.ok_or_else(|| format!("replica {id} is not the one any more that it was"))?;
+                now.ok_or_else(|| format!("replica {id} was replaced by another one meanwhile"))?;
             let nodes = BTreeMap::from([(id, Peer { learner: false, ..now })]);
             Ok(ChangeMembers::Batch(vec![
                 ChangeMembers::SetNodes(nodes),
@@ -257,19 +263,19 @@ impl Core {
     async fn remove(&self, id: u64, deadline: Instant) -> Attempt {
         let membership = self.membership();
         if membership.get_node(&id).is_none() {
-            return refused(format!("replica {id} is no member"));
+            return refused(format!("replica {id} is not a member"));
         }
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         if voters.contains(&id) {
             if voters.len() == 1 {
-                return refused(format!("replica {id} is the only voter; it can not be removed"));
+                return refused(format!("cannot remove replica {id}: it is the only voter"));
             }
             if let Some(refusal) = self.refuse_loss_of(id, &voters) {
                 return refused(refusal);
             }
         }
         if id == self.id() {
-            // The one that leads then removes this one.
+            // The next leader removes this replica.
             return match self.transfer(0, deadline).await {
                 Attempt::Done(Ok(_)) => Attempt::NotLeader,
                 other => other,
@@ -282,15 +288,15 @@ impl Core {
         self.apply_change(change, deadline, format!("replica {id} was removed")).await
     }
 
-    /// Why the cluster could not do without a voter; `None` if it can.
+    /// Returns why the cluster cannot lose a voter; `None` if it can.
     pub(crate) fn refuse_loss_of(&self, id: u64, voters: &BTreeSet<u64>) -> Option<String> {
         let rest = || voters.iter().copied().filter(|voter| *voter != id);
         let silent: Vec<u64> = rest().filter(|voter| !self.is_alive(*voter)).collect();
         let (n_rest, n_alive) = (rest().count(), rest().count() - silent.len());
         (n_alive <= n_rest / 2).then(|| {
             format!(
-                "without replica {id} the cluster would have {n_rest} voters, of which only {n_alive} \
-                 answer (not replicas {silent:?}): no more writes would be possible"
+                "cannot remove replica {id}: without it, only {n_alive} of {n_rest} voters would answer (not \
+                 replicas {silent:?}), and no writes would be possible"
             )
         })
     }
@@ -310,7 +316,7 @@ impl Core {
                 return Attempt::Done(Ok(format!("replica {to} leads already")));
             }
             to if others().any(|voter| voter == to) => to,
-            to => return refused(format!("replica {to} is no voter")),
+            to => return refused(format!("replica {to} is not a voter")),
         };
         if self.raft.trigger().transfer_leader(to).await.is_err() {
             return Attempt::NotLeader;
@@ -321,7 +327,7 @@ impl Core {
                     return Attempt::Done(Ok(format!("replica {to} leads now")));
                 }
                 _ if Instant::now() + POLL_INTERVAL >= deadline => {
-                    return refused(format!("replica {to} has not taken over"));
+                    return refused(format!("replica {to} has not taken over in time"));
                 }
                 _ => tokio::time::sleep(POLL_INTERVAL).await,
             }
@@ -335,7 +341,7 @@ impl Core {
         }
         let text = format!("replica {id} is at {} now", peer.address);
         let known = || match self.peer(id) {
-            None => Err(format!("replica {id} is no member")),
+            None => Err(format!("replica {id} is not a member")),
             Some(known) if lives::is_another(&known, Some(peer.instance)) => {
                 Err(lives::replaced(id))
             }
@@ -362,7 +368,8 @@ impl Core {
         self.apply_made(|| Ok(change.clone()), deadline, text).await
     }
 
-    /// Makes the change anew for each attempt, of what the membership is by then: other changes may come first.
+    /// Applies a change. Each attempt makes the change again from the current membership, because other
+    /// changes may come first.
     async fn apply_made(
         &self,
         make: impl Fn() -> Result<ChangeMembers<u64, Peer>, String>,
@@ -380,7 +387,7 @@ impl Core {
             };
             let error = match result {
                 Ok(written) => {
-                    // It is done in any case.
+                    // The change is committed, even if this wait times out.
                     let shown = self.membership_shown(written.log_id);
                     drop(tokio::time::timeout_at(deadline.into(), shown).await);
                     tracing::info!("{text}");
@@ -391,7 +398,7 @@ impl Core {
                 )) => return Attempt::NotLeader,
                 Err(error) => error,
             };
-            // Another change, perhaps one that nobody has asked for, is done in a moment.
+            // Another change is in progress, perhaps an automatic one, and ends soon.
             let is_busy = matches!(
                 error,
                 RaftError::APIError(ClientWriteError::ChangeMembershipError(
@@ -405,7 +412,8 @@ impl Core {
         }
     }
 
-    /// Returns when the metrics of Raft show a membership that is in the log. Raft answers a change before it shows it.
+    /// Waits until the metrics of Raft show the membership of a log entry. Raft answers a change before its
+    /// metrics show it.
     async fn membership_shown(&self, id: LogId) {
         let mut metrics = self.raft.metrics();
         while *metrics.borrow_watched().membership_config.log_id() < Some(id) {
@@ -415,7 +423,7 @@ impl Core {
         }
     }
 
-    /// Makes changes of the membership that nobody has to ask for. To be called now and then.
+    /// Makes automatic membership changes. The caller runs this periodically.
     pub(crate) async fn tend_members(&self) {
         self.tend_address().await;
         if self.leader() != Some(Leader::Here) {
@@ -425,7 +433,7 @@ impl Core {
             return;
         }
         if self.present_leader().is_none() {
-            // Nobody follows it any more: perhaps somebody else has its number now.
+            // It has lost its followers, perhaps because another replica has its ID now.
             return self.look_for_removal().await;
         }
         let membership = self.membership();
@@ -436,13 +444,13 @@ impl Core {
         if let Some((id, _)) = waiting {
             let deadline = Instant::now() + self.config.change_timeout;
             if let Attempt::Done(Err(error)) = self.promote(*id, deadline).await {
-                tracing::warn!(replica = id, %error, "a replica that has caught up was not promoted");
+                tracing::warn!(replica = id, %error, "cannot promote a replica that has caught up");
             }
         }
     }
 
-    /// Tells the leader where this replica is, if the membership says something else: it may have moved.
-    /// Others that do not know where it is can not tell it who leads, so it asks them.
+    /// Announces this replica's address to the leader if the membership has another one, because the replica
+    /// moved. The others cannot reach it at its new address, so it asks them for the leader.
     async fn tend_address(&self) {
         let own = self.peer(self.id());
         let Some(known) =
@@ -450,7 +458,7 @@ impl Core {
         else {
             return;
         };
-        // Whoever has its number by now is not moved here.
+        // If another instance has this ID now, its address must not change.
         self.look_for_removal().await;
         if self.removed.borrow().is_none() {
             self.look_for_copy(&known.address).await;
@@ -473,11 +481,11 @@ impl Core {
             },
         };
         if let Attempt::Done(Err(error)) = attempt {
-            tracing::warn!(%error, "the new address of this replica is not in the membership");
+            tracing::warn!(%error, "cannot change the address of this replica in the membership");
         }
     }
 
-    /// Asks all other members who leads.
+    /// Asks all other members for the leader, and returns the one with the highest term.
     async fn find_leader(&self) -> Option<(u64, String)> {
         let answers = self.ask_members().await.into_iter();
         let leaders = answers.filter(|hello| hello.leader > 0 && !hello.leader_address.is_empty());
@@ -485,7 +493,7 @@ impl Core {
         Some((newest.leader, newest.leader_address))
     }
 
-    /// What all other members that can be reached say of themselves.
+    /// Returns the Hello answers of all other members that are reachable.
     pub(super) async fn ask_members(&self) -> Vec<pb::HelloResponse> {
         let membership = self.membership();
         let hello = |(id, peer): (&u64, &Peer)| {
@@ -502,12 +510,12 @@ impl Core {
         answers.into_iter().flatten().collect()
     }
 
-    /// Whether a replica has answered lately. Only the leader can tell.
+    /// Returns whether a replica has answered within [`SILENCE`]. Only the leader knows this.
     pub(crate) fn is_alive(&self, id: u64) -> bool {
         id == self.id() || self.silence(id).is_some_and(|silence| silence < SILENCE)
     }
 
-    /// How long a replica has said nothing; `None` if it never said anything to this leader.
+    /// Returns the time since the last answer of a replica; `None` if it never answered this leader.
     pub(crate) fn silence(&self, id: u64) -> Option<Duration> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -521,7 +529,7 @@ impl Core {
             .is_some_and(|matched| last.is_none_or(|last| last.saturating_sub(matched) <= LAG_MAX))
     }
 
-    /// The last entry that a replica is known to have. Only the leader can tell.
+    /// Returns the index of the last entry that a replica is known to have. Only the leader knows this.
     pub(crate) fn matched(&self, id: u64) -> Option<u64> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();

@@ -1,23 +1,37 @@
-//! The cluster: how replicas talk to each other.
+//! Communication between replicas.
 //!
-//! Replication has its own port, its own connections, its own runtime and threads: what the fan-out does
-//! can not delay a heartbeat (design 4.9). The protocol is gRPC, `chancery.raft.v1.Replication`.
+//! Replication has its own port, connections, runtime and threads. The fan-out therefore cannot delay a
+//! heartbeat (design 4.9). The protocol is gRPC, `chancery.raft.v1.Replication`.
 //!
 //! Invariants:
-//! - Every call of a member names cluster, incarnation, caller and callee, and which of the replicas that
-//!   have had their numbers these are; one that names others is refused before anything else of it is
-//!   looked at.
-//! - What keeps the cluster alive (heartbeats, votes) has a connection of its own, so that it never
-//!   waits behind entries or a snapshot.
-//! - Whoever has no data asks to join; whoever has some never does. A replica that has lost its data is
-//!   removed before it comes back, so that nobody counts on what it has forgotten.
-//! - Nothing that is received can make a replica panic.
+//! - Every call of a member names the cluster, the incarnation, the caller and the callee, with their
+//!   instances. The callee checks this header before it reads anything else, and refuses a mismatch.
+//! - Heartbeats, votes and other short calls have a separate connection. They never wait behind entries or
+//!   a snapshot.
+//! - A replica without data asks to join; a replica with data never does. The leader removes a replica that
+//!   has lost its data before it admits the replica again, so that no majority counts on the lost data.
+//! - No received message can make a replica panic.
 //!
-//! # Map
-//! `client` is the way out, `server` the way in, `codec` the messages of both; `join` is how a replica
-//! becomes a member, `lives` tells it from others of its number, `members` is how the membership changes, `forward` how a write gets to the leader, by `outbox`;
-//! `digests` compares states; `acknowledged` knows which entries the others must have; `transfer` is how a snapshot is sent, `barrier` how a replica learns what has been committed, `watch` what it tells of all that, `refusals` what it logs of calls that are refused; `protocol`
-//! says who understands whom, `accept` and `places` let connections in, `wire` is one, `tls` keeps others out.
+//! # Modules
+//!
+//! | module | content |
+//! |---|---|
+//! | `client`, `server` | outgoing and incoming calls |
+//! | `codec` | conversion of their messages |
+//! | `protocol` | the check of protocol versions |
+//! | `accept`, `places` | accepting connections, and their limit |
+//! | `wire`, `tls` | one connection, and its TLS |
+//! | `join` | how a replica becomes a member |
+//! | `members` | membership changes |
+//! | `lives` | replica instances: detection of removed and replaced replicas |
+//! | `forward`, `outbox` | forwarding of writes to the leader, in batches |
+//! | `barrier` | linearizable reads through the leader's commit index |
+//! | `transfer` | sending of snapshots |
+//! | `acknowledged` | the entries that other replicas have acknowledged |
+//! | `digests` | comparison of states |
+//! | `handle` | the cluster part of the `Replica` handle |
+//! | `watch` | metrics of the cluster |
+//! | `refusals` | rate-limited logging of refused calls |
 
 pub(crate) mod accept;
 pub(crate) mod acknowledged;

@@ -1,9 +1,9 @@
-//! Writes on their way to the leader. Those that come while others are on their way go together.
+//! Sends forwarded writes to the leader in batches.
 //!
 //! Invariants:
-//! - A write that nobody waits for any more is not sent; one that was sent keeps its place among those in
+//! - A write without a waiting caller is not sent. A write that was sent keeps its place among those in
 //!   flight until it is answered.
-//! - No call outlives the leader that it was made to.
+//! - A call ends when its callee is no longer the leader.
 
 use std::sync::{Arc, Weak};
 
@@ -14,13 +14,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::client::Lane;
 use crate::core::{Core, Leader};
 
-/// Writes that wait to be sent; whoever writes waits when there are more.
+/// The maximum number of writes that wait to be sent. Further callers wait for room.
 const WAITING_MAX: usize = 4096;
-/// Calls at a time.
+/// The maximum number of concurrent calls.
 const CALLS_MAX: usize = 4;
-/// Writes in one call.
+/// The maximum number of writes in one call.
 const BATCH_MAX: usize = 512;
-/// Bytes of writes after which no other is added to a call.
+/// The number of bytes at which a call takes no further write.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// The place of a write among those in flight.
@@ -28,27 +28,28 @@ pub(crate) type Place = Arc<OwnedSemaphorePermit>;
 
 /// A write for the leader on another replica.
 pub(crate) struct Parcel {
-    /// The leader.
+    /// The leader to send to.
     pub(crate) to: Leader,
     pub(crate) command: pb::Command,
-    /// Gets the leader's answer, and is dropped if there is none.
+    /// Receives the leader's answer. Dropped without one.
     pub(crate) answer: oneshot::Sender<pb::write_result::Result>,
     pub(crate) place: Option<Place>,
 }
 
-/// Where to put a write. Cheap to clone.
+/// The queue of writes to send. Cheap to clone.
 pub(crate) type Outbox = mpsc::Sender<Parcel>;
 
-/// An outbox, and what is put into it.
+/// Creates an outbox and its receiver.
 pub(crate) fn channel() -> (Outbox, mpsc::Receiver<Parcel>) {
     mpsc::channel(WAITING_MAX)
 }
 
-/// Sends what is put into the outbox until the replica is gone. To be run on the runtime of the store.
+/// Sends the writes of an outbox until the replica is dropped. The caller spawns this on the runtime of the
+/// store.
 pub(crate) async fn run(core: Weak<Core>, mut parcels: mpsc::Receiver<Parcel>) {
     let calls = Arc::new(Semaphore::new(CALLS_MAX));
     let mut left = None;
-    // While all calls are under way the next batch gathers.
+    // While all calls are in progress, the next batch accumulates.
     while let Ok(call) = Arc::clone(&calls).acquire_owned().await {
         let first = match left.take() {
             Some(first) => Some(first),
@@ -64,7 +65,8 @@ pub(crate) async fn run(core: Weak<Core>, mut parcels: mpsc::Receiver<Parcel>) {
     }
 }
 
-/// All that waits for the same leader, as far as it fits into one call. One for another leader is `left`.
+/// Takes waiting writes for the same leader that fit into one call. A write for another leader goes to
+/// `left`.
 fn gather(
     first: Parcel,
     parcels: &mut mpsc::Receiver<Parcel>,
@@ -90,8 +92,8 @@ fn gather(
 }
 
 impl Core {
-    /// Takes writes to their leader and brings back the answers. Gives up when another one leads: the old one
-    /// may never answer.
+    /// Sends writes to their leader and returns the answers. Gives up when the leader changes, because
+    /// the old one may never answer.
     async fn carry(&self, batch: Vec<Parcel>) {
         let Some(leader) = batch.first().map(|parcel| parcel.to.clone()) else { return };
         let Leader::There { id, address } = &leader else { return };
@@ -110,15 +112,19 @@ impl Core {
         };
         let results = match response {
             Ok(response) => response.into_inner().results,
-            // Unavailable is what the way there says, of a call that may have been half way.
+            // The status says nothing about the outcome: the call may have been half done.
             Err(status) => {
-                tracing::debug!(leader = id, error = status.message(), "forwarded writes");
+                tracing::debug!(
+                    leader = id,
+                    error = status.message(),
+                    "a call with forwarded writes failed"
+                );
                 return;
             }
         };
         for ((answer, _place), result) in waiting.into_iter().zip(results) {
             if let Some(result) = result.result {
-                // Whoever wrote may have given up.
+                // Fails if the caller has given up.
                 drop(answer.send(result));
             }
         }

@@ -1,4 +1,4 @@
-//! Places of connections: there are so many, and the one that is needed least is taken away.
+//! Connection slots. When all are taken, a new connection displaces the least important one.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use futures::task::AtomicWaker;
 use metrics::Gauge;
 use parking_lot::Mutex;
 
-/// All places of a port.
+/// The slots of a port.
 pub(crate) struct Places {
     max: usize,
     since: Instant,
@@ -22,20 +22,20 @@ pub(crate) struct Places {
     taken: Mutex<Taken>,
 }
 
-/// How far a connection has come; 0 is a new one. Whoever has come less far goes first.
+/// The progress of a connection; 0 for a new one. A connection with less progress is displaced first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// It has said the first words of HTTP/2.
+    /// It has sent the HTTP/2 preface.
     Greeted = 1,
     /// It has made a call.
     Caller = 2,
 }
 
-/// Whose connection a call came on.
+/// The connection on which a call arrived.
 #[derive(Clone)]
 pub(crate) struct Caller(Arc<Seat>);
 
-/// Whether a place was free, or somebody had to go.
+/// Whether a slot was free, or a connection was displaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freed {
     Before,
@@ -44,12 +44,12 @@ pub(crate) enum Freed {
 
 #[derive(Default)]
 struct Taken {
-    /// The number of the next one.
+    /// The number of the next slot.
     next: u64,
     seats: BTreeMap<u64, Arc<Seat>>,
 }
 
-/// The place of one connection; free again when it is dropped.
+/// The slot of one connection. Dropping it frees the slot.
 pub(crate) struct Place {
     number: u64,
     seat: Arc<Seat>,
@@ -61,22 +61,22 @@ pub(crate) struct Place {
 struct Seat {
     /// A [`Standing`], or 0.
     standing: AtomicU8,
-    /// When it last said something, in milliseconds since the port was opened.
+    /// The time of the last received bytes, in milliseconds since the port was opened.
     heard: AtomicU64,
-    /// Somebody else has the place now.
+    /// Whether another connection has the slot now.
     lost: AtomicBool,
     waker: AtomicWaker,
 }
 
 impl Places {
-    /// So many places, at least one. The gauge says how many are taken.
+    /// Creates `max` slots, at least one. The gauge shows the number of taken slots.
     pub(crate) fn new(max: usize, connections: Gauge) -> Arc<Self> {
         let (max, since) = (max.max(1), Instant::now());
         Arc::new(Self { max, since, connections, taken: Mutex::default() })
     }
 
-    /// Takes a place. If there is none, the one that is needed least is taken away from who has it: of those
-    /// that have come least far, from the one that has been silent the longest.
+    /// Takes a slot. If none is free, displaces a connection: among those with the least progress, the
+    /// one that was silent longest.
     pub(crate) fn take(self: &Arc<Self>) -> (Place, Freed) {
         let since = self.since;
         let seat = Arc::new(Seat { heard: AtomicU64::new(millis(since)), ..Seat::default() });
@@ -118,23 +118,23 @@ impl Seat {
 }
 
 impl Place {
-    /// It has said its first words.
+    /// Records that the connection has sent the preface.
     pub(crate) fn greeted(&self) {
         self.seat.rise(Standing::Greeted);
         self.heard();
     }
 
-    /// Whoever makes calls on this connection.
+    /// Returns the handle by which calls on this connection are recorded.
     pub(crate) fn caller(&self) -> Caller {
         Caller(Arc::clone(&self.seat))
     }
 
-    /// It has said something.
+    /// Records that the connection has sent something.
     pub(crate) fn heard(&self) {
         self.seat.heard.store(millis(self.since), Ordering::Relaxed);
     }
 
-    /// Ready when the place was taken away; otherwise the task is woken when it is.
+    /// Returns ready if the connection was displaced. Otherwise wakes the task when that happens.
     pub(crate) fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.seat.waker.register(cx.waker());
         match self.seat.lost.load(Ordering::Acquire) {
@@ -143,14 +143,14 @@ impl Place {
         }
     }
 
-    /// Returns when the place was taken away.
+    /// Waits until the connection is displaced.
     pub(crate) async fn lost(&self) {
         std::future::poll_fn(|cx| self.poll_lost(cx)).await;
     }
 }
 
 impl Caller {
-    /// It has made a call.
+    /// Records that the connection has made a call.
     pub(crate) fn calls(&self) {
         self.0.rise(Standing::Caller);
     }
@@ -187,14 +187,14 @@ mod tests {
         for (place, at) in [(&replica, 10), (&greeted, 20), (&new, 30)] {
             heard(place, at);
         }
-        // Those that have come less far go first, whenever they were heard.
+        // The connection with the least progress goes first, regardless of its last bytes.
         let (next, freed) = places.take();
         assert_eq!(freed, Freed::ByForce);
         assert_eq!([&replica, &greeted, &new, &next].map(is_lost), [false, false, true, false]);
         next.caller().calls();
         let (last, _) = places.take();
         assert_eq!([&replica, &greeted, &next, &last].map(is_lost), [false, true, false, false]);
-        // All are the same: the one that has been silent the longest goes.
+        // With equal progress, the connection that was silent longest goes.
         last.caller().calls();
         for (place, at) in [(&replica, 30), (&next, 10), (&last, 20)] {
             heard(place, at);
@@ -215,11 +215,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_loses_its_place_is_told() {
+    async fn displaced_connection_is_woken() {
         let places = Places::new(1, Gauge::noop());
         let (place, _) = places.take();
-        let told = tokio::spawn(async move { place.lost().await });
+        let woken = tokio::spawn(async move { place.lost().await });
         let _next = places.take();
-        told.await.unwrap();
+        woken.await.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Power cuts, in one process: a data directory goes back to what had been synced.
+//! Simulated power cuts in one process: a data directory loses everything that was not synced.
 
 use std::{
     fs,
@@ -48,7 +48,7 @@ pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a replica again, with the data that it has and at its old address: the others know no other.
+/// Starts a replica again with its data, at its old address, which is the only one that the others know.
 pub(super) async fn start(dir: &Path, replica_id: u64, address: &str) -> Replica {
     let listen = Some(address.parse().unwrap());
     Replica::open(Config { listen, ..config(dir, replica_id, &[]) }).await.unwrap()
@@ -84,9 +84,9 @@ pub(super) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// L1, L2, L8: the leader loses an unsynced tail that its followers hold and have committed. When it comes
-/// back it must not lead on in its old term: it would give the log ids of the lost entries to others, and
-/// its followers would skip those.
+/// L1, L2, L8: the leader loses an unsynced tail of its log, which its followers hold and have committed.
+/// After its restart it must not lead in its old term. It would give the log IDs of the lost entries to
+/// new entries, which its followers would skip.
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     copy(&lost, &synced);
     let leader = replicas[0].clone();
     let write = tokio::spawn(async move { leader.transact(put("second")).await });
-    until("a majority that has the second write", || {
+    until("the second write at a majority", || {
         replicas[1..].iter().all(|one| one.state().len() == 2)
     })
     .await;
@@ -120,7 +120,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     assert_ne!(
         (raft.current_leader, raft.current_term),
         (Some(1), term),
-        "the restarted leader leads on without an election"
+        "the restarted leader leads without an election"
     );
     replicas.push(start(dir.path(), 2, &addresses[1]).await);
     replicas.push(start(dir.path(), 3, &addresses[2]).await);
@@ -138,7 +138,8 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     }
 }
 
-/// A replica whose Raft has panicked says so although nobody writes to it. Raft's own metrics never do.
+/// A replica whose Raft panicked reports the failure even without a write. Raft's own metrics never
+/// report it.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_whose_raft_panicked_fails_without_a_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,7 +149,8 @@ async fn replica_whose_raft_panicked_fails_without_a_write() {
     until("a failure", || replica.failure().is_some()).await;
     let failure = replica.failure().unwrap();
     assert!(failure.contains("Raft has stopped: panicked"), "{failure}");
-    // Raft itself is not called again: it would log an error each time, and others call many times a second.
+    // Raft itself is not called again. It would log an error for each call, and other replicas call many
+    // times a second.
     let url = format!("http://{}", replica.raft_address());
     let mut client = ReplicationClient::connect(url).await.unwrap();
     let header = Some(header(replica.core().identity, 1));

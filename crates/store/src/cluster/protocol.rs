@@ -1,46 +1,46 @@
-//! Which versions of the replication protocol this program speaks, and with whom it has one in common.
+//! The versions of the replication protocol that this program supports.
 //!
-//! A release that changes what replicas say to each other, or the format of entries and snapshots, raises
-//! [`NEWEST`]; it keeps [`OLDEST`] at what the release before it speaks, and says only what the other side
-//! knows. So replicas of adjacent releases work together, one after the other is upgraded, and one that is
-//! too old or too new is refused by name before it can misunderstand anything (`docs/adr/0005-restore.md`
-//! has the rules for files).
+//! A release that changes the messages between replicas, or the format of entries and snapshots, raises
+//! [`NEWEST`]. It keeps [`OLDEST`] at the newest version of the release before it, and sends only what the
+//! other side supports. Replicas of adjacent releases therefore work together, and can be upgraded one by
+//! one. A replica that is too old or too new is refused with the reason before it can misinterpret a message.
+//! `docs/adr/0005-restore.md` has the rules for files.
 
 use chancery_proto::raft::v1 as pb;
 
-/// The oldest version that this program speaks.
+/// The oldest version that this program supports.
 const OLDEST: u32 = 1;
-/// The newest version that this program speaks.
+/// The newest version that this program supports.
 const NEWEST: u32 = 1;
 
-/// What this program speaks.
+/// Returns the versions that this program supports.
 pub(crate) fn own() -> pb::Protocol {
     pb::Protocol { oldest: OLDEST, newest: NEWEST }
 }
 
-/// Why there is no version in common with another replica.
+/// Checks that another replica has a version in common with this one.
 pub(crate) fn check(other: Option<&pb::Protocol>) -> Result<(), String> {
     check_with(&own(), other)
 }
 
 fn check_with(own: &pb::Protocol, other: Option<&pb::Protocol>) -> Result<(), String> {
     let Some(other) = other else {
-        return Err("it does not say which replication protocol it speaks".to_owned());
+        return Err("it does not name its versions of the replication protocol".to_owned());
     };
     let show = |protocol: &pb::Protocol| match protocol.oldest == protocol.newest {
         true => protocol.newest.to_string(),
         false => format!("{} to {}", protocol.oldest, protocol.newest),
     };
     let advice = if other.newest < own.oldest {
-        "that one has to be upgraded, release by release"
+        "upgrade that replica, release by release"
     } else if other.oldest > own.newest {
-        "this one has to be upgraded, release by release"
+        "upgrade this replica, release by release"
     } else {
         return Ok(());
     };
     let (theirs, ours) = (show(other), show(own));
     Err(format!(
-        "it speaks version {theirs} of the replication protocol, this one {ours}: {advice}"
+        "it supports version {theirs} of the replication protocol, this replica {ours}; {advice}"
     ))
 }
 
@@ -48,7 +48,7 @@ fn check_with(own: &pb::Protocol, other: Option<&pb::Protocol>) -> Result<(), St
 mod tests {
     use super::*;
 
-    /// Design 4.1: adjacent releases speak to each other, others are told which one to upgrade.
+    /// Design 4.1: adjacent releases communicate. Otherwise the error says which replica to upgrade.
     #[test]
     fn replicas_with_a_version_in_common_speak_to_each_other() {
         let speaks = |oldest, newest| pb::Protocol { oldest, newest };
@@ -61,10 +61,10 @@ mod tests {
         let error = check((2, 3), (1, 1)).unwrap_err();
         assert_eq!(
             error,
-            "it speaks version 1 of the replication protocol, this one 2 to 3: that one has to be \
-             upgraded, release by release"
+            "it supports version 1 of the replication protocol, this replica 2 to 3; upgrade that replica, \
+             release by release"
         );
-        assert!(check((1, 1), (2, 3)).unwrap_err().contains("this one has to be upgraded"));
-        assert!(check_with(&own(), None).is_err(), "nobody leaves it out");
+        assert!(check((1, 1), (2, 3)).unwrap_err().contains("; upgrade this replica"));
+        assert!(check_with(&own(), None).is_err(), "every release sends its versions");
     }
 }

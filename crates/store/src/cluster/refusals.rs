@@ -1,7 +1,7 @@
-//! Telling of calls that are refused: those to this replica, and its own to others.
+//! Rate-limited logging of refused calls: those to this replica, and its own calls to others.
 //!
-//! A replica calls the others many times a second, and one that is refused goes on; whoever reads the log has to
-//! find the reason, and not much of it. So each reason is told, and again after a while.
+//! A replica calls the others many times a second, and continues when they refuse. The log must show the
+//! reason without being flooded. Each reason is therefore logged once per [`SAY_AGAIN`].
 
 use std::{
     collections::HashMap,
@@ -10,17 +10,18 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// A reason is told again after this time.
+/// The time after which the same reason is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(600);
-/// Reasons that are known at a time: whoever reaches the port can make up more. One more is not told.
+/// The maximum number of remembered reasons, because a caller can invent new ones. Further reasons are not
+/// logged.
 const REASONS_MAX: usize = 64;
 
-/// What has been told lately, and when.
+/// The reasons logged within [`SAY_AGAIN`], each with its time.
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<HashMap<String, Instant>>);
 
 impl Refusals {
-    /// Tells of a refusal, unless it was told lately.
+    /// Logs a refusal, unless it was logged within [`SAY_AGAIN`].
     pub(crate) fn tell(&self, text: &str) {
         if self.is_due(text, Instant::now()) {
             tracing::warn!("{text}");
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_told_once_in_a_while_and_not_too_many_are() {
+    fn each_reason_is_logged_once_per_interval_up_to_a_limit() {
         let (refusals, start) = (Refusals::default(), Instant::now());
         assert!(refusals.is_due("a", start));
         assert!(!refusals.is_due("a", start + SAY_AGAIN / 2));

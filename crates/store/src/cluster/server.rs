@@ -1,8 +1,8 @@
-//! The replication port.
+//! Incoming calls on the replication port.
 //!
-//! It listens before the replica runs, so that others can find out who it is; until then every other call is
-//! told to come back. A replica that has data says of which cluster it is from the first moment: whoever
-//! were told that it is in none could form another one.
+//! The port listens before the replica runs, so that others can learn its identity. Until then every call
+//! except Hello fails with UNAVAILABLE. A replica with data reports its cluster from the beginning. If it
+//! reported none, another replica could form a second cluster.
 
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -29,18 +29,18 @@ use crate::{
     snapshot::Decoder,
 };
 
-/// Streams at a time on one connection of another replica.
+/// The maximum number of concurrent streams on one connection.
 const STREAMS_MAX: u32 = 16_384;
-/// A connection that says nothing for this time is asked whether somebody is there,
+/// The time without traffic after which the server sends a keepalive ping.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// and has this time to answer.
+/// The maximum time for the answer to a keepalive ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What answers other replicas. Cheap to clone.
+/// The gRPC service that answers other replicas. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Service {
     replica_id: u64,
-    /// What its directory says; `None` if that is empty.
+    /// The identity in the data directory; `None` if the directory is empty.
     identity: Option<Identity>,
     /// See [`Core::process`].
     process: u64,
@@ -51,18 +51,19 @@ pub(crate) struct Service {
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Service {
-    /// A service of a replica that does not run yet; without an identity it is in no cluster either.
+    /// Creates the service of a replica that does not run yet. A replica without an identity is in no
+    /// cluster.
     pub(crate) fn new(replica_id: u64, identity: Option<Identity>, process: u64) -> Self {
         Self { replica_id, identity, process, core: Arc::default(), refusals: Arc::default() }
     }
 
-    /// From now on the replica runs, as a member.
+    /// Connects the service to the replica, which runs as a member from now on.
     pub(crate) fn join(&self, core: Arc<Core>) {
-        // Only the start calls this, once.
+        // Only the start of the replica calls this, once.
         drop(self.core.set(core));
     }
 
-    /// Serves a port for ever.
+    /// Serves a port until the server fails.
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
@@ -82,18 +83,19 @@ impl Service {
             .add_service(InterceptedService::new(service, note_caller));
         let incoming = accept(listener, tls, connections_max);
         if let Err(error) = server.serve_with_incoming(incoming).await {
-            tracing::error!(%error, "the replication port is not served any more");
+            tracing::error!(%error, "the replication port is no longer served");
         }
     }
 
     fn core(&self) -> Result<&Arc<Core>, Status> {
         self.core.get().ok_or_else(|| {
-            let state = if self.identity.is_some() { "starts" } else { "is in no cluster yet" };
+            let state =
+                if self.identity.is_some() { "is starting" } else { "is in no cluster yet" };
             Status::unavailable(format!("replica {} {state}", self.replica_id))
         })
     }
 
-    /// The replica, if the call is for it, its state is not known to be wrong, and Raft runs.
+    /// Returns the replica if the call is for it, its state is not known to be wrong, and Raft runs.
     fn checked(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
         let core = self.checked_header(header)?;
         if let Some(reason) = core.diverged() {
@@ -106,7 +108,7 @@ impl Service {
         Ok(core)
     }
 
-    /// The replica, if the call is for it.
+    /// Returns the replica if the call is for it.
     fn checked_header(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
         let core = self.core()?;
         let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
@@ -119,7 +121,7 @@ impl Service {
     }
 }
 
-/// A connection on which a call comes keeps its place longer than one on which none does.
+/// Records that a connection made a call, which makes its displacement less likely.
 #[expect(clippy::unnecessary_wraps, reason = "an interceptor may refuse calls")]
 fn note_caller(request: Request<()>) -> Result<Request<()>, Status> {
     if let Some(caller) = request.extensions().get::<Caller>() {
@@ -128,7 +130,7 @@ fn note_caller(request: Request<()>) -> Result<Request<()>, Status> {
     Ok(request)
 }
 
-/// Whether a header is of a member's call to a replica of this number.
+/// Checks that a call comes from the same cluster and incarnation, and is for the ID of this replica.
 fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     let from = header.from;
     protocol::check(header.protocol.as_ref())
@@ -136,21 +138,21 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     if header.cluster_id[..] != own.cluster_id {
         let show = |id: &[u8]| crate::high_water::hex(id);
         return Err(format!(
-            "replica {from} is of cluster {}, this one of cluster {}",
+            "replica {from} is in cluster {}, this replica in cluster {}",
             show(&header.cluster_id),
             show(&own.cluster_id)
         ));
     }
     if header.incarnation != own.incarnation.0 {
         return Err(format!(
-            "replica {from} is of incarnation {}, this one of {}: one of them was restored from a backup",
+            "replica {from} has incarnation {}, this replica {}: one of them was restored from a backup",
             header.incarnation, own.incarnation.0
         ));
     }
     if header.to != own.replica_id {
         return Err(format!(
-            "the call of replica {from} is for replica {}, this is replica {}: an address in the \
-             membership is wrong",
+            "the call of replica {from} is for replica {}, but this is replica {}: the membership has a \
+             wrong address",
             header.to, own.replica_id
         ));
     }
@@ -179,14 +181,14 @@ impl Replication for Service {
             core.diverge(&other.to_string());
             return Err(Status::data_loss(other.to_string()));
         }
-        // Somebody who has led before, and does not know that it is over, is no leader.
+        // A former leader that does not know of its replacement does not count as a leader.
         if request.vote.leader_id().term >= core.raft.metrics().borrow_watched().current_term {
             *core.heard_at.lock() = Instant::now();
         }
         let last = core.last_held();
         let response = core.raft.append_entries(request).await.map_err(stopped)?;
         if response.is_conflict() && previous.is_some() && previous <= acknowledged {
-            // Raft has found that the caller leads, and that the entry is not there.
+            // Raft has verified that the caller leads, and that this replica lacks the entry.
             core.lose(previous, from);
         } else if last.is_some_and(|last| last < committed) {
             core.lose(committed, from);
@@ -219,7 +221,7 @@ impl Replication for Service {
         let mut first = pieces
             .next()
             .await
-            .ok_or_else(|| Status::invalid_argument("the snapshot has no beginning"))??;
+            .ok_or_else(|| Status::invalid_argument("the snapshot is empty"))??;
         let core = Arc::clone(self.checked(first.header.as_ref())?);
         let vote = first.vote.as_ref().map(vote_from_proto);
         let vote = vote.ok_or_else(|| Status::invalid_argument("the vote is missing"))?;
@@ -234,12 +236,12 @@ impl Replication for Service {
                 None => break,
             }
         }
-        // It takes a while if there is much, and the threads of the runtime have heartbeats to answer.
+        // A large snapshot takes long to decode, and the threads of the runtime must answer heartbeats.
         let snapshot = tokio::task::spawn_blocking(|| decoder.finish()).await.map_err(stopped)?;
         let snapshot = snapshot.map_err(damaged)?;
         let expected = core.identity.cluster_id;
         if snapshot.0.cluster_id.is_some_and(|found| found != expected) {
-            return Err(Status::failed_precondition("the snapshot is of another cluster"));
+            return Err(Status::failed_precondition("the snapshot is from another cluster"));
         }
         let snapshot = Snapshot { meta: snapshot.meta(), snapshot };
         let response = core.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
@@ -318,7 +320,7 @@ impl Replication for Service {
 }
 
 impl Core {
-    /// How this replica is doing, for another one.
+    /// Returns the status of this replica for another one.
     pub(crate) fn hello(&self, caller: &pb::HelloRequest) -> pb::HelloResponse {
         let metrics = self.raft.metrics().borrow_watched().clone();
         let image = self.published.image();
@@ -367,7 +369,7 @@ mod tests {
 
     use super::*;
 
-    /// A call of another cluster, of another life of this one, or for another replica.
+    /// Calls from another cluster or incarnation, for another replica, or with an unsupported protocol.
     #[test]
     fn a_call_that_is_not_for_this_replica_is_refused() {
         let (cluster_id, incarnation) = ([7; 16], Incarnation(5));
@@ -375,14 +377,14 @@ mod tests {
         let caller = Identity { replica_id: 1, ..own };
         let error = |caller, to| check_header(own, &codec::header(caller, to)).unwrap_err();
         assert_eq!(check_header(own, &codec::header(caller, 2)), Ok(()));
-        assert!(error(caller, 3).contains("is for replica 3, this is replica 2"));
+        assert!(error(caller, 3).contains("is for replica 3, but this is replica 2"));
         let mut newer = codec::header(caller, 2);
         newer.protocol = Some(pb::Protocol { oldest: 7, newest: 8 });
         let refused = check_header(own, &newer).unwrap_err();
-        assert!(refused.contains("replica 1 is refused: it speaks version 7 to 8"), "{refused}");
+        assert!(refused.contains("replica 1 is refused: it supports version 7 to 8"), "{refused}");
         let other = Identity { cluster_id: [8; 16], ..caller };
-        assert!(error(other, 2).starts_with("replica 1 is of cluster 0808"));
+        assert!(error(other, 2).starts_with("replica 1 is in cluster 0808"));
         let other = Identity { incarnation: Incarnation(6), ..caller };
-        assert!(error(other, 2).contains("of incarnation 6, this one of 5"));
+        assert!(error(other, 2).contains("has incarnation 6, this replica 5"));
     }
 }

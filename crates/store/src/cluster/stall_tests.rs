@@ -1,4 +1,4 @@
-//! A disk that stalls: RocksDB holds up writes for seconds. Raft keeps time meanwhile.
+//! A stalled disk: RocksDB delays writes for seconds, while Raft must keep its timing.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use tokio::time::{Instant, sleep, timeout};
 use super::power_cut_tests::{put, trio};
 use crate::{Config, Replica, valve::Point};
 
-/// Longer than anything here takes on a busy machine.
+/// The maximum duration of any step on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The time during which an event that must not happen is given the chance to happen.
+/// The time in which an event that must not happen could happen.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Longer than followers wait before they stand for election.
+/// The duration of a stall, longer than the election timeout of followers.
 const STALL: Duration = Duration::from_millis(2500);
 const TICK: Duration = Duration::from_millis(10);
 
-/// Whether tasks run on the runtime of the store.
+/// Returns whether tasks run on the runtime of the store.
 async fn ticks(replica: &Replica) -> bool {
     let ticking = replica.core().runtime.spawn(async {
         for _ in 0..20 {
@@ -25,13 +25,13 @@ async fn ticks(replica: &Replica) -> bool {
     timeout(DEADLINE, ticking).await.is_ok()
 }
 
-/// Whether Raft itself answers.
+/// Returns whether Raft itself answers.
 async fn answers(replica: &Replica) -> bool {
     timeout(DEADLINE, replica.core().raft.with_raft_state(|_| ())).await.is_ok()
 }
 
-/// Design 4.9. One write is being applied and another one appended to the log, which are two threads of two if each
-/// waits for the disk on a thread of the runtime.
+/// Design 4.9: one write is being applied while another one is appended to the log. If each waited for
+/// the disk on a thread of the runtime, they would occupy both of its threads.
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_disk_leaves_the_threads_of_raft_free() {
     let dir = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ async fn stalled_disk_leaves_the_threads_of_raft_free() {
     replica.shutdown().await.unwrap();
 }
 
-/// Stalls the disk of one of three voters under writes; the leader stays the leader.
+/// Stalls the disk of one of three voters during writes, and checks that the leader keeps its term.
 async fn stalls_without_an_election(stalled: usize) {
     let dir = tempfile::tempdir().unwrap();
     let replicas = trio(dir.path()).await;
@@ -80,7 +80,7 @@ async fn stalls_without_an_election(stalled: usize) {
     while begun.elapsed() < STALL {
         assert!(answers(&replicas[stalled]).await, "Raft did not answer while the disk stalled");
         let terms = replicas.iter().map(|replica| replica.status().term).collect::<Vec<_>>();
-        assert_eq!(terms, [term; 3], "somebody has stood for election while the disk stalled");
+        assert_eq!(terms, [term; 3], "a replica stood for election while the disk stalled");
         sleep(TICK).await;
     }
     drop(writing);
@@ -92,7 +92,7 @@ async fn stalls_without_an_election(stalled: usize) {
     }
 }
 
-/// Design 4.9: heartbeats go on, so that nobody stands for election.
+/// Design 4.9: heartbeats continue, so that no replica stands for election.
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_disk_of_the_leader_causes_no_election() {
     stalls_without_an_election(0).await;

@@ -1,4 +1,4 @@
-//! What only the inside of a replica can hold up, or say to another one.
+//! Tests that need the internals of a replica, to delay its work or to forge calls.
 
 use std::{
     net::SocketAddr,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
-/// For so long something that must not happen gets the chance to.
+/// The time in which an event that must not happen could happen.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 fn put(name: &str, body: &'static [u8]) -> Transaction {
@@ -52,7 +52,7 @@ async fn open(config: Config) -> Replica {
     replica
 }
 
-/// A leader that needs nobody, a learner that knows it, and the learner's database.
+/// Returns a leader that is the only voter, a learner that has caught up, and the learner's database.
 async fn pair(dir: &Path, change: impl Fn(&mut Config)) -> (Replica, Replica, Arc<Database>) {
     let mut first = config(dir, 1, &[]);
     change(&mut first);
@@ -65,7 +65,7 @@ async fn pair(dir: &Path, change: impl Fn(&mut Config)) -> (Replica, Replica, Ar
     (leader, learner, database)
 }
 
-/// A read after a barrier sees what was acknowledged before, also on a replica that is behind.
+/// A read after a barrier sees all writes that were acknowledged before, also on a replica that is behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +79,7 @@ async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
         reader.state().revision
     });
     if let Ok(read) = tokio::time::timeout(PATIENCE, &mut read).await {
-        panic!("a read at revision {} of what is at {revision}", read.unwrap());
+        panic!("a read at revision {} after a write at {revision}", read.unwrap());
     }
     drop(held);
     assert_eq!(read.await.unwrap(), revision);
@@ -89,7 +89,7 @@ async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
     }
 }
 
-/// Whoever writes through a replica that is behind sees the write there when it is answered.
+/// A writer that uses a replica which is behind sees the write there when it gets the answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
         (outcome, writer.state().revision)
     });
     if let Ok(written) = tokio::time::timeout(PATIENCE, &mut written).await {
-        panic!("answered too early: {:?}", written.unwrap());
+        panic!("the write was answered too early: {:?}", written.unwrap());
     }
     drop(held);
     let (outcome, seen) = written.await.unwrap();
@@ -113,7 +113,7 @@ async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
     }
 }
 
-/// Whoever is not told what came of a write is not told that nothing did.
+/// A write with an unknown outcome is never reported as not written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,8 +131,8 @@ async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
     }
 }
 
-/// A write through a replica that is far behind is retried, because its first attempt got no answer. The first attempt
-/// was never written, and the retry must not be refused for being older than the history of the leader.
+/// A write through a replica that is far behind is retried, because its first attempt gets no answer. The
+/// first attempt was never written, and the leader must not refuse the retry as older than its history.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_through_replica_far_behind_is_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,7 +149,7 @@ async fn retry_through_replica_far_behind_is_written() {
     writers.join_all().await;
     let committed = leader.status().applied.unwrap();
     let known = || learner.core().raft.metrics().borrow_watched().cluster_committed;
-    wait_until("the learner knows what is committed", || {
+    wait_until("the learner knows the commit index", || {
         known().is_some_and(|id| id.index >= committed)
     })
     .await;
@@ -168,7 +168,7 @@ async fn retry_through_replica_far_behind_is_written() {
     }
 }
 
-/// A replica that does not catch up says for certain that nothing was written.
+/// A replica that does not catch up reports for certain that nothing was written.
 #[tokio::test(flavor = "multi_thread")]
 async fn write_through_replica_far_behind_is_refused_before_it_is_sent() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ async fn write_through_replica_far_behind_is_refused_before_it_is_sent() {
     writers.join_all().await;
     let committed = leader.status().applied.unwrap();
     let known = || learner.core().raft.metrics().borrow_watched().cluster_committed;
-    wait_until("the learner knows what is committed", || {
+    wait_until("the learner knows the commit index", || {
         known().is_some_and(|id| id.index >= committed)
     })
     .await;
@@ -208,7 +208,7 @@ async fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// A voter that lacks much would hold up every write.
+/// A voter that lacks many entries would delay every write.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_has_not_caught_up_is_not_promoted() {
     let dir = tempfile::tempdir().unwrap();
@@ -235,7 +235,7 @@ async fn a_replica_that_has_not_caught_up_is_not_promoted() {
 
 type Client = ReplicationClient<tonic::transport::Channel>;
 
-/// Every kind of call of a member, with that header. Each would change something, or tell something.
+/// Makes every kind of call of a member with a header. Each call would change or reveal something.
 async fn calls(
     client: &mut Client,
     header: &pb::Header,
@@ -276,7 +276,7 @@ async fn calls(
     ]
 }
 
-/// Nothing that is of another cluster, of another life of this one or for another replica is listened to.
+/// A replica refuses calls from another cluster, from another incarnation, and for another replica.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_that_is_for_others_is_listened_to() {
     let dir = tempfile::tempdir().unwrap();
@@ -306,8 +306,9 @@ async fn no_call_that_is_for_others_is_listened_to() {
     replica.shutdown().await.unwrap();
 }
 
-/// A replica was replaced, and its old disk turns up again, with or without an instance: it neither gives nor
-/// gets a vote, nor anything else, its address is not taken for the other one's, and it finds out.
+/// After a replica was replaced, its old disk returns, with or without an instance. The old replica neither
+/// grants nor gets a vote, and all its calls fail. The cluster keeps the address of the replacement, and the
+/// old replica detects that it was replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_was_replaced_counts_for_nobody() {
     let dir = tempfile::tempdir().unwrap();

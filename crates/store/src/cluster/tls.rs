@@ -1,14 +1,15 @@
-//! TLS between replicas: who has no certificate of the cluster's own CA is not talked to.
+//! TLS between replicas. A replica communicates only with holders of a certificate of the cluster's CA.
 //!
 //! Invariants:
-//! - Both sides show a certificate, and both check that it is signed by that CA. Whoever connects checks
-//!   besides that the certificate names the host that it wanted, or the one name that is set for all.
-//! - TLS 1.3 alone: there is nobody old to talk to.
-//! - The files are looked at again when a connection is made, and now and then, so that certificates can be
-//!   renewed while the replica runs; what can not be read is told, and the old ones stay in use.
-//! - How long the certificate in use is good for is known at any time, so that somebody can be told before
-//!   it is not.
-//! - A handshake takes [`HANDSHAKE_TIMEOUT`] at most, and waits for nobody else's.
+//! - Both sides present a certificate, and both verify that the CA signed it. The connecting side also
+//!   verifies that the certificate names the host of the address, or the common name that is configured.
+//! - Only TLS 1.3 is supported, because no older replicas exist.
+//! - The files are checked for changes before each connection, and periodically, so that certificates can be
+//!   renewed while the replica runs. If a file is unusable, the replica logs an error and keeps the previous
+//!   certificates.
+//! - The remaining validity of the certificate in use is always known, so that an alert can precede its
+//!   expiry.
+//! - A handshake takes at most [`HANDSHAKE_TIMEOUT`], and does not wait for other handshakes.
 
 use std::{
     fs, io,
@@ -35,76 +36,79 @@ use tokio_rustls::{
 
 use crate::metrics::gauge_value;
 
-/// Neither side waits longer for the other.
+/// The maximum duration of a handshake, on both sides.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The files for TLS between replicas, in PEM.
+/// The PEM files for TLS between replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// This replica's certificate, and those between it and the CA. It is shown to those that connect and to
-    /// those that are connected to: if it limits its use, then to both.
+    /// The file with this replica's certificate and the intermediate certificates up to the CA. It serves
+    /// outgoing and incoming connections. If it restricts its use, it must allow both `clientAuth` and
+    /// `serverAuth`.
     pub cert: PathBuf,
-    /// The key of that certificate.
+    /// The file with the private key of the certificate.
     pub key: PathBuf,
-    /// The CA of the cluster; several while one takes the place of another. Whoever has a certificate of
-    /// it is taken for a replica, so that it must not be one that signs anything else.
+    /// The file with the CA of the cluster; several CAs while one replaces another. Every holder of a
+    /// certificate of the CA counts as a replica, so the CA must sign nothing else.
     pub ca: PathBuf,
-    /// The name that the certificates of all replicas have; `None` if each has the host of its address.
+    /// The common name in the certificates of all replicas; `None` if each certificate has the host of its
+    /// address.
     pub server_name: Option<String>,
 }
 
-/// Why TLS can not be used.
+/// The reason why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file can not be read.
+    /// A file cannot be read.
     #[error("cannot read the {what} in {}: {reason}", path.display())]
     File {
-        /// What should be in it.
+        /// The expected content of the file.
         what: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The key is of another certificate.
+    /// The key belongs to another certificate.
     #[error(
-        "the key in {} is not that of the certificate in {}: {reason}",
+        "the key in {} does not belong to the certificate in {}: {reason}",
         key.display(),
         cert.display()
     )]
     Mismatch {
-        /// The certificate's file.
+        /// The certificate file.
         cert: PathBuf,
-        /// The key's file.
+        /// The key file.
         key: PathBuf,
         /// The reason.
         reason: String,
     },
     /// Other replicas would refuse the certificate.
     #[error(
-        "the certificate in {} is not one that the CA in {} has signed for a replica: {reason}",
+        "other replicas would refuse the certificate in {}, because the CA in {} did not sign it for a \
+         replica: {reason}",
         cert.display(),
         ca.display()
     )]
     Untrusted {
-        /// The certificate's file.
+        /// The certificate file.
         cert: PathBuf,
-        /// The CA's file.
+        /// The CA file.
         ca: PathBuf,
         /// The reason.
         reason: String,
     },
-    /// The name is none.
-    #[error("{name:?} is no name of a server: {reason}")]
+    /// The server name is invalid.
+    #[error("{name:?} is not a valid server name: {reason}")]
     ServerName {
         /// The name.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What both sides use now. Cheap to clone.
+/// The current TLS configurations of both sides. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Tls(Arc<Shared>);
 
@@ -114,31 +118,31 @@ struct Shared {
     current: Mutex<Current>,
 }
 
-/// What was read from the files, and which files those were.
+/// The loaded configurations, and the stamp of the files that they were loaded from.
 struct Current {
     stamp: Stamp,
     sides: Sides,
 }
 
-/// Later than any certificate expires, whose years have four digits.
+/// A time after the expiry of any certificate. The year of an expiry has four digits.
 const NEVER: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1 << 40));
 
 #[derive(Clone)]
 struct Sides {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    /// Until when the certificate is good; `None` if it is for ever.
+    /// The expiry of the certificate; `None` if it never expires.
     expires: Option<UnixTime>,
 }
 
-/// Tells a file that was replaced from the one it was.
+/// Inode, modification time and length of each file, which detect a replaced file.
 type Stamp = [Option<(u64, i64, i64, u64)>; 3];
 
 impl TlsConfig {
-    /// Reads the files, as a replica does when it starts.
+    /// Reads and checks the files, like a replica at its start.
     ///
     /// # Errors
-    /// What is wrong with the first of them that can not be used.
+    /// Returns the problem of the first file that is unusable.
     pub fn check(&self) -> Result<(), TlsError> {
         self.server_name.as_deref().map(server_name).transpose()?;
         self.read().map(drop)
@@ -187,15 +191,14 @@ impl TlsConfig {
             .map_err(mismatch)?;
         server.alpn_protocols = vec![b"h2".to_vec()];
         client.alpn_protocols = vec![b"h2".to_vec()];
-        // What replicas say to each other changes with every call; there is nothing to resume that would be
-        // worth a certificate that has been withdrawn since.
+        // Without resumption, every connection verifies the certificates again.
         server.send_tls13_tickets = 0;
         client.resumption = rustls::client::Resumption::disabled();
         Ok(Sides { client: Arc::new(client), server: Arc::new(server), expires })
     }
 
-    /// A certificate that others would refuse is a mistake that is better told at once. One that has expired
-    /// is told too, but a replica that can not talk to others can still serve what it has.
+    /// Fails if other replicas would refuse the certificate. If it has expired or is not valid yet, only
+    /// logs an error: a replica that cannot call others can still serve its state.
     fn check_own(
         &self,
         verifier: &dyn ClientCertVerifier,
@@ -223,15 +226,15 @@ impl TlsConfig {
     }
 }
 
-/// Until when others take a certificate: until it, or one between it and the CA, expires. They are asked what they
-/// would say at that time. `None` if it is never.
+/// Returns the time until which other replicas accept a certificate; `None` if forever. The first expiry of
+/// the certificate or an intermediate one ends the time. The verifier is asked about ever earlier times.
 fn expiry(
     verifier: &dyn ClientCertVerifier,
     chain: &[CertificateDer<'static>],
 ) -> Option<UnixTime> {
     let (own, between) = chain.split_first()?;
     let mut latest = None;
-    // Each time another certificate of the chain is named, one that expires earlier.
+    // Each step reports another certificate of the chain, which expires earlier.
     for _ in chain {
         let at = latest.unwrap_or(NEVER);
         match verifier.verify_client_cert(own, between, at) {
@@ -252,8 +255,8 @@ fn unreadable(what: &'static str, path: &Path, error: impl ToString) -> TlsError
 fn not_pem(what: &'static str, path: &Path, error: pem::Error) -> TlsError {
     match error {
         pem::Error::Io(error) => unreadable(what, path, error),
-        pem::Error::NoItemsFound => unreadable(what, path, format!("there is no PEM {what} in it")),
-        // It would print what is in the file, which may be the key.
+        pem::Error::NoItemsFound => unreadable(what, path, format!("it contains no PEM {what}")),
+        // The error would print the content of the file, which may be the key.
         _ => unreadable(what, path, "it is not valid PEM"),
     }
 }
@@ -266,7 +269,7 @@ fn read_certificates(
         .and_then(Iterator::collect)
         .map_err(|error| not_pem(what, path, error))?;
     match certificates.is_empty() {
-        true => Err(unreadable(what, path, "there is no PEM certificate in it")),
+        true => Err(unreadable(what, path, "it contains no PEM certificate")),
         false => Ok(certificates),
     }
 }
@@ -283,14 +286,15 @@ impl Tls {
         Ok(Self(Arc::new(Shared { config, server_name, current })))
     }
 
-    /// What is to be used for a new connection. The files are looked at first: they are small, and connections
-    /// between replicas are few.
+    /// Returns the configurations for a new connection. Checks the files for changes first, because they are
+    /// small and connections between replicas are rare.
     fn sides(&self) -> Sides {
         self.refresh();
         self.0.current.lock().sides.clone()
     }
 
-    /// Seconds until the certificate in use expires; negative if it has, infinite if it never does.
+    /// Returns the seconds until the certificate in use expires; negative if it has expired, infinite if
+    /// it never does.
     pub(crate) fn seconds_left(&self) -> f64 {
         let expires = self.0.current.lock().sides.expires;
         expires.map_or(f64::INFINITY, |expires| {
@@ -302,27 +306,27 @@ impl Tls {
         })
     }
 
-    /// Reads the files again if they are others than before.
+    /// Reads the files again if they have changed.
     pub(crate) fn refresh(&self) {
         let mut current = self.0.current.lock();
         let stamp = self.0.config.stamp();
         if stamp != current.stamp {
-            // Not looked at again before they change again.
+            // Set even on failure, so that unusable files are read only once.
             current.stamp = stamp;
             match self.0.config.read() {
                 Ok(sides) => {
-                    tracing::info!("the certificate files for other replicas were read again");
+                    tracing::info!("read the changed certificate files for replication");
                     current.sides = sides;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the certificate files have changed and can not be used; \
-                        the old ones stay in use");
+                    tracing::error!(%error, "the certificate files have changed and are unusable; the previous \
+                        certificates stay in use");
                 }
             }
         }
     }
 
-    /// Makes a connection to `address` secure.
+    /// Does the TLS handshake of an outgoing connection to `address`.
     pub(crate) async fn connect(
         &self,
         address: &str,
@@ -336,7 +340,7 @@ impl Tls {
         within_timeout(connect).await.map(TlsStream::Client)
     }
 
-    /// Makes a connection that came in secure.
+    /// Does the TLS handshake of an incoming connection.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let accept = TlsAcceptor::from(self.sides().server).accept(stream);
         within_timeout(accept).await.map(TlsStream::Server)
@@ -362,7 +366,7 @@ fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
         .map_err(|error| TlsError::ServerName { name: name.to_owned(), reason: error.to_string() })
 }
 
-/// The host of `HOST:PORT`, without the brackets of an IPv6 address.
+/// Returns the host of `HOST:PORT`, without the brackets of an IPv6 address.
 fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)

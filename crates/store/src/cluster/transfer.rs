@@ -1,12 +1,11 @@
-//! A snapshot on its way to another replica.
+//! Sends snapshots to other replicas.
 //!
 //! Invariants:
-//! - It is never there as a whole: its pieces are made as they are sent.
-//! - It may take as long as it takes, however large it is and however slow the network and the other
-//!   replica's disk, as long as something goes on: pieces are taken, or the other one says that it writes.
-//!   When nothing has gone on for some time it is given up, and begun anew; sooner if the other one does not
-//!   answer any more.
-//! - It has a connection of its own, on which nothing waits behind it.
+//! - A snapshot is never in memory as a whole. The sender encodes its pieces while it sends them.
+//! - A transfer has no time limit while it progresses: the connection takes pieces, or the receiver reports
+//!   that it writes. Without progress for some time, the sender gives up, and Raft starts the transfer again.
+//!   It gives up earlier if the receiver does not answer.
+//! - Snapshots have a separate connection, so that no other call waits behind them.
 
 use std::{
     sync::{
@@ -34,36 +33,36 @@ use crate::{
     snapshot::{self, SnapshotData},
 };
 
-/// Pieces in which a snapshot travels.
+/// The length of a piece in bytes.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces of a snapshot that wait for the network; making them waits when there are so many.
+/// The maximum number of encoded pieces that wait for the network. Encoding pauses at this number.
 const PIECES_WAITING: usize = 4;
-/// In the time in which something has to go on it is looked so often whether it does.
+/// The number of checks for progress within the stall timeout.
 const LOOKS: u32 = 10;
-/// The other replica is not waited for longer than this when it is asked how far it is,
+/// The maximum time for the answer to a Hello call, which asks the receiver for its progress.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// and is given up if it does not answer for so long.
+/// The time without a Hello answer after which the sender gives up.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// How far something has come, in bytes that were moved; only ever grows. Cheap to clone.
+/// The number of bytes that were moved so far, which only grows. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// So many more bytes were moved.
+    /// Adds moved bytes.
     pub(crate) fn add(&self, bytes: usize) {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// All of them.
+    /// Returns the number of moved bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Connection {
-    /// Sends a snapshot, and returns when it has been taken over: with the other replica's vote. Gives up when
-    /// nothing has gone on for `stall`.
+    /// Sends a snapshot, and returns the receiver's vote after the receiver has installed it. Gives up
+    /// without progress for `stall`.
     pub(super) async fn send_snapshot(
         &self,
         header: pb::Header,
@@ -85,11 +84,11 @@ impl Connection {
             answer = client.install(Request::new(requests)) => answer,
             () = self.stalls(&taken, stall) => {
                 let text = format!(
-                    "nothing of the snapshot was taken or written for {stall:?}, or it does not answer, after {} \
+                    "it took or wrote nothing of the snapshot for {stall:?}, or does not answer, after {} \
                      bytes were sent",
                     taken.bytes()
                 );
-                tracing::warn!(replica = self.target(), "a snapshot is begun anew: {text}");
+                tracing::warn!(replica = self.target(), "starting a snapshot again: {text}");
                 return Err(self.unreachable(text));
             }
         };
@@ -98,8 +97,8 @@ impl Connection {
         vote.ok_or_else(|| self.unreachable("its answer to the snapshot has no vote"))
     }
 
-    /// Returns when nothing has gone on for so long: no piece was taken, and the other replica has neither read
-    /// nor written anything, or does not answer.
+    /// Waits until the transfer stalls for `limit`: the connection took no piece, and the receiver
+    /// neither read nor wrote anything. Returns earlier if the receiver does not answer for [`SILENCE`].
     async fn stalls(&self, taken: &Progress, limit: Duration) {
         let mut looks = tokio::time::interval((limit / LOOKS).max(Duration::from_millis(1)));
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -109,7 +108,7 @@ impl Connection {
         loop {
             looks.tick().await;
             let sent = taken.bytes();
-            // As long as it takes pieces there is nothing to ask.
+            // While the connection takes pieces, the receiver need not be asked.
             let there = match sent == last.0 {
                 true => self.ask_progress().await,
                 false => Some(last.1),
@@ -134,13 +133,13 @@ impl Connection {
     }
 }
 
-/// The bytes of a snapshot, made as they are sent.
+/// Returns the pieces of a snapshot, encoded while they are sent.
 fn pieces_of(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
     let (sender, receiver) = mpsc::channel(PIECES_WAITING);
     tokio::task::spawn_blocking(move || {
         for piece in snapshot::pieces(snapshot.encode(), PIECE_BYTES) {
             if sender.blocking_send(piece).is_err() {
-                // Whoever reads has given up.
+                // The sender has given up.
                 return;
             }
         }

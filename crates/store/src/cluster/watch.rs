@@ -1,4 +1,4 @@
-//! What a replica tells of its cluster: from Raft to the metrics, a few times a second.
+//! The metrics of the cluster, updated from Raft several times a second.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use crate::{
     metrics::{gauge_value, replication_lag},
 };
 
-/// What was told last.
+/// The previous update.
 pub(crate) struct Watch {
-    /// Term and number of the last leader.
+    /// The term and ID of the last leader.
     leader: Option<(u64, u64)>,
-    /// By the number of a member. Those of members that are gone stay, at 0.
+    /// The lag gauges by member ID. The gauges of former members stay at 0.
     lags: BTreeMap<u64, Gauge>,
 }
 
 impl Watch {
-    /// With the one metric that is there from the start: this replica's own.
+    /// Creates the metrics. The lag gauge of this replica exists from the start.
     pub(crate) fn new(id: u64) -> Self {
         Self { leader: None, lags: BTreeMap::from([(id, replication_lag(id))]) }
     }
 
-    /// Brings the metrics up to date.
+    /// Updates the metrics.
     pub(crate) fn tell(&mut self, core: &Core) {
         let raft = core.raft.metrics().borrow_watched().clone();
         let metrics = &core.metrics.cluster;
@@ -34,7 +34,7 @@ impl Watch {
         metrics.has_leader.set(flag(core.present_leader().is_some()));
         metrics.is_leader.set(flag(is_leader));
         if is_leader {
-            // Alone it has asked nobody.
+            // A sole voter elects itself without a vote call, where elections are counted otherwise.
             metrics.elections.stands_in(raft.current_term);
         }
         metrics.term.set(gauge_value(raft.current_term));

@@ -1,4 +1,4 @@
-//! Connections between replicas: TCP, with TLS over it or not.
+//! Connections between replicas: TCP, with or without TLS.
 
 use std::{
     io::{self, IoSlice},
@@ -20,7 +20,7 @@ use super::{
     tls::Tls,
 };
 
-/// Makes a channel that connects when it is used, with TLS.
+/// Creates a channel that connects on first use, with TLS.
 pub(crate) fn connect_lazily(endpoint: &Endpoint, address: &str, tls: &Tls) -> Channel {
     let (address, tls) = (address.to_owned(), tls.clone());
     let connector = tower::service_fn(move |_| {
@@ -34,14 +34,14 @@ pub(crate) fn connect_lazily(endpoint: &Endpoint, address: &str, tls: &Tls) -> C
     endpoint.connect_with_connector_lazy(connector)
 }
 
-/// What a connection is made of.
+/// The transport of a connection.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection that came in and was let in: its first words have been read, and are read once more. It
-/// breaks when its place is taken away.
+/// An accepted connection. It yields the HTTP/2 preface, which was read already, once more. It breaks when
+/// another connection displaces it.
 pub(crate) struct Wire {
     preface: &'static [u8],
     stream: Stream,
@@ -49,7 +49,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// A connection of which the preface of HTTP/2 was read.
+    /// Creates a connection whose HTTP/2 preface was read.
     pub(crate) fn new(stream: Stream, place: Place) -> Self {
         Self { preface: PREFACE, stream, place }
     }
@@ -59,7 +59,7 @@ impl Wire {
             Poll::Pending => Ok(()),
             Poll::Ready(()) => Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
-                "its place was taken by another connection (raft.connections_max)",
+                "another connection displaced this one (`raft.connections_max`)",
             )),
         }
     }
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Wire {
     }
 }
 
-/// Does the same with either kind.
+/// Evaluates an expression with the stream of either kind.
 macro_rules! either {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream.get_mut() {

@@ -251,7 +251,7 @@ async fn the_membership_changes_when_asked_to() {
     change(MemberChange::TransferLeader(Some(3))).await.unwrap();
     eventually("a new leader", async || replicas[0].leader() == Some(3)).await;
     let error = change(MemberChange::Remove(9)).await.unwrap_err();
-    assert_eq!(error.to_string(), "replica 9 is no member");
+    assert_eq!(error.to_string(), "replica 9 is not a member");
     let error = change(MemberChange::Promote(9)).await.unwrap_err();
     assert!(error.to_string().contains("add it first"), "{error}");
     let add = |replica_id, address: &str, learner| MemberChange::Add {

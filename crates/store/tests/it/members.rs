@@ -172,7 +172,7 @@ async fn a_replaced_replica_that_comes_back_changes_nothing() {
             assert_eq!(addresses(&replicas[0]).await, before.0);
         };
         assert_eq!(removal, Removal::Replaced);
-        assert!(old.failure().unwrap().contains("was replaced by another one"));
+        assert!(old.failure().unwrap().contains("was replaced by another replica"));
         let error = old.transact(put("c", b"1")).await.unwrap_err();
         assert!(error.to_string().contains("was replaced"), "{error}");
         old.shutdown().await.unwrap();

@@ -61,7 +61,7 @@ async fn command_that_cannot_be_applied_is_refused() {
             Some(pb::write_result::Result::Error(error)) => error.message,
             other => panic!("the command was accepted: {other:?}"),
         };
-        assert!(error.contains("no transaction that can be applied"), "{error}");
+        assert!(error.contains("not a transaction that can be applied"), "{error}");
     }
     commit(&replica, put("b", b"1")).await;
     assert_eq!(replica.failure(), None);
@@ -82,10 +82,10 @@ async fn a_number_or_address_that_none_can_have_is_refused() {
     for (replica_id, address, why) in [
         (0, "b:1", "from 1 to 9223372036854775807, not 0"),
         (1 << 63, "b:1", "from 1 to 9223372036854775807, not 9223372036854775808"),
-        (2, &long, "has 262 bytes, at most 261 are possible"),
-        (2, "0.0.0.0:1", "reach it at 0.0.0.0"),
-        (2, "[::]:1", "reach it at [::]"),
-        (2, "", "has to be HOST:PORT"),
+        (2, &long, "has 262 bytes, at most 261 are allowed"),
+        (2, "0.0.0.0:1", "other replicas cannot reach it at 0.0.0.0"),
+        (2, "[::]:1", "other replicas cannot reach it at [::]"),
+        (2, "", "expected HOST:PORT"),
     ] {
         let at = address.to_owned();
         let peer = pb::Peer { replica_id, address: at, learner: true, instance: 0 };

@@ -253,7 +253,7 @@ async fn unusable_files_are_named() {
         (TlsConfig { ca: garbage.clone(), ..good.clone() }, [show(&garbage), "PEM".into()]),
         (
             TlsConfig { key: second.key.clone(), ..good.clone() },
-            [show(&second.key), "is not that of the certificate".into()],
+            [show(&second.key), "does not belong to the certificate".into()],
         ),
         (
             TlsConfig { ca: other_ca.clone(), ..good.clone() },
@@ -262,7 +262,7 @@ async fn unusable_files_are_named() {
         (server_only, ["server.pem".into(), "for a replica".into()]),
         (
             TlsConfig { server_name: Some("a b".into()), ..good.clone() },
-            ["\"a b\"".into(), "no name of a server".into()],
+            ["\"a b\"".into(), "not a valid server name".into()],
         ),
     ];
     for (tls, expected) in cases {

@@ -1,4 +1,4 @@
-//! What a snapshot's sender does with receivers that are slow, and with those that are stuck.
+//! Transfers of snapshots to slow and to stalled receivers.
 
 use chancery_model::Incarnation;
 use openraft::storage::RaftStateMachine;
@@ -19,21 +19,21 @@ use crate::{
     metrics::StoreMetrics,
 };
 
-/// Nothing may stand still for longer.
+/// The stall timeout.
 const STALL: Duration = Duration::from_secs(1);
-/// Much longer than that.
+/// The duration of a slow transfer, much longer than [`STALL`].
 const LONG: Duration = Duration::from_secs(4);
-/// More than the windows of a connection hold.
+/// The size of the snapshot, larger than the HTTP/2 windows of a connection.
 const SNAPSHOT_BYTES: usize = 24 << 20;
 
-/// What a receiver does.
+/// The behavior of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Habit {
-    /// It takes all pieces, and then writes for a long time.
+    /// It takes all pieces, and then writes for [`LONG`].
     WritesSlowly,
-    /// It takes all pieces, and is never heard of again.
+    /// It takes all pieces, and then makes no progress.
     WritesNothing,
-    /// It takes one piece after the other, for a long time.
+    /// It takes one piece after the other, for [`LONG`].
     ReadsSlowly,
     /// It takes no piece.
     ReadsNothing,
@@ -48,7 +48,7 @@ struct Receiver {
 type Answer<T> = Result<Response<T>, Status>;
 
 fn nobody_asks<T>() -> Answer<T> {
-    Err(Status::unimplemented("a sender of snapshots asks for nothing else"))
+    Err(Status::unimplemented("the sender of a snapshot makes no other calls"))
 }
 
 #[tonic::async_trait]
@@ -68,7 +68,7 @@ impl Replication for Receiver {
         while let Some(piece) = pieces.next().await {
             bytes += piece?.data.len();
             if self.habit == Habit::ReadsSlowly && start.elapsed() < LONG {
-                // Not counted: that pieces are taken is enough.
+                // The receiver does not count these bytes: taking pieces is progress enough.
                 sleep(STALL / 5).await;
             }
         }
@@ -131,7 +131,7 @@ impl Replication for Receiver {
     }
 }
 
-/// A snapshot of many bytes.
+/// Returns a snapshot of [`SNAPSHOT_BYTES`].
 fn snapshot() -> SnapshotData {
     use chancery_model::{
         ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert, types,
@@ -152,7 +152,7 @@ fn snapshot() -> SnapshotData {
     SnapshotData(Arc::new(image))
 }
 
-/// Sends a snapshot to a receiver of such a habit. What came of it, and how long it took.
+/// Sends a snapshot to a receiver, and returns the result and the duration.
 async fn send_to(habit: Habit) -> (Result<Vote, Unreachable<Types>>, Duration) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -172,8 +172,8 @@ async fn send_to(habit: Habit) -> (Result<Vote, Unreachable<Types>>, Duration) {
     (sent, took)
 }
 
-/// Issue 4: a snapshot that takes many times as long as nothing may happen arrives, whether it is the network
-/// that is slow or the disk behind it.
+/// Issue 4: a snapshot arrives even if it takes many times the stall timeout, with a slow network and with a
+/// slow disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_receiver_gets_the_whole_snapshot() {
     let (reads, writes) = tokio::join!(send_to(Habit::ReadsSlowly), send_to(Habit::WritesSlowly));
@@ -183,7 +183,7 @@ async fn a_slow_receiver_gets_the_whole_snapshot() {
     }
 }
 
-/// What is written of a snapshot is counted: the sender hears of nothing else by then.
+/// Written bytes count as progress. After the last piece, the sender sees no other progress.
 #[tokio::test(flavor = "multi_thread")]
 async fn writing_a_snapshot_is_progress() {
     let dir = tempfile::tempdir().unwrap();
@@ -197,13 +197,13 @@ async fn writing_a_snapshot_is_progress() {
     assert!(progress.bytes() >= SNAPSHOT_BYTES as u64, "{progress:?}");
 }
 
-/// One that is stuck is given up, so that it can be begun anew.
+/// The sender gives up a stalled transfer, so that it can start again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_is_stuck_is_given_up() {
     let (reads, writes) = tokio::join!(send_to(Habit::ReadsNothing), send_to(Habit::WritesNothing));
     for (sent, took) in [reads, writes] {
         let error = sent.unwrap_err().to_string();
-        assert!(error.contains("nothing of the snapshot was taken or written for 1s"), "{error}");
+        assert!(error.contains("it took or wrote nothing of the snapshot for 1s"), "{error}");
         assert!(took >= STALL, "{took:?}");
     }
 }
