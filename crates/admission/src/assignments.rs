@@ -1,4 +1,4 @@
-//! The `assignments` of a manifest.
+//! Reads the `assignments` of a manifest.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use crate::{
     problem::{Fault, suggestion},
 };
 
-/// Longest name of an assignment, in bytes.
+/// The maximum length of an assignment's name in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Checks that a map has no keys but these.
+/// Adds a fault for each key of a map that is not in `known`.
 pub(crate) fn unknown_keys(node: &Node, known: &[&'static str], faults: &mut Vec<Fault>) {
     let Node::Map(entries) = node else { return };
     for (key, _) in entries.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
         let rule = match suggestion(key, known.iter().copied()) {
             Some(meant) => format!("unknown key; did you mean {meant:?}?"),
-            None => format!("unknown key; known are {}", known.join(", ")),
+            None => format!("unknown key; known keys are {}", known.join(", ")),
         };
         faults.push(Fault::new(rule).within(key));
     }
 }
 
-/// An assignment, or everything that is wrong with it.
+/// Reads an assignment, or returns all its faults.
 pub(crate) fn read(node: &Node) -> Result<Assignment, Vec<Fault>> {
     let mut faults = Vec::new();
     if !matches!(node, Node::Map(_)) {
@@ -36,7 +36,7 @@ pub(crate) fn read(node: &Node) -> Result<Assignment, Vec<Fault>> {
         None => 0,
         Some(Node::Int(priority)) => *priority,
         Some(other) => {
-            let rule = format!("expected a whole number of 64 bits, found {other}");
+            let rule = format!("expected a 64-bit integer, found {other}");
             faults.push(Fault::new(rule).within("priority"));
             0
         }
@@ -136,7 +136,8 @@ fn glob(node: &Node, key: &str, faults: &mut Vec<Fault>) -> Option<Glob> {
     }
 }
 
-/// By path: `{a: {b: 1}}` is `a.b` → `1`, as metadata of a node is flattened.
+/// Reads metadata patterns by path: `{a: {b: 1}}` is `a.b` → `1`. The metadata of a node is flattened in the
+/// same way.
 fn metadata(node: Option<&Node>, faults: &mut Vec<Fault>) -> BTreeMap<String, Glob> {
     let mut globs = BTreeMap::new();
     let Some(node) = node else { return globs };

@@ -1,4 +1,4 @@
-//! Static resources of an Envoy bootstrap as resources of a scope.
+//! Imports the static resources of an Envoy bootstrap into a scope.
 
 use std::{
     collections::HashSet,
@@ -15,15 +15,16 @@ use crate::{
     source::{self, Stack},
 };
 
-/// The lists of `Bootstrap.StaticResources`, and the types of what they hold.
+/// The lists of `Bootstrap.StaticResources`, each with the type of its resources.
 const LISTS: [(&str, &str); 3] =
     [("clusters", types::CLUSTER), ("listeners", types::LISTENER), ("secrets", types::SECRET)];
 
-/// Takes listeners, clusters and secrets out of the `static_resources` of an Envoy bootstrap. The rest
-/// of it is not read. Returns soon, with a problem, once `stop` is set.
+/// Returns the listeners, clusters and secrets in the `static_resources` of an Envoy bootstrap.
+///
+/// Ignores the rest of the bootstrap. If the caller sets `stop`, returns a problem soon after.
 ///
 /// # Errors
-/// If it has no static resources, or one of them would be refused in a manifest.
+/// If the bootstrap has no static resources, or one of them is invalid as in a manifest.
 pub fn import_bootstrap(
     file: &str,
     content: &str,
@@ -66,7 +67,7 @@ fn static_resources(
     for (key, node) in lists {
         let path = format!("static_resources.{key}");
         let Some((_, type_url)) = LISTS.iter().find(|(list, _)| list == key) else {
-            let rule = "unknown key; known are clusters, listeners, secrets";
+            let rule = "unknown key; known keys are clusters, listeners, secrets";
             report.add(place.problem(&path, rule));
             continue;
         };
@@ -86,7 +87,7 @@ fn static_resources(
             match read(item, type_url) {
                 Err(faults) => report.add_faults(&place, faults),
                 Ok(draft) if !keys.insert(draft.key.clone()) => {
-                    report.add(place.problem("", "is there already"));
+                    report.add(place.problem("", "duplicate resource"));
                 }
                 Ok(draft) => drafts.push(draft),
             }

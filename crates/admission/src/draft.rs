@@ -1,5 +1,4 @@
-//! From an encoded body to a draft: does it parse, what is it called, what will its clients ask for
-//! next?
+//! Converts an encoded body to a draft: checks that it parses, and finds its name and its children.
 
 use bytes::Bytes;
 use chancery_model::{ResourceDraft, ResourceKey, ResourceName, TypeUrl, types};
@@ -11,15 +10,18 @@ use crate::{
     problem::{Fault, Place, Problem},
 };
 
-/// Largest body of a resource, in bytes: what the strictest reader of a message takes is far less, and
-/// the state counts offsets in 32 bits.
+/// The maximum length of a resource's body in bytes.
+///
+/// The strictest clients accept far smaller messages. The state stores offsets in 32 bits.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// Takes a body that an author has encoded. The bytes are kept as they are (SVC-18), after they were
-/// found to parse as the declared type (SVC-23); a type that is not known is opaque.
+/// Converts a body that an author encoded.
+///
+/// Checks that the body parses as the declared type (SVC-23), and keeps its bytes unchanged (SVC-18). The
+/// body of an unknown type is opaque.
 ///
 /// # Errors
-/// If the body does not parse, or the name is missing, not the one in the body, or no name.
+/// If the body does not parse, or if the name is missing, invalid, or different from the one in the body.
 pub fn draft_from_body(
     type_url: &TypeUrl,
     name: Option<&str>,
@@ -31,7 +33,7 @@ pub fn draft_from_body(
     })
 }
 
-/// How a resource is called in a message: `Cluster "web"`.
+/// Returns the label of a resource in a message: `Cluster "web"`.
 pub(crate) fn label(type_url: &str, name: Option<&str>) -> String {
     let short = type_url.rsplit(['/', '.']).next().unwrap_or(type_url);
     match name {
@@ -87,7 +89,7 @@ pub(crate) fn draft(
     Ok(ResourceDraft { children, ..ResourceDraft::new(key, body) })
 }
 
-/// The descriptor of a type. A known one has exactly one type URL (SVC-06).
+/// Returns the descriptor of a type; `None` if it is unknown. A known type has exactly one type URL (SVC-06).
 fn message_of(type_url: &TypeUrl) -> Result<Option<MessageDescriptor>, Fault> {
     let name = type_url.message_name();
     let message = chancery_proto::envoy_pool().get_message_by_name(name);
@@ -102,14 +104,14 @@ fn message_of(type_url: &TypeUrl) -> Result<Option<MessageDescriptor>, Fault> {
 fn name_missing(type_url: &TypeUrl) -> String {
     let why = match type_url.as_str() {
         types::VIRTUAL_HOST => {
-            "clients ask for a virtual host as <route configuration>/<host>, which is not in its body"
+            "clients request a virtual host as <route configuration>/<host>, which is not in its body"
         }
-        _ => "it is not known which field of this type has it",
+        _ => "this type has no known name field",
     };
     format!("the name is missing: {why}; give {{\"resource\": …, \"name\": …}}")
 }
 
-/// DELTA-60: the name of a virtual host has two parts.
+/// Checks the name of a virtual host, which has two parts (DELTA-60).
 fn check_form(type_url: &TypeUrl, name: &str) -> Result<(), Fault> {
     let is_pair = name.rsplit_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
     if type_url.as_str() == types::VIRTUAL_HOST && !is_pair {
@@ -119,25 +121,25 @@ fn check_form(type_url: &TypeUrl, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `Cluster.type`: the number of `EDS`.
+/// The number of `EDS` in `Cluster.type`.
 const EDS: u64 = 3;
 
-/// What a walk through a body finds.
+/// The findings of a walk through a body.
 #[derive(Default)]
 struct Found {
     name_field: Option<&'static str>,
     name: String,
-    /// `Cluster.type`, or the same as the name of a `cluster_type`.
+    /// `Cluster.type`; also [`EDS`] if `cluster_type` names it.
     discovery_type: u64,
     /// `Cluster.eds_cluster_config.service_name`.
     service_name: String,
-    /// Names of route configurations that are asked for.
+    /// The names of requested route configurations.
     routes: Vec<String>,
-    /// Names of secrets that are asked for.
+    /// The names of requested secrets.
     secrets: Vec<String>,
     /// The name of the last filter.
     filter: String,
-    /// Names of filters whose configurations are asked for.
+    /// The names of filters with requested configurations.
     extensions: Vec<String>,
 }
 
@@ -196,7 +198,8 @@ impl Visitor for Found {
 }
 
 impl Found {
-    /// The resources that a client requests because it has this one: by type, sorted, each once.
+    /// Returns the resources that a client requests because it has this one: by type, sorted, without
+    /// duplicates.
     fn children(self, type_url: &TypeUrl, name: &ResourceName) -> Vec<ResourceKey> {
         let (first, names) = match type_url.as_str() {
             types::CLUSTER if self.discovery_type == EDS => {
@@ -216,7 +219,8 @@ impl Found {
     }
 }
 
-/// Sorted, each once. Text that is no name names nothing that could be published.
+/// Returns the keys of `names`, sorted, without duplicates. Skips invalid names, because no such resource can
+/// exist.
 fn keys(type_url: &'static str, mut names: Vec<String>) -> impl Iterator<Item = ResourceKey> {
     names.sort_unstable();
     names.dedup();

@@ -1,11 +1,11 @@
-//! From JSON to the canonical bytes of a message (design 4.12).
+//! Encodes JSON as the canonical bytes of a message (design 4.12).
 //!
-//! Fields come by rising number, map entries by key, and a nested `Any` is encoded the same way: the
-//! same content gives the same bytes, whatever the order of keys in the document. Nothing passes
-//! through a reflected message, whose maps have a random order.
+//! Fields are in ascending order of number, and map entries in the order of their keys. A nested `Any`
+//! follows the same rules. Equal content therefore gives equal bytes, regardless of the order of keys in
+//! the document. The encoder uses no reflected messages, because their maps have a random order.
 //!
-//! Follows the JSON mapping of proto3 and is stricter than it: no unknown fields, no unknown enum
-//! values, no `null` in lists. All faults of a message are collected.
+//! The encoder follows the JSON mapping of proto3, and is stricter: it rejects unknown fields, unknown enum
+//! values, and `null` in lists. It collects all faults of a message.
 
 use std::{cmp::Ordering, fmt::Write};
 
@@ -20,7 +20,7 @@ use crate::{
     wire::{WireType, put_key, put_len, put_varint},
 };
 
-/// Faults that are kept of one resource.
+/// The maximum number of faults that are kept of one resource.
 const FAULTS_MAX: usize = 20;
 
 /// A step from a message to a part of it.
@@ -35,14 +35,14 @@ enum Step<'n> {
 pub(crate) struct Encoder<'n> {
     pub(crate) pool: &'static DescriptorPool,
     path: Vec<Step<'n>>,
-    /// Messages around the one that is being encoded.
+    /// The number of messages around the current one.
     depth: usize,
-    /// Whether this is inside a sensitive field, of which a fault must not show the content.
+    /// Whether the current field is sensitive or inside a sensitive field. Faults then hide the content.
     hides: bool,
     faults: Vec<Fault>,
 }
 
-/// The bytes of a value, or nothing if it has faults, which the encoder has noted.
+/// The bytes of a value; `None` if it has faults, which the encoder has recorded.
 pub(crate) type Encoded<T = Vec<u8>> = Option<T>;
 
 impl<'n> Encoder<'n> {
@@ -50,12 +50,12 @@ impl<'n> Encoder<'n> {
         Self { pool, path: Vec::new(), depth: 0, hides: false, faults: Vec::new() }
     }
 
-    /// What was wrong.
+    /// Returns the recorded faults.
     pub(crate) fn into_faults(self) -> Vec<Fault> {
         self.faults
     }
 
-    /// Notes a fault. What is said of it may show what was found, if that is not sensitive.
+    /// Records a fault. `rule` may show the content, and is replaced if the content is sensitive.
     pub(crate) fn fault<T>(&mut self, rule: impl Into<String>) -> Encoded<T> {
         match self.hides {
             true => self.bare_fault(sensitive::hidden("is not what the field can hold")),
@@ -63,13 +63,13 @@ impl<'n> Encoder<'n> {
         }
     }
 
-    /// Notes a fault whose rule shows nothing of what was found.
+    /// Records a fault whose rule does not show the content.
     pub(crate) fn bare_fault<T>(&mut self, rule: impl Into<String>) -> Encoded<T> {
         if self.faults.len() < FAULTS_MAX {
             let mut path = String::new();
             for step in &self.path {
                 let dot = if path.is_empty() { "" } else { "." };
-                // Writing to a string can not fail.
+                // Writing to a string cannot fail.
                 let _ = match step {
                     Step::Field(name) => write!(path, "{dot}{name}"),
                     Step::Index(index) => write!(path, "[{index}]"),
@@ -88,7 +88,7 @@ impl<'n> Encoder<'n> {
         }
     }
 
-    /// Encodes what is so many messages further inside.
+    /// Encodes a part that is nested `levels` messages deeper.
     pub(crate) fn deeper<T>(
         &mut self,
         levels: usize,
@@ -103,7 +103,7 @@ impl<'n> Encoder<'n> {
         encoded
     }
 
-    /// Notes the fault of something that does not know where it is.
+    /// Records the fault of a function that does not know its path.
     pub(crate) fn noted<T>(&mut self, result: Result<T, String>) -> Encoded<T> {
         match result {
             Ok(value) => Some(value),
@@ -146,7 +146,7 @@ impl<'n> Encoder<'n> {
         encoded
     }
 
-    /// The body of a message.
+    /// Encodes the body of a message.
     pub(crate) fn message(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
         match message.full_name().strip_prefix("google.protobuf.") {
             Some(name) => self.well_known(name, message, node),
@@ -154,7 +154,7 @@ impl<'n> Encoder<'n> {
         }
     }
 
-    /// The body of a message that has no JSON form of its own. A key `@type` is not a field.
+    /// Encodes the body of a message without a special JSON form. The key `@type` is not a field.
     pub(crate) fn fields(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
         let Node::Map(entries) = node else {
             let what = format!("a map ({})", message.name());
@@ -206,7 +206,7 @@ impl<'n> Encoder<'n> {
         self.bare_fault(format!("{} has no such field{hint}", message.name()))
     }
 
-    /// Whether no field is given twice, by its two names, and at most one of each oneof.
+    /// Returns whether no field occurs under both of its names, and no oneof has two fields.
     fn exclusive(&mut self, fields: &[(FieldDescriptor, &'n str, &'n Node)]) -> bool {
         let before = self.faults.len();
         for pair in fields.windows(2) {
@@ -234,7 +234,7 @@ impl<'n> Encoder<'n> {
         self.faults.len() == before
     }
 
-    /// Writes a field with its key. Nothing, if it has the default value and no presence.
+    /// Writes a field with its key. Writes nothing for a default value without presence.
     fn field(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
         let hid = self.hides;
         self.hides |= sensitive::is(field);
@@ -298,7 +298,7 @@ impl<'n> Encoder<'n> {
         for (index, item) in items.iter().enumerate() {
             let written = self.at_index(index, |e| {
                 if item.is_null() && !takes_null(field) {
-                    return e.bare_fault("a list can not hold null");
+                    return e.bare_fault("a list cannot hold null");
                 }
                 match &kind {
                     Kind::Message(message) => {
@@ -320,7 +320,7 @@ impl<'n> Encoder<'n> {
     fn map(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
         let Node::Map(entries) = node else { return self.expected("a map", node) };
         let Kind::Message(entry) = field.kind() else {
-            return self.fault("a map without entries: the descriptors are damaged");
+            return self.fault("a map field without an entry type: the descriptors are damaged");
         };
         let (key_kind, value_field) =
             (entry.map_entry_key_field().kind(), entry.map_entry_value_field());
@@ -330,10 +330,10 @@ impl<'n> Encoder<'n> {
             let entry = self.at_key(key, |e| {
                 let key = e.noted(scalar::read_key(&key_kind, key));
                 if value.is_null() && !takes_null(&value_field) {
-                    return e.bare_fault("a map can not hold null");
+                    return e.bare_fault("a map cannot hold null");
                 }
                 let value = match value_field.kind() {
-                    // The entry is a message as well.
+                    // The map entry is a message too, which adds a level.
                     Kind::Message(message) => {
                         e.deeper(2, |e| e.message(&message, value)).map(Scalar::from_body)
                     }
@@ -358,7 +358,7 @@ impl<'n> Encoder<'n> {
     }
 }
 
-/// Whether `null` is a value of the field, rather than its absence.
+/// Returns whether `null` is a value of the field, and not its absence.
 fn takes_null(field: &FieldDescriptor) -> bool {
     match field.kind() {
         Kind::Message(message) => message.full_name() == "google.protobuf.Value",
@@ -368,7 +368,7 @@ fn takes_null(field: &FieldDescriptor) -> bool {
 }
 
 impl Scalar<'_> {
-    /// Writes the value, with its key.
+    /// Writes the value with its key.
     pub(crate) fn put_field(&self, out: &mut Vec<u8>, number: u32) {
         let wire_type = match self {
             Self::Bytes(_) => WireType::Len,

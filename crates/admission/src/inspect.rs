@@ -1,8 +1,7 @@
-//! Reads encoded messages without building them: do they parse, what are they called, what do they
-//! refer to?
+//! Parses encoded messages without building them, and shows their values to a visitor.
 //!
-//! Checks what a reader of the declared type checks (SVC-23): wire types, lengths, UTF-8, depth;
-//! inside `Any`s of known types too. Unknown fields are left alone.
+//! The parser checks the same as a reader of the declared type (SVC-23): wire types, lengths, UTF-8 and
+//! depth, also inside `Any`s of known types. It skips unknown fields.
 
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
@@ -11,24 +10,24 @@ use crate::{
     wire::{Raw, Reader},
 };
 
-/// Depth at which protobuf readers stop.
+/// The depth at which protobuf readers stop.
 pub(crate) const DEPTH_MAX: usize = 100;
 
-/// What is said of what is deeper.
+/// Returns the rule that too deep messages violate.
 pub(crate) fn too_deep() -> String {
     format!("nested deeper than {DEPTH_MAX} messages")
 }
 
-/// A value that is met on the way.
+/// A value for a visitor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
     Text(&'a str),
     Number(u64),
 }
 
-/// Is shown every text and every number of a message, in the order of the bytes.
+/// Receives every string and every unpacked varint of a message, in the order of the bytes.
 pub(crate) trait Visitor {
-    /// A value of `field`, a field of `message`, at `depth`: 0 is the resource itself.
+    /// Receives a value of `field` of `message`. The depth of the resource itself is 0.
     fn value(
         &mut self,
         message: &MessageDescriptor,
@@ -42,12 +41,12 @@ impl Visitor for () {
     fn value(&mut self, _: &MessageDescriptor, _: &FieldDescriptor, _: usize, _: Value<'_>) {}
 }
 
-/// Whether `body` parses as `message`.
+/// Checks that `body` parses as `message`.
 pub(crate) fn check(message: &MessageDescriptor, body: &[u8]) -> Result<(), Fault> {
     walk(message, body, &mut ())
 }
 
-/// Shows all of `body` to `visitor`.
+/// Parses `body` as `message`, and shows its values to `visitor`.
 pub(crate) fn walk(
     message: &MessageDescriptor,
     body: &[u8],
@@ -88,7 +87,7 @@ fn walk_message(
 }
 
 fn text(bytes: &[u8]) -> Result<&str, Fault> {
-    std::str::from_utf8(bytes).map_err(|_| Fault::new("a text is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| Fault::new("a string is not valid UTF-8"))
 }
 
 fn walk_field(
@@ -113,7 +112,7 @@ fn walk_field(
             Ok(())
         }
         (kind, Raw::Len(bytes)) if field.is_list() => packed(kind, bytes),
-        _ => Err(Fault::new("the bytes hold another kind of value")),
+        _ => Err(Fault::new("the wire type does not match the field")),
     }
 }
 
@@ -138,7 +137,7 @@ fn packed(kind: &Kind, bytes: &[u8]) -> Result<(), Fault> {
             Kind::Double | Kind::Fixed64 | Kind::Sfixed64 => reader.skip::<8>(),
             Kind::Float | Kind::Fixed32 | Kind::Sfixed32 => reader.skip::<4>(),
             kind if is_varint(kind) => reader.varint().map(drop),
-            _ => Err("the bytes hold another kind of value"),
+            _ => Err("the wire type does not match the field"),
         }
         .map_err(Fault::new)?;
     }

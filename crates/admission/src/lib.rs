@@ -1,15 +1,15 @@
-//! From manifests to canonical resources, or a refusal that says what is wrong and where.
+//! Converts manifests to canonical resources, or reports every problem with its place.
 //!
-//! Admission comes before replication: what it lets through always applies. It checks structure
-//! (known fields, types, enum values, names, duplicates), not the validation rules of the proto files
-//! (SVC-23).
+//! Admission comes before replication, so that every committed transaction applies. It checks the
+//! structure (known fields, types, enum values, names, duplicates). It does not check the validation rules
+//! of the proto files (SVC-23).
 //!
 //! Invariants:
-//! - The same content gives the same bytes, whatever the order of keys, the process or the release
-//!   (design 4.12); bytes that an author has encoded are kept as they are (SVC-18).
-//! - No input makes it panic, and none makes it take memory out of proportion to its size.
-//! - Every problem names the file, the document, the resource, the field and the rule; all are
-//!   reported, not only the first.
+//! - Equal content gives equal bytes in every process and release, regardless of the order of keys (design
+//!   4.12). Bytes that an author encoded stay unchanged (SVC-18).
+//! - No input makes admission panic, or use memory out of proportion to the length of the input.
+//! - Every problem names the file, the document, the resource, the field and the rule. Admission reports
+//!   all problems, not only the first one.
 //!
 //! ```
 //! use chancery_admission::{Manifest, Options, admit};

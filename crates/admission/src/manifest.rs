@@ -1,4 +1,4 @@
-//! From manifests to one transaction.
+//! Converts manifests to one transaction.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,58 +21,58 @@ use crate::{
     source::{self, Document, Stack},
 };
 
-/// A file that an author applies.
+/// A manifest file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    /// Its name as the author knows it; `-` is standard input. `.json` makes it JSON.
+    /// The name that the author gave; `-` is the standard input. The extension `.json` selects JSON.
     pub file: String,
-    /// Its text: JSON, or YAML with any number of documents.
+    /// The content: JSON, or YAML with any number of documents.
     pub content: String,
 }
 
-/// What happens to resources of a scope that the input names, but that the input does not have.
+/// The treatment of resources that the input does not contain, in scopes that the input names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Prune {
-    /// They stay.
+    /// Keeps them.
     #[default]
     Keep,
-    /// They are removed: the scope then holds exactly what the input has.
+    /// Removes them. The scope then has exactly the resources of the input.
     Prune,
 }
 
-/// How manifests are applied.
+/// The options for applying manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The scope of documents that name none.
+    /// The scope of documents without a `scope`.
     pub scope: ScopeName,
-    /// What happens to what the input does not have.
+    /// The treatment of resources that the input does not contain.
     pub prune: Prune,
-    /// Only if nothing that is touched has changed after this revision.
+    /// Requires that nothing that the transaction touches has changed after this revision.
     pub if_revision: Option<Revision>,
-    /// Who, why, when.
+    /// The author, reason and time.
     pub meta: TransactionMeta,
 }
 
 impl Options {
-    /// Nothing but the scope of documents that name none.
+    /// Creates options with a scope for documents without one, and defaults otherwise.
     #[must_use]
     pub fn new(scope: ScopeName) -> Self {
         Self { scope, prune: Prune::Keep, if_revision: None, meta: TransactionMeta::default() }
     }
 }
 
-/// Makes one transaction of manifests, or says everything that is wrong with them.
+/// Converts manifests to one transaction, or returns all their problems.
 ///
 /// # Errors
-/// If anything at all is wrong: nothing is applied in part.
+/// If there is any problem. Nothing is applied in part.
 pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, Vec<Problem>> {
     admit_unless(manifests, options, &Arc::default())
 }
 
-/// Does the same until `stop` is set: then it ends soon, with a problem.
+/// Like [`admit`], but returns a problem soon after the caller sets `stop`.
 ///
 /// # Errors
-/// If anything at all is wrong, or nobody waits any longer.
+/// If there is any problem, or the caller sets `stop`.
 pub fn admit_unless(
     manifests: &[Manifest],
     options: &Options,
@@ -85,7 +85,8 @@ pub fn admit_unless(
         .unwrap_or_else(|problem| Err(vec![problem]))
 }
 
-/// Inputs of more files are read on one thread, instead of one for each file.
+/// The maximum number of files for which each file is read on a thread of its own. More files share one
+/// thread.
 const FILES_PER_THREAD: usize = 4;
 
 fn admit_on(
@@ -124,7 +125,7 @@ struct Admission<'a> {
     report: Report,
     names: Names<'a>,
     assignments: HashMap<Arc<str>, Origin<'a>>,
-    /// Scopes that the input speaks of.
+    /// The scopes that the input names.
     scopes: BTreeSet<ScopeName>,
     has_list: bool,
     stop: &'a AtomicBool,
@@ -151,8 +152,7 @@ impl<'a> Admission<'a> {
         let place = Place { file, document: Some(document.index), resource: None };
         let root = &document.root;
         if !matches!(root, Node::Map(_)) {
-            let rule =
-                format!("a manifest is a map with the keys {}, this is {root}", KEYS.join(", "));
+            let rule = format!("expected a map with the keys {}, found {root}", KEYS.join(", "));
             return self.report.add(place.problem("", rule));
         }
         if root.get("@type").is_some() {
@@ -177,7 +177,7 @@ impl<'a> Admission<'a> {
             }
         };
         let resources = self.list(&place, root, "resources");
-        // A document of assignments alone speaks of no scope.
+        // A document with assignments alone names no scope.
         if let Some(scope) = &scope
             && (resources.is_some() || root.get("scope").is_some())
         {
@@ -205,7 +205,7 @@ impl<'a> Admission<'a> {
                 Some(items)
             }
             other => {
-                let hint = if other.is_null() { "; an empty one is []" } else { "" };
+                let hint = if other.is_null() { "; write an empty list as []" } else { "" };
                 let rule = format!("expected a list, found {other}{hint}");
                 self.report.add(place.problem(key, rule));
                 None
@@ -216,7 +216,7 @@ impl<'a> Admission<'a> {
     fn resource(&mut self, origin: Origin<'a>, scope: Option<&ScopeName>, node: &Node) {
         let (Entry { draft, expectation }, scope) = match (resource::read(node), scope) {
             (Ok(entry), Some(scope)) => (entry, scope.clone()),
-            // What is wrong with the scope has been said.
+            // The report has the problem of the scope already.
             (Ok(_), None) => return,
             (Err(faults), _) => return self.refuse(origin, &resource::label(node), faults),
         };
@@ -238,7 +238,8 @@ impl<'a> Admission<'a> {
             Err(faults) => self.refuse(origin, &label, faults),
             Ok(assignment) => {
                 if let Some(first) = self.assignments.get(&assignment.name) {
-                    let rule = format!("is in this input already: {}", first.describe());
+                    let rule =
+                        format!("duplicate assignment, first defined in {}", first.describe());
                     return self.refuse(origin, &label, vec![Fault::new(rule)]);
                 }
                 self.assignments.insert(Arc::clone(&assignment.name), origin);

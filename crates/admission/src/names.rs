@@ -1,8 +1,9 @@
-//! Which names the resources of an input take.
+//! The names and aliases that the resources of an input claim.
 //!
-//! Within a scope and a type, a name or an alias belongs to one resource (DELTA-47, DELTA-64): a client
-//! that asks for it gets that one. What an input takes twice is refused with both places. What it takes
-//! from a resource of the store is not seen here: the model resolves it, the same way on each replica.
+//! Within a scope and a type, a name or alias belongs to one resource, which a client gets when it
+//! requests the name (DELTA-47, DELTA-64). If an input claims a name twice, the problem names both
+//! places. Conflicts with stored resources do not concern this module: the model resolves them, in the
+//! same way on each replica.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use chancery_model::{ResourceDraft, ResourceKey, ScopeName};
 
 use crate::problem::{Fault, Place};
 
-/// Where something was first met: small, because there is one for each resource.
+/// The place of the first claim. It is small, because there is one for each resource.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) file: &'a str,
@@ -26,7 +27,7 @@ impl Origin<'_> {
     }
 }
 
-/// The names and aliases that were taken so far.
+/// The names and aliases that were claimed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Names<'a> {
     names: HashMap<(ScopeName, ResourceKey), Origin<'a>>,
@@ -34,7 +35,7 @@ pub(crate) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Takes the name and the aliases of a resource, or says what has them already.
+    /// Claims the name and the aliases of a resource. Returns a fault for each one that is taken.
     pub(crate) fn claim(
         &mut self,
         scope: &ScopeName,
@@ -45,7 +46,7 @@ impl<'a> Names<'a> {
         let key = (scope.clone(), draft.key.clone());
         if let Some(first) = self.names.get(&key) {
             let rule = format!(
-                "is in scope {:?} of this input already: {}",
+                "duplicate resource in scope {:?}, first defined in {}",
                 scope.as_str(),
                 first.describe()
             );

@@ -1,7 +1,7 @@
-//! A document as a tree, before anything is known of its meaning.
+//! The untyped tree of a document.
 //!
-//! Not `serde_json::Value`: that one takes the last of two equal keys and turns a number that is none
-//! into `null`, each without a word.
+//! It differs from `serde_json::Value`, which silently takes the last of two equal keys, and silently
+//! converts non-finite numbers to `null`.
 
 use std::{
     cell::Cell,
@@ -16,24 +16,24 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use crate::sensitive;
 
-/// JSON, or the part of YAML that is JSON.
+/// A value of JSON, or of the part of YAML that JSON can express.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Node {
     Null,
     Bool(bool),
     Int(i64),
-    /// Above what [`Node::Int`] holds.
+    /// An integer above the range of [`Node::Int`].
     Uint(u64),
-    /// Finite.
+    /// A finite number.
     Float(f64),
     Text(String),
     List(Vec<Node>),
-    /// In the order of the document, without equal keys.
+    /// The entries in the order of the document, without duplicate keys.
     Map(Vec<(String, Node)>),
 }
 
 impl Node {
-    /// The value of a key, if this is a map that has it.
+    /// Returns the value of a key if this is a map with that key.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         match self {
             Self::Map(entries) => entries.iter().find(|(k, _)| k == key).map(|(_, value)| value),
@@ -53,7 +53,7 @@ impl Node {
     }
 }
 
-/// What was found, for "expected …, found …".
+/// Describes a value, for "expected …, found …".
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,12 +69,12 @@ impl fmt::Display for Node {
     }
 }
 
-/// A value in quotes, cut if it is long, so that a message stays a line. A private key is not shown.
+/// Quotes a value, truncated so that a message stays one line. Hides private keys.
 pub(crate) fn shown(text: &str) -> String {
     quoted(text, 40)
 }
 
-/// A name, a key or a type in quotes, cut if it is longer than any real one.
+/// Quotes a name, a key or a type, truncated if it is longer than any real one. Hides private keys.
 pub(crate) fn named(text: &str) -> String {
     quoted(text, 250)
 }
@@ -89,29 +89,30 @@ fn quoted(text: &str, letters_max: usize) -> String {
     }
 }
 
-/// Values that a byte of input may stand for, by aliases.
+/// The number of values that aliases may add for each byte of input.
 const VALUES_PER_BYTE: usize = 8;
-/// Values that aliases may add however short the input is: some milliseconds of work.
+/// The number of values that aliases may add to the shortest input. Reading them takes a few milliseconds.
 const VALUES_FLOOR: usize = 20_000;
-/// Values that aliases may add however long it is.
+/// The maximum number of values that aliases may add to any input.
 const VALUES_MOST: usize = 1_000_000;
-/// Bytes of text that aliases may add however short the input is.
+/// The number of bytes of text that aliases may add to the shortest input.
 const TEXT_FLOOR: usize = 1 << 20;
-/// Bytes of text that aliases may add however long it is.
+/// The maximum number of bytes of text that aliases may add to any input.
 const TEXT_MOST: usize = 64 << 20;
 
-/// What the trees of an input may still take beyond what its bytes stand for themselves. Aliases let a
-/// short YAML document stand for a huge one; what it costs to read an input is in proportion to its
-/// length all the same.
+/// The number of values and bytes that aliases may still add to the trees of an input.
+///
+/// Aliases let a short YAML document expand to a huge one. With this limit, the cost of an input is
+/// proportional to its length.
 #[derive(Debug)]
 pub(crate) struct Spare {
     values: usize,
     text: usize,
-    /// Values that each file may add however short it is.
+    /// The number of values that aliases may add to the shortest file.
     floor: usize,
-    /// Documents that the input may still have.
+    /// The number of documents that the input may still have.
     pub(crate) documents: usize,
-    /// Set when nobody waits for the result any longer.
+    /// Set when the caller no longer waits for the result.
     stop: Arc<AtomicBool>,
 }
 
@@ -119,7 +120,7 @@ pub(crate) struct Spare {
 pub(crate) const DOCUMENTS_MAX: usize = 100_000;
 
 impl Spare {
-    /// For an input of so many files, of so many bytes together.
+    /// Creates the limits of an input with `n_files` files and `len` bytes in total.
     pub(crate) fn for_input(n_files: usize, len: usize, stop: &Arc<AtomicBool>) -> Self {
         let most = len.saturating_mul(VALUES_PER_BYTE);
         Self {
@@ -131,35 +132,35 @@ impl Spare {
         }
     }
 
-    /// Whether nobody waits for the result any longer.
+    /// Returns whether the caller no longer waits for the result.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// What a document of `len` bytes may take, one of `n_documents` of its file that have aliases: the
-    /// shares of many short documents are no more together than that of a long one.
+    /// Returns the budget of a document with `len` bytes. `n_documents` is the number of documents with
+    /// aliases in its file. Many short documents together get no more than one long document.
     pub(crate) fn share(&self, len: usize, n_documents: usize) -> Budget {
         let spare = len.saturating_mul(VALUES_PER_BYTE) + self.floor / n_documents.max(1);
         let (values, text) = (spare.min(self.values), self.text);
-        // A document of no bytes is one value: nothing.
+        // A document without bytes is one value, null.
         let own = len + 1;
         let stop = Arc::clone(&self.stop);
         Budget { nodes: Cell::new(own + values), bytes: Cell::new(own + text), values, text, stop }
     }
 
-    /// The document has been read.
+    /// Subtracts what a document used from the limits of the input.
     pub(crate) fn settle(&mut self, share: &Budget) {
         self.values -= share.values.saturating_sub(share.nodes.get());
         self.text -= share.text.saturating_sub(share.bytes.get());
     }
 }
 
-/// What the tree of one document may still take.
+/// The remaining budget of one document's tree.
 #[derive(Debug)]
 pub(crate) struct Budget {
     nodes: Cell<usize>,
     bytes: Cell<usize>,
-    /// How much of it aliases may add: values, and bytes of text.
+    /// The values and the bytes of text that aliases may add, as a part of the budget.
     pub(crate) values: usize,
     pub(crate) text: usize,
     stop: Arc<AtomicBool>,
@@ -182,10 +183,10 @@ impl Budget {
     }
 }
 
-/// The rule of a problem that ends work for which nobody waits.
+/// The rule of the problem that ends the work when the caller no longer waits.
 pub(crate) const STOPPED: &str = "the caller no longer waits for the answer";
 
-/// Reads a tree within a budget.
+/// Deserializes a tree within a budget.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeSeed<'b>(pub(crate) &'b Budget);
 
@@ -202,7 +203,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value that JSON has")
+        f.write_str("a JSON value")
     }
 
     fn visit_unit<E: Error>(self) -> Result<Node, E> {
@@ -234,7 +235,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
             Ok(Node::Float(value))
         } else {
             Err(E::custom(
-                "a number that is not finite is written \"NaN\", \"Infinity\" or \"-Infinity\"",
+                "a non-finite number must be written as \"NaN\", \"Infinity\" or \"-Infinity\"",
             ))
         }
     }

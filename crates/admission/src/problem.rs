@@ -1,21 +1,22 @@
-//! What is wrong with an input, and where: the text that authors read.
+//! The problems of an input, with their places, as text for authors.
 
 use std::fmt;
 
-/// One thing that is wrong. `Display` is one line.
+/// One problem of an input. `Display` formats it as one line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Problem {
-    /// The file as the author knows it; empty if there is none.
+    /// The file name that the author gave; empty without a file.
     pub file: String,
-    /// Which document of the file, from 1; `None` if it concerns no single one.
+    /// The number of the document in the file, from 1; `None` if the problem does not concern a single
+    /// document.
     pub document: Option<u32>,
-    /// Line and column in the file, from 1, where they are known: for errors of syntax.
+    /// The line and column in the file, from 1, for syntax errors.
     pub position: Option<(u32, u32)>,
-    /// Which resource or assignment: `resources[3] Cluster "web"`.
+    /// The resource or assignment: `resources[3] Cluster "web"`.
     pub resource: Option<String>,
-    /// The field inside it: `filter_chains[0].filters[0].typed_config.stat_prefix`.
+    /// The path of the field inside it: `filter_chains[0].filters[0].typed_config.stat_prefix`.
     pub field_path: Option<String>,
-    /// The rule that is broken.
+    /// The violated rule.
     pub rule: String,
 }
 
@@ -40,13 +41,13 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The length of the longest path that is shown whole, in characters.
+/// The maximum length in characters of a path that is shown whole.
 const PATH_LETTERS_MAX: usize = 120;
-/// The length of each of the two ends of a longer path.
+/// The length in characters of each of the two ends that are shown of a longer path.
 const PATH_END_LETTERS: usize = 55;
 
-/// A path of a message, cut in the middle if it is long: the outermost fields say where to look, and the
-/// innermost what is wrong.
+/// Truncates a long path in the middle. The outermost fields show where to look, and the innermost ones
+/// which field has the problem.
 pub(crate) fn shortened(path: String) -> String {
     let letters = path.chars().count();
     if letters <= PATH_LETTERS_MAX {
@@ -57,12 +58,12 @@ pub(crate) fn shortened(path: String) -> String {
     format!("{}…{}", head.trim_end_matches('…'), tail.trim_start_matches('…'))
 }
 
-/// What is wrong inside one resource: it does not know which.
+/// A problem inside one resource, without the place of the resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// The field; empty for the resource as a whole.
+    /// The path of the field; empty for the resource as a whole.
     pub(crate) path: String,
-    /// The rule that is broken.
+    /// The violated rule.
     pub(crate) rule: String,
 }
 
@@ -71,7 +72,7 @@ impl Fault {
         Self { path: String::new(), rule: rule.into() }
     }
 
-    /// Path and rule in one text.
+    /// Returns the path and the rule as one text.
     pub(crate) fn in_words(&self) -> String {
         match self.path.as_str() {
             "" => self.rule.clone(),
@@ -79,7 +80,7 @@ impl Fault {
         }
     }
 
-    /// The same fault, seen from the message that has it in `field`.
+    /// Returns the fault with `field` as a prefix of its path.
     pub(crate) fn within(mut self, field: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = shortened(format!("{field}{dot}{}", self.path));
@@ -87,7 +88,7 @@ impl Fault {
     }
 }
 
-/// Where in the input something is.
+/// A place in the input.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place<'a> {
     pub(crate) file: &'a str,
@@ -108,7 +109,7 @@ impl Place<'_> {
     }
 }
 
-/// As [`Problem`] shows it, for "also defined in …".
+/// Formats a place like [`Problem`] does, for "first defined in …".
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -127,8 +128,10 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Most problems that are reported of one input: an author mends no more at a time, and an input of
-/// a million wrong resources must not cost a gigabyte of text.
+/// The maximum number of reported problems of one input.
+///
+/// An author corrects no more at a time. Without the limit, a million invalid resources could cost a gigabyte
+/// of text.
 const PROBLEMS_MAX: usize = 1000;
 
 /// The problems found so far.
@@ -152,12 +155,12 @@ impl Report {
         !self.0.is_empty()
     }
 
-    /// Whether looking for more is of use.
+    /// Returns whether the report accepts no further problems.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() >= PROBLEMS_MAX
     }
 
-    /// `value`, if nothing was wrong.
+    /// Returns `value` if there are no problems.
     pub(crate) fn finish<T>(mut self, value: T) -> Result<T, Vec<Problem>> {
         if self.0.is_empty() {
             return Ok(value);
@@ -171,12 +174,12 @@ impl Report {
     }
 }
 
-/// The known word that `word` most likely means, if any is close.
+/// Returns the known word that is closest to `word`, if any is close.
 pub(crate) fn suggestion<'a>(
     word: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // Each third letter may be wrong; a long word is compared by its first 64 letters at most.
+    // A third of the letters may differ. Only the first 64 letters of a word count.
     let letters: Vec<char> = word.chars().take(64).collect();
     let most = (letters.len() / 3).clamp(1, 4);
     known
@@ -188,7 +191,7 @@ pub(crate) fn suggestion<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters to insert, delete, replace, or swap with the next one.
+/// Returns the number of letters to insert, delete, replace, or swap with the next one.
 fn distance(from: &[char], to: &str) -> usize {
     let to: Vec<char> = to.chars().take(64).collect();
     let mut before: Vec<usize> = Vec::new();

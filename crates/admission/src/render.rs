@@ -1,8 +1,8 @@
-//! From the bytes of a resource to JSON, for people and tools.
+//! Converts the bytes of a resource to JSON, for people and tools.
 //!
-//! Never fails: what can not be shown as fields is shown as its bytes, in a form that a manifest
-//! accepts. Unknown fields are shown as `@unknown_fields`, which a manifest refuses: they would be
-//! lost otherwise, without a word.
+//! The conversion never fails. Bytes that cannot be shown as fields are shown in base64, in a form that
+//! manifests accept. Unknown fields are shown as `@unknown_fields`, which manifests reject. Otherwise they
+//! would be lost silently.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use chancery_model::TypeUrl;
@@ -14,12 +14,14 @@ use crate::{
     wellknown::{has_own_form, is_wrapper},
 };
 
-/// Depth, in messages, from which an `Any` is shown as its bytes. What is admitted is not as deep; what
-/// is not bounded would overflow the stack, since each `Any` is decoded anew.
+/// The depth in messages from which an `Any` is shown as its bytes.
+///
+/// Admitted bodies are not as deep. Without the limit, nested `Any`s could overflow the stack, because each
+/// one starts a new decoder.
 const DEPTH_MAX: usize = 100;
 
-/// The canonical JSON of a resource with `@type`; field names as in the proto files. Nested `Any`s of
-/// known types are shown as fields, others as `{"@type": …, "value": <base64>}`.
+/// Returns the canonical JSON of a resource with `@type` and with the field names of the proto files. Nested
+/// `Any`s of known types are shown as fields, others as `{"@type": …, "value": <base64>}`.
 #[must_use]
 pub fn body_to_json(type_url: &TypeUrl, body: &[u8]) -> Json {
     any(type_url.as_str(), body, 0)
@@ -76,10 +78,10 @@ fn field_value(kind: &Kind, value: &Value, depth: usize) -> Json {
         Value::Bool(value) => (*value).into(),
         Value::I32(value) => (*value).into(),
         Value::U32(value) => (*value).into(),
-        // Beyond what a double holds exactly: text.
+        // Text, because a double cannot represent every 64-bit integer.
         Value::I64(value) => value.to_string().into(),
         Value::U64(value) => value.to_string().into(),
-        // The shortest text that means the same 32 bits, not the digits of the 64.
+        // The shortest decimal that means the same 32 bits, instead of the digits of the 64-bit value.
         Value::F32(value) => float(value.to_string().parse().unwrap_or_else(|_| (*value).into())),
         Value::F64(value) => float(*value),
         Value::String(value) => value.as_str().into(),
@@ -133,8 +135,8 @@ fn float(value: f64) -> Json {
     }
 }
 
-/// The form of a type of `google.protobuf` that has one of its own; `None` if it has not, or if the
-/// value is one that the form can not say.
+/// Returns the special JSON form of a `google.protobuf` type; `None` if the type has none, or if the form
+/// cannot express the value.
 fn own_form(
     name: &str,
     descriptor: &MessageDescriptor,

@@ -1,4 +1,4 @@
-//! One entry of the `resources` of a manifest: plain, or wrapped with what is not in its body.
+//! Reads an entry of a manifest's `resources`: a plain resource, or one wrapped with data outside its body.
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
@@ -14,23 +14,24 @@ use crate::{
     time,
 };
 
-/// Most aliases of a resource: they go with it to each client.
+/// The maximum number of aliases of a resource. Each client receives them with the resource.
 const ALIASES_MAX: usize = 1000;
-/// Most labels of a resource, and the longest key or value in bytes.
+/// The maximum number of labels of a resource.
 const LABELS_MAX: usize = 100;
+/// The maximum length of a label's key and of its value in bytes.
 const LABEL_BYTES_MAX: usize = 1024;
 
 const WRAPPER_KEYS: [&str; 6] = ["resource", "name", "ttl", "labels", "aliases", "expect"];
 
-/// An entry that has been read.
+/// A decoded entry.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) draft: ResourceDraft,
-    /// What has to hold of the resource before.
+    /// The precondition on the resource, if there is one.
     pub(crate) expectation: Option<Expectation>,
 }
 
-/// The resource, or everything that is wrong with it.
+/// Reads an entry, or returns all its faults.
 pub(crate) fn read(node: &Node) -> Result<Entry, Vec<Fault>> {
     if node.get("@type").is_some() {
         return body(node, None).map(|draft| Entry { draft, expectation: None });
@@ -44,7 +45,7 @@ pub(crate) fn read(node: &Node) -> Result<Entry, Vec<Fault>> {
     }
 }
 
-/// How an entry is called in a message, whatever is wrong with it.
+/// Returns the label of an entry in messages. It works for invalid entries too.
 pub(crate) fn label(node: &Node) -> String {
     let inner =
         if node.get("@type").is_some() { node } else { node.get("resource").unwrap_or(node) };
@@ -99,7 +100,7 @@ fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
     draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])
 }
 
-/// What has to hold of the resource before it is published.
+/// Reads the precondition on a resource.
 fn expectation(node: &Node) -> Result<Expectation, String> {
     let version = match node.text() {
         Some("absent") => return Ok(Expectation::Absent),
@@ -114,10 +115,10 @@ fn expectation(node: &Node) -> Result<Expectation, String> {
     })
 }
 
-/// Shortest lifetime: it is shown, and counted, in milliseconds.
+/// The minimum TTL, because the unit of TTLs elsewhere is a millisecond.
 const TTL_MIN: Duration = Duration::from_millis(1);
 
-/// TTL-01: how long a client keeps the resource without hearing of it.
+/// Reads the TTL, after which a client removes a resource without a heartbeat (TTL-01).
 fn ttl(node: &Node) -> Result<Duration, String> {
     let Some((seconds, nanos)) = node.text().and_then(time::parse_duration) else {
         return Err(format!("expected a duration like \"30s\", found {node}"));
@@ -126,7 +127,7 @@ fn ttl(node: &Node) -> Result<Duration, String> {
         (Ok(seconds), Ok(nanos)) if Duration::new(seconds, nanos) >= TTL_MIN => {
             Ok(Duration::new(seconds, nanos))
         }
-        _ => Err(format!("has to be a millisecond (\"0.001s\") at least, found {node}")),
+        _ => Err(format!("expected at least a millisecond (\"0.001s\"), found {node}")),
     }
 }
 

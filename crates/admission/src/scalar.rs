@@ -1,4 +1,4 @@
-//! Scalars: from JSON to what goes on the wire.
+//! Converts scalars from JSON to their wire format.
 
 use std::{borrow::Cow, cmp::Ordering};
 
@@ -14,7 +14,7 @@ use crate::{
     problem::suggestion,
 };
 
-/// A scalar, ready to be written.
+/// An encoded scalar.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Scalar<'n> {
     Varint(u64),
@@ -24,12 +24,12 @@ pub(crate) enum Scalar<'n> {
 }
 
 impl Scalar<'_> {
-    /// The body of a message: it is written like bytes.
+    /// Creates a scalar from the body of a message, which is encoded like bytes.
     pub(crate) fn from_body(body: Vec<u8>) -> Self {
         Self::Bytes(Cow::Owned(body))
     }
 
-    /// Zero or empty. Minus zero is neither.
+    /// Returns whether the value is zero or empty. Minus zero is not zero.
     pub(crate) fn is_default(&self) -> bool {
         match self {
             Self::Varint(value) => *value == 0,
@@ -39,14 +39,14 @@ impl Scalar<'_> {
         }
     }
 
-    /// The order of map entries: any one will do, if it is always the same.
+    /// Compares map keys. Any order suffices if it never changes.
     pub(crate) fn compare_keys(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Varint(a), Self::Varint(b)) => a.cmp(b),
             (Self::Fixed32(a), Self::Fixed32(b)) => a.cmp(b),
             (Self::Fixed64(a), Self::Fixed64(b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
-            // Keys of one map have one kind.
+            // All keys of a map have the same kind.
             _ => Ordering::Equal,
         }
     }
@@ -58,7 +58,7 @@ fn expected<T>(what: &str, found: &Node) -> Result<T, String> {
     Err(format!("expected {what}, found {found}"))
 }
 
-/// Reads a value of any kind but a message.
+/// Reads a value of any kind except a message.
 pub(crate) fn read<'n>(kind: &Kind, node: &'n Node) -> Read<'n> {
     Ok(match kind {
         Kind::Bool => match node {
@@ -93,7 +93,7 @@ pub(crate) fn read<'n>(kind: &Kind, node: &'n Node) -> Read<'n> {
     })
 }
 
-/// What a field of a kind holds, for people.
+/// Describes the values of a kind, for people.
 pub(crate) fn describe(kind: &Kind) -> String {
     match kind {
         Kind::Bool => "true or false".to_owned(),
@@ -109,7 +109,7 @@ pub(crate) fn describe(kind: &Kind) -> String {
     }
 }
 
-/// Reads the key of a map entry: JSON has only text there.
+/// Reads the key of a map entry. JSON keys are always text.
 pub(crate) fn read_key(kind: &Kind, key: &str) -> Result<Scalar<'static>, String> {
     let node = match (kind, key) {
         (Kind::Bool, "true") => Node::Bool(true),
@@ -124,7 +124,7 @@ pub(crate) fn read_key(kind: &Kind, key: &str) -> Result<Scalar<'static>, String
     })
 }
 
-/// Negative numbers take ten bytes, whatever their size.
+/// Returns the value as an unsigned varint. A negative value takes ten bytes.
 fn sign_extended(value: i64) -> u64 {
     u64::from_le_bytes(value.to_le_bytes())
 }
@@ -133,7 +133,7 @@ fn zigzag(value: i64) -> u64 {
     sign_extended((value << 1) ^ (value >> 63))
 }
 
-/// A whole number, exactly, whether it is a number or text.
+/// Returns the exact integer in a number or a text.
 fn whole(node: &Node) -> Option<i128> {
     match node {
         Node::Int(value) => Some((*value).into()),
@@ -147,22 +147,22 @@ fn whole(node: &Node) -> Option<i128> {
     }
 }
 
-/// The exact value of a float without a fraction.
+/// Returns the exact value of a float without a fraction.
 fn from_float(value: f64) -> Option<i128> {
-    // Its shortest decimal form is exact for anything that 64 bits hold, and has no exponent.
+    // The decimal form without digits after the point is exact for all 64-bit integers, and has no exponent.
     (value.fract() == 0.0 && value.abs() <= 18_446_744_073_709_551_616.0)
         .then(|| format!("{value:.0}").parse().ok())
         .flatten()
 }
 
-/// A number as JSON spells it; `inf` and the like, which the standard library takes, are none.
+/// Parses a number in JSON syntax. Rejects `inf` and `nan`, which the standard library accepts.
 fn number_text(text: &str) -> Option<f64> {
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-')
         && text.ends_with(|c: char| c.is_ascii_digit());
     text.parse().ok().filter(|value: &f64| is_number && value.is_finite())
 }
 
-/// The numbers of a kind, for people.
+/// The integers of a kind, with a description for people.
 trait Integer: TryFrom<i128> {
     const RANGE: &'static str;
 }
@@ -173,10 +173,10 @@ impl Integer for u32 {
     const RANGE: &'static str = "a whole number from 0 to 4294967295";
 }
 impl Integer for i64 {
-    const RANGE: &'static str = "a whole number of 64 bits";
+    const RANGE: &'static str = "a 64-bit integer";
 }
 impl Integer for u64 {
-    const RANGE: &'static str = "a whole number of 64 bits that is not negative";
+    const RANGE: &'static str = "a non-negative 64-bit integer";
 }
 
 fn integer<T: Integer>(node: &Node) -> Result<T, String> {
@@ -204,10 +204,10 @@ pub(crate) fn double(node: &Node) -> Result<f64, String> {
 
 fn single(node: &Node) -> Result<f32, String> {
     let value = double(node)?;
-    // Through text, because the standard library has no checked conversion: the nearest number.
+    // Through text, which gives the nearest number: the standard library has no checked conversion.
     let single: f32 = value.to_string().parse().map_err(|_| "not a number".to_owned())?;
     if value.is_finite() && single.is_infinite() {
-        return expected("a number that 32 bits can hold", node);
+        return expected("a number in the range of a 32-bit float", node);
     }
     Ok(single)
 }
@@ -243,7 +243,7 @@ fn enum_number(kind: &EnumDescriptor, node: &Node) -> Result<i32, String> {
     })
 }
 
-/// Standard or URL-safe alphabet, with or without padding: what the JSON mapping accepts.
+/// Decodes base64 as the JSON mapping accepts it: standard or URL-safe alphabet, with or without padding.
 pub(crate) fn base64_decoded(text: &str) -> Result<Vec<u8>, String> {
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)

@@ -1,13 +1,14 @@
-//! Secrets in resources: where they are, and what is shown in their place.
+//! Secrets in resources: their detection and redaction.
 //!
-//! The one table of secret values, for all that shows, logs or compares a body. A value is secret if
-//! - its field is marked in Envoy's API (`udpa.annotations.sensitive`) or listed in [`UNMARKED`],
-//! - it is the value of a header that carries credentials, or what such a header is matched with,
-//! - it contains a private key in PEM form, whatever its field.
+//! All code that shows, logs or compares a body uses this module. A value is secret if one of these
+//! conditions holds:
+//! - Its field is marked in Envoy's API (`udpa.annotations.sensitive`) or listed in [`UNMARKED`].
+//! - It is the value of a header that carries credentials, or a value that such a header is matched with.
+//! - It contains a private key in PEM form, in any field.
 //!
-//! The name of a file or of an environment variable that holds a secret is no secret.
+//! The name of a file or an environment variable that holds a secret is not secret.
 //!
-//! Invariant: bytes that cannot be read as the type that they claim to be are secret as a whole.
+//! Invariant: bytes that do not parse as their declared type are secret as a whole.
 
 use std::{collections::HashSet, sync::LazyLock};
 
@@ -23,15 +24,15 @@ use crate::{
 
 /// The replacement for a value that is secret because of its field.
 pub const MARK: &str = "[redacted]";
-/// The replacement for a value of another field that contains a private key. No such value is accepted from
-/// an author: it would destroy what the replacement stands for.
+/// The replacement for a value of another field that contains a private key. Admission rejects this value in
+/// a manifest, because it would overwrite the real one.
 pub const KEY_MARK: &str = "[redacted private key]";
 
-/// What is said of it where a secret belongs.
+/// The rule against [`MARK`] in place of a secret.
 pub(crate) const IS_MARK: &str = "has \"[redacted]\" in place of a secret: it was read from the server, \
                                   which never shows secrets; give the secret itself";
 
-/// Fields that hold credentials and are not marked in Envoy's API.
+/// The fields that hold credentials and are not marked in Envoy's API.
 const UNMARKED: [&str; 10] = [
     "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.ServiceAccountJWTAccessCredentials.json_key",
     "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.GoogleIAMCredentials.authorization_token",
@@ -45,7 +46,8 @@ const UNMARKED: [&str; 10] = [
     "envoy.extensions.grpc_service.call_credentials.service_account_jwt_access.v3.ServiceAccountJwtAccessCredentials.json_key",
 ];
 
-/// Headers that carry credentials: those of RFC 9110 and RFC 6265, and the common ones of API keys and tokens.
+/// The headers that carry credentials: those of RFC 9110 and RFC 6265, and the common ones for API keys and
+/// tokens.
 const CREDENTIAL_HEADERS: [&str; 9] = [
     "authorization",
     "proxy-authorization",
@@ -58,15 +60,15 @@ const CREDENTIAL_HEADERS: [&str; 9] = [
     "x-goog-api-key",
 ];
 
-/// Messages with the name of a header in their first field, and in the others its value or what it is matched
-/// with.
+/// The messages whose first field is the name of a header. The other fields are its value, or what it is
+/// matched with.
 const HEADERS: [&str; 2] =
     ["envoy.config.core.v3.HeaderValue", "envoy.config.route.v3.HeaderMatcher"];
 
 const ANY: &str = "google.protobuf.Any";
 const DATA_SOURCE: &str = "envoy.config.core.v3.DataSource";
 
-/// Full names of the sensitive fields.
+/// The full names of the sensitive fields.
 static FIELDS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let pool = envoy_pool();
     let extension = pool
@@ -82,7 +84,7 @@ static FIELDS: LazyLock<HashSet<String>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Full names of the messages that can hold a secret by their fields. An `Any` can hold any message.
+/// The full names of the messages that can hold a secret by their fields. An `Any` can hold any message.
 static HOLDERS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let mut holders = HashSet::from([ANY, HEADERS[0], HEADERS[1]].map(str::to_owned));
     loop {
@@ -102,23 +104,23 @@ static HOLDERS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     }
 });
 
-/// Whether a field holds a secret.
+/// Returns whether a field holds a secret.
 pub(crate) fn is(field: &FieldDescriptor) -> bool {
     FIELDS.contains(field.full_name())
 }
 
-/// A rule, and why it does not say what it found.
+/// Returns a rule with an explanation why it does not show the value.
 pub(crate) fn hidden(rule: &str) -> String {
-    format!("{rule}; what is there is not shown, because the field is sensitive")
+    format!("{rule}; the value is not shown, because the field is sensitive")
 }
 
-/// Whether the bytes contain a private key in PEM form, or the beginning of one.
+/// Returns whether the bytes contain a private key in PEM form, or the beginning of one.
 pub(crate) fn has_private_key(bytes: &[u8]) -> bool {
     const BEGIN: &[u8] = b"-----BEGIN ";
     const KEY: &[u8] = b"PRIVATE KEY";
-    /// The longest kind of key before `KEY`: `ENCRYPTED `, with some room.
+    /// The maximum length of the key's kind before `KEY`: `ENCRYPTED ` and some reserve.
     const KIND_BYTES_MAX: usize = 24;
-    // Of any five bytes in a row of `BEGIN`, one is at an index that is a multiple of five.
+    // `BEGIN` starts with five dashes. One of any five consecutive bytes has an index `at` of this sequence.
     let starts =
         (4..bytes.len()).step_by(5).filter(|at| bytes[*at] == b'-').flat_map(|at| at - 4..=at);
     starts.map(|start| &bytes[start..]).any(|from| {
@@ -130,7 +132,7 @@ pub(crate) fn has_private_key(bytes: &[u8]) -> bool {
     })
 }
 
-/// Reports all secret values of a body, those of nested messages included.
+/// Reports all secret values of a body, including those of nested messages.
 pub fn secret_values(type_url: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])) {
     walk(type_url, body, &mut |value, _| {
         found(value);
@@ -138,14 +140,14 @@ pub fn secret_values(type_url: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8
     });
 }
 
-/// The body with a mark in place of each secret value: the same bytes if it has none. What cannot be read
-/// becomes empty.
+/// Returns the body with a mark in place of each secret value. A body without secrets stays the same, and
+/// unreadable parts become empty.
 #[must_use]
 pub fn redacted(type_url: &TypeUrl, body: &Bytes) -> Bytes {
     walk(type_url, body, &mut |_, mark| Some(mark)).map_or_else(|| body.clone(), Bytes::from)
 }
 
-/// Whether a body has a mark of [`redacted`] in place of a secret.
+/// Returns whether a body has a mark of [`redacted`] in place of a secret.
 #[must_use]
 pub fn has_mark(type_url: &TypeUrl, body: &[u8]) -> bool {
     let contains = |mark: &str| body.windows(mark.len()).any(|window| window == mark.as_bytes());
@@ -156,8 +158,7 @@ pub fn has_mark(type_url: &TypeUrl, body: &[u8]) -> bool {
     has_mark
 }
 
-/// Shows each secret value of a body, with its mark, to `replace`. Returns the body with the replacements if
-/// there are any.
+/// Calls `replace` for each secret value of a body. Returns the body with the replacements if there are any.
 fn walk(type_url: &TypeUrl, body: &[u8], replace: &mut Replace<'_>) -> Option<Vec<u8>> {
     let mut walk = Walk { has_key: has_private_key(body), replace };
     match envoy_pool().get_message_by_name(type_url.message_name()) {
@@ -169,23 +170,23 @@ fn walk(type_url: &TypeUrl, body: &[u8], replace: &mut Replace<'_>) -> Option<Ve
 /// Takes a secret value and its mark, and returns what replaces the value.
 type Replace<'a> = dyn FnMut(&[u8], &'static str) -> Option<&'static str> + 'a;
 
-/// What makes values secret.
+/// The reason why values are secret.
 #[derive(Clone, Copy, PartialEq)]
 enum Secrecy {
-    /// Their own fields.
+    /// The fields of the values decide.
     ByField,
-    /// A message that they are part of.
+    /// A message around the values is secret.
     Inherited,
 }
 
 struct Walk<'a> {
-    /// The body contains a private key: all of it has to be read.
+    /// Whether the body contains a private key. The walk then reads all fields.
     has_key: bool,
     replace: &'a mut Replace<'a>,
 }
 
 impl Walk<'_> {
-    /// The replacement for a value that is text or bytes.
+    /// Returns the replacement for a value that is text or bytes.
     fn value(&mut self, value: &[u8], secrecy: Secrecy) -> Option<Vec<u8>> {
         let mark = match secrecy {
             Secrecy::Inherited => MARK,
@@ -195,7 +196,7 @@ impl Walk<'_> {
         (self.replace)(value, mark).map(|mark| mark.as_bytes().to_vec())
     }
 
-    /// The replacement for bytes of which the structure is not known: nothing.
+    /// Returns the replacement for secret bytes of unknown structure, which is empty.
     fn unreadable(&mut self, bytes: &[u8], secrecy: Secrecy) -> Option<Vec<u8>> {
         self.value(bytes, secrecy).map(|_| Vec::new())
     }
@@ -208,7 +209,7 @@ impl Walk<'_> {
         depth: usize,
     ) -> Option<Vec<u8>> {
         let read = match message.full_name() {
-            // No protobuf reader reads deeper messages.
+            // Protobuf readers do not read deeper messages.
             _ if depth >= DEPTH_MAX => Err("too deep"),
             ANY => self.any(message, body, secrecy, depth),
             _ => self.fields(message, body, secrecy, depth),
@@ -226,7 +227,7 @@ impl Walk<'_> {
         let name = message.full_name();
         let is_source = name == DATA_SOURCE;
         let is_credential = HEADERS.contains(&name) && names_credentials(body)?;
-        // The name of a header and the key of an entry say which secret it is.
+        // The name of a header and the key of a map entry are not secret: they name the secret.
         let first_is_name = is_credential || message.is_map_entry();
         let mut reader = Reader(body);
         // The body up to `copied`, with replacements, once there is one.
@@ -303,7 +304,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether the first field of a message names a header that carries credentials.
+/// Returns whether the first field of a message names a header that carries credentials.
 fn names_credentials(body: &[u8]) -> Result<bool, Malformed> {
     let mut reader = Reader(body);
     let mut name = [].as_slice();
@@ -361,7 +362,7 @@ mod tests {
         assert_eq!(secrets(&of_file), Vec::<String>::new());
     }
 
-    /// A name that is not there would protect nothing.
+    /// A misspelled name would protect nothing.
     #[test]
     fn listed_fields_and_messages_exist() {
         let pool = envoy_pool();
@@ -410,7 +411,7 @@ mod tests {
         assert_eq!(secrets(&cluster), ["token-1"]);
     }
 
-    /// A key that an author pasted into the wrong field is as secret as in the right one.
+    /// A private key that an author pasted into the wrong field is secret too.
     #[test]
     fn private_key_is_secret_in_every_field() {
         let keys = [

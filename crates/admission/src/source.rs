@@ -1,8 +1,8 @@
-//! From the text of a file to its documents.
+//! Splits the text of a file into documents.
 //!
-//! YAML documents are cut apart first, at the markers that the YAML specification allows nowhere
-//! else: so an error in one document does not hide the others, and a document that is only comments
-//! counts as one.
+//! YAML documents are separated first, at markers that the YAML specification allows nowhere else. An error
+//! in one document therefore does not hide those of others. A document that consists of comments still has
+//! a number.
 
 use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
@@ -12,19 +12,20 @@ use crate::{
     problem::{Place, Problem},
 };
 
-/// One document of a file, counted from 1.
+/// One document of a file. Its index starts at 1.
 pub(crate) struct Document {
     pub(crate) index: u32,
     pub(crate) root: Node,
 }
 
-/// Nesting at which a document is refused. A protobuf reader stops at 100 messages.
+/// The maximum nesting of a document. A protobuf reader stops at 100 messages.
 const DEPTH_MAX: usize = 128;
 
-/// Longest text that looks like JSON, is none, and is read again as YAML: nobody writes more by hand.
+/// The maximum length in bytes of a text that looks like invalid JSON and is read again as YAML. Texts
+/// written by hand are shorter.
 const FLOW_YAML_BYTES_MAX: usize = 1 << 20;
 
-/// The documents of a file that have content, and a problem for each that can not be read.
+/// Returns the documents of a file that have content, and a problem for each unreadable document.
 pub(crate) fn documents(
     file: &str,
     content: &str,
@@ -60,7 +61,7 @@ pub(crate) fn documents(
     for (index, root) in (1..).zip(from_yaml(&chunks, spare, stack)) {
         match (root, &json_problem) {
             (Ok(root), _) => documents.extend(present(index, root)),
-            // Who writes JSON is told what JSON says.
+            // For an author who writes JSON, the error of the JSON parser is the right one.
             (Err(_), Some(problem)) => return vec![Err(in_file(problem.clone()))],
             (Err(problem), None) => {
                 documents.push(Err(Problem { document: Some(index), ..in_file(problem) }));
@@ -96,7 +97,7 @@ fn too_deep() -> String {
     format!("nested deeper than {DEPTH_MAX} levels")
 }
 
-/// Files are shorter than four billion lines.
+/// Converts a line or column number. Files have fewer than 2^32 lines.
 fn to_u32(n: impl TryInto<u32>) -> u32 {
     n.try_into().unwrap_or(u32::MAX)
 }
@@ -104,13 +105,12 @@ fn to_u32(n: impl TryInto<u32>) -> u32 {
 /// A part of a file that is one document.
 struct Chunk<'a> {
     text: &'a str,
-    /// Lines of the file before it.
+    /// The number of lines before it in the file.
     lines_before: u32,
 }
 
-/// Cuts before a line that starts with `---` and after one that starts with `...`. A part of blank
-/// lines, comments and directives belongs to the document that follows.
-/// `None` if there are more than `max`.
+/// Splits before a line that starts with `---`, and after one that starts with `...`. Blank lines, comments
+/// and directives between documents belong to the next one. Returns `None` for more than `max` documents.
 fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
     let mut chunks = Vec::new();
     let (mut start, mut at, mut line, mut lines_before) = (0, 0, 0, 0);
@@ -145,21 +145,21 @@ fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
     (chunks.len() <= max).then_some(chunks)
 }
 
-/// Stack of the thread that reads YAML: the reader takes up to 40 KB for each level, so that
-/// [`DEPTH_MAX`] levels would overflow the 2 MB that threads have by default.
+/// The stack size of the thread that reads YAML. The reader needs up to 40 KB for each level, so
+/// [`DEPTH_MAX`] levels would overflow the default of 2 MB.
 const STACK_BYTES: usize = 16 << 20;
 
-/// The stack size of the thread that reads.
+/// The stack size of the current thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stack {
-    /// The default stack size of threads. YAML is then read on a thread of its own.
+    /// The default size. A separate thread then reads YAML.
     Usual,
     /// [`STACK_BYTES`].
     Large,
 }
 
-/// Runs `work` on a thread with a large stack. To start one takes longer than to read a short document, so
-/// inputs of many files start one for all of them.
+/// Runs `work` on a thread with a large stack. Starting a thread takes longer than reading a short
+/// document, so an input of many files starts one thread for all of them.
 pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Problem> {
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -169,7 +169,7 @@ pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result
         match thread.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(_)) => Err("the YAML reader failed; please report it".to_owned()),
-            Err(error) => Err(format!("no thread could be had to read YAML: {error}")),
+            Err(error) => Err(format!("cannot start a thread to read YAML: {error}")),
         }
     });
     done.map_err(|rule| Problem { rule, ..Problem::default() })
@@ -197,9 +197,9 @@ fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare, stack: Stack) -> Vec<Resul
 
 fn document_from_yaml(chunk: &Chunk<'_>, budget: &Budget) -> Result<Node, Problem> {
     let len = chunk.text.len();
-    // Without aliases no limit can be reached but that of the depth. With them, what the reader does
-    // before a value is seen here (merge keys, repeated keys) is limited as well: a value is at most
-    // three of its events, a key and two ends.
+    // Without aliases, a document can exceed only the depth limit. With aliases, these limits also bound the
+    // work of the reader before this crate sees a value (merge keys, repeated keys). A value is at most three
+    // events: a key and two ends.
     let (events, text) = (3 * budget.values, budget.text);
     let mut limits = serde_saphyr::Budget::default();
     limits.max_depth = DEPTH_MAX;
@@ -213,10 +213,10 @@ fn document_from_yaml(chunk: &Chunk<'_>, budget: &Budget) -> Result<Node, Proble
     limits.enforce_alias_anchor_ratio = false;
     let mut options = serde_saphyr::Options::default();
     options.budget = Some(limits);
-    // `no` and `on` are words; the specification made them so in 2009.
+    // `no` and `on` are text, as in YAML 1.2 of 2009.
     options.strict_booleans = true;
     options.emit_comments = false;
-    // Refused by the tree, in our words.
+    // `NodeSeed` rejects them with its own message.
     options.non_finite_float_policy = serde_saphyr::options::NonFiniteFloatPolicy::PassThrough;
     options.reject_unsupported_tags = true;
     options.with_snippet = false;
@@ -233,14 +233,14 @@ fn document_from_yaml(chunk: &Chunk<'_>, budget: &Budget) -> Result<Node, Proble
     })
 }
 
-/// The message without the place that it repeats, on one line.
+/// Returns the message of an error on one line, without the place that it repeats.
 fn one_line(error: &serde_saphyr::Error) -> String {
     match error.without_snippet() {
         serde_saphyr::Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => {
             return too_deep();
         }
         serde_saphyr::Error::Budget { breach, .. } => {
-            return format!("aliases or anchors take too much ({breach:?})");
+            return format!("aliases or anchors exceed a limit ({breach:?})");
         }
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
             return format!("the key {} is given twice", named(key));
@@ -254,11 +254,11 @@ fn one_line(error: &serde_saphyr::Error) -> String {
         Some((place, rest)) if place.starts_with("line ") => rest,
         _ => text,
     };
-    // That of flow collections is the parser's own.
+    // The parser has its own limit for flow collections.
     if text.starts_with("recursion limit exceeded") {
         return too_deep();
     }
-    // Met while an alias is replayed, limits come as text.
+    // Limits that are exceeded during the replay of an alias are reported as text.
     if text.starts_with("budget breached") || text.starts_with("alias replay limit") {
         return "the aliases expand to too many values".to_owned();
     }

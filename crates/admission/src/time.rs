@@ -1,9 +1,9 @@
-//! Durations and times as the JSON mapping of protobuf spells them.
+//! Durations and timestamps in the JSON mapping of protobuf.
 
-/// Ten thousand years: what `google.protobuf.Duration` may hold.
+/// The maximum of `google.protobuf.Duration` in seconds: ten thousand years.
 const DURATION_SECONDS_MAX: i64 = 315_576_000_000;
 
-/// `1.5s` as seconds and nanoseconds, of equal sign.
+/// Parses a duration like `1.5s` into seconds and nanoseconds with equal signs.
 pub(crate) fn parse_duration(text: &str) -> Option<(i64, i32)> {
     let text = text.strip_suffix('s')?;
     let (sign, text) = match text.strip_prefix('-') {
@@ -18,7 +18,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<(i64, i32)> {
     is_in_range.then_some((sign * seconds, if sign < 0 { -nanos } else { nanos }))
 }
 
-/// A duration of `1.5s`, with as many groups of three digits as it takes.
+/// Formats a duration like `1.5s`, with 0, 3, 6 or 9 digits after the point.
 pub(crate) fn print_duration(seconds: i64, nanos: i32) -> Option<String> {
     let is_possible = seconds.unsigned_abs() <= DURATION_SECONDS_MAX.unsigned_abs()
         && nanos.unsigned_abs() < 1_000_000_000
@@ -50,10 +50,10 @@ fn nanos(fraction: &str) -> Option<i32> {
 }
 
 const SECONDS_PER_DAY: i64 = 86_400;
-/// From 0001-01-01 to 9999-12-31.
+/// The valid timestamps in seconds since 1970, from 0001-01-01 to 9999-12-31.
 const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
-/// RFC 3339 as seconds since 1970 and nanoseconds.
+/// Parses an RFC 3339 timestamp into seconds since 1970 and nanoseconds.
 pub(crate) fn parse_timestamp(text: &str) -> Option<(i64, i32)> {
     let (date, time) = text.split_once(['T', 't'])?;
     let [year, month, day] = numbers::<3>(date, '-', [4, 2, 2])?;
@@ -81,7 +81,7 @@ pub(crate) fn parse_timestamp(text: &str) -> Option<(i64, i32)> {
     TIMESTAMPS.contains(&seconds).then_some((seconds, nanos))
 }
 
-/// RFC 3339, in UTC.
+/// Formats a timestamp in RFC 3339, in UTC.
 pub(crate) fn print_timestamp(seconds: i64, nanos: i32) -> Option<String> {
     let nanos = u32::try_from(nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
     if !TIMESTAMPS.contains(&seconds) {
@@ -119,7 +119,8 @@ fn days_of_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Years begin in March here, so that the leap day is the last one.
+/// Returns the days since 1970-01-01. In the calculation, years begin in March, so that the leap day is the
+/// last day.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

@@ -1,4 +1,4 @@
-//! The types of `google.protobuf` that have a JSON form of their own, and `Any`.
+//! Encodes the `google.protobuf` types with a special JSON form, and `Any`.
 
 use prost_reflect::{Kind, MessageDescriptor};
 
@@ -12,8 +12,8 @@ use crate::{
     wire::put_len,
 };
 
-/// Whether the JSON form of a type is not a map of its fields: inside an `Any` it is then the key
-/// `value`.
+/// Returns whether the JSON form of a type is not a map of its fields. Inside an `Any`, the form is then
+/// under the key `value`.
 pub(crate) fn has_own_form(full_name: &str) -> bool {
     full_name.strip_prefix("google.protobuf.").is_some_and(|name| {
         is_wrapper(name)
@@ -47,7 +47,7 @@ pub(crate) fn is_wrapper(name: &str) -> bool {
 }
 
 impl<'n> Encoder<'n> {
-    /// The body of a message of `google.protobuf`.
+    /// Encodes the body of a `google.protobuf` message.
     pub(crate) fn well_known(
         &mut self,
         name: &str,
@@ -70,7 +70,7 @@ impl<'n> Encoder<'n> {
                 _ => self.expected("a list", node),
             },
             "Value" => {
-                // What is not finite is text here, as anything else in quotes is.
+                // "NaN" and "Infinity" are text here, like anything else in quotes.
                 self.value_body(node)
             }
             name if is_wrapper(name) => {
@@ -86,7 +86,7 @@ impl<'n> Encoder<'n> {
         }
     }
 
-    /// `Duration` and `Timestamp` have the same fields.
+    /// Encodes a `Duration` or a `Timestamp`, which have the same fields.
     fn moment(
         &mut self,
         node: &'n Node,
@@ -133,7 +133,7 @@ impl<'n> Encoder<'n> {
         Some(out)
     }
 
-    /// Type URL and body of an `Any`: also that of a resource.
+    /// Returns the type URL and the body of an `Any` or of a resource.
     pub(crate) fn any_parts(&mut self, node: &'n Node) -> Encoded<(&'n str, Vec<u8>)> {
         let Node::Map(entries) = node else {
             return self.expected("a map with \"@type\"", node);
@@ -155,7 +155,7 @@ impl<'n> Encoder<'n> {
                 .within("@type", |e| e.fault(format!("{} is not a type URL{meant}", named(url))));
         };
         let message = self.pool.get_message_by_name(name);
-        // `{"@type": …, "value": …}` and nothing else.
+        // The value of `{"@type": …, "value": …}` without other keys.
         let only_value = match entries.as_slice() {
             [(_, _), (_, _)] => node.get("value"),
             _ => None,
@@ -179,7 +179,7 @@ impl<'n> Encoder<'n> {
             (Some(message), _) => self.fields(&message, node)?,
             (None, Some(value)) => self.within("value", |e| match value {
                 Node::Text(text) => e.base64(text),
-                _ => e.expected("base64 text, because the type is not known", value),
+                _ => e.expected("base64 text, because the type is unknown", value),
             })?,
             (None, None) => return self.unknown_type(prefix, name),
         };
@@ -207,8 +207,7 @@ impl<'n> Encoder<'n> {
         let hint = match meant {
             Some(meant) => format!("did you mean \"{prefix}/{meant}\"?"),
             None => {
-                "a type that is not known is given as {\"@type\": …, \"value\": <base64 of the \
-                     encoded message>}"
+                "write an unknown type as {\"@type\": …, \"value\": <base64 of the encoded message>}"
                     .to_owned()
             }
         };
@@ -222,7 +221,7 @@ fn suggest_type(pool: &prost_reflect::DescriptorPool, name: &str) -> Option<Stri
         .map(|message| message.full_name().to_owned())
         .filter(|known| known.len().abs_diff(name.len()) <= 2)
         .collect();
-    // Long names share most of their letters: only the last parts are compared.
+    // Long names share most of their letters, so only the last parts are compared.
     let tail = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let head = |name: &str| name.rsplit_once('.').map(|(head, _)| head.to_owned());
     let same_package: Vec<(String, &String)> = names
@@ -242,13 +241,13 @@ impl<'n> Encoder<'n> {
         }
     }
 
-    /// A `Struct`: entries sorted by key.
+    /// Encodes a `Struct`, with its entries sorted by key.
     fn struct_body(&mut self, entries: &'n [(String, Node)]) -> Encoded {
         let mut sorted: Vec<&'n (String, Node)> = entries.iter().collect();
         sorted.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
         let mut out = Vec::new();
         for (key, value) in sorted {
-            // The entry is a message as well.
+            // The map entry is a message too, which adds a level.
             let value = self.at_key(key, |e| e.deeper(2, |e| e.value_body(value)))?;
             let mut entry = Vec::new();
             put_len(&mut entry, 1, key.as_bytes());
@@ -278,7 +277,7 @@ impl<'n> Encoder<'n> {
             }
             Node::List(items) => put_len(&mut out, 6, &self.deeper(1, |e| e.list_body(items))?),
             Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
-                // A number is always one.
+                // The conversion of a number never fails.
                 let number = double(node).unwrap_or_default();
                 Scalar::Fixed64(number.to_le_bytes()).put_field(&mut out, 2);
             }

@@ -1,6 +1,6 @@
-//! Protobuf's wire format: written field by field, and read without building anything.
+//! The protobuf wire format: writing of single fields, and reading without building messages.
 
-/// How a field's bytes are laid out.
+/// The wire type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WireType {
     Varint = 0,
@@ -44,27 +44,27 @@ pub(crate) fn put_len(out: &mut Vec<u8>, number: u32, content: &[u8]) {
     out.extend_from_slice(content);
 }
 
-/// The value of one field, as far as anything here looks at it.
+/// The value of one field, as far as this crate needs it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Raw<'a> {
     Varint(u64),
     Fixed64,
     Len(&'a [u8]),
     Fixed32,
-    /// Skipped, as all that reads messages without groups does.
+    /// A group, which the reader skips.
     Group,
 }
 
-/// Takes fields off the front of a message.
+/// Reads the fields of a message one by one.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
-/// What is wrong with the bytes.
+/// The reason why bytes are malformed.
 pub(crate) type Malformed = &'static str;
 
 const TRUNCATED: Malformed = "the bytes end inside a field";
 
 impl<'a> Reader<'a> {
-    /// The next field and its number; `None` at the end.
+    /// Returns the next field and its number; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Raw<'a>)>, Malformed> {
         if self.0.is_empty() {
             return Ok(None);
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
                 self.skip_group(number)?;
                 Raw::Group
             }
-            WireType::EndGroup => return Err("a group ends that has not begun"),
+            WireType::EndGroup => return Err("a group ends that was never started"),
         };
         Ok(Some((number, raw)))
     }
@@ -93,8 +93,8 @@ impl<'a> Reader<'a> {
     fn key(&mut self) -> Result<(u32, WireType), Malformed> {
         let key = self.varint()?;
         let number = u32::try_from(key >> 3).ok().filter(|n| (1..1 << 29).contains(n));
-        let number = number.ok_or("a field has an impossible number")?;
-        let wire_type = WireType::new(key & 7).ok_or("a field has an impossible wire type")?;
+        let number = number.ok_or("a field has an invalid number")?;
+        let wire_type = WireType::new(key & 7).ok_or("a field has an invalid wire type")?;
         Ok((number, wire_type))
     }
 
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err("a number takes more than 64 bits")
+        Err("a varint has more than 64 bits")
     }
 
     pub(crate) fn skip<const N: usize>(&mut self) -> Result<(), Malformed> {
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// Skips to behind the end of the group, and of the groups inside it, without recursion.
+    /// Skips a group and its nested groups, without recursion.
     fn skip_group(&mut self, number: u32) -> Result<(), Malformed> {
         let mut open = vec![number];
         while let Some(innermost) = open.last() {
@@ -136,10 +136,12 @@ impl<'a> Reader<'a> {
                 WireType::Fixed64 => self.skip::<8>()?,
                 WireType::Len => drop(self.len_delimited()?),
                 WireType::Fixed32 => self.skip::<4>()?,
-                WireType::StartGroup if open.len() >= 100 => return Err("groups nest too deep"),
+                WireType::StartGroup if open.len() >= 100 => {
+                    return Err("groups are nested too deeply");
+                }
                 WireType::StartGroup => open.push(number),
                 WireType::EndGroup if *innermost == number => drop(open.pop()),
-                WireType::EndGroup => return Err("a group ends that has not begun"),
+                WireType::EndGroup => return Err("a group ends that was never started"),
             }
         }
         Ok(())

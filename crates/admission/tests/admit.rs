@@ -1,4 +1,4 @@
-//! What is admitted, and as what.
+//! Valid manifests and the resources that they become.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
@@ -26,7 +26,7 @@ fn admitted(content: &str) -> Transaction {
     admitted_with(content, &Options::new(scope("default")))
 }
 
-/// Each resource with its scope and what clients ask for because of it.
+/// Describes each resource with its scope and its children.
 fn summary(transaction: &Transaction) -> Vec<String> {
     transaction
         .upserts
@@ -41,7 +41,7 @@ fn summary(transaction: &Transaction) -> Vec<String> {
         .collect()
 }
 
-/// Configurations that real Envoys and gRPC clients were run with.
+/// Configurations that were recorded with real Envoys and gRPC clients.
 #[test]
 fn recorded_resources_are_admitted_with_their_children() {
     assert_eq!(
@@ -114,7 +114,7 @@ fn the_scope_of_a_document_goes_before_that_of_the_command() {
     assert_eq!(transaction.prune, []);
 }
 
-/// To prune what nobody spoke of would delete a fleet's resources by an assignment.
+/// A manifest with assignments alone must not delete the resources of a fleet.
 #[test]
 fn only_scopes_that_the_input_speaks_of_are_pruned() {
     let options = Options { prune: Prune::Prune, ..Options::new(scope("default")) };
@@ -134,7 +134,7 @@ fn the_revision_that_is_expected_becomes_a_precondition() {
     assert_eq!(transaction.preconditions, [Precondition::Revision(Revision(7))]);
 }
 
-/// The key `expect` of a wrapped resource, in its scope.
+/// The key `expect` of a wrapped resource applies to its scope.
 #[test]
 fn what_is_expected_of_a_resource_becomes_a_precondition() {
     let content = "scope: edge
@@ -180,13 +180,12 @@ fn files_are_one_transaction_and_a_resource_is_in_one_of_them() {
     assert_eq!(problems.len(), 1);
     assert_eq!(
         problems[0].to_string(),
-        "b.yaml: document 1: resources[0] Cluster \"a\": is in scope \"default\" of this input \
-         already: a.yaml: document 1: resources[0]"
+        "b.yaml: document 1: resources[0] Cluster \"a\": duplicate resource in scope \"default\", first \
+         defined in a.yaml: document 1: resources[0]"
     );
 }
 
-/// The same document as YAML, as JSON, and as YAML that looks like JSON.
-/// What is empty is named; a file that can not be read hides nothing that is wrong with the others.
+/// Problems name empty files. An unreadable file does not hide the problems of others.
 #[test]
 fn empty_and_unreadable_files_are_named() {
     let said = |files: &[(&str, &str)]| {
@@ -211,6 +210,7 @@ fn empty_and_unreadable_files_are_named() {
     );
 }
 
+/// The same document as YAML, as JSON, and as YAML that looks like JSON.
 #[test]
 fn json_and_yaml_mean_the_same() {
     let url = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
@@ -272,7 +272,7 @@ static_resources:
 }
 
 #[test]
-fn what_is_wrong_with_a_bootstrap_is_said() {
+fn problems_of_a_bootstrap_are_reported() {
     for (content, said) in [
         (
             "node: {id: a}",
@@ -283,8 +283,8 @@ fn what_is_wrong_with_a_bootstrap_is_said() {
         (
             "static_resources: {clusters: [{name: a, typ: EDS}, {name: b}, {name: b}], routes: [], listeners: {}}",
             "e.yaml: static_resources.clusters[0] Cluster \"a\": typ: Cluster has no such field; did you mean \"type\"?\n\
-             e.yaml: static_resources.clusters[2] Cluster \"b\": is there already\n\
-             e.yaml: static_resources.routes: unknown key; known are clusters, listeners, secrets\n\
+             e.yaml: static_resources.clusters[2] Cluster \"b\": duplicate resource\n\
+             e.yaml: static_resources.routes: unknown key; known keys are clusters, listeners, secrets\n\
              e.yaml: static_resources.listeners: expected a list, found a map",
         ),
     ] {
@@ -295,7 +295,7 @@ fn what_is_wrong_with_a_bootstrap_is_said() {
     }
 }
 
-/// `{"@type": …, "value": <base64>}` is an encoded body, whether the type is known or not.
+/// `{"@type": …, "value": <base64>}` is an encoded body, also of a known type.
 #[test]
 fn an_encoded_body_of_a_known_type_has_its_name_inside() {
     let content = "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, value: CgF3EAM=}]";
@@ -319,7 +319,7 @@ fn only_clusters_that_ask_for_endpoints_have_them_as_children() {
     }
 }
 
-/// ADS-11, ADS-19: secrets and filter configurations that clients ask for by name.
+/// ADS-11, ADS-19: secrets and filter configurations that clients request by name.
 #[test]
 fn secrets_and_filter_configurations_are_children_of_what_refers_to_them() {
     let package = "type.googleapis.com/envoy";

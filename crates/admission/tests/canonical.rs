@@ -1,5 +1,4 @@
-//! The bytes that manifests turn into: always the same, and what any other reader of proto3 JSON makes
-//! of the same text.
+//! The canonical bytes of manifests. They never change, and they agree with other readers of proto3 JSON.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
@@ -27,7 +26,7 @@ fn type_url(message: &MessageDescriptor) -> TypeUrl {
     TypeUrl::new(&format!("type.googleapis.com/{}", message.full_name())).unwrap()
 }
 
-/// Puts any message into a resource, through JSON, and takes its bytes out again.
+/// Admits a message in JSON inside a resource, and returns its bytes.
 fn through_json(any: &Json) -> Bytes {
     let resource = json!({"@type": types::EXTENSION, "name": "x", "typed_config": any});
     let draft = draft(&json!({"resources": [resource]}).to_string());
@@ -42,8 +41,8 @@ fn messages() -> impl Iterator<Item = MessageDescriptor> {
     envoy_pool().all_messages().filter(|m| !m.is_map_entry() && !is_foreign(m))
 }
 
-/// Every message type of the API, filled at random: shown as JSON and read again it is what it was, and
-/// another implementation of the JSON mapping reads and writes the same.
+/// Random messages of every type of the API survive the conversion to JSON and back. Another implementation
+/// of the JSON mapping reads and writes the same.
 #[test]
 fn every_type_survives_json_in_both_directions() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
@@ -54,7 +53,7 @@ fn every_type_survives_json_in_both_directions() {
         let read = DynamicMessage::decode(of.clone(), through_json(&shown)).unwrap();
         assert_eq!(normal(&read), normal(&made), "{shown:#}");
 
-        // Theirs of ours, and ours of theirs.
+        // The other implementation reads this JSON, and this one reads the other's.
         let any = envoy_pool().get_message_by_name("google.protobuf.Any").unwrap();
         let theirs = DynamicMessage::deserialize(any.clone(), shown.clone())
             .unwrap_or_else(|error| panic!("{error}: {shown:#}"));
@@ -77,14 +76,14 @@ fn every_type_survives_json_in_both_directions() {
     assert!(n > 1000, "{n} types");
 }
 
-/// A message as JSON without order: `Any`s inside compare by content, not by bytes, because the
+/// Returns a message as JSON, so that nested `Any`s compare by content. Their bytes may differ, because the
 /// random message was encoded with its maps in random order.
 fn normal(message: &DynamicMessage) -> Json {
     use prost_reflect::ReflectMessage;
     body_to_json(&type_url(&message.descriptor()), &message.encode_to_vec())
 }
 
-/// JSON text with the keys of each map in random order.
+/// Returns JSON text with the keys of each map in random order.
 fn shuffled(json: &Json, rng: &mut Rng) -> String {
     match json {
         Json::Object(fields) => {
@@ -109,8 +108,8 @@ fn shuffled(json: &Json, rng: &mut Rng) -> String {
     }
 }
 
-/// SVC-22, SVC-25: a resource is published under the name that its type has for it: an assignment under
-/// its cluster's name, an extension under its filter's.
+/// SVC-22, SVC-25: the type defines the name of a resource. An endpoint assignment has the name of its
+/// cluster, and an extension that of its filter.
 #[test]
 fn a_resource_has_the_name_that_clients_ask_for() {
     for known in &types::KNOWN {
@@ -125,21 +124,21 @@ fn a_resource_has_the_name_that_clients_ask_for() {
     assert_eq!(field(types::EXTENSION), Some("name"));
 }
 
-/// SVC-23: rules that the API's messages carry for their clients are no rules of admission.
+/// SVC-23: admission does not enforce the validation rules of the API's messages, which clients enforce.
 #[test]
 fn the_rules_of_clients_are_not_enforced() {
     for resource in [
         // The priority is above 128, and the weight is 0.
         json!({"@type": types::ENDPOINT, "cluster_name": "x", "endpoints": [
             {"priority": 4_000_000, "load_balancing_weight": 0}]}),
-        // A route without its match and its action, a virtual host without domains.
+        // The route has no match and no action, and the virtual host no domains.
         json!({"@type": types::ROUTE, "name": "x", "virtual_hosts": [{"routes": [{}]}]}),
     ] {
         assert!(!draft(&json!({"resources": [resource]}).to_string()).body.is_empty());
     }
 }
 
-/// SVC-24: what an author does not set is not set: no default is filled in.
+/// SVC-24: admission sets no defaults in fields that the author did not set.
 #[test]
 fn no_default_is_filled_in() {
     for (url, field, tag) in
@@ -151,7 +150,7 @@ fn no_default_is_filled_in() {
     }
 }
 
-/// Design 4.12, SVC-18: a resource that is applied again is not a change, whatever the order of keys.
+/// Design 4.12, SVC-18: applying a resource again is not a change, regardless of the order of keys.
 #[test]
 fn the_same_content_gives_the_same_bytes_in_any_order_of_keys() {
     let mut rng = Rng(42);
@@ -193,7 +192,7 @@ fn the_bytes_never_change_between_releases() {
     assert_eq!(hex, golden);
 }
 
-/// SVC-18: another order of fields, a number longer than it need be, and a field that is not known.
+/// SVC-18: the body has an unusual order of fields, an overlong varint, and an unknown field.
 #[test]
 fn encoded_bodies_are_kept_as_they_are() {
     let body = Bytes::from_static(b"\x10\x83\x00\x0a\x01w\xfa\xff\x03\x02hi\x1a\x03\x12\x01s");
@@ -206,7 +205,7 @@ fn encoded_bodies_are_kept_as_they_are() {
     assert_eq!(children, ["envoy.config.endpoint.v3.ClusterLoadAssignment \"s\""]);
     let shown = body_to_json(&cluster, &body);
     assert_eq!(shown["type"], "EDS");
-    assert_eq!(shown["@unknown_fields"], "+v8DAmhp", "nothing is left out without a word");
+    assert_eq!(shown["@unknown_fields"], "+v8DAmhp", "nothing is omitted silently");
 }
 
 #[test]
@@ -214,11 +213,11 @@ fn encoded_bodies_that_do_not_parse_are_refused_with_the_place() {
     let cluster = TypeUrl::from_static(types::CLUSTER);
     for (body, said) in [
         (&b"\x0a\x05we"[..], "Cluster: the bytes end inside a field"),
-        (b"\x0a\x02\xff\xfe", "Cluster: name: a text is not UTF-8"),
-        (b"\x08\x01", "Cluster: name: the bytes hold another kind of value"),
+        (b"\x0a\x02\xff\xfe", "Cluster: name: a string is not valid UTF-8"),
+        (b"\x08\x01", "Cluster: name: the wire type does not match the field"),
         (b"\x0a\x01w\x1a\x02\x12\x05", "Cluster: eds_cluster_config: the bytes end inside a field"),
-        (b"\x0f", "Cluster: a field has an impossible wire type"),
-        (b"\x02\x00", "Cluster: a field has an impossible number"),
+        (b"\x0f", "Cluster: a field has an invalid wire type"),
+        (b"\x02\x00", "Cluster: a field has an invalid number"),
         (b"", "Cluster: name: is empty: it is the name of the resource"),
     ] {
         let problem = draft_from_body(&cluster, None, Bytes::from_static(body)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Inputs that are made to hurt: each is refused in words or admitted, none takes the process down.
+//! Hostile inputs: each is admitted or rejected with a text, and none ends the process.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
@@ -54,7 +54,7 @@ fn deep_nesting_is_refused_and_does_not_overflow_the_stack() {
     }
 }
 
-/// 400,000 of them took 37 s: each started a thread.
+/// A thread per file took 37 s for 400,000 empty files.
 #[test]
 fn many_empty_files_are_read_on_one_thread() {
     let manifest = Manifest { file: String::new(), content: "# nothing\n".to_owned() };
@@ -92,14 +92,14 @@ fn admission_ends_soon_when_nobody_waits() {
 }
 
 #[test]
-fn the_depth_that_is_allowed_is_said() {
+fn maximum_depth_is_reported() {
     let said = admit_one(
         "a.yaml",
         &format!("resources: [{}]", "{\"a\": ".repeat(200) + "1" + &"}".repeat(200)),
     );
     let said = said.unwrap_err();
     assert!(said.ends_with("not YAML: nested deeper than 128 levels"), "{said}");
-    // The parser of flow collections and that of JSON have limits of their own.
+    // The parsers of flow collections and of JSON have their own limits.
     let lists = format!("resources: {}1{}", "[".repeat(300), "]".repeat(300));
     let said = admit_one("a.yaml", &lists).unwrap_err();
     assert_eq!(said, "a.yaml:1:267: document 1: not YAML: nested deeper than 128 levels");
@@ -124,7 +124,7 @@ fn a_struct_that_no_client_could_read_is_refused() {
     let said = admit_one("a.json", &metadata(60)).unwrap_err();
     let start = "resources[0] Cluster \"web\": metadata.filter_metadata[\"x\"][\"a\"][\"a\"]";
     assert!(said.contains(start) && said.ends_with(": nested deeper than 100 messages"), "{said}");
-    // Exactly what the reader of the encoded message takes, by maps, by lists, and inside an Any.
+    // The limit is exactly that of a reader of the encoded message: for maps, for lists, and inside an `Any`.
     let lists = |depth: usize| {
         format!(
             "{{\"resources\": [{{\"@type\": \"{}\", \"name\": \"web\", \"transport_socket\": \
@@ -140,11 +140,11 @@ fn a_struct_that_no_client_could_read_is_refused() {
     };
     for content in [&metadata as &dyn Fn(usize) -> String, &lists] {
         let said = admit_one("a.json", &content(deepest(content) + 1)).unwrap_err();
-        assert!(!said.contains(".fields"), "the place is that of the manifest: {said}");
+        assert!(!said.contains(".fields"), "the path is that of the manifest: {said}");
     }
 }
 
-/// Not admitted, but what is shown may come from elsewhere.
+/// Admission rejects such a body, but the conversion to JSON may get it from elsewhere.
 #[test]
 fn a_tower_of_anys_is_shown_without_overflowing_the_stack() {
     let url = "type.googleapis.com/google.protobuf.Any";
@@ -165,7 +165,7 @@ fn a_tower_of_anys_is_shown_without_overflowing_the_stack() {
 }
 
 #[test]
-fn aliases_can_not_stand_for_a_billion_values() {
+fn aliases_cannot_expand_to_a_billion_values() {
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let last = level - 1;
@@ -178,7 +178,7 @@ fn aliases_can_not_stand_for_a_billion_values() {
         "{said}"
     );
 
-    // One long text, many times.
+    // Many aliases of one long text.
     let text = "x".repeat(1 << 20);
     let aliases = vec!["*t"; 5000].join(", ");
     let said = admit_one("a.yaml", &format!("a: &t {text}\nb: [{aliases}]\n")).unwrap_err();
@@ -186,7 +186,7 @@ fn aliases_can_not_stand_for_a_billion_values() {
     assert!(said.ends_with("too much text") || said.contains("ScalarBytes"), "{said}");
 }
 
-/// Each level has ten aliases of the one before: `levels` of them are ten to that power.
+/// Returns a document in which each level has ten aliases of the one before: 10^`levels` values.
 fn laughs(levels: usize) -> String {
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..levels {
@@ -196,8 +196,7 @@ fn laughs(levels: usize) -> String {
     laughs
 }
 
-/// What an input costs is in proportion to its length, in one document or in many, in one file or in
-/// many.
+/// The cost of an input is proportional to its length, regardless of the number of its documents and files.
 #[test]
 fn a_short_input_stands_for_a_few_thousand_values_at_most() {
     let too_many = "the aliases expand to too many values";
@@ -216,7 +215,7 @@ fn a_short_input_stands_for_a_few_thousand_values_at_most() {
     assert_eq!(problems.iter().filter(|p| p.rule.ends_with(too_many)).count(), 10);
 }
 
-/// Real manifests share a block of settings between all their resources.
+/// Real manifests share one block of settings among all their resources.
 #[test]
 fn a_fleet_of_resources_can_share_a_block_of_settings() {
     let metadata: Vec<String> = (0..150).map(|n| format!("k{n}: v")).collect();
@@ -263,7 +262,7 @@ fn many_problems_are_cut_off_and_many_resources_are_not() {
     let content = format!("resources:\n{}\n", good.join("\n"));
     let started = Instant::now();
     assert_eq!(admit_one("a.yaml", &content).unwrap().upserts.len(), 5000);
-    // A quadratic step would take minutes.
+    // An algorithm with quadratic cost would take minutes.
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
@@ -298,7 +297,7 @@ const SEEDS: [&str; 4] = [
     include_str!("data/mixed.yaml"),
 ];
 
-/// A seed with some places overwritten, cut out or doubled.
+/// Returns a seed with some places overwritten, removed, inserted or duplicated.
 fn mutated(seed: &str, edits: &[(usize, u8, u8)]) -> String {
     let mut bytes = seed.as_bytes().to_vec();
     for (at, kind, byte) in edits {
@@ -348,7 +347,7 @@ proptest! {
         let _ = admit_one("-", &String::from_utf8_lossy(&bytes));
     }
 
-    /// SVC-23: what is admitted can be read by a reader of the declared type.
+    /// SVC-23: a reader of the declared type can read every admitted body.
     #[test]
     fn what_is_admitted_parses(
         seed in 1..u64::MAX,

@@ -1,11 +1,11 @@
-//! What is refused, and in which words: the messages are part of the user interface.
+//! Rejected manifests and their error texts, which are part of the user interface.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
 use chancery_admission::{Manifest, Options, admit};
 use chancery_model::ScopeName;
 
-/// The problems of a manifest, one a line.
+/// Returns the problems of a manifest, one per line.
 fn problems(file: &str, content: &str) -> String {
     let manifest = Manifest { file: file.to_owned(), content: content.to_owned() };
     let options = Options::new(ScopeName::new("default").unwrap());
@@ -15,9 +15,9 @@ fn problems(file: &str, content: &str) -> String {
     }
 }
 
-/// DELTA-64: within one input a name or an alias belongs to one resource of its type.
+/// DELTA-64: within one input, a name or alias belongs to one resource of its type.
 ///
-/// Cases and what is said of them: text between `=== ` lines, then `--- says` and the problems.
+/// A case in the data file has a title after `=== `, a manifest, a line `+++ says`, and the problems.
 #[test]
 fn every_mistake_is_named_with_its_place() {
     let cases = include_str!("data/refused.txt");

@@ -1,4 +1,4 @@
-//! Random messages of any type, and a source of chance that can be repeated.
+//! Random messages of any type, and a random number generator with a seed.
 
 use chancery_proto::envoy_pool;
 use prost_reflect::prost::Message;
@@ -6,7 +6,7 @@ use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,
 };
 
-/// Xorshift: the same numbers for the same seed, everywhere.
+/// A xorshift generator. Equal seeds give equal numbers on all platforms.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -35,7 +35,7 @@ impl Rng {
     }
 }
 
-/// A message with about as many fields set as fit into `budget`.
+/// Returns a random message of the type `of` with about `budget` fields.
 pub(crate) fn message(of: &MessageDescriptor, rng: &mut Rng, budget: &mut u32) -> DynamicMessage {
     let mut made = DynamicMessage::new(of.clone());
     match of.full_name() {
@@ -95,11 +95,11 @@ pub(crate) fn message(of: &MessageDescriptor, rng: &mut Rng, budget: &mut u32) -
             }
         }
     }
-    // As it comes from the wire: fields with default values are not set.
+    // Decoded from the wire format, where fields with default values are absent.
     DynamicMessage::decode(made.descriptor(), &made.encode_to_vec()[..]).unwrap()
 }
 
-/// Not of the API itself: proto2, with groups and required fields.
+/// Returns whether a message is not part of the API itself: proto2, with groups and required fields.
 pub(crate) fn is_foreign(message: &MessageDescriptor) -> bool {
     let file = message.parent_file();
     file.name() == "google/protobuf/descriptor.proto"
@@ -131,7 +131,7 @@ fn map_key(value: &Value) -> MapKey {
         Value::U32(value) => MapKey::U32(*value),
         Value::U64(value) => MapKey::U64(*value),
         Value::String(value) => MapKey::String(value.clone()),
-        other => unreachable!("{other} is no key"),
+        other => unreachable!("{other} is not a map key"),
     }
 }
 
