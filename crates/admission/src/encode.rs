@@ -58,7 +58,7 @@ impl<'n> Encoder<'n> {
     /// Records a fault. `rule` may show the content, and is replaced if the content is sensitive.
     pub(crate) fn fault<T>(&mut self, rule: impl Into<String>) -> Encoded<T> {
         match self.hides {
-            true => self.bare_fault(sensitive::hidden("is not what the field can hold")),
+            true => self.bare_fault(sensitive::hidden("is not a valid value of the field")),
             false => self.bare_fault(rule),
         }
     }

@@ -8,7 +8,7 @@
 //! - A replica compares only digests at equal positions, of the same algorithm
 //!   ([`crate::digest::ALGORITHM`]), and within one incarnation of one cluster. Every call names both.
 //! - Every difference raises an alarm. A replica whose state differs from that of a majority of the voters
-//!   stops: it serves nothing, takes part in no election, and does not start again with this data.
+//!   stops. It then serves nothing, takes part in no election, and does not start again with this data.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -175,8 +175,8 @@ impl Core {
         pb::DigestsResponse { algorithm: ALGORITHM, digests: known.map(digest).collect() }
     }
 
-    /// Returns a text for people that names the voters with a different state, and the replicas that lost
-    /// acknowledged entries; `None` if no such replica is known.
+    /// Returns a text that names the voters with a different state, and the replicas that lost acknowledged
+    /// entries; `None` if no such replica is known.
     pub(crate) fn state_alarm(&self) -> Option<String> {
         let alarms = [self.differences.lock().alarm(), self.peers.acknowledged().alarm()];
         alarms.into_iter().flatten().reduce(|first, second| format!("{first}; {second}"))
