@@ -1,4 +1,5 @@
-//! When the replica got to know of the latest revisions: for measuring how long they take to clients.
+//! The arrival times of the latest revisions at the replica, for measuring the delay until clients have
+//! them.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -7,19 +8,19 @@ use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Revisions that are remembered. The oldest is dropped for a new one: a shard that is so far behind is
-/// taken for a little less so.
+/// The maximum number of recorded revisions. Beyond it the oldest is dropped, so a shard that is
+/// further behind measures a shorter delay.
 const KEPT_MAX: usize = 1024;
 
-/// Revisions, oldest first, with the time at which a state of that revision was first there. Noted as
-/// soon as the state is published, however busy the shards are.
+/// Revisions, oldest first, with the time at which the first state of that revision was published. A
+/// separate task records them, so busy shards do not affect the times.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals(Mutex<VecDeque<(Revision, Instant)>>);
 
 impl Arrivals {
     pub(crate) fn note(&self, revision: Revision, at: Instant) {
         let mut noted = self.0.lock();
-        // A state of another history begins anew.
+        // A state of another history replaces the newer revisions.
         while noted.back().is_some_and(|(known, _)| *known >= revision) {
             noted.pop_back();
         }
@@ -29,14 +30,14 @@ impl Arrivals {
         noted.push_back((revision, at));
     }
 
-    /// When the first revision after this one was here; `None` if none has been noted.
+    /// Returns the arrival time of the first recorded revision after `revision`, if there is one.
     pub(crate) fn first_after(&self, revision: Revision) -> Option<Instant> {
         let noted = self.0.lock();
         let at = noted.partition_point(|(known, _)| *known <= revision);
         noted.get(at).map(|(_, arrival)| *arrival)
     }
 
-    /// Notes each state that is published until `cancel`.
+    /// Records each published state until `cancel`.
     pub(crate) async fn watch(
         self: Arc<Self>,
         mut state: watch::Receiver<Arc<State>>,
@@ -69,14 +70,14 @@ mod tests {
         }
         assert_eq!(arrivals.0.lock().len(), KEPT_MAX);
         assert_eq!(arrivals.first_after(Revision(500)), Some(at(501)));
-        assert_eq!(arrivals.first_after(Revision(0)), Some(at(11)), "the oldest that is known");
+        assert_eq!(arrivals.first_after(Revision(0)), Some(at(11)), "the oldest recorded one");
         assert_eq!(arrivals.first_after(Revision(KEPT_MAX as u64 + 10)), None);
-        // Another history, with fewer revisions.
+        // Another history, with smaller revisions.
         arrivals.note(Revision(1), at(5000));
         assert_eq!(arrivals.first_after(Revision(0)), Some(at(5000)));
     }
 
-    /// However many states are published before anybody looks, the first one's time is known.
+    /// The watcher records the time of the first of several states, even if nobody reads it meanwhile.
     #[tokio::test(start_paused = true)]
     async fn states_are_noted_when_they_are_published() {
         let state = |revision| {

@@ -1,15 +1,15 @@
-//! Sessions that are away: with the thread for large work, or on their way into or out of the index.
+//! Sessions that are away: on the thread for large work, or partly registered in the index.
 //!
-//! Taking a request with a million names, planning its answer and freeing its session each take about a
-//! second. A shard takes milliseconds, so it hands the session over ([`LargeWork`]), and registers its names
-//! in bounded steps when it is back.
+//! Handling a request with a million names, planning its response and freeing its session each take
+//! about a second. A shard may only take milliseconds. It therefore hands the session over
+//! ([`LargeWork`]), and registers its names in bounded steps when the session is back.
 //!
 //! Invariants:
-//! - A request is taken whole or not at all, and nothing is sent in between: a session that is away is not
-//!   polled, and its further requests wait until it is back, in their order.
-//! - No change is missed. Changes that come while a session is away are kept one by one, or as one mark that
-//!   anything may have changed. A name that is not registered yet has not been answered: its answer is from the
-//!   state at that time.
+//! - A request is handled as a whole, and nothing is sent meanwhile. A session that is away is not
+//!   polled, and its further requests wait in order until it is back.
+//! - No change is missed. Changes during the absence are recorded one by one, or as one mark that
+//!   anything may have changed. A name that is not registered yet is not answered yet: its answer will
+//!   be from the state at that time.
 //! - The place of a session in its shard stays taken until nothing in the index refers to it.
 
 use std::{collections::VecDeque, sync::Arc, vec};
@@ -31,41 +31,42 @@ use crate::{
     status::{End, EndCode},
 };
 
-/// Names that a shard looks at itself, in one call of a session: about a millisecond's work.
+/// The maximum number of names that a shard handles itself in one call of a session. The work takes
+/// about a millisecond.
 pub(crate) const INLINE_NAMES_MAX: usize = 2048;
 
-/// Names that a shard registers in one turn.
+/// The number of names that a shard registers in one turn.
 const NAMES_PER_TURN: usize = 1024;
 
-/// Changes that are kept one by one for a session that is away.
+/// The maximum number of changes that are recorded one by one for a session that is away.
 const MISSED_MAX: usize = 256;
 
-/// The entry that a shard keeps for a session while the thread for large work handles that session.
+/// The record of an absent session in its shard.
 #[derive(Debug)]
 pub(crate) struct Away {
     /// The names still to be registered or removed after the large work.
     indexing: Option<Indexing>,
     missed: Missed,
-    /// When it left, if it left to take a request.
+    /// The time at which the session left, if it left to handle a request.
     since: Option<u64>,
-    /// Requests that came in the meantime: no more than the inbox had, since readers wait.
+    /// Requests that arrived meanwhile. Their number is bounded by the inbox, because readers wait.
     waiting: VecDeque<Event>,
     /// The status of the session when it left.
     pub(crate) status: Vec<SubscriptionStatus>,
-    /// Its stream has ended: it is forgotten when it is back.
+    /// Whether the stream has ended. The session is then removed when it is back.
     is_over: bool,
-    /// It was to be polled in the meantime.
+    /// Whether the session was to be polled meanwhile.
     is_poll_due: bool,
 }
 
-/// Changes to apply to a session when it is back.
+/// The changes for a session that is away.
 #[derive(Debug)]
 enum Missed {
     Some(Vec<(TypeUrl, Option<ResourceName>)>),
     Anything,
 }
 
-/// Names that are registered under some scopes, or no longer, step by step.
+/// Names to be removed from some scopes and registered under others, step by step.
 #[derive(Debug)]
 struct Indexing {
     interests: vec::IntoIter<Interest>,
@@ -84,28 +85,28 @@ enum After {
 /// Large work on a session.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Takes a request. The permit is held as long as the request's bytes are.
+    /// Handles a request. The permit is held as long as the request's bytes.
     Take(Request, Option<OwnedSemaphorePermit>),
-    /// Finds the next response.
+    /// Plans the next response.
     Poll,
-    /// Lists what the session is interested in, to move it from some scopes to others.
+    /// Lists the subscriptions, to move the session from some scopes to others.
     Move { gone: Vec<ScopeName>, come: Vec<ScopeName> },
     /// Frees the session.
     End,
 }
 
-/// A session that comes back.
+/// A session that returns.
 #[derive(Debug)]
 pub(crate) struct Back {
     key: Key,
-    /// `None` if the work could not be done.
+    /// `None` if the work failed.
     done: Option<(Option<Session>, Done)>,
 }
 
 #[derive(Debug)]
 enum Done {
     Taken(Result<Receipt, ProtocolError>, Vec<Interest>),
-    /// With the time of the poll, in the protocol's milliseconds.
+    /// Has the time of the poll, in the protocol's milliseconds.
     Polled(Option<Response>, u64),
     Moved {
         interests: Vec<Interest>,
@@ -115,7 +116,7 @@ enum Done {
     Over(Vec<Interest>, Option<Remains>),
 }
 
-/// Sends a session back, even if the work panics.
+/// Returns a session to its shard, even if the work panics.
 struct Ticket {
     mailbox: Arc<Mailbox>,
     back: Option<Back>,
@@ -162,7 +163,7 @@ impl Missed {
 }
 
 impl Away {
-    /// Keeps a change for when the session is back.
+    /// Records a change for the time when the session is back.
     pub(crate) fn miss(&mut self, told: Option<Told<'_>>) {
         match (&mut self.missed, told) {
             (Missed::Some(missed), Some(told)) if missed.len() < MISSED_MAX => {
@@ -172,7 +173,7 @@ impl Away {
         }
     }
 
-    /// Keeps a request for when the session is back.
+    /// Keeps a request for the time when the session is back.
     pub(crate) fn wait(&mut self, event: Event) {
         self.waiting.push_back(event);
     }
@@ -181,19 +182,19 @@ impl Away {
         self.is_over = true;
     }
 
-    /// Whether the stream has ended.
+    /// Returns whether the stream has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Has the session polled when it is back.
+    /// Requests a poll for the time when the session is back.
     pub(crate) fn poll_when_back(&mut self) {
         self.is_poll_due = true;
     }
 }
 
 impl Shard {
-    /// Hands a session over for work that looks at `cost` names.
+    /// Hands a session over for work on `cost` names.
     pub(crate) fn send_away(&mut self, at: usize, work: Work, cost: usize, now: Now) {
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
@@ -217,9 +218,9 @@ impl Shard {
         self.large.submit(
             cost,
             Box::new(move || {
-                // The work may have waited.
+                // The work may have waited in the queue.
                 let ms = now.ms_at(Instant::now());
-                // Nobody waits for the answer of a stream that has ended.
+                // A stream that has ended needs no response.
                 let is_in_vain = line.is_closed() && matches!(work, Work::Take(..) | Work::Poll);
                 let done = match is_in_vain {
                     true => (Some(session), Done::Polled(None, ms)),
@@ -232,7 +233,7 @@ impl Shard {
         );
     }
 
-    /// Takes the sessions that have come back.
+    /// Takes back the sessions that have returned.
     pub(crate) fn on_back(&mut self, mailbox: &Mailbox, now: Now) {
         for back in mailbox.take_back(self.config.turn_work_max) {
             self.come_back(back, now);
@@ -244,7 +245,7 @@ impl Shard {
         large_work().decrement(1.0);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some((session, done)) = done else {
-            // The index may still refer to the session: its place stays taken.
+            // The index may still refer to the session, so its place stays taken.
             let text = "the replica could not handle a request of this stream";
             return entry.line.end(End::new(EndCode::Unavailable, text));
         };
@@ -254,7 +255,7 @@ impl Shard {
         let scopes = || entry.scopes().to_vec();
         let indexing = match done {
             Done::Polled(response, ms) => {
-                // A deadline that has passed since then is due now.
+                // A deadline that has passed since the poll is due now.
                 let then = Now { ms, ..now };
                 self.end_away(at, now, |shard| {
                     shard.on_polled(at, response, then);
@@ -287,7 +288,8 @@ impl Shard {
         self.indexing.push_back(key);
     }
 
-    /// Registers some of the names of the sessions that have come back, one session per call in turn.
+    /// Registers some of the names of the sessions that have returned. Consecutive calls serve the
+    /// sessions in turn.
     pub(crate) fn index_some(&mut self, now: Now) {
         let Some(key) = self.indexing.pop_front() else { return };
         let at = place(key);
@@ -326,14 +328,14 @@ impl Shard {
         }
     }
 
-    /// Takes the session back: applies the changes that it missed, continues with `then`, and handles the
-    /// requests that waited.
+    /// Takes the session back: applies the changes that it missed, continues with `then`, and handles
+    /// the waiting requests.
     fn end_away(&mut self, at: usize, now: Now, then: impl FnOnce(&mut Self)) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some(away) = entry.away.take() else { return };
         let Away { missed, since, mut waiting, is_over, is_poll_due, .. } = *away;
-        // Without a reason it is not polled again: a large poll that has found nothing to send would follow
-        // another for as long as an answer is awaited.
+        // Without a reason the session is not polled again. Otherwise one large poll that finds nothing
+        // to send would follow another while an answer is awaited.
         let is_due = is_poll_due || !missed.is_empty();
         entry.line.set_away(false);
         if let Some(since) = since {

@@ -1,13 +1,13 @@
-//! How much a shard does in one turn.
+//! The budget of a shard's turn.
 
-/// The part of a turn's work that bulk may take. Small, so that the turn is short for whoever waits for the next
-/// one; a shard that has nothing else to do takes turn after turn.
+/// The divisor for the part of a turn that bulk work may take. The part is small so that turns stay
+/// short. A shard with only bulk work takes one turn after another.
 const BULK_PART: usize = 8;
 
-/// Names or resources that cost as much as one step.
+/// The number of names or resources that cost as much as one step.
 const ITEMS_PER_STEP: usize = 64;
 
-/// What is left of a turn's work. A step may cost more than is left: it is done, and is the last.
+/// The remaining work of a turn. A step may cost more than remains: it is then the last one.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: usize,
@@ -18,7 +18,7 @@ impl Budget {
         Self { left: steps }
     }
 
-    /// Returns the part of a turn of `steps` steps that bulk work may take. It is at least one step, so that
+    /// Returns the budget for bulk work in a turn of `steps` steps. It is at least one step, so that
     /// new streams progress in each turn.
     pub(crate) fn of_bulk(steps: usize) -> Self {
         Self::new((steps / BULK_PART).max(1))
@@ -33,7 +33,7 @@ impl Budget {
     }
 }
 
-/// The cost of a step with so many names or resources, in steps.
+/// Returns the cost of a step with `items` names or resources, in steps.
 pub(crate) fn cost_of(items: usize) -> usize {
     1 + items / ITEMS_PER_STEP
 }

@@ -1,38 +1,38 @@
-//! Since when a stream has been owed changes, type by type: for measuring convergence.
+//! The times of changes that a stream has not acknowledged, by type, for measuring convergence.
 //!
-//! A change counts from the arrival of its revision at the replica until the client has acknowledged a
-//! response that tells it. Of changes that one response tells, the first counts: the others took less.
-//! What a client is sent because it asks is none.
+//! The time runs from the arrival of the change's revision at the replica until the client acknowledges
+//! a response with the change. It is measured from the earliest change in the response. Resources that
+//! the client just requested do not count as changes.
 
 use tokio::time::Instant;
 
-/// Times of the first change of each type: those that are still to be sent, and those that were.
+/// The time of the first change of each type, for changes to be sent and for changes that were sent.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    // Few types: searched, not hashed. Empty while nothing is owed.
+    // There are few types, so a linear search suffices. Empty while no change is pending.
     owed: Vec<(usize, Instant)>,
     sent: Vec<(usize, Instant)>,
 }
 
 impl Changes {
-    /// A change of a type has come, which arrived at the replica at this time.
+    /// Records a change of a type, with the arrival time of its revision.
     pub(crate) fn owe(&mut self, type_place: usize, arrived: Instant) {
         keep_first(&mut self.owed, type_place, arrived);
     }
 
-    /// There is nothing to be sent: what has come is not to be seen by the client.
+    /// Discards all changes to be sent: the client does not see them.
     pub(crate) fn owe_nothing(&mut self) {
         self.owed.clear();
     }
 
-    /// A response of a type tells what is owed of it.
+    /// Moves the pending change of a type to the sent changes.
     pub(crate) fn on_sent(&mut self, type_place: usize) {
         if let Some(arrived) = take(&mut self.owed, type_place) {
             keep_first(&mut self.sent, type_place, arrived);
         }
     }
 
-    /// The client has answered a response of a type. When the first change that it told had arrived.
+    /// Returns the arrival time of the first change in the answered responses of a type.
     pub(crate) fn on_answer(&mut self, type_place: usize) -> Option<Instant> {
         take(&mut self.sent, type_place)
     }
@@ -60,18 +60,18 @@ mod tests {
     fn the_first_change_that_a_response_tells_counts() {
         let (mut changes, start) = (Changes::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!(changes.on_answer(0), None, "what it asked for is no change");
+        assert_eq!(changes.on_answer(0), None, "a requested resource is not a change");
         changes.owe(0, at(10));
         changes.owe(0, at(20));
         changes.owe(1, at(30));
         changes.on_sent(0);
-        // For the next response.
+        // This change is for the next response.
         changes.owe(0, at(40));
         assert_eq!(changes.on_answer(0), Some(at(10)));
         assert_eq!(changes.on_answer(0), None);
         changes.on_sent(0);
         changes.on_sent(1);
-        // Sent after the timeout, though the one before is not answered.
+        // This response follows the ACK timeout, so the previous one is still unanswered.
         changes.owe(1, at(50));
         changes.on_sent(1);
         assert_eq!((changes.on_answer(1), changes.on_answer(0)), (Some(at(30)), Some(at(40))));

@@ -1,9 +1,11 @@
 //! The sessions that a change concerns.
 //!
-//! A change concerns a session that subscribes to a changed name, or to all of a type, if the session's view
-//! shows the changed resource or showed it before. The index finds these sessions, so asking about a change
-//! costs O(changed names + sessions that subscribe to them). A change of the assignments concerns the sessions
-//! whose scopes it changed; finding them looks at all sessions once, as reassigning them does.
+//! A change concerns a session under two conditions. The session subscribes to a changed name, or to
+//! all resources of the type. The session's view shows the changed resource, or showed it before.
+//!
+//! The index finds these sessions, so a query costs O(changed names + sessions that subscribe to them).
+//! A change of the assignments concerns the sessions whose scopes it changed. That query visits each
+//! session once, like the reassignment itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,14 +25,15 @@ use crate::{
 /// The names that a change touches, by scope and type.
 pub type TouchedNames = BTreeMap<(ScopeName, TypeUrl), BTreeSet<ResourceName>>;
 
-/// The changes of one revision, as far as they decide which sessions are concerned.
+/// The parts of one revision's changes that decide which sessions are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The revision that sessions have to acknowledge.
     pub revision: Revision,
-    /// Names and aliases of the changed resources.
+    /// The names and aliases of the changed resources.
     touched: Vec<Touched>,
-    /// Also concerned: sessions whose scopes have changed at this revision of the assignments or later.
+    /// If set, sessions whose scopes changed at this revision of the assignments or later are concerned
+    /// too.
     moved_since: Option<Revision>,
 }
 
@@ -50,7 +53,7 @@ pub(crate) struct Concerned {
     pub(crate) unsettled: Vec<Unsettled>,
 }
 
-/// A place in the walk over the sessions that a change concerns.
+/// A position in the iteration over the sessions that a change concerns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursor {
     /// The next session to be checked for changed scopes.
@@ -58,12 +61,13 @@ pub(crate) struct Cursor {
     touched: usize,
     /// 0 for the wildcards, then one for each name.
     step: usize,
-    /// The sessions of the step from here on are done; `None` before the first.
+    /// The sessions of the step from this index on are done; `None` before the first.
     below: Option<usize>,
 }
 
 impl Change {
-    /// The change of resources at `revision`; `assignments` if the revision has changed assignments too.
+    /// Creates the change of resources at `revision`. `assignments` is true if the revision also
+    /// changed assignments.
     #[must_use]
     pub fn new(revision: Revision, names: TouchedNames, assignments: bool) -> Self {
         let touched = |((scope, type_url), names): (_, BTreeSet<_>)| Touched {
@@ -75,21 +79,22 @@ impl Change {
         Self { revision, touched, moved_since: assignments.then_some(revision) }
     }
 
-    /// Any change up to `revision`: it concerns every session that has a view.
+    /// Creates a change that stands for all changes up to `revision`. It concerns every session with a
+    /// view.
     #[must_use]
     pub fn anything(revision: Revision) -> Self {
         Self { revision, touched: Vec::new(), moved_since: Some(Revision(0)) }
     }
 
-    /// The names that are touched, of all scopes and types.
+    /// Returns the touched names of all scopes and types.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.touched.iter().flat_map(|touched| &touched.names)
     }
 }
 
 impl Touched {
-    /// Whether nodes with these scopes see any of `names` of this scope: an upper scope that has the name
-    /// covers it.
+    /// Returns whether nodes with these scopes see any of `names` of this scope. A name in an upper
+    /// scope shadows it.
     fn is_visible(&self, state: &State, scopes: &[ScopeName], names: &[ResourceName]) -> bool {
         let upper = || scopes.iter().take_while(|scope| **scope != self.scope);
         let covers = |scope, name: &ResourceName| {
@@ -101,7 +106,8 @@ impl Touched {
 }
 
 impl Entry {
-    /// Reports how far the session is with `revision` of one type, or of all types. `None` if its stream has ended.
+    /// Returns the progress of the session with `revision` for one type, or for all types. `None` if
+    /// its stream has ended.
     fn concerned(&self, revision: Revision, type_url: Option<&TypeUrl>) -> Option<Concerned> {
         if self.away.as_ref().is_some_and(|away| away.is_over()) {
             return None;
@@ -116,7 +122,7 @@ impl Entry {
 }
 
 impl Shard {
-    /// Reports a part of the sessions that `change` concerns. A session may be reported more than once.
+    /// Returns one page of the sessions that `change` concerns. A session may occur more than once.
     pub(crate) fn concerned_page(
         &mut self,
         change: &Change,
@@ -137,7 +143,7 @@ impl Shard {
                 return Page::part(items, at);
             }
             budget.spend(1);
-            // A session that does not know its new scopes yet would look settled.
+            // Without its new scopes the session would look settled.
             self.reassign(at.place, now);
             let moved = |entry: &&Entry| entry.assigned.is_some() && entry.moved_at >= since;
             let entry = self.sessions.get(at.place).filter(moved);

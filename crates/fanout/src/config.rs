@@ -1,43 +1,45 @@
-//! What can be set, with its defaults and its rules.
+//! The settings of the fan-out, with defaults and validation.
 
 use std::num::NonZeroUsize;
 
 use crate::SecretFinder;
 
-/// Settings of the fan-out.
+/// The settings of the fan-out.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Number of shards; 0 is one per core.
+    /// The number of shards. 0 means one per core.
     pub shards: usize,
-    /// Events that a shard's inbox holds. When it is full the readers of its streams wait, and TCP
-    /// makes their clients wait; the shard never does.
+    /// The maximum number of events in each inbox of a shard. While an inbox is full, the readers of
+    /// its streams wait, and TCP makes their clients wait. The shard never waits.
     pub inbox_events: usize,
-    /// Events, sessions and timers that a shard handles before it lets other tasks run.
+    /// The maximum number of events, sessions and timers that a shard handles before it lets other
+    /// tasks run.
     pub turn_work_max: usize,
-    /// Streams that the replica serves at a time; one more is refused with `RESOURCE_EXHAUSTED`
-    /// (OPS-11).
+    /// The maximum number of streams of the replica. Further streams are rejected with
+    /// `RESOURCE_EXHAUSTED` (OPS-11).
     pub streams_max: usize,
-    /// The maximum number of bytes for the subscriptions of all streams together. At the limit, a stream
-    /// over its share (the limit divided by the number of streams with subscriptions) is refused with
-    /// `RESOURCE_EXHAUSTED`. For a stream within its share, the stream that holds most is ended instead.
+    /// The maximum number of bytes for the subscriptions of all streams together. At the limit, a
+    /// stream over its share (the limit divided by the number of streams with subscriptions) is
+    /// rejected with `RESOURCE_EXHAUSTED`. For a stream within its share, the replica ends the stream
+    /// that holds most instead.
     pub subscriptions_bytes_max: usize,
-    /// `ControlPlane.identifier` of every response: names this replica (SVC-20).
+    /// The value of `ControlPlane.identifier` in every response. It names this replica (SVC-20).
     pub control_plane: String,
-    /// Settings of the protocol.
+    /// The settings of the protocol.
     pub session: chancery_protocol::Config,
     /// Finds the secrets that a client may quote in a rejection.
     pub secrets: SecretFinder,
 }
 
-/// A setting that can not be.
+/// A setting with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key} is {value}, it has to be at least {min}")]
+#[error("{key} is {value}, less than the minimum of {min}; raise it")]
 pub struct ConfigError {
     /// The field of [`Config`].
     pub key: &'static str,
-    /// Its value.
+    /// The value.
     pub value: usize,
-    /// The least that it may be.
+    /// The minimum.
     pub min: usize,
 }
 
@@ -60,7 +62,7 @@ impl Config {
     /// Checks the rules that the types do not express.
     ///
     /// # Errors
-    /// Names the first setting that can not be.
+    /// Returns the first setting that is below its minimum.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let at_least = |key, value, min| match value < min {
             true => Err(ConfigError { key, value, min }),
@@ -88,6 +90,6 @@ mod tests {
     fn the_defaults_are_valid_and_a_zero_bound_is_not() {
         assert_eq!(Config::default().validate(), Ok(()));
         let error = Config { inbox_events: 0, ..Config::default() }.validate().unwrap_err();
-        assert_eq!(error.to_string(), "inbox_events is 0, it has to be at least 1");
+        assert_eq!(error.to_string(), "inbox_events is 0, less than the minimum of 1; raise it");
     }
 }

@@ -1,11 +1,11 @@
-//! What clients held when their streams ended, for the streams with which they come back.
+//! Resume data of ended streams, for the next streams of the same clients.
 //!
-//! A state-of-the-world client does not say what it holds. Between the end of its stream (at its
-//! connection's maximum age, say) and the next one something may be removed that its routes still refer
-//! to; the new stream has to remove it in order all the same (ADS-08).
+//! A state-of-the-world client does not report its resources. Between the end of its stream (at the
+//! connection's maximum age, for instance) and its next stream, a resource may be removed to which its
+//! routes still refer. The new stream must still remove it in order (ADS-08).
 //!
-//! Invariant: bounded in number and in time. What is dropped costs a client the order of one removal,
-//! nothing else.
+//! Invariant: the data is bounded in number and time. Dropped data costs a client the order of one
+//! removal, and nothing else.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -17,21 +17,23 @@ use chancery_protocol::Remains;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A client comes back within seconds, or its configuration is as good as lost.
+/// The time for which resume data is kept. A client reconnects within seconds, or its configuration is
+/// as good as lost.
 const KEEP: Duration = Duration::from_secs(30);
-/// Streams that are remembered; for one more the oldest is forgotten.
+/// The maximum number of streams with resume data. Beyond it the oldest is dropped.
 const STREAMS_MAX: usize = 16_384;
-/// Streams of one node that are remembered, the last ones: gRPC has one for each of its targets.
+/// The maximum number of streams with resume data per node. gRPC has a stream for each of its targets.
 const STREAMS_PER_NODE_MAX: usize = 16;
 
-/// What is remembered, for all shards: a client may come back on another one.
+/// The resume data of ended streams. All shards share it, because a client may reconnect to another
+/// shard.
 #[derive(Debug, Default)]
 pub(crate) struct Departed(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     by_node: HashMap<Arc<str>, VecDeque<(u64, Arc<Remains>)>>,
-    /// By the number of the stream, which is the order of their ends: when, and whose.
+    /// The end time and node of each stream, by number. The numbers ascend in the order of the ends.
     ends: BTreeMap<u64, (Instant, Arc<str>)>,
     last: u64,
 }
@@ -52,14 +54,15 @@ impl Departed {
         let of_node = inner.by_node.entry(Arc::clone(&node)).or_default();
         let oldest = (of_node.len() == STREAMS_PER_NODE_MAX).then(|| of_node.pop_front()).flatten();
         of_node.push_back((number, Arc::new(remains)));
-        // A node that comes and goes all the time takes no more than its own places.
+        // A node that reconnects constantly replaces only its own data.
         if let Some((oldest, _)) = oldest {
             inner.ends.remove(&oldest);
         }
         inner.ends.insert(number, (now, node));
     }
 
-    /// What the last streams of a node have left it with. It stays: the node may come back with several.
+    /// Returns the resume data of a node's last streams. The data remains, because the node may open
+    /// several streams.
     pub(crate) fn of(&self, node: &str, now: Instant) -> Vec<Arc<Remains>> {
         let mut inner = self.0.lock();
         inner.forget_before(now);
@@ -67,8 +70,8 @@ impl Departed {
         of_node.into_iter().flatten().map(|(_, remains)| Arc::clone(remains)).collect()
     }
 
-    /// Forgets what is too old. Old states stay in memory only where there are newer ones, so that it is
-    /// enough to call this when there is a new one.
+    /// Drops expired data. Old states stay in memory only after newer ones arrive, so it suffices to
+    /// call this for each new state.
     pub(crate) fn forget_old(&self, now: Instant) {
         self.0.lock().forget_before(now);
     }
@@ -117,7 +120,7 @@ mod tests {
         let later = start + KEEP + Duration::from_millis(1);
         assert_eq!((n_of(&departed, "a", later), n_of(&departed, "b", later)), (1, 1));
         departed.forget_old(start + KEEP * 2);
-        assert_eq!(n_nodes(&departed), 0, "nothing is left of them");
+        assert_eq!(n_nodes(&departed), 0, "expired data is dropped");
     }
 
     #[test]
@@ -128,7 +131,7 @@ mod tests {
             put(&departed, "many", now);
         }
         assert_eq!(n_of(&departed, "many", now), STREAMS_PER_NODE_MAX);
-        assert_eq!(n_of(&departed, "one", now), 1, "one node takes no place from another");
+        assert_eq!(n_of(&departed, "one", now), 1, "one node does not evict the data of another");
         for n in 0..STREAMS_MAX {
             put(&departed, &format!("n{n}"), now);
         }

@@ -1,4 +1,4 @@
-//! What a shard holds of one stream.
+//! The state that a shard keeps for one stream.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -15,7 +15,7 @@ use crate::{
     status::{NackRecord, SessionId, StreamStatus, Unsettled, UnsettledState},
 };
 
-/// Scopes that a node sees, in layers; one list per shard for all nodes with equal ones.
+/// The scopes that a node sees, in layers. Nodes with equal scopes share one list per shard.
 pub(crate) type ScopeList = Arc<[ScopeName]>;
 
 /// A stream that has sent its first request.
@@ -24,58 +24,59 @@ pub(crate) struct Entry {
     pub(crate) id: SessionId,
     pub(crate) line: Arc<Line>,
     pub(crate) session: Session,
-    /// The session is away for large work, and `session` stands in for it.
+    /// Set while the session is away for large work. Meanwhile `session` is an empty placeholder.
     pub(crate) away: Option<Box<Away>>,
     /// The stream's part of the memory for subscriptions.
     pub(crate) holding: Holding,
     pub(crate) node: Arc<Node>,
-    /// The assignment that holds for the node, with its scopes; `None` if none does: such a node has
-    /// no view, which is not the same as an empty one (OPS-05).
+    /// The assignment that applies to the node, with its scopes. `None` if no assignment matches: such
+    /// a node has no view, which differs from an empty view (OPS-05).
     pub(crate) assigned: Option<(Arc<str>, ScopeList)>,
-    /// The revision of the assignments that `assigned` was found in.
+    /// The revision of the assignments when `assigned` was computed.
     pub(crate) assigned_at: Revision,
-    /// The revision of the assignments that gave the session other scopes than it had before; 0 if none did.
+    /// The revision of the assignments that last changed the scopes of the session; 0 if none did.
     pub(crate) moved_at: Revision,
     pub(crate) opened: Instant,
     pub(crate) since: SystemTime,
-    /// The last refusal of each type: bounded by the types that the session may have.
+    /// The last rejection of each type. Bounded by the types that the session may have.
     pub(crate) nacks: Vec<NackRecord>,
-    /// Since when it is in the queue of those to be polled; `None` if it is not.
+    /// The time at which the session entered the queue of sessions to poll; `None` if it is not queued.
     pub(crate) queued: Option<Instant>,
-    /// Where it queues.
+    /// The lane in which the session is queued.
     pub(crate) lane: Lane,
-    /// Once it has answered all that it was sent, and there was no more.
+    /// Whether the stream is established: the client has answered the responses to its first requests.
     pub(crate) arrived: bool,
-    /// The last step ([`crate::shard::Shard::step`]) of which it was told everything at once.
+    /// The last step ([`crate::shard::Shard::step`]) of which the session received all changes at once.
     pub(crate) told: u64,
-    /// The last step of which it was told something.
+    /// The last step of which the session received a change.
     pub(crate) touched: u64,
-    /// What has happened to it since it was last sent something, or had nothing to be sent.
+    /// The last event since the session last sent a response or had nothing to send.
     pub(crate) since_sent: SinceSent,
-    /// Since when it has been owed changes.
+    /// The times of the changes that the session has not delivered or the client has not answered.
     pub(crate) changes: Changes,
-    /// Since when something waits for its transport.
+    /// The time since which something waits for the transport; `None` if nothing does.
     pub(crate) blocked: Option<Instant>,
-    /// The second since which its client has owed an answer, as counted in [`crate::silence`].
+    /// The second since which the client has owed an answer, as counted in [`crate::silence`].
     pub(crate) silent: Option<u64>,
-    /// Whether a rejection stands, as counted.
+    /// Whether a rejection stands, as counted in the metrics.
     pub(crate) rejecting: bool,
-    /// The client will send no more: to be ended when nothing can be sent.
+    /// The client has closed its half of the stream. The shard ends the stream when it has nothing to
+    /// send.
     pub(crate) half_closed: bool,
-    /// The time of its current entry in the timers.
+    /// The time of the session's current entry in the timers.
     pub(crate) wake_at: Option<u64>,
-    /// The time of its entry among those that may be overdue.
+    /// The time of the session's entry in the timers for overdue clients.
     pub(crate) close_at: Option<u64>,
 }
 
-/// What may turn out to need no response.
+/// The last event that may turn out to need no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SinceSent {
-    /// Nothing.
+    /// No event.
     Nothing,
-    /// It was told of a change.
+    /// The session received a change.
     Told,
-    /// It rejected a response.
+    /// The client rejected a response.
     Rejected,
 }
 
@@ -84,7 +85,7 @@ impl Entry {
         self.assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
     }
 
-    /// Keeps a refusal in the place of the last one of its type.
+    /// Records a rejection, and replaces the previous one of the same type.
     pub(crate) fn record(&mut self, nack: NackRecord) {
         match self.nacks.iter_mut().find(|known| known.type_url == nack.type_url) {
             Some(known) => *known = nack,
@@ -92,9 +93,10 @@ impl Entry {
         }
     }
 
-    /// What the client has not acknowledged up to a revision that the shard has seen.
+    /// Appends the types that the client has not acknowledged up to `revision`, which the shard must
+    /// have reached.
     pub(crate) fn unsettled(&self, revision: Revision, out: &mut Vec<Unsettled>) {
-        // A node without a view should have nothing.
+        // A node without a view receives nothing.
         if self.assigned.is_none() {
             return;
         }

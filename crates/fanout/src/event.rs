@@ -1,4 +1,4 @@
-//! What a shard is told through its inbox.
+//! The events in the inboxes of a shard.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -17,54 +17,54 @@ use crate::{
     status::StreamStatus,
 };
 
-/// An event on its way, with the time at which it was sent: waiting for a full inbox counts.
+/// An event with the time at which it was sent. Time spent waiting for a full inbox counts.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
     pub(crate) event: Event,
 }
 
-/// What happens to a shard.
+/// An event for a shard.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A client's message. The first one of a line makes its session.
+    /// A client's message. The first one of a stream opens its session.
     Request {
-        /// Of which stream.
+        /// The stream.
         line: Arc<Line>,
-        /// What it says.
+        /// The request.
         request: Request,
-        /// Who the client is; there in the first request, and when it has changed.
+        /// The client's identity: present in the first request, and whenever it has changed.
         node: Option<Arc<Node>>,
-        /// What it takes of a bound of the transport's, until it has been handled.
+        /// The request's part of the transport's memory budget, held until the request is handled.
         room: Option<OwnedSemaphorePermit>,
     },
-    /// The client will send no more.
+    /// The client has closed its half of the stream and sends no more requests.
     HalfClose {
-        /// On which stream.
+        /// The stream.
         line: Arc<Line>,
     },
-    /// Somebody wants to know how the streams stand.
+    /// A query for the status of all streams.
     Status {
-        /// The streams from this place on.
+        /// The place of the first stream of the page.
         from: usize,
-        /// Gets a page of them.
+        /// Receives one page.
         reply: oneshot::Sender<Page<StreamStatus>>,
     },
-    /// Somebody wants to know which sessions a change concerns, and how far they are.
+    /// A query for the sessions that a change concerns, and their progress.
     Concerned {
         /// The change.
         change: Arc<Change>,
-        /// The sessions from this place on.
+        /// The position of the page.
         from: Cursor,
-        /// Gets a page of them.
+        /// Receives one page.
         reply: oneshot::Sender<Page<Concerned, Cursor>>,
     },
 }
 
-/// Events that a shard has taken from its inboxes and not handled, by lane.
+/// Events that a shard has taken from its inboxes but not handled yet, by lane.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// Small requests of established streams, and questions of the admin API.
+    /// Small requests of established streams, and queries of the admin API.
     pub(crate) updates: VecDeque<Sent>,
     /// Requests of new streams, and large requests.
     pub(crate) bulk: VecDeque<Sent>,
@@ -83,7 +83,7 @@ impl Sent {
 }
 
 impl Event {
-    /// The stream that sent it; `None` for a question of admin.
+    /// Returns the stream that sent the event, or `None` for a query of the admin API.
     pub(crate) fn line(&self) -> Option<&Arc<Line>> {
         match self {
             Self::Request { line, .. } | Self::HalfClose { line } => Some(line),
@@ -91,7 +91,7 @@ impl Event {
         }
     }
 
-    /// What it costs to handle it, in steps of a shard that answers about `page` streams at a time.
+    /// Returns the cost of handling the event, in steps. `page` is the page size of status queries.
     pub(crate) fn cost(&self, page: usize) -> usize {
         match self {
             Self::Request {

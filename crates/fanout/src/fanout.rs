@@ -51,8 +51,8 @@ struct ShardHandle {
 /// Why a stream was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The replica serves as many as it may (OPS-11).
-    #[error("this replica serves {max} streams already, the most that streams_max allows")]
+    /// The replica already serves the maximum number of streams (OPS-11).
+    #[error("this replica already serves {max} streams, the maximum (streams_max)")]
     TooMany {
         /// The limit.
         max: usize,
@@ -60,8 +60,8 @@ pub enum OpenError {
 }
 
 impl Fanout {
-    /// Starts the shards. They follow `state`, which has to hold a state that is fit to be served
-    /// (OPS-04), until `cancel`.
+    /// Starts the shards. They follow `state` until `cancel`. `state` must already hold a state that
+    /// may be served (OPS-04).
     #[must_use]
     pub fn spawn(
         config: Config,
@@ -103,17 +103,17 @@ impl Fanout {
         Self { shared, currency: Currency::new(Arc::new(AlwaysFresh), state) }
     }
 
-    /// The same shards for a state that has copies elsewhere: streams that begin wait until `fresh` says
-    /// that this one is current.
+    /// Returns the same shards with a check for a replicated state. New streams wait until `fresh`
+    /// confirms that the local copy is current.
     #[must_use]
     pub fn with_fresh(self, fresh: Arc<dyn Fresh>) -> Self {
         Self { currency: self.currency.of(fresh), ..self }
     }
 
-    /// Opens a stream on the shard that has the fewest. Its session begins with its first request.
+    /// Opens a stream on the shard with the fewest streams. The first request opens its session.
     ///
     /// # Errors
-    /// [`OpenError::TooMany`] if the replica has as many as it may.
+    /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
     pub fn open(&self, info: StreamInfo) -> Result<(Intake, Outlet), OpenError> {
         let Shared { shards, streams, streams_max } = &*self.shared;
         if streams.fetch_add(1, Ordering::Relaxed) >= *streams_max {
@@ -130,13 +130,13 @@ impl Fanout {
         Ok((Intake::new(line, shard.inboxes.clone(), self.currency.clone()), outlet))
     }
 
-    /// Number of open streams, those without a request included.
+    /// Returns the number of open streams, including those without a request.
     #[must_use]
     pub fn n_streams(&self) -> usize {
         self.shared.streams.load(Ordering::Relaxed)
     }
 
-    /// How every stream stands, at slightly different instants.
+    /// Returns the status of every stream. The shards answer at slightly different times.
     pub async fn nodes(&self) -> Vec<StreamStatus> {
         let mut streams = Vec::new();
         self.ask(|from, reply| Event::Status { from, reply }, |page| streams.extend(page.items))
@@ -144,13 +144,14 @@ impl Fanout {
         streams
     }
 
-    /// Who has not acknowledged yet what it should have of `revision`. A shard that has not seen that
-    /// revision counts.
+    /// Returns the streams that have not acknowledged `revision`. A shard that has not reached the
+    /// revision counts as one.
     pub async fn unsettled(&self, revision: Revision) -> Vec<Unsettled> {
         self.settlement(&Arc::new(Change::anything(revision))).await.unsettled
     }
 
-    /// The progress of the sessions that `change` concerns. A shard that has not seen its revision is unsettled.
+    /// Returns the progress of the sessions that `change` concerns. A shard that has not reached its
+    /// revision counts as unsettled.
     pub async fn settlement(&self, change: &Arc<Change>) -> Settlement {
         let mut settlement = Settlement::default();
         let mut known = HashSet::new();
@@ -170,7 +171,7 @@ impl Fanout {
         settlement
     }
 
-    /// Asks all shards, page by page: a page is a bounded piece of a shard's time.
+    /// Queries all shards, page by page. Each page takes a bounded part of a turn.
     async fn ask<T, C: Copy + Default>(
         &self,
         event: impl Fn(C, oneshot::Sender<Page<T, C>>) -> Event,
@@ -183,7 +184,7 @@ impl Fanout {
                 if shard.inboxes.updates.send(Sent::now(event(at, reply))).await.is_err() {
                     break;
                 }
-                // A shard that stops in between has no streams any more.
+                // A shard that stops meanwhile has no streams.
                 let Ok(page) = answer.await else { break };
                 from = page.next;
                 take(page);

@@ -1,9 +1,9 @@
-//! Whether the state that is served is current when a stream begins.
+//! The freshness check at the start of a stream.
 //!
-//! A client that moves between replicas must not see an older state than before (design 4.2, SOTW-92). A
-//! replica can be behind; so before a stream's first request is handled it applies what the leader had
-//! committed by then. If nobody can tell what that is, the stream is served with what there is, unless
-//! its client shows that it has seen something newer.
+//! A client that moves between replicas must not see an older state than before (design 4.2, SOTW-92).
+//! A replica can be behind. Before it handles a stream's first request, it therefore applies everything
+//! that the leader had committed when it asked. If the leader cannot be asked, the stream receives the
+//! local state, unless its client has demonstrably seen a newer one.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -11,14 +11,14 @@ use chancery_model::{Revision, State};
 use chancery_protocol::Request;
 use tokio::sync::watch;
 
-/// How to find out whether the state is current.
+/// A way to confirm that the published state is current.
 pub trait Fresh: fmt::Debug + Send + Sync {
-    /// Returns `true` when the published state has all that had been committed when this was called, or
-    /// `false` after a bounded time if that can not be known.
+    /// Returns `true` once the published state contains everything that was committed at the time of
+    /// the call. Returns `false` after a bounded time if that cannot be confirmed.
     fn confirm(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
 }
 
-/// Of a state that has no other copies.
+/// The check for a state without other copies.
 #[derive(Debug)]
 pub(crate) struct AlwaysFresh;
 
@@ -28,10 +28,10 @@ impl Fresh for AlwaysFresh {
     }
 }
 
-/// The replica is behind what a client has seen.
+/// An error: the replica is behind the state that a client has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this replica is at revision {own} and can not reach the leader, but the client has seen revision \
+    "this replica is at revision {own} and cannot reach the leader, but the client has seen revision \
      {seen}; connect to another replica"
 )]
 pub(crate) struct Behind {
@@ -39,7 +39,7 @@ pub(crate) struct Behind {
     seen: Revision,
 }
 
-/// What a stream knows of the state that it is served from.
+/// The freshness check of one stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Currency {
     fresh: Arc<dyn Fresh>,
@@ -49,11 +49,11 @@ pub(crate) struct Currency {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// Nobody has been asked.
+    /// The check has not run.
     No,
-    /// The state was current after the stream had begun; it never goes back.
+    /// The state was current after the stream started, and revisions never decrease.
     Current,
-    /// It could not be found out.
+    /// The check could not confirm that the state is current.
     Unknown,
 }
 
@@ -62,13 +62,13 @@ impl Currency {
         Self { fresh, state, known: Known::No }
     }
 
-    /// The same state, asked about in another way.
+    /// Replaces the way to confirm the state.
     pub(crate) fn of(self, fresh: Arc<dyn Fresh>) -> Self {
         Self { fresh, ..self }
     }
 
-    /// Waits, before the first request, until the state is current; says whether a request can be answered
-    /// from it.
+    /// Waits, before the first request, until the state is confirmed. Returns an error if the client
+    /// has seen a newer state than the replica can confirm.
     pub(crate) async fn check(&mut self, request: &Request) -> Result<(), Behind> {
         if self.known == Known::No {
             self.known = match self.fresh.confirm().await {
@@ -110,7 +110,8 @@ mod tests {
         Request::Sotw(SotwRequest { version_info: version.into(), ..SotwRequest::default() })
     }
 
-    /// SOTW-92, OPS-02: a replica that may be behind serves new clients, and none that has seen more.
+    /// SOTW-92, OPS-02: a replica that may be behind serves new clients, but no client that has seen a
+    /// newer state.
     #[tokio::test]
     async fn a_client_that_has_seen_more_is_sent_away() {
         let state = State { revision: Revision(40), ..State::new(Incarnation(36)) };
@@ -127,7 +128,7 @@ mod tests {
             let error = unsure.check(&ahead).await.unwrap_err();
             assert!(error.to_string().contains("has seen revision 41"), "{error}");
         }
-        // What is current is what there is: such a version can only be of another cluster.
+        // The state is confirmed, so such a version can only come from another cluster.
         let mut sure = Currency::new(Arc::new(AlwaysFresh), state);
         assert_eq!(sure.check(&delta("15-00000001")).await, Ok(()));
     }

@@ -1,11 +1,11 @@
-//! Which sessions care about a name of a type in a scope.
+//! The index from names to the sessions that subscribe to them, by scope and type.
 //!
-//! Costs: finding them is O(changed names + sessions found), registering is O(1) per name and scope.
-//! Nothing here is O(sessions), but for the sessions that do care.
+//! Finding sessions costs O(changed names + sessions found). Registration costs O(1) per name and
+//! scope. No operation costs O(sessions).
 //!
-//! Who goes through a set from its end to its front may pause: a session that leaves is replaced by the
-//! last one, which has been met already, and one that comes is put at the end. None that was there at
-//! the beginning and stays is missed.
+//! An iteration over a set from its end to its front may pause. The last session replaces a session
+//! that leaves, and the iteration has already visited it. New sessions are appended. The iteration
+//! therefore visits every session that was present at its start and stays.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,42 +13,43 @@ use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::Interest;
 use smallvec::SmallVec;
 
-/// A session's place in its shard.
+/// The place of a session in its shard.
 pub(crate) type Key = u32;
 
-/// Past so many members a set is hashed; up to it, it is searched.
+/// The number of members up to which a set is searched linearly. Larger sets are hashed.
 const LINEAR_MAX: usize = 16;
 
-/// Sessions by what they care about.
+/// The sessions by subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    // Few types per scope: searched, not hashed. Names come from clients: the standard hasher, which
-    // they can not attack.
+    // There are few types per scope, so a linear search suffices. Clients choose the names, so the
+    // standard hasher is used: it resists collision attacks.
     scopes: HashMap<ScopeName, Vec<(TypeUrl, Interested)>>,
     size: Size,
 }
 
-/// How much is registered.
+/// The number of registrations.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Sessions by name and scope.
+    /// The number of sessions, counted once per name and scope.
     pub(crate) names: usize,
-    /// Sessions by type and scope, that care about all.
+    /// The number of wildcard sessions, counted once per type and scope.
     pub(crate) wildcards: usize,
 }
 
 #[derive(Debug, Default)]
 struct Interested {
     wildcard: KeySet,
-    /// A tree, not a table: it never moves all of its names at once, and gives memory back as they go.
+    /// A tree rather than a hash table: it never moves all names at once, and frees memory as names
+    /// leave.
     names: BTreeMap<ResourceName, KeySet>,
 }
 
-/// Sessions, each once. The last one takes the place of one that leaves.
+/// A set of sessions. The last session takes the place of one that leaves.
 #[derive(Debug)]
 enum KeySet {
     Few(SmallVec<[Key; 4]>),
-    // Boxed, so that the few names with many subscribers cost the others nothing.
+    // Boxed, so that the few names with many subscribers do not enlarge the others.
     Many(Box<Many>),
 }
 
@@ -61,7 +62,7 @@ struct Many {
 // === impl Index ===
 
 impl Index {
-    /// Registers or takes back one interest of a session, under each scope that it sees.
+    /// Registers or removes one interest of a session, under each scope that it sees.
     pub(crate) fn note(&mut self, key: Key, scopes: &[ScopeName], interest: &Interest) {
         for scope in scopes {
             match interest {
@@ -83,7 +84,7 @@ impl Index {
         }
     }
 
-    /// Takes back one interest, given as it was registered, under each of `scopes`.
+    /// Removes one interest, given as it was registered, under each of `scopes`.
     pub(crate) fn forget(&mut self, key: Key, scopes: &[ScopeName], interest: &Interest) {
         for scope in scopes {
             match interest {
@@ -97,12 +98,12 @@ impl Index {
         }
     }
 
-    /// The sessions that care about anything of a type in a scope.
+    /// Returns the sessions that subscribe to all resources of a type in a scope.
     pub(crate) fn wildcards(&self, scope: &ScopeName, type_url: &TypeUrl) -> &[Key] {
         self.find(scope, type_url).map_or(&[], |interested| interested.wildcard.as_slice())
     }
 
-    /// The sessions that care about a name.
+    /// Returns the sessions that subscribe to a name.
     pub(crate) fn named(
         &self,
         scope: &ScopeName,
@@ -113,12 +114,12 @@ impl Index {
         names.map_or(&[], KeySet::as_slice)
     }
 
-    /// Whether any session cares about names of a type in a scope.
+    /// Returns whether any session subscribes to names of a type in a scope.
     pub(crate) fn has_names(&self, scope: &ScopeName, type_url: &TypeUrl) -> bool {
         self.find(scope, type_url).is_some_and(|interested| !interested.names.is_empty())
     }
 
-    /// How much is in it.
+    /// Returns the number of registrations.
     pub(crate) fn size(&self) -> Size {
         self.size
     }
@@ -134,11 +135,11 @@ impl Index {
     }
 
     fn entry(&mut self, scope: &ScopeName, type_url: &TypeUrl) -> &mut Interested {
-        // Not `entry`: it would clone the name even if it is there.
+        // `entry` would clone the name even if it is present.
         if !self.scopes.contains_key(scope) {
             self.scopes.insert(scope.clone(), Vec::with_capacity(1));
         }
-        let types = self.scopes.get_mut(scope).expect("it was inserted if it was not there");
+        let types = self.scopes.get_mut(scope).expect("a missing scope was inserted above");
         let at = types.iter().position(|(known, _)| known == type_url).unwrap_or_else(|| {
             types.push((type_url.clone(), Interested::default()));
             types.len() - 1
@@ -169,7 +170,8 @@ impl Index {
         self.size.wildcards -= usize::from(gone);
     }
 
-    /// Changes what is there, and drops it when nothing is left. Says whether it was there.
+    /// Changes the sessions of a type in a scope, and drops empty entries. Returns whether anything was
+    /// removed.
     fn change(
         &mut self,
         scope: &ScopeName,
@@ -204,7 +206,7 @@ impl KeySet {
         keys
     }
 
-    /// Says whether it is new.
+    /// Returns whether the key is new.
     fn insert(&mut self, key: Key) -> bool {
         match self {
             Self::Few(keys) if keys.contains(&key) => return false,
@@ -226,7 +228,7 @@ impl KeySet {
         true
     }
 
-    /// Says whether it was there.
+    /// Returns whether the key was present.
     fn remove(&mut self, key: Key) -> bool {
         match self {
             Self::Few(keys) => match keys.iter().position(|known| *known == key) {
@@ -240,7 +242,8 @@ impl KeySet {
                 if let Some(moved) = keys.get(at) {
                     places.insert(*moved, at);
                 }
-                // Half the limit, so that one that comes and goes does not rebuild the set each time.
+                // Half the limit, so that a session that comes and goes does not rebuild the set each
+                // time.
                 if keys.len() <= LINEAR_MAX / 2 {
                     *self = Self::Few(SmallVec::from_slice(keys));
                 }
@@ -288,7 +291,7 @@ mod tests {
         keys
     }
 
-    /// SOTW-91: a change that concerns other names or scopes wakes nobody.
+    /// SOTW-91: a change of other names or scopes wakes no session.
     #[test]
     fn only_those_who_care_are_found() {
         let mut index = Index::default();
@@ -323,8 +326,8 @@ mod tests {
         assert!(index.is_empty());
     }
 
-    /// Whoever was there at the beginning and stayed is met by a walk from the end to the front, whatever
-    /// comes and goes in its pauses.
+    /// An iteration from the end to the front visits every session that was present at its start and
+    /// stays, whatever comes and goes in its pauses.
     #[test]
     fn a_walk_with_pauses_misses_nobody_who_stays() {
         for (n, leave_every) in [(3_u32, 2), (16, 3), (40, 2), (100, 7), (100, 1)] {
@@ -343,7 +346,7 @@ mod tests {
                 }
                 below -= 1;
                 met.push(keys[below]);
-                // One leaves, wherever it is, and one comes.
+                // One session leaves, at any place, and one arrives.
                 let leaver = (turn * 13) % n;
                 if turn % leave_every == 0 && !gone.contains(&leaver) {
                     index.forget(leaver, &here, &all);
@@ -354,7 +357,7 @@ mod tests {
             }
             let missed: Vec<u32> =
                 (0..n).filter(|key| !gone.contains(key) && !met.contains(key)).collect();
-            assert!(missed.is_empty(), "of {n}, {missed:?} were missed");
+            assert!(missed.is_empty(), "of {n} sessions, {missed:?} were missed");
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Large work: the thread for requests and responses that would take a shard too long.
 //!
-//! A client may name a million resources in one request. Taking that request takes a second, and so does
-//! finding out what to send for it. A shard hands such a session over, together with the work,
-//! and goes on with its other sessions. The session comes back through the shard's mailbox.
+//! A client may name a million resources in one request. Handling that request takes a second, and so
+//! does planning the response. A shard hands over such a session together with the work, and continues
+//! with its other sessions. The session returns through the shard's mailbox.
 //!
-//! One thread works for all shards, so that at most one core does large work. It has a low priority, ends
-//! when it has had nothing to do for a while, and with its end returns its memory to the system. Work that
-//! is short, or has waited for long, comes first.
+//! One thread works for all shards, so that large work uses at most one core. The thread has a low
+//! priority. It ends after some idle time, and its end returns its memory to the system. Short work,
+//! and work that has waited long, comes first.
 //!
-//! The queue is bounded by the streams: a session is in it at most once.
+//! The number of streams bounds the queue: a session is queued at most once.
 
 use std::{
     cmp::Reverse,
@@ -26,10 +26,10 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The priority of the thread, as of `nice`.
 const NICE: i32 = 10;
 
-/// Names that are worked on in a millisecond, roughly.
+/// The approximate number of names that the thread handles in a millisecond.
 const NAMES_PER_MS: usize = 1000;
 
-/// Something to do. Dropping it without doing it has to be harmless.
+/// A piece of work. Dropping it without running it must be harmless.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The handle to the thread. Cheap to clone.
@@ -49,7 +49,7 @@ struct Queue {
     runs: bool,
 }
 
-/// A job, ordered by the time at which it would be done if it were begun at once.
+/// A job, ordered by the time at which it would be done if it started at once.
 struct Waiting {
     due: Instant,
     number: u64,
@@ -57,7 +57,7 @@ struct Waiting {
 }
 
 impl LargeWork {
-    /// Queues a job that looks at `cost` names.
+    /// Queues a job that handles `cost` names.
     pub(crate) fn submit(&self, cost: usize, job: Job) {
         let ms = u64::try_from(cost / NAMES_PER_MS).unwrap_or(u64::MAX).min(60_000);
         let mut queue = self.0.queue.lock();
@@ -72,7 +72,7 @@ impl LargeWork {
         let thread = std::thread::Builder::new().name("large-work".to_owned());
         if let Err(error) = thread.spawn(move || shared.run()) {
             // Without a thread, the caller does the work.
-            tracing::warn!(%error, "cannot start a thread for large work: its shard does it");
+            tracing::warn!(%error, "cannot start a thread for large work; the shard does the work");
             queue.runs = false;
             let jobs = std::mem::take(&mut queue.jobs);
             drop(queue);
@@ -83,7 +83,7 @@ impl LargeWork {
 
 impl Shared {
     fn run(&self) {
-        // If the system refuses, the priority stays as it is.
+        // If the system denies it, the priority stays as it is.
         let _: Result<(), _> = rustix::process::setpriority_process(None, NICE);
         loop {
             let mut queue = self.queue.lock();
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// A short job goes ahead of long ones that wait; a panic ends nothing but its job.
+    /// A short job overtakes waiting long jobs. A panic ends only its own job.
     #[test]
     fn short_work_goes_ahead_and_a_panic_ends_its_job_only() {
         let work = LargeWork::default();

@@ -1,13 +1,13 @@
-//! What a stream's transport and its shard share: a one-slot outbox, and the flags around it.
+//! The state that a stream's transport and its shard share: a one-slot outbox and its flags.
 //!
-//! Late binding (design 4.6): a response is built when the transport has nothing left to write, never
-//! earlier, so that it always tells the newest state. The transport says so by asking for the next
-//! message; a shard that wanted to send before that leaves a mark, and is called back through its
-//! ready list.
+//! Late binding (design 4.6): the shard builds a response only when the transport has nothing left to
+//! write, so each response has the newest state. The transport asks for the next message when it is
+//! ready. A shard that has something to send earlier leaves a mark, and the transport calls it back
+//! through the ready list.
 //!
 //! Invariants:
-//! - The shard puts a message only into an empty slot, and only the shard does.
-//! - A line is at most once in its shard's ready list, so the list is bounded by the streams.
+//! - Only the shard puts a message into the slot, and only when the slot is empty.
+//! - A stream occurs at most once in its shard's ready list, so the number of streams bounds the list.
 //! - Nothing here waits: both sides hold the lock for a few instructions.
 
 use std::{
@@ -33,41 +33,43 @@ use crate::{
     status::{End, EndCode},
 };
 
-/// No session has been made for the line yet, or it is gone.
+/// The key of a stream whose session does not exist yet, or no longer exists.
 const NO_KEY: u32 = u32::MAX;
 
-/// What is known of a stream when it opens.
+/// The properties of a stream that are known when it opens.
 #[derive(Debug, Clone)]
 pub struct StreamInfo {
-    /// Protocol, and the type of a stream that is not aggregated.
+    /// The protocol, and the type of a stream that is not aggregated.
     pub kind: StreamKind,
-    /// Where the client connects from.
+    /// The address of the client.
     pub peer: SocketAddr,
 }
 
-/// What the transport of a stream is given next.
+/// The next thing for the transport of a stream.
 #[derive(Debug)]
 pub enum Delivery {
     /// A response to write.
     Message(Message),
-    /// The stream is over.
+    /// The end of the stream.
     End(End),
 }
 
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) info: StreamInfo,
-    /// The session's place in the shard. Read and written by the shard only.
+    /// The key of the session in the shard. Only the shard reads and writes it.
     key: AtomicU32,
-    /// The session is away from its shard, for large work: requests wait.
+    /// Whether the session is away from its shard for large work. Requests wait meanwhile.
     away: AtomicBool,
-    /// Tells the stream's reader that the session is back.
+    /// Notifies the stream's reader that the session is back.
     back: Notify,
-    /// The client has had, and has answered, all that it asked for when it came. Written by the shard.
+    /// Whether the stream is established: the client has answered the responses to its first requests.
+    /// Only the shard writes it.
     arrived: AtomicBool,
-    /// Events of the stream that wait in an inbox: all of them in one, so that they keep their order.
+    /// The number of events of the stream in an inbox. All are in one inbox, so that they keep their
+    /// order.
     waiting: AtomicUsize,
-    /// Whether that is the inbox for bulk. Read and written by the stream's reader only.
+    /// Whether that is the bulk inbox. Only the stream's reader reads and writes it.
     waits_in_bulk: AtomicBool,
     outbox: Mutex<Outbox>,
     mailbox: Arc<Mailbox>,
@@ -77,45 +79,46 @@ pub(crate) struct Line {
 struct Outbox {
     message: Option<Message>,
     end: Option<End>,
-    /// How the stream is to be ended as soon as the shard has let go of its session.
+    /// The end of the stream, held until the shard has removed its session.
     ending: Option<End>,
     waker: Option<Waker>,
-    /// The transport is busy with the message it took, and has not asked for another.
+    /// The transport is writing a message and has not asked for another.
     busy: bool,
     /// The shard may have more to send as soon as the transport asks.
     wanted: bool,
     /// The transport is gone.
     closed: bool,
-    /// The line is in the ready list.
+    /// The stream is in the ready list.
     listed: bool,
 }
 
-/// How the transports of a shard's streams call it, without ever waiting for it.
+/// The channel from transports to their shard. Sending never waits.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     ready: Mutex<VecDeque<Arc<Line>>>,
-    /// Sessions that come back from large work.
+    /// Sessions that return from large work.
     back: Mutex<VecDeque<Back>>,
     pub(crate) notify: Notify,
-    /// Streams of the shard.
+    /// The number of streams of the shard.
     pub(crate) load: AtomicUsize,
 }
 
-/// What a line asks of its shard.
+/// A call from a transport to its shard.
 #[derive(Debug)]
 pub(crate) enum Call {
-    /// It can take another message.
+    /// The transport can take another message.
     Hungry,
-    /// It is to be ended like this once its session has been forgotten.
+    /// The stream is to be ended with this end, after its session has been removed.
     Ending(End),
-    /// Its transport is gone: forget the session. With how the replica had ended it, if it had.
+    /// The transport is gone, so the session is to be removed. Has the code with which the replica
+    /// ended the stream, if it did.
     Closed(Option<EndCode>),
 }
 
 // === impl Mailbox ===
 
 impl Mailbox {
-    /// Takes the lines that called, in exchange for an empty list.
+    /// Swaps the list of streams that called with `empty`.
     pub(crate) fn swap(&self, empty: &mut VecDeque<Arc<Line>>) {
         std::mem::swap(&mut *self.ready.lock(), empty);
     }
@@ -125,7 +128,7 @@ impl Mailbox {
         self.notify.notify_one();
     }
 
-    /// Takes at most `n` of the sessions that have come back.
+    /// Takes at most `n` of the sessions that have returned.
     pub(crate) fn take_back(&self, n: usize) -> Vec<Back> {
         let mut back = self.back.lock();
         let n = n.min(back.len());
@@ -171,7 +174,7 @@ impl Line {
         &self.mailbox
     }
 
-    /// Says that the session is away from its shard, or is back.
+    /// Records that the session is away from its shard, or back.
     pub(crate) fn set_away(&self, away: bool) {
         self.away.store(away, Ordering::Release);
         if !away {
@@ -182,7 +185,7 @@ impl Line {
     /// Waits while the session is away.
     async fn until_back(&self) {
         loop {
-            // Before the look, so that no wake-up is lost.
+            // Created before the check, so that no wake-up is lost.
             let back = self.back.notified();
             if !self.away.load(Ordering::Acquire) {
                 return;
@@ -195,16 +198,16 @@ impl Line {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// Marks the stream as established: the client has received and answered all that it first asked for. Wakes
-    /// the transport, which then belongs to the established ones.
+    /// Marks the stream as established: the client has answered the responses to its first requests.
+    /// Wakes the transport, which then moves to the threads for established streams.
     pub(crate) fn arrive(&self) {
         self.arrived.store(true, Ordering::Relaxed);
         let waker = self.outbox.lock().waker.take();
         wake(waker);
     }
 
-    /// Chooses the inbox for the next event of this stream: bulk for large requests, and for all until the
-    /// stream has arrived. While earlier events wait, the event waits where they do.
+    /// Chooses the inbox for the next event of this stream: the bulk inbox for large requests, and for
+    /// all requests until the stream is established. While earlier events wait, the event joins them.
     pub(crate) fn lane_of(&self, event: &Event) -> Lane {
         if self.waiting.fetch_add(1, Ordering::Acquire) == 0 {
             let is_bulk = !self.has_arrived() || event.cost(1) > 1;
@@ -216,7 +219,7 @@ impl Line {
         }
     }
 
-    /// Says that an event was handled for which [`Line::lane_of`] had chosen the inbox.
+    /// Records that an event for which [`Line::lane_of`] chose the inbox was handled.
     pub(crate) fn on_handled(&self) {
         self.waiting.fetch_sub(1, Ordering::Release);
     }
@@ -226,7 +229,7 @@ impl Line {
         outbox.closed || outbox.end.is_some() || outbox.ending.is_some()
     }
 
-    /// Whether a message may be put now. If not, the shard is called when it may.
+    /// Returns whether a message may be put now. If not, the transport calls the shard when it may.
     pub(crate) fn can_take(&self) -> bool {
         let mut outbox = self.outbox.lock();
         let over = outbox.closed || outbox.end.is_some();
@@ -235,7 +238,7 @@ impl Line {
         free
     }
 
-    /// Hands a message to the transport. The slot has to be empty, see [`Line::can_take`].
+    /// Passes a message to the transport. The slot must be empty, see [`Line::can_take`].
     pub(crate) fn put(&self, message: Message, then: Then) {
         let waker = {
             let mut outbox = self.outbox.lock();
@@ -247,7 +250,7 @@ impl Line {
         wake(waker);
     }
 
-    /// Ends the stream after the message that waits in the slot, if any. The first end counts.
+    /// Ends the stream after the message in the slot, if any. Only the first end has an effect.
     pub(crate) fn end(&self, end: End) {
         let waker = {
             let mut outbox = self.outbox.lock();
@@ -257,8 +260,8 @@ impl Line {
         wake(waker);
     }
 
-    /// Ends the stream once the shard has forgotten its session. A client that comes back at once then
-    /// finds there what it was left with.
+    /// Ends the stream after the shard has removed its session. A client that reconnects at once then
+    /// finds its resume data.
     pub(crate) fn end_in_order(self: &Arc<Self>, end: End) {
         let call = {
             let mut outbox = self.outbox.lock();
@@ -273,7 +276,7 @@ impl Line {
         }
     }
 
-    /// Takes the line's call, after it was taken from the ready list.
+    /// Takes the stream's call, after the shard took the stream from the ready list.
     pub(crate) fn answer(&self) -> Call {
         let mut outbox = self.outbox.lock();
         outbox.listed = false;
@@ -335,18 +338,18 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Whether the shard wants to hear when a message has been written.
+/// Whether the transport calls the shard after it has written a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// It may have more to send.
+    /// The session may have more to send.
     CallBack,
-    /// Only an event can give it more to send.
+    /// Only an event can give the session more to send.
     Rest,
 }
 
 // === impl Intake ===
 
-/// The requests' way in. One per stream, held by what reads the client's messages.
+/// The entrance for a stream's requests. The task that reads the client's messages owns it.
 #[derive(Debug, Clone)]
 pub struct Intake {
     line: Arc<Line>,
@@ -354,7 +357,7 @@ pub struct Intake {
     currency: Currency,
 }
 
-/// The ways into a shard, by lane: what waits in one does not hold up the other.
+/// The inboxes of a shard, by lane. Waiting events of one lane do not delay the other lane.
 #[derive(Debug, Clone)]
 pub(crate) struct Inboxes {
     pub(crate) updates: mpsc::Sender<Sent>,
@@ -380,15 +383,16 @@ impl Intake {
         Self { line, inboxes, currency }
     }
 
-    /// Hands over a request, in the order in which the client sent them. Waits, before the first one,
-    /// until the state is current, and while the shard's inbox is full.
+    /// Passes a request to the shard, in the order in which the client sent them. Waits until the state
+    /// is current before the first request, and while the shard's inbox is full.
     ///
-    /// `node` is the client's identity, in the first request and in any where it has changed. `room` is
-    /// what the request takes of a bound that the transport keeps; it is given back when the request
-    /// has been handled.
+    /// `node` is the client's identity, required in the first request and whenever it has changed.
+    /// `room` is the request's part of the transport's memory budget. The shard releases it when it has
+    /// handled the request.
     ///
     /// # Errors
-    /// [`Stopped`] if the shard is gone, or the stream was ended because the replica is behind.
+    /// Returns [`Stopped`] if the shard has stopped, or if the stream was ended because the replica is
+    /// behind.
     pub async fn request(
         &mut self,
         request: Request,
@@ -403,21 +407,21 @@ impl Intake {
         self.send(Event::Request { line: Arc::clone(&self.line), request, node, room }).await
     }
 
-    /// Says that the client will send no more (SOTW-111): the stream ends with OK when it has been sent
-    /// what can be sent now.
+    /// Reports that the client has closed its half of the stream (SOTW-111). The stream ends with OK
+    /// after everything that can be sent now.
     ///
     /// # Errors
-    /// [`Stopped`] if the shard is gone.
+    /// Returns [`Stopped`] if the shard has stopped.
     pub async fn half_close(&self) -> Result<(), Stopped> {
         self.send(Event::HalfClose { line: Arc::clone(&self.line) }).await
     }
 
-    /// Ends the stream from the transport's side. The first end of a stream counts.
+    /// Ends the stream from the transport's side. Only the first end of a stream has an effect.
     pub fn end(&self, end: End) {
         self.line.end(end);
     }
 
-    /// A handle that can do nothing but end the stream.
+    /// Returns a handle that can only end the stream.
     #[must_use]
     pub fn ender(&self) -> Ender {
         Ender(Arc::clone(&self.line))
@@ -432,12 +436,13 @@ impl Intake {
     }
 }
 
-/// Ends one stream, from outside of it: a drain, a connection that has reached its age.
+/// Ends one stream for reasons outside the stream: a drain, or a connection at its maximum age.
 #[derive(Debug, Clone)]
 pub struct Ender(Arc<Line>);
 
 impl Ender {
-    /// Ends the stream, once its shard knows of it. The first end of a stream counts.
+    /// Ends the stream after its shard has removed the session. Only the first end of a stream has an
+    /// effect.
     pub fn end(&self, end: End) {
         self.0.end_in_order(end);
     }
@@ -445,8 +450,8 @@ impl Ender {
 
 // === impl Outlet ===
 
-/// The responses' way out. One per stream, held by what writes to the client. Dropping it frees all
-/// that the replica holds for the stream (SOTW-111).
+/// The exit for a stream's responses. The task that writes to the client owns it. Dropping it frees
+/// everything that the replica holds for the stream (SOTW-111).
 #[derive(Debug)]
 pub struct Outlet {
     line: Arc<Line>,
@@ -454,24 +459,25 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// Counts the stream in; `streams` is the number of all open ones.
+    /// Creates the outlet and adds the stream to its shard's load. `streams` is the number of all open
+    /// streams.
     pub(crate) fn new(line: Arc<Line>, streams: Arc<AtomicUsize>) -> Self {
         line.mailbox.load.fetch_add(1, Ordering::Relaxed);
         Self { line, streams }
     }
 
-    /// The next thing to write. Asking means that all before it has been handed to the transport: a
-    /// response is not built earlier than that.
+    /// Returns the next message or the end of the stream. A call means that the transport has accepted
+    /// everything before it; no response is built earlier.
     ///
-    /// Wakes the caller, too, when [`Outlet::has_arrived`] changes.
+    /// The caller is also woken when [`Outlet::has_arrived`] changes.
     ///
-    /// After [`Delivery::End`] it is that same end for ever.
+    /// After [`Delivery::End`], further calls return the same end.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Delivery> {
         self.line.poll_next(cx)
     }
 
-    /// Whether the client has had, and has answered, all that it asked for when it came. Until then its
-    /// stream is one of those that must not hold up the others.
+    /// Returns whether the stream is established: the client has answered the responses to its first
+    /// requests. Until then the stream must not delay established ones.
     #[must_use]
     pub fn has_arrived(&self) -> bool {
         self.line.has_arrived()

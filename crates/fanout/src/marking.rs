@@ -1,16 +1,15 @@
-//! Telling the sessions that care of what has changed, in bounded steps.
+//! Marking: passes the changes of a commit to the affected sessions, in bounded steps.
 //!
-//! A commit that concerns 100,000 sessions is not told in one go: a shard marks some, serves who has
-//! something to be served with, and goes on. Two rules make that safe:
+//! A commit that affects 100,000 sessions is not processed at once. The shard marks some sessions,
+//! serves those with something to send, and continues. Two rules make that safe:
 //!
-//! - A session is polled only when it has been told all that has changed up to the state that it is
-//!   polled with ([`Marking::tell_all`]). Otherwise it could be sent the half of a commit: a route
-//!   before its cluster, and that for a resource that is there only in the new state.
-//! - The next state is looked at when all have been told of this one. What has come meanwhile is one
-//!   step then.
+//! - A session is polled only after it has received all changes up to the state of that poll
+//!   ([`Marking::tell_all`]). Otherwise it could send half a commit: a route before its cluster, or a
+//!   resource that exists only in the new state.
+//! - The shard takes the next state only after all sessions have the changes of this one. All states
+//!   that arrive meanwhile form one step.
 //!
-//! Whoever comes to care about something in the meantime is answered from the new state, and so has
-//! nothing to be told.
+//! A subscription that is added meanwhile is answered from the new state, so it needs no mark.
 
 use std::sync::Arc;
 
@@ -25,47 +24,47 @@ use crate::{
     metrics::type_place,
 };
 
-/// Sessions that are told for the price of one that is polled.
+/// The number of sessions that are marked for the cost of one poll.
 pub(crate) const MARKS_PER_STEP: usize = 8;
 
-/// The sessions are being told of one step from a state to a newer one.
+/// The marking of the sessions after one step from a state to a newer one.
 #[derive(Debug)]
 pub(crate) struct Marking {
     what: What,
-    /// Where it has come to.
+    /// The current position.
     cursor: Cursor,
-    /// The state up to which all have been told.
+    /// The previous state: all sessions have the changes up to it.
     pub(crate) from: Revision,
-    /// When the first of what has changed came to the replica.
+    /// The time at which the first of the changes arrived at the replica.
     pub(crate) arrived: Instant,
 }
 
 #[derive(Debug)]
 enum What {
-    /// These, by scope.
+    /// The changes of collections, sorted by scope.
     Changes(Vec<Change>),
-    /// Not known: the state is of another history.
+    /// Unknown changes: the state is of another history.
     Anything,
 }
 
-/// A place in the walk over the changes, their names, and the sessions that care about each; the
-/// sessions from the last to the first.
+/// A position in the iteration over the changes, their names, and the sessions that subscribe to each.
+/// Sessions are visited from the last to the first.
 #[derive(Debug)]
 struct Cursor {
     change: usize,
     /// 0 for the wildcards, then one for each step of the change's names.
     step: usize,
-    /// Which of the names of the step.
+    /// The index of the name within the step.
     name: usize,
-    /// The sessions from here on have been told.
+    /// The sessions from this index on are done.
     below: usize,
 }
 
-/// What a session is told in one call.
+/// The change that a session receives in one call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told<'a> {
     pub(crate) type_url: &'a TypeUrl,
-    /// The type's place in the metrics.
+    /// The place of the type in the metrics.
     pub(crate) type_place: usize,
     /// `None` for a wildcard.
     pub(crate) name: Option<&'a ResourceName>,
@@ -78,7 +77,7 @@ struct Change {
 }
 
 impl Marking {
-    /// For a step whose changes are known.
+    /// Creates the marking for known changes.
     pub(crate) fn of(mut deltas: Vec<Arc<LayerDelta>>, from: Revision, arrived: Instant) -> Self {
         deltas.sort_by(|a, b| a.scope().cmp(b.scope()));
         let change = |delta: Arc<LayerDelta>| {
@@ -89,14 +88,14 @@ impl Marking {
         Self { what: What::Changes(changes), cursor: Cursor::start(), from, arrived }
     }
 
-    /// For a step to another history: all sessions in places below `places` are told to look at
-    /// everything.
+    /// Creates the marking for a change to another history. All sessions in places below `places` must
+    /// compare everything.
     pub(crate) fn of_anything(places: usize, from: Revision, arrived: Instant) -> Self {
         let cursor = Cursor { below: places, ..Cursor::start() };
         Self { what: What::Anything, cursor, from, arrived }
     }
 
-    /// Goes on until the budget is spent. Says whether all have been told.
+    /// Continues until the budget is spent. Returns whether all sessions have been marked.
     pub(crate) fn advance(
         &mut self,
         index: &Index,
@@ -146,8 +145,8 @@ impl Marking {
         true
     }
 
-    /// Tells one session all that there is to be told, so that it can be polled. O(what has changed),
-    /// or O(types) if it names less than that.
+    /// Passes all changes to one session, so that it can be polled. Costs O(changes), or O(types) if
+    /// the session subscribes to fewer names.
     pub(crate) fn tell_all(&self, entry: &mut Entry) {
         let What::Changes(changes) = &self.what else { return entry.session.on_new_view() };
         let Entry { session, assigned, changes: owed, .. } = entry;

@@ -1,17 +1,17 @@
-//! The memory that the subscriptions of all streams of a replica take, and each stream's share of it.
+//! The memory of all subscriptions of a replica, and each stream's share of it.
 //!
-//! A name that a stream asks for takes some hundred bytes for as long as the stream lasts. When all streams
-//! together take the limit, shares decide: a stream's share is the limit divided by the number of streams
-//! that hold any. A stream that would take more than its share is refused. One that stays within its share
-//! is served, and the stream that holds most is ended for it. So a client that asks for little is served
-//! however much others have taken before it came.
+//! A subscribed name takes some hundred bytes for the life of the stream. At the limit for all streams
+//! together, shares decide. A stream's share is the limit divided by the number of streams that hold
+//! counted memory. A stream that would exceed its share is rejected. For a stream within its share, the
+//! replica ends the stream that holds most. A client with few subscriptions is therefore always served,
+//! whatever others hold.
 //!
-//! The first [`FREE_BYTES`] of each stream are not counted: they are little beside what any stream costs, and
-//! the number of streams is bounded.
+//! The first [`FREE_BYTES`] of each stream are not counted. They are small beside the other costs of a
+//! stream, and the number of streams is bounded.
 //!
 //! Invariants:
 //! - The counted bytes are at most the limit plus the bytes that ended streams have not released yet.
-//! - A stream that holds no more than its share is never refused, and never ended.
+//! - A stream that holds no more than its share is never rejected, and never ended.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,7 +26,7 @@ use crate::{
     status::{End, EndCode},
 };
 
-/// Bytes of each stream that are not counted.
+/// The number of bytes of each stream that are not counted.
 const FREE_BYTES: usize = 4 << 10;
 
 /// The memory of the subscriptions of all streams.
@@ -38,16 +38,16 @@ pub(crate) struct SubscriptionMemory {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Bytes of the streams in `holders`.
+    /// The bytes of the streams in `holders`.
     used: usize,
-    /// Bytes of streams that were ended here and have not released their memory yet.
+    /// The bytes of streams that were ended here and have not released their memory yet.
     leaving: usize,
     holders: HashMap<u64, (usize, Arc<Line>)>,
     by_size: BTreeSet<(usize, u64)>,
     last: u64,
 }
 
-/// The bytes that one stream holds. Dropping it releases them.
+/// The counted bytes of one stream. Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Holding {
     memory: Arc<SubscriptionMemory>,
@@ -55,7 +55,7 @@ pub(crate) struct Holding {
     bytes: usize,
 }
 
-/// A stream would hold more than its share.
+/// An error: a stream would exceed its share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this stream would hold {bytes} bytes for its subscriptions, more than its share of {share} of the {max} \
@@ -72,7 +72,7 @@ impl SubscriptionMemory {
         Arc::new(Self { max, inner: Mutex::default() })
     }
 
-    /// The holding of a new stream: nothing yet.
+    /// Creates the holding of a new stream, with 0 bytes.
     pub(crate) fn holding(self: &Arc<Self>) -> Holding {
         let mut inner = self.inner.lock();
         inner.last += 1;
@@ -87,7 +87,7 @@ impl SubscriptionMemory {
 }
 
 impl Holding {
-    /// Reserves `bytes` bytes for the stream, at the limit by ending the streams that hold most.
+    /// Reserves `bytes` bytes for the stream. At the limit, ends the streams that hold most.
     pub(crate) fn reserve(&mut self, line: &Arc<Line>, bytes: usize) -> Result<(), ShareExceeded> {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted <= self.bytes {
@@ -111,7 +111,7 @@ impl Holding {
         Ok(())
     }
 
-    /// Counts what the stream holds now, after a request was taken or answered.
+    /// Updates the counted bytes to `bytes`, after a request was handled or answered.
     pub(crate) fn settle(&mut self, line: &Arc<Line>, bytes: usize) {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted != self.bytes {
@@ -130,14 +130,14 @@ impl Drop for Holding {
 }
 
 impl Inner {
-    /// Counts `new` bytes in the place of `old` for a stream.
+    /// Replaces the counted bytes of a stream, from `old` to `new`.
     fn set(&mut self, id: u64, old: usize, new: usize, line: Option<&Arc<Line>>) {
         if self.by_size.remove(&(old, id)) {
             self.used = self.used - old + new;
         } else if old == 0 && line.is_some() {
             self.used += new;
         } else {
-            // It was ended here.
+            // The stream was ended here.
             self.leaving = self.leaving - old + new;
             return self.tell();
         }
@@ -208,22 +208,22 @@ mod tests {
         }
     }
 
-    /// L11, L12: a stream over its share is refused when no memory is left, and ended when another stream
-    /// needs its own share.
+    /// L11, L12: a stream over its share is rejected when no memory is left, and ended when another
+    /// stream needs its share.
     #[test]
     fn a_small_stream_is_served_and_the_largest_is_ended_for_it() {
         let memory = SubscriptionMemory::new(1000);
         let (mut hog, mut second, mut small) =
             (Stream::new(&memory), Stream::new(&memory), Stream::new(&memory));
-        assert!(hog.reserve(900), "alone it may hold all");
-        assert!(!second.reserve(600), "more than a half, and there is no room");
+        assert!(hog.reserve(900), "a single stream may hold everything");
+        assert!(!second.reserve(600), "more than half, and there is no memory left");
         assert!(second.reserve(100));
         assert!(!hog.line.is_closed());
         assert!(!hog.reserve(901), "the hog gets no more");
         assert!(small.reserve(300));
         assert!(hog.line.is_closed() && !second.line.is_closed());
         assert_eq!(memory.used(), (400, 900));
-        assert!(!second.reserve(600), "the hog has not given back what it had");
+        assert!(!second.reserve(600), "the hog has not released its memory");
         drop(hog);
         assert_eq!(memory.used(), (400, 0));
         assert!(second.reserve(600));
@@ -231,14 +231,14 @@ mod tests {
         assert_eq!(memory.used(), (0, 0));
     }
 
-    /// However many have come before, and whatever they hold, a stream within its share is served.
+    /// A stream within its share is served, however many streams came before and whatever they hold.
     #[test]
     fn streams_that_come_later_get_their_share() {
         let memory = SubscriptionMemory::new(10_000);
         let mut streams: Vec<Stream> = Vec::new();
         for n in 1..=100 {
             let mut stream = Stream::new(&memory);
-            // Each takes as much as it can get.
+            // Each stream takes its full share.
             let share = 10_000 / n;
             assert!(stream.reserve(share), "stream {n}");
             streams.retain(|stream| !stream.line.is_closed());
@@ -246,7 +246,7 @@ mod tests {
             let (used, leaving) = memory.used();
             assert!(used <= 10_000 && leaving == 0, "{used} and {leaving} after {n}");
         }
-        assert!(streams.len() >= 50, "{} are left", streams.len());
+        assert!(streams.len() >= 50, "{} streams are left", streams.len());
     }
 
     /// Unused bytes are released, and the free bytes are not counted.

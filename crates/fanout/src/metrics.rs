@@ -1,4 +1,4 @@
-//! What the fan-out counts. Handles are made once; labels come from closed sets only.
+//! The metrics of the fan-out. Handles are created once. Labels come from closed sets only.
 
 use chancery_model::{TypeUrl, types::KNOWN};
 use metrics::{Gauge, counter, gauge};
@@ -7,36 +7,36 @@ mod handles;
 
 pub(crate) use handles::{ShardMetrics, Suppressed, gauge_value};
 
-/// A metric: for registration, documentation and dashboards.
+/// A metric, as used for registration, documentation and dashboards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What kind it is.
+    /// The kind.
     pub kind: MetricKind,
-    /// What it says.
+    /// The help text.
     pub help: &'static str,
 }
 
 /// The kinds of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// Counts by size.
+    /// A distribution of values.
     Histogram,
 }
 
 impl Metric {
-    /// A metric.
+    /// Creates a metric.
     #[must_use]
     pub const fn new(name: &'static str, kind: MetricKind, help: &'static str) -> Self {
         Self { name, kind, help }
     }
 
-    /// Tells the installed recorder the help text.
+    /// Passes the help text to the installed recorder.
     pub fn describe(&self) {
         match self.kind {
             MetricKind::Counter => metrics::describe_counter!(self.name, self.help),
@@ -80,23 +80,23 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         STREAMS,
         MetricKind::Gauge,
-        "Streams that have sent a request, by protocol (sotw, delta) and type (aggregated, or the \
-         type's alias, or other).",
+        "Streams that have sent a request, by protocol (sotw, delta) and type (aggregated, the type's \
+         alias, or other).",
     ),
     Metric::new(
         STREAM_ENDS,
         MetricKind::Counter,
         "Streams that ended, by reason: client (it reset the stream, or its connection was lost), \
          half_close, refused (it broke a rule or exceeded a limit), silent (it left a response \
-         unanswered for longer than ack_close_after), moved (asked to connect anew), deadline (its \
-         own grpc-timeout was over).",
+         unanswered for longer than ack_close_after), moved (asked to reconnect), deadline (its own \
+         grpc-timeout expired).",
     ),
     Metric::new(REQUESTS, MetricKind::Counter, "Discovery requests, by type."),
     Metric::new(
         REQUEST_KINDS,
         MetricKind::Counter,
-        "Discovery requests, by kind: ack, nack, subscribe (it changes what the stream asks for), \
-         stale (it names another response than the last one), repeat (it says nothing new).",
+        "Discovery requests, by kind: ack, nack, subscribe (it changes the subscription), stale (it \
+         names a response other than the last one), repeat (it contains nothing new).",
     ),
     Metric::new(PUSHES, MetricKind::Counter, "Discovery responses sent, by type."),
     Metric::new(
@@ -109,17 +109,17 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         SUPPRESSED,
         MetricKind::Counter,
-        "What was not sent because it need not be, by reason: folded (a commit came to a stream that \
-         was still to be sent an earlier change of the type: one response tells both), unchanged (a \
-         stream was told of a commit, and sees what it was sent before), rejected (a rejection was \
-         not answered by the same content).",
+        "Responses that were unnecessary, by reason: folded (a commit changed a type of which the \
+         stream was still to receive an earlier change: one response has both), unchanged (a commit \
+         left the resources that the stream sees unchanged), rejected (the resources were still the \
+         ones that the client had rejected).",
     ),
     Metric::new(ACKS, MetricKind::Counter, "Responses that clients accepted, by type."),
     Metric::new(NACKS, MetricKind::Counter, "Responses that clients rejected, by type."),
     Metric::new(
         REJECTING,
         MetricKind::Gauge,
-        "Streams on which a rejection stands: the client has not accepted what replaces it.",
+        "Streams on which a rejection stands: the client has not accepted a newer response since.",
     ),
     Metric::new(
         ACK_SECONDS,
@@ -129,67 +129,63 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         UNANSWERED,
         MetricKind::Gauge,
-        "For how long the client that has been silent the longest has owed an answer, in whole \
-         seconds, by shard; 0 if none owes one.",
+        "The longest time for which a client has owed an answer, in whole seconds, by shard; 0 if no \
+         client owes one.",
     ),
     Metric::new(
         FIRST_SYNC,
         MetricKind::Histogram,
-        "Time from a stream's first request until it had accepted all that there was for it.",
+        "Time from a stream's first request until the client had accepted all resources that it first \
+         requested.",
     ),
     Metric::new(
         CONVERGENCE,
         MetricKind::Histogram,
         "Time from a change's arrival at the replica (applied there) to its acknowledgment by a stream \
-         that it concerns. Of changes that one response tells, the first counts; what a client is \
-         sent because it asks, or because it moves to other scopes, does not.",
+         that it concerns, measured from the earliest change in the response. Resources that a client \
+         receives because it requests them, or because it moves to other scopes, do not count.",
     ),
     Metric::new(
         COMMIT_SECONDS,
         MetricKind::Histogram,
-        "Time from a change's arrival at the replica until a shard has told all streams that care: \
-         once per shard and step; of changes that come in one step, the first counts.",
+        "Time from a change's arrival at the replica until a shard has marked all affected streams, \
+         once per shard and step, measured from the earliest change in the step.",
     ),
     Metric::new(
         INBOX_WAIT,
         MetricKind::Histogram,
-        "Time that a request waited for its shard, room in the inbox included, by lane (updates for \
-         established streams and admin, or bulk for new streams and large requests): of each turn, the \
-         one that waited longest.",
+        "Time that a request waited for its shard, including the wait for space in the inbox, by lane \
+         (updates for established streams and admin, or bulk for new streams and large requests): the \
+         longest wait in each turn.",
     ),
     Metric::new(
         QUEUE_WAIT,
         MetricKind::Histogram,
-        "Time from the mark that a stream has something to be sent until it is looked at, by lane \
-         (updates, or bulk for streams that are being brought to a state): of each turn, the one \
-         that waited longest.",
+        "Time from the mark that a stream has something to send until it is polled, by lane (updates, \
+         or bulk for streams that are loading a state): the longest wait in each turn.",
     ),
     Metric::new(
         TRANSPORT_WAIT,
         MetricKind::Histogram,
-        "Time that something to be sent waited until the stream's transport could take it; counted \
-         when it could, and only if it had to wait.",
+        "Time that a response waited until the stream's transport could take it, counted once it could, \
+         and only if it had to wait.",
     ),
     Metric::new(
         BLOCKED,
         MetricKind::Gauge,
-        "Streams that have something to be sent and whose transport does not take it: the client \
-         reads slowly, or not at all.",
+        "Streams that have something to send and whose transport does not take it: the client reads \
+         slowly, or not at all.",
     ),
-    Metric::new(
-        PENDING,
-        MetricKind::Gauge,
-        "Streams that wait for their turn to be looked at, by shard.",
-    ),
+    Metric::new(PENDING, MetricKind::Gauge, "Streams that wait to be polled, by shard."),
     Metric::new(
         INDEX_NAMES,
         MetricKind::Gauge,
-        "Names that streams ask for, one for each stream, name and scope, by shard.",
+        "Names that streams subscribe to, counted for each stream, name and scope, by shard.",
     ),
     Metric::new(
         INDEX_WILDCARDS,
         MetricKind::Gauge,
-        "Types that streams ask for as a whole, one for each stream, type and scope, by shard.",
+        "Wildcard subscriptions of streams, counted for each stream, type and scope, by shard.",
     ),
     Metric::new(
         SUBSCRIPTION_BYTES,
@@ -199,24 +195,24 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         LARGE_WORK,
         MetricKind::Gauge,
-        "Streams with a request or response of many names that the thread for large work handles or has \
-         queued.",
+        "Streams with a request or response of many names that the thread for large work handles or \
+         has queued.",
     ),
     Metric::new(
         TURN_SECONDS,
         MetricKind::Histogram,
-        "Time that a shard was busy without a break, by shard; the rate of its sum is how much of \
-         one core the shard takes.",
+        "Time that a shard was busy without a break, by shard. The rate of its sum is the part of one \
+         core that the shard uses.",
     ),
     Metric::new(
         LIMITS_HIT,
         MetricKind::Counter,
-        "Requests, streams and connections that were refused, cut, made to wait or closed because they \
-         exceed a limit, by limit.",
+        "Requests, streams and connections that were rejected, truncated, delayed or closed because \
+         they exceed a limit, by limit.",
     ),
 ];
 
-/// Every limit that can be hit: the values of the label.
+/// All limits: the values of the label.
 const LIMITS: &[&str] = &[
     "ack_close_after",
     "connections",
@@ -240,7 +236,7 @@ const LIMITS: &[&str] = &[
     "types",
 ];
 
-/// The alias of a type, or `other`: a closed set.
+/// Returns the alias of a type, or `other`. The results are a closed set.
 #[must_use]
 pub fn type_label(type_url: &TypeUrl) -> &'static str {
     LABELS.get(type_place(type_url)).copied().unwrap_or("other")
@@ -248,7 +244,7 @@ pub fn type_label(type_url: &TypeUrl) -> &'static str {
 
 pub(crate) const N_LABELS: usize = KNOWN.len() + 1;
 
-/// Aliases by place in [`KNOWN`], and `other`.
+/// The aliases by place in [`KNOWN`], and `other`.
 pub(crate) const LABELS: [&str; N_LABELS] = {
     let mut labels = ["other"; N_LABELS];
     let mut place = 0;
@@ -263,7 +259,7 @@ pub(crate) fn type_place(type_url: &TypeUrl) -> usize {
     KNOWN.iter().position(|known| known.url == type_url.as_str()).unwrap_or(KNOWN.len())
 }
 
-/// Tells the installed recorder all of this, so that what has not happened yet shows as 0.
+/// Registers all metrics with the installed recorder, so that counters without events show 0.
 pub(crate) fn register() {
     METRICS.iter().for_each(Metric::describe);
     set_subscription_bytes(0);
@@ -273,17 +269,17 @@ pub(crate) fn register() {
     }
 }
 
-/// Shows the bytes that subscriptions hold.
+/// Sets the number of bytes that subscriptions hold.
 pub(crate) fn set_subscription_bytes(bytes: usize) {
     gauge!(SUBSCRIPTION_BYTES).set(gauge_value(bytes));
 }
 
-/// Counts the streams that are with the thread for large work.
+/// Returns the gauge of the streams that the thread for large work handles.
 pub(crate) fn large_work() -> Gauge {
     gauge!(LARGE_WORK)
 }
 
-/// Counts a refusal because of a limit, which is one of a closed set.
+/// Counts a request, stream or connection that exceeds a limit. The limit must be in `LIMITS`.
 pub fn limit_hit(limit: &'static str) {
     debug_assert!(LIMITS.contains(&limit), "{limit} is not in LIMITS");
     counter!(LIMITS_HIT, "limit" => limit).increment(1);

@@ -1,24 +1,26 @@
 //! Sessions that wait to be polled, in two lanes.
 //!
-//! A session that is being brought to a state (it has just come, or the last response was long) is in
-//! the lane for bulk, every other in the lane for updates. A turn polls the lane for updates first, and
-//! every fourth turn the lane for bulk with a budget of its own: a small update waits for the updates before it and for
-//! the bulk of one turn, never for all the clients that are connecting or for one that takes 100,000
-//! resources; and bulk gets its part, however many updates there are.
+//! A session waits in the bulk lane while its client is loading a state: the stream is new, or its last
+//! response was long. Every other session waits in the updates lane. A turn polls the updates lane
+//! first. At least every fourth turn then polls the bulk lane, within a separate budget. A small update
+//! therefore waits only for earlier updates and for the bulk work of one turn. It never waits for all
+//! connecting clients, nor for a client that loads 100,000 resources. Bulk work gets its part
+//! regardless of the number of updates.
 //!
-//! Invariant: a session is queued at most once ([`crate::entry::Entry::queued`]); a key whose session is
-//! gone is passed over, and those are dropped when they are many. So the queue is bounded by the streams.
+//! Invariant: a session is queued at most once ([`crate::entry::Entry::queued`]). The shard skips keys
+//! of ended sessions, and drops them when there are many. The queue is therefore bounded by the number
+//! of streams.
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::index::Key;
 
-/// Which lane a session, or an event, waits in.
+/// The lane in which a session or an event waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// It is up to date but for what has just changed.
+    /// For sessions that are up to date except for recent changes.
     Updates,
-    /// It is being brought to a state.
+    /// For sessions that are loading a state.
     Bulk,
 }
 
@@ -36,7 +38,7 @@ impl Queue {
         }
     }
 
-    /// The session of the lane that has waited the longest.
+    /// Removes the session of the lane that has waited longest.
     pub(crate) fn pop(&mut self, lane: Lane) -> Option<Key> {
         match lane {
             Lane::Updates => self.updates.pop_front(),
@@ -44,7 +46,7 @@ impl Queue {
         }
     }
 
-    /// Drops the keys that are not wanted; of several of one session the first stays.
+    /// Drops unwanted keys. Of several keys of one session, the first stays.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(Key) -> bool) {
         let mut seen = HashSet::new();
         let mut keep = |key: &Key| is_wanted(*key) && seen.insert(*key);
@@ -52,7 +54,7 @@ impl Queue {
         self.bulk.retain(&mut keep);
     }
 
-    /// Whether a session waits in the lane for bulk.
+    /// Returns whether a session waits in the bulk lane.
     pub(crate) fn has_bulk(&self) -> bool {
         !self.bulk.is_empty()
     }

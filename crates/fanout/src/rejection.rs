@@ -1,17 +1,20 @@
 //! Rejection texts without secrets.
 //!
-//! Clients quote what they reject: Envoy's NACK text holds the whole resource as text, private key
-//! included. A text is cleaned before anything keeps it: session state, logs, metrics, the admin API.
+//! Clients quote resources that they reject. Envoy's NACK text contains the whole resource as text,
+//! including a private key. The fan-out removes secrets from the text before it reaches session state,
+//! logs, metrics or the admin API.
 //!
-//! Two defences, each of which is enough for the texts of known clients:
-//! - Quoted resources (text format, JSON, Rust and Go debug output) and key material (PEM blocks, JSON web
-//!   tokens, long runs of base64, hexadecimal or decimal bytes) are recognized by their form and removed.
-//! - The secret values of the rejected response, and of the other responses of the stream that wait for an
-//!   answer, are searched for and removed. [`readings`] has the encodings in which a client may quote them.
+//! There are two defenses. Each is sufficient for the texts of known clients:
+//! - Quoted resources (text format, JSON, Rust and Go debug output) and key material (PEM blocks, JSON
+//!   web tokens, long runs of base64, hexadecimal or decimal bytes) are recognized by their form and
+//!   removed.
+//! - The text is searched for the secret values of the rejected response, and of the stream's other
+//!   unanswered responses. [`readings`] has the encodings in which a client may quote them.
 //!
-//! The second defence does not know values that the client accepted earlier: only their form protects them.
+//! The second defense does not know values that the client accepted earlier: only their form protects
+//! them.
 //!
-//! Invariant: a text is not kept if its response is unknown or too large to search.
+//! Invariant: a text is discarded if its response is unknown or too large to search.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,37 +35,37 @@ mod readings;
 
 /// The replacement for a removed part.
 const MARK: &str = "[redacted]";
-/// The length from which a secret is searched for in parts.
+/// The minimum length of a secret that is searched for in parts.
 const LONG_SECRET_BYTES: usize = 8;
-/// The length of such a part: a client that quotes eight characters of a secret in base64, or with escapes and
-/// line breaks between them, quotes at least this many bytes.
+/// The length of such a part. A client that quotes eight characters of a secret in base64, or with
+/// escapes and line breaks between them, quotes at least this many bytes.
 const PART_BYTES: usize = 5;
-/// The length below which a secret is searched for only where it stands alone.
+/// The length below which a secret is hidden only where it stands alone.
 const WORD_BYTES: usize = 4;
 /// The maximum size of the responses that are searched for secrets, in bytes of their bodies.
 const BODIES_BYTES_MAX: usize = 4 << 20;
-/// The maximum total length of the secrets that a text is searched for: some milliseconds of work.
+/// The maximum total length of the secrets to search for. The search takes some milliseconds.
 const SECRETS_BYTES_MAX: usize = 512 << 10;
-/// The length of a visible piece between two removed ones that is removed with them.
+/// The maximum length of a visible piece between two removed pieces that is removed with them.
 const GAP_BYTES_MAX: usize = 3;
 
-/// Reports the values of the sensitive fields of a body.
+/// A function that reports the values of the sensitive fields of a body.
 type Find = dyn Fn(&TypeUrl, &[u8], &mut dyn FnMut(&[u8])) + Send + Sync;
 
-/// Finds the values of sensitive fields in the body of a resource. Only a reader of Envoy's descriptors can
-/// do this, so the program that starts the fan-out supplies it.
+/// Finds the values of sensitive fields in the body of a resource. This requires Envoy's descriptors,
+/// so the program that starts the fan-out supplies it.
 #[derive(Clone)]
 pub struct SecretFinder(Arc<Find>);
 
 impl SecretFinder {
-    /// A finder that calls `find`.
+    /// Creates a finder that calls `find`.
     pub fn new(
         find: impl Fn(&TypeUrl, &[u8], &mut dyn FnMut(&[u8])) + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(find))
     }
 
-    /// A finder for resources without sensitive fields.
+    /// Creates a finder for resources without sensitive fields.
     #[must_use]
     pub fn none() -> Self {
         Self::new(|_, _, _| ())
@@ -97,8 +100,8 @@ fn error_detail(request: &mut Request) -> Option<&mut ErrorDetail> {
     }
 }
 
-/// The text of a rejection of the `answered` response without quoted resources and secrets. Those of the
-/// `others` are searched for as far as the limits allow.
+/// Returns the text of a rejection of the `answered` response without quoted resources and secrets. The
+/// secrets of the `others` are searched for as far as the limits allow.
 fn cleaned<'a>(
     text: &str,
     answered: (&TypeUrl, &'a Resources),
@@ -121,8 +124,8 @@ fn cleaned<'a>(
     let (type_url, contents) = answered;
     if !contents.iter().all(|resource| secrets_of(type_url, resource)) {
         return format!(
-            "{MARK}: the rejected response has more than {BODIES_BYTES_MAX} bytes, or {SECRETS_BYTES_MAX} bytes of \
-             secrets, too many to search for what the text may quote"
+            "{MARK}: the rejected response has more than {BODIES_BYTES_MAX} bytes, or \
+             {SECRETS_BYTES_MAX} bytes of secrets, too many to search the text for them"
         );
     }
     for (type_url, contents) in others {
@@ -137,7 +140,8 @@ fn cleaned<'a>(
 /// A text in which secrets are searched for.
 struct Search<'a> {
     text: &'a str,
-    /// The parts of the readings of the text, by length. They are made when the first secret is searched for.
+    /// The parts of the readings of the text, by length. Computed when the first secret is searched
+    /// for.
     parts: [Option<Parts>; LONG_SECRET_BYTES],
     secrets_bytes: usize,
     hidden: Vec<bool>,
@@ -149,7 +153,7 @@ impl<'a> Search<'a> {
         Self { text, parts: Default::default(), secrets_bytes: 0, hidden }
     }
 
-    /// Hides a secret, in each form in which a client may quote it.
+    /// Hides a secret in each form in which a client may quote it.
     fn hide(&mut self, secret: &[u8]) {
         self.secrets_bytes += secret.len();
         if self.secrets_bytes > SECRETS_BYTES_MAX {
@@ -173,10 +177,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Where the parts of one length are in a text.
+/// The places of all parts of one length in a text.
 struct Parts {
     places: HashMap<u64, SmallVec<[Range<usize>; 1]>>,
-    /// One bit for each hash of a part: most parts of a secret are not in the text.
+    /// A filter with one bit for each hash of a part. Most parts of a secret are not in the text.
     filter: Vec<u64>,
 }
 
@@ -212,7 +216,7 @@ impl Parts {
         self.places.entry(key).or_default().push(place(part));
     }
 
-    /// The places of a part, each of which is returned once.
+    /// Removes and returns the places of a part.
     fn take(&mut self, part: &[Byte]) -> SmallVec<[Range<usize>; 1]> {
         let key = key(part);
         let (word, bit) = Self::slot(key);
@@ -222,19 +226,19 @@ impl Parts {
         }
     }
 
-    /// The word and the bit of a part in the filter.
+    /// Returns the word and the bit of a part in the filter.
     fn slot(key: u64) -> (usize, u64) {
         let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - Self::FILTER_BITS_LOG);
         (usize::try_from(hash >> 6).unwrap_or_default(), 1 << (hash & 63))
     }
 }
 
-/// A number for each part of less than eight bytes.
+/// Returns a number that identifies a part of less than eight bytes.
 fn key(part: &[Byte]) -> u64 {
     part.iter().fold(1, |key, byte| key << 8 | u64::from(byte.value))
 }
 
-/// The text with each hidden piece replaced by the mark.
+/// Returns the text with each hidden piece replaced by the mark.
 fn render(text: &str, hidden: &[bool]) -> String {
     let mut hides = Vec::with_capacity(text.len());
     for (at, char) in text.char_indices() {

@@ -1,16 +1,16 @@
-//! Answers about all streams of a shard, page by page: a page is a bounded piece of its time.
+//! Answers to queries about all streams of a shard, in pages. Each page takes a bounded part of a turn.
 
 use chancery_model::Revision;
 
 use crate::{entry::Entry, shard::Shard, status::StreamStatus};
 
-/// A part of an answer about all streams.
+/// One page of an answer.
 #[derive(Debug)]
 pub(crate) struct Page<T, C = usize> {
     pub(crate) items: Vec<T>,
-    /// Where the next page begins; `None` if this is the last.
+    /// The position of the next page; `None` if this is the last.
     pub(crate) next: Option<C>,
-    /// The revision that the shard has come to, if that is not the one in question.
+    /// The revision of the shard, if it has not reached the queried revision.
     pub(crate) behind: Option<Revision>,
 }
 

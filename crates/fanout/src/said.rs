@@ -1,8 +1,9 @@
-//! What clients have said, as the log has it.
+//! Client texts in the log.
 //!
-//! Invariants: whatever a client says stays one line, a short one, and can not pass for a line of ours;
-//! and however much it says, a shard writes so many lines per second about it and no more: a log that is
-//! written without end fills a disk, and who writes it waits.
+//! Invariants:
+//! - A client's text stays one short line, and cannot pass for a line of the server.
+//! - A shard writes a limited number of lines per second about client texts. An unlimited log would
+//!   fill the disk, and writing it would delay the shard.
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ use chancery_model::Printable;
 
 use crate::shard::Now;
 
-/// Lines of one kind that a shard writes per second.
+/// The maximum number of lines of one kind that a shard writes per second.
 const LINES_PER_SECOND: u32 = 10;
 
-/// Bytes of a name that are shown.
+/// The maximum number of bytes of a name in the log.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Text of a client: unprintable characters are escaped, and what is longer than a name is cut.
+/// A client's text. Unprintable characters are escaped, and long names are truncated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Said<'a> {
     text: &'a str,
@@ -24,12 +25,12 @@ pub(crate) struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// A name, of a node or a type.
+    /// Creates the text for the name of a node or a type.
     pub(crate) fn name(text: &'a str) -> Self {
         Self { text, bytes_max: NAME_BYTES_MAX }
     }
 
-    /// A text that has been cut already.
+    /// Creates the text for a message that is already truncated.
     pub(crate) fn text(text: &'a str) -> Self {
         Self { text, bytes_max: usize::MAX }
     }
@@ -46,7 +47,7 @@ impl fmt::Display for Said<'_> {
     }
 }
 
-/// Which lines of one kind are written: the first ones of each second.
+/// Limits the lines of one kind: only the first ones of each second are written.
 #[derive(Debug, Default)]
 pub(crate) struct Sparing {
     second: u64,
@@ -55,7 +56,8 @@ pub(crate) struct Sparing {
 }
 
 impl Sparing {
-    /// Whether a line may be written; with how many were left out since the last one.
+    /// Returns `None` if the line must not be written, or else the number of lines left out since the
+    /// last one.
     pub(crate) fn take(&mut self, now: Now) -> Option<u64> {
         let second = now.ms / 1000;
         if second != self.second {
@@ -76,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// T9: a client's text can not end a line of the log, nor color what comes after it.
+    /// T9: a client's text cannot end a line of the log, nor color the lines after it.
     #[test]
     fn what_a_client_says_stays_one_short_line() {
         let forged = "a\n2026-01-01 INFO all is well\r\u{1b}[2J é";
@@ -91,7 +93,7 @@ mod tests {
         assert_eq!(Said::text(&long).to_string(), long);
     }
 
-    /// T9: floods are written about now and then, and how many lines are missing is not lost.
+    /// T9: a flood writes a few lines per second, and the next line reports how many were left out.
     #[test]
     fn a_flood_is_a_few_lines_per_second() {
         let mut sparing = Sparing::default();

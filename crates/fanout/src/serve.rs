@@ -1,4 +1,4 @@
-//! What a shard does for one session: opening, requests, responses, scopes, the end.
+//! The operations of a shard on one session: open, requests, responses, scopes, end.
 
 use std::{
     sync::Arc,
@@ -36,7 +36,7 @@ impl Shard {
         room: Option<OwnedSemaphorePermit>,
         now: Now,
     ) {
-        // What a stream sent before it ended may still arrive.
+        // Requests that a stream sent before it ended may arrive later.
         if line.is_closed() {
             return;
         }
@@ -85,7 +85,7 @@ impl Shard {
         self.sessions.get_mut(at)?.away.as_deref_mut()
     }
 
-    /// Counts the memory that the subscriptions of a stream take now.
+    /// Updates the counted memory of a stream's subscriptions.
     pub(crate) fn settle_memory(&mut self, at: usize) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         if entry.away.is_none() {
@@ -94,7 +94,7 @@ impl Shard {
         }
     }
 
-    /// Continues after the session has taken or refused a request.
+    /// Continues after the session has accepted or rejected a request.
     pub(crate) fn on_taken(&mut self, at: usize, result: Result<Receipt, ProtocolError>, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         match result {
@@ -124,16 +124,16 @@ impl Shard {
         }
     }
 
-    /// Ends a stream because of a request of its client.
+    /// Ends a stream because its client sent an invalid request or exceeded a limit.
     fn refuse(&mut self, at: usize, code: EndCode, text: &str, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
-        debug!(%node, %peer, error = %Said::text(text), "stream refused");
+        debug!(%node, %peer, error = %Said::text(text), "stream rejected");
         entry.line.end(End::new(code, text.to_owned()));
         self.forget(key(at), now);
     }
 
-    /// SOTW-111: the stream ends with OK once nothing more can be sent to it at the moment.
+    /// SOTW-111: ends the stream with OK once nothing more can be sent at the moment.
     pub(crate) fn on_half_close(&mut self, line: &Arc<Line>, now: Now) {
         match line.key().map(place) {
             Some(at) => {
@@ -146,8 +146,8 @@ impl Shard {
         }
     }
 
-    /// Sends the session's next response, if it has one and its transport can take it. Says what that
-    /// has cost, in steps.
+    /// Sends the session's next response, if there is one and the transport can take it. Returns the
+    /// cost in steps.
     pub(crate) fn poll_session(&mut self, at: usize, now: Now) -> usize {
         self.reassign(at, now);
         let Some(entry) = self.sessions.get_mut(at) else { return 1 };
@@ -196,7 +196,7 @@ impl Shard {
                 entry.changes.on_sent(type_place);
                 let message =
                     self.metrics.on_push(type_place, response, &self.config.control_plane);
-                // Nothing to wake up for is nothing that could be sent, either.
+                // No deadline implies no pending work.
                 let more = entry.half_closed || entry.session.wake_at(now.ms).is_some();
                 let then = if more { Then::CallBack } else { Then::Rest };
                 entry.line.put(message, then);
@@ -217,15 +217,15 @@ impl Shard {
             None => {}
         }
         let Some(entry) = self.sessions.get_mut(at) else { return cost };
-        // What follows a long response is long, most often.
+        // More long responses usually follow a long one.
         let is_bulk = cost > 1 || !entry.arrived;
         entry.lane = if is_bulk { Lane::Bulk } else { Lane::Updates };
         self.set_timer(at, now);
         cost
     }
 
-    /// Ends a stream whose client has left a response unanswered for too long. If it has answered in the
-    /// meantime, it is looked at again when it may be overdue next.
+    /// Ends a stream whose client has left a response unanswered for too long. If the client has
+    /// answered meanwhile, sets a timer for the next possible time.
     pub(crate) fn close_if_overdue(&mut self, at: usize, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some(Overdue { type_url, silent_ms }) = entry.session.overdue(now.ms) else {
@@ -245,7 +245,7 @@ impl Shard {
         self.forget(key(at), now);
     }
 
-    /// Sees to it that the session is looked at when its client has been silent for too long.
+    /// Sets a timer for the time at which the client will have been silent for too long.
     fn watch_silence(&mut self, at: usize) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         if entry.close_at.is_none()
@@ -256,7 +256,8 @@ impl Shard {
         }
     }
 
-    /// Keeps count of the streams whose clients owe an answer, and of those that reject what they have.
+    /// Updates the counts of streams whose clients owe an answer, and of streams on which a rejection
+    /// stands.
     fn count_standing(&mut self, at: usize) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let silent = entry.session.silent_since().map(|ms| ms / 1000);
@@ -271,7 +272,8 @@ impl Shard {
         }
     }
 
-    /// Frees everything that is held for a session (SOTW-111). Says how much that was.
+    /// Frees everything that the shard holds for a session (SOTW-111). Returns the number of freed
+    /// subscriptions.
     pub(crate) fn forget(&mut self, session: u32, now: Now) -> usize {
         let at = place(session);
         let Self { sessions, index, .. } = self;
@@ -294,7 +296,7 @@ impl Shard {
         interest.len()
     }
 
-    /// Removes a session that the index no longer has.
+    /// Removes a session that is no longer in the index.
     pub(crate) fn remove(&mut self, session: u32, remains: Option<Remains>, now: Now) {
         let Some(entry) = self.sessions.try_remove(place(session)) else { return };
         entry.line.set_key(None);
@@ -314,8 +316,8 @@ impl Shard {
         }
     }
 
-    /// Finds the session's scopes anew if the assignments have changed since, and registers it under
-    /// those it has not been registered under. Says how much it had to register.
+    /// Computes the session's scopes again if the assignments have changed, and updates the index.
+    /// Returns the number of updated subscriptions.
     pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
         let changed = self.views.state().assignments.changed;
         let is_done = |entry: &Entry| entry.assigned_at == changed || entry.away.is_some();
@@ -373,7 +375,7 @@ impl Shard {
             queued: None,
             lane: Lane::Bulk,
             arrived: false,
-            // Its first answers are from this state or a later one.
+            // The first responses are from this state or a later one.
             told: self.step,
             touched: self.step,
             since_sent: SinceSent::Nothing,
@@ -392,16 +394,16 @@ impl Shard {
         at
     }
 
-    /// Takes over what a node says of itself now (SOTW-03).
+    /// Replaces the node of the session (SOTW-03).
     fn adopt(&mut self, at: usize, node: Arc<Node>, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         entry.node = node;
-        // No revision of the assignments: they have to be looked at again.
+        // This value differs from every revision, so `reassign` computes the scopes again.
         entry.assigned_at = Revision(u64::MAX);
         self.reassign(at, now);
     }
 
-    /// The first assignment that holds for the node, and its scopes.
+    /// Returns the first assignment that matches the node, and its scopes.
     fn assign(&mut self, node: &Node) -> Option<(Arc<str>, ScopeList)> {
         let state = Arc::clone(self.views.state());
         let assignment = state.assignments.for_node(node)?;
@@ -414,7 +416,7 @@ impl Shard {
         Some(self.views.of(scopes))
     }
 
-    /// Registers what the last request changed of the session's interests.
+    /// Updates the index with the subscriptions that the last request changed.
     fn register_changes(&mut self, at: usize) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         for interest in entry.session.drain_interest() {
@@ -424,7 +426,7 @@ impl Shard {
 
     fn on_verdict(&mut self, at: usize, type_url: &TypeUrl, verdict: Verdict, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        // It has had, and has answered, all that it asked for when it came.
+        // The client has answered the responses to its first requests.
         if !entry.arrived && !entry.session.has_work() && entry.session.silent_since().is_none() {
             entry.arrived = true;
             entry.line.arrive();
@@ -434,7 +436,7 @@ impl Shard {
             }
         }
         let type_place = type_place(type_url);
-        // Of a response in parts the last one counts.
+        // For a response in parts, the answer to the last part counts.
         let arrived = match entry.session.is_under_way(type_url) {
             true => None,
             false => entry.changes.on_answer(type_place),
@@ -468,7 +470,7 @@ impl Shard {
         }
     }
 
-    /// Makes sure that the session is looked at when it wants to be. An earlier entry stays.
+    /// Sets a timer for the session's next deadline. An earlier timer stays.
     fn set_timer(&mut self, at: usize, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         if let Some(wake_at) = entry.session.wake_at(now.ms)
@@ -484,9 +486,9 @@ fn scopes_of(assigned: &Option<(Arc<str>, ScopeList)>) -> &[ScopeName] {
     assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
 }
 
-/// The bytes that a stream holds for the node of its client.
+/// Returns the number of bytes that a stream holds for its client's node.
 fn bytes_of(node: &Node) -> usize {
-    /// The bytes of an entry besides its texts.
+    /// The number of bytes of an entry besides its texts.
     const EACH: usize = 96;
     let metadata = node.metadata.iter().map(|(path, text)| EACH + path.len() + text.len());
     let features = node.client_features.iter().map(|feature| EACH + feature.len());
@@ -494,7 +496,7 @@ fn bytes_of(node: &Node) -> usize {
     metadata.chain(features).chain(texts).sum()
 }
 
-/// The limit that a request exceeds, as the metric names it.
+/// Returns the limit that a request exceeds, as the metric names it.
 fn limit_of(error: &ProtocolError) -> Option<&'static str> {
     match error {
         ProtocolError::TypesTooMany { .. } => Some("types"),

@@ -1,22 +1,22 @@
-//! A shard: the one owner of its sessions, and the loop that drives them.
+//! A shard: the only owner of its sessions, and the loop that drives them.
 //!
-//! Nothing is queued per session and no commit is queued at all. A shard looks at the newest state,
-//! finds out what differs from the one it knew, and marks the sessions that care ([`Marking`]); a marked
-//! session is asked for its next response when its transport can take one. Whatever happened in between
-//! is in that one response (design 4.6).
+//! There is no queue per session, and no queue of commits. A shard compares the newest state with the
+//! previous one, and marks the affected sessions ([`Marking`]). It polls a marked session for its next
+//! response when the transport can take one. That response has all changes that happened meanwhile
+//! (design 4.6).
 //!
-//! A turn is a bounded piece of work, after which other tasks run: so many steps of each kind
-//! (`turn_work_max`), where a step with many names or resources counts as several. What wakes the shard
-//! does not matter: each turn looks at everything that may have changed.
+//! A turn is a bounded piece of work, after which other tasks run: at most `turn_work_max` steps of
+//! each kind. A step with many names or resources counts as several. The cause of a wake-up does not
+//! matter: each turn checks everything that may have changed.
 //!
-//! Work is of two classes ([`Lane`]). Commits, requests and polls of established sessions, and questions of
-//! admin go first. New and resuming streams, large requests and responses, and the freeing of streams that
-//! have ended are bulk. Each turn does one kind of bulk ([`Bulk`]) within a small budget
-//! ([`Budget::of_bulk`]): a storm makes the turns of the others longer by that budget, and is never starved by
-//! them.
+//! There are two classes of work ([`Lane`]). Commits, requests and polls of established sessions, and
+//! queries of the admin API go first. New and resuming streams, large requests and responses, and the
+//! removal of ended streams are bulk. Each turn does one kind of bulk ([`Bulk`]) within a small budget
+//! ([`Budget::of_bulk`]). A storm of bulk therefore lengthens the turns by that budget only, and other
+//! work never starves it.
 //!
-//! Rejected: a channel of commits per shard. It has to be bounded, and then either a slow shard
-//! holds up the store, or commits are lost and the shard has to compare states after all.
+//! Rejected: a channel of commits per shard. It has to be bounded. Then either a slow shard delays the
+//! store, or commits are lost and the shard has to compare states anyway.
 
 use std::{
     collections::VecDeque,
@@ -54,41 +54,42 @@ use crate::{
     views::Views,
 };
 
-/// Calls of transports that are sorted for the price of one session that is polled.
+/// The number of calls from transports that are sorted for the cost of one poll.
 const CALLS_PER_STEP: usize = 8;
 
-/// What sessions that are gone may leave in a queue, besides as much as there are sessions.
+/// The number of entries of ended sessions that may stay in a queue, in addition to twice the number of
+/// sessions.
 const LEFT_OVER_MAX: usize = 1024;
 
-/// One reading of the clock, for a whole turn.
+/// One reading of the clock for a whole turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
     pub(crate) instant: Instant,
-    /// Since the start of the fan-out; what the protocol counts in.
+    /// The milliseconds since the start of the fan-out, which is the protocol's clock.
     pub(crate) ms: u64,
 }
 
-/// The kinds of bulk work, of which each turn does one.
+/// The kinds of bulk work. Each turn does one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bulk {
     /// Requests of new streams, and large requests.
     Events,
-    /// Polls of new streams, and of those that have much to send.
+    /// Polls of new streams, and of streams with much to send.
     Polls,
-    /// Frees streams that have ended.
+    /// Removal of ended streams.
     Ends,
 }
 
-/// The order of the kinds. A client that comes back finds what it was left with once its old stream is freed, so
-/// ends have twice as many turns as new streams.
+/// The order of the kinds. A client that reconnects finds its resume data once its old stream is
+/// removed, so ends have twice as many turns as new streams.
 const BULK_ORDER: [Bulk; 4] = [Bulk::Events, Bulk::Ends, Bulk::Polls, Bulk::Ends];
 
-/// How a shard goes on after a turn.
+/// The next action of a shard after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// There is more to do at once.
+    /// Takes another turn: there is more to do.
     Again,
-    /// Until something happens, or until the time.
+    /// Waits for an event, or until the time in milliseconds.
     Wait(Option<u64>),
 }
 
@@ -100,50 +101,51 @@ pub(crate) struct Shard {
     pub(crate) views: Views,
     pub(crate) sessions: Slab<Entry>,
     pub(crate) index: Index,
-    /// Sessions to be polled.
+    /// The sessions to be polled.
     pub(crate) queue: Queue,
-    /// The step to the present state, until all who care have been told.
+    /// The marking of the latest step; `None` once all affected sessions are marked.
     pub(crate) marking: Option<Marking>,
-    /// Number of the present step, or of the last one.
+    /// The number of the current or last step.
     pub(crate) step: u64,
     pub(crate) timers: Timers,
-    /// When sessions will be overdue; of each one entry at most, for that time only moves later.
+    /// The times at which clients become overdue. Each session has at most one entry, because that time
+    /// only moves to later.
     pub(crate) closing: Timers,
     pub(crate) silence: Silence,
     arrivals: Arc<Arrivals>,
-    /// What clients were left with whose streams have ended, on any shard.
+    /// The resume data of ended streams of all shards.
     pub(crate) departed: Arc<Departed>,
     pub(crate) metrics: ShardMetrics,
-    /// Lines about rejections, and about clients that do not answer.
+    /// The limits for log lines about rejections, and about clients that do not answer.
     pub(crate) rejections_said: Sparing,
     pub(crate) silence_said: Sparing,
-    /// The place from which sessions are still to be given their scopes anew, after the assignments
-    /// have changed.
+    /// The place of the next session to reassign after a change of the assignments.
     reassign_from: Option<usize>,
-    /// Lines that called and have not been answered.
+    /// Streams whose transports called and have not been handled.
     called: VecDeque<Arc<Line>>,
-    /// Sessions whose names are being registered, or forgotten.
+    /// Sessions whose names are being registered or removed.
     pub(crate) indexing: VecDeque<Key>,
     pub(crate) large: LargeWork,
     pub(crate) memory: Arc<SubscriptionMemory>,
-    /// Lines whose sessions are to be freed, and the reason why each called.
+    /// Streams whose sessions are to be removed, each with its call.
     leaving: VecDeque<(Arc<Line>, Call)>,
-    /// The kind of bulk that this turn does; `None` if no bulk waited when it began.
+    /// The kind of bulk of this turn; `None` if no bulk waited when it started.
     bulk: Option<Bulk>,
     /// The place in [`BULK_ORDER`] from which the next turn chooses.
     bulk_from: usize,
 }
 
-/// Where a shard hears from.
+/// The inputs of a shard.
 #[derive(Debug)]
 pub(crate) struct Inputs {
-    /// From the readers of established streams and from admin. Bounded: they wait when it is full.
+    /// Events from the readers of established streams and from the admin API. Bounded: senders wait
+    /// while it is full.
     pub(crate) inbox: mpsc::Receiver<Sent>,
-    /// From the readers of new streams, and large requests. Bounded in the same way.
+    /// Events from the readers of new streams, and large requests. Bounded in the same way.
     pub(crate) bulk_inbox: mpsc::Receiver<Sent>,
-    /// Calls of the streams' writers.
+    /// Calls of the streams' transports.
     pub(crate) mailbox: Arc<Mailbox>,
-    /// The newest state; when its sender is gone the store has stopped, and the last state stays.
+    /// The newest state. When its sender is gone, the store has stopped and the last state stays.
     pub(crate) state: watch::Receiver<Arc<State>>,
     /// The time at which the protocol's clock is 0.
     pub(crate) start: Instant,
@@ -189,19 +191,19 @@ impl Shard {
         }
     }
 
-    /// The shard, with what all shards of a replica share.
+    /// Sets the parts that all shards of a replica share.
     pub(crate) fn sharing(mut self, large: LargeWork, memory: Arc<SubscriptionMemory>) -> Self {
         (self.large, self.memory) = (large, memory);
         self
     }
 
-    /// Takes turns until it is canceled or nobody is left who could send an event.
+    /// Takes turns until it is canceled or all senders of events are gone.
     pub(crate) async fn run(mut self, mut inputs: Inputs, cancel: CancellationToken) {
         let most = self.config.turn_work_max;
         let mut events = Events::default();
         let mut store_runs = true;
         let mut flow = Flow::Again;
-        // While a client owes an answer, for how long is told every second.
+        // The next full second, at which the shard updates the metric of silent clients.
         let mut tick = None;
         let mut canceled = std::pin::pin!(cancel.cancelled());
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(inputs.start));
@@ -239,7 +241,8 @@ impl Shard {
             let now = inputs.now(started);
             fill(&mut events.updates, &mut inputs.inbox, most);
             fill(&mut events.bulk, &mut inputs.bulk_inbox, most);
-            // After the events: one that was sent because a state had been published is handled with it.
+            // Read after the events, so that an event that was sent after a state was published sees
+            // that state.
             let state = Arc::clone(&inputs.state.borrow_and_update());
             self.on_state(&state, now);
             let full = events.updates.len() == most || events.bulk.len() == most;
@@ -256,7 +259,7 @@ impl Shard {
         }
     }
 
-    /// Handles as many events as fit into a turn; the others stay.
+    /// Handles as many events as fit into a turn. The rest stays.
     pub(crate) fn on_events(&mut self, events: &mut Events, now: Now) {
         self.choose_bulk(events);
         let most = self.config.turn_work_max;
@@ -277,7 +280,7 @@ impl Shard {
         self.bulk_from = place.map_or(0, |place| place + 1);
     }
 
-    /// The budget of a kind of bulk in this turn: nothing if the turn does another kind.
+    /// Returns the budget for a kind of bulk in this turn. It is 0 if the turn does another kind.
     fn bulk_budget(&self, kind: Bulk) -> Budget {
         match self.bulk {
             Some(other) if other != kind => Budget::new(0),
@@ -302,14 +305,14 @@ impl Shard {
         }
     }
 
-    /// Handles one event. Decides and never waits; this is what tests call.
+    /// Handles one event without waiting. Tests call it directly.
     pub(crate) fn handle(&mut self, event: Event, now: Now) {
         match event {
             Event::Request { line, request, node, room } => {
                 self.on_request(&line, request, node, room, now);
             }
             Event::HalfClose { line } => self.on_half_close(&line, now),
-            // Who asked may have gone away.
+            // The receiver of the reply may be gone.
             Event::Status { from, reply } => drop(reply.send(self.status_page(from))),
             Event::Concerned { change, from, reply } => {
                 drop(reply.send(self.concerned_page(&change, from, now)));
@@ -317,16 +320,16 @@ impl Shard {
         }
     }
 
-    /// Takes over the newest state and begins to tell the sessions that care what differs from the one
-    /// known so far: O(changes + sessions that care), in bounded steps. While it is telling them of one
-    /// state it does not look at the next.
+    /// Takes over the newest state, and starts to mark the sessions that its changes affect. Costs
+    /// O(changes + affected sessions), in bounded steps. The shard takes the next state only after the
+    /// marking is complete.
     pub(crate) fn on_state(&mut self, newest: &Arc<State>, now: Now) {
         if self.marking.is_some() || Arc::ptr_eq(newest, self.views.state()) {
             return;
         }
         let old = self.views.advance(Arc::clone(newest));
         self.departed.forget_old(now.instant);
-        // It may be here before it was noted.
+        // The state may arrive before its arrival time is recorded.
         let arrived = self.arrivals.first_after(old.revision).unwrap_or(now.instant);
         if old.assignments.changed != newest.assignments.changed {
             self.reassign_from = Some(0);
@@ -343,7 +346,7 @@ impl Shard {
         self.mark_some(now);
     }
 
-    /// Tells some of the sessions that care what has changed.
+    /// Marks some of the affected sessions.
     fn mark_some(&mut self, now: Now) {
         let Some(mut marking) = self.marking.take() else { return };
         let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(MARKS_PER_STEP));
@@ -351,7 +354,7 @@ impl Shard {
         let arrived = marking.arrived;
         let is_done = marking.advance(index, &mut budget, |key, told: Option<Told<'_>>| {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
-            // It was told everything when it was polled.
+            // The session received all changes when it was polled.
             if entry.told == *step {
                 return;
             }
@@ -385,7 +388,7 @@ impl Shard {
         }
     }
 
-    /// The revision up to which every session has been told what has changed.
+    /// Returns the revision up to which all sessions have received the changes.
     pub(crate) fn told_revision(&self) -> Revision {
         match &self.marking {
             Some(marking) => marking.from,
@@ -393,8 +396,8 @@ impl Shard {
         }
     }
 
-    /// Answers some of the lines that called. Those that leave are put aside: freeing their sessions may
-    /// take long, and nobody waits for it.
+    /// Handles some of the calls. Ended streams are set aside: their removal may take long, and it is
+    /// not urgent.
     pub(crate) fn on_calls(&mut self, mailbox: &Mailbox, now: Now) {
         if self.called.is_empty() {
             mailbox.swap(&mut self.called);
@@ -416,7 +419,7 @@ impl Shard {
         self.free_some(now);
     }
 
-    /// Frees the sessions of some of the lines that leave.
+    /// Removes some of the ended streams.
     fn free_some(&mut self, now: Now) {
         let mut budget = self.bulk_budget(Bulk::Ends);
         while !budget.is_spent()
@@ -432,9 +435,9 @@ impl Shard {
         }
     }
 
-    /// Does a bounded part of what there is to do.
+    /// Does a bounded part of the pending work.
     pub(crate) fn turn(&mut self, now: Now) -> Flow {
-        // When all have been told of this state there may be a newer one.
+        // After the marking of this state there may be a newer one.
         let was_marking = self.marking.is_some();
         self.mark_some(now);
         self.reassign_some(now);
@@ -473,7 +476,7 @@ impl Shard {
         }
     }
 
-    /// Polls some of the sessions that wait for it, those in the lane for updates first.
+    /// Polls some of the waiting sessions, first those in the updates lane.
     fn poll_some(&mut self, now: Now) {
         let most = self.config.turn_work_max;
         self.poll_lane(Lane::Updates, Budget::new(most), now);
@@ -489,7 +492,7 @@ impl Shard {
             if let Some(entry) = self.sessions.get_mut(place(key))
                 && let Some(since) = entry.queued.take()
             {
-                // The first of a lane has waited the longest.
+                // The first session of a lane has waited longest.
                 if !std::mem::replace(&mut is_measured, true) {
                     let waited = now.instant.saturating_duration_since(since);
                     self.metrics.queue_wait_seconds(lane).record(waited.as_secs_f64());
@@ -500,8 +503,8 @@ impl Shard {
         }
     }
 
-    /// Drops what sessions that are gone have left in queues, when it is more than what there is of
-    /// others: O(1) per session that goes.
+    /// Drops entries of ended sessions from the queues when they outnumber the others. Costs O(1) per
+    /// ended session.
     fn tidy(&mut self) {
         let Self { sessions, queue, timers, closing, .. } = self;
         let most = 2 * sessions.len() + LEFT_OVER_MAX;
@@ -521,7 +524,7 @@ impl Shard {
         }
     }
 
-    /// Tells how the shard stands.
+    /// Updates the gauges of the shard.
     fn measure(&self, now: Now) {
         let oldest = self.silence.oldest(now.ms).unwrap_or(0);
         self.metrics.unanswered.set(gauge_value(usize::try_from(oldest).unwrap_or(usize::MAX)));
@@ -529,7 +532,7 @@ impl Shard {
         self.metrics.set_index(self.index.size());
     }
 
-    /// Puts a session into the queue of those to be polled.
+    /// Adds a session to the queue of sessions to poll.
     pub(crate) fn enqueue(&mut self, place: usize, now: Now) {
         if let Some(entry) = self.sessions.get_mut(place)
             && entry.queued.is_none()
@@ -539,8 +542,8 @@ impl Shard {
         }
     }
 
-    /// Gives the scopes anew to some of the sessions. A session that is polled before its turn is
-    /// looked at then, so none is ever served under old assignments.
+    /// Computes the scopes of some sessions again. A session that is polled earlier is reassigned at
+    /// that time, so no session is served under old assignments.
     fn reassign_some(&mut self, now: Now) {
         let Some(mut at) = self.reassign_from else { return };
         let mut budget = Budget::new(self.config.turn_work_max);
@@ -552,8 +555,8 @@ impl Shard {
     }
 }
 
-/// However a shard ends, its clients go to another replica: a stream that nobody serves would keep
-/// them here with what they have.
+/// Ends all streams when the shard ends for any reason, so that clients reconnect to another replica.
+/// Otherwise they would stay without updates.
 impl Drop for Shard {
     fn drop(&mut self) {
         for (_, entry) in &self.sessions {
@@ -571,7 +574,7 @@ impl Inputs {
 }
 
 impl Now {
-    /// The protocol's time in milliseconds at a later instant.
+    /// Converts a later instant to the protocol's time in milliseconds.
     pub(crate) fn ms_at(self, later: Instant) -> u64 {
         let passed = later.saturating_duration_since(self.instant).as_millis();
         self.ms.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
@@ -592,17 +595,17 @@ fn fill(events: &mut VecDeque<Sent>, inbox: &mut mpsc::Receiver<Sent>, most: usi
     }
 }
 
-/// A key as a place in the slab.
+/// Converts a key to a place in the slab.
 pub(crate) fn place(key: Key) -> usize {
     usize::try_from(key).unwrap_or(usize::MAX)
 }
 
-/// A place in the slab as a key. There are fewer than 2³² streams: `streams_max` is checked.
+/// Converts a place in the slab to a key. There are fewer than 2³² streams: `streams_max` is checked.
 pub(crate) fn key(place: usize) -> Key {
     Key::try_from(place).unwrap_or(Key::MAX)
 }
 
-/// Number of open streams, of all shards.
+/// The number of open streams of all shards.
 pub(crate) type Streams = Arc<AtomicUsize>;
 
 #[cfg(test)]

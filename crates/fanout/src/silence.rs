@@ -1,16 +1,18 @@
-//! For how long clients have owed an answer: the oldest of all, without looking at all.
+//! The longest time for which a client has owed an answer, found without a scan of all sessions.
 //!
-//! Sessions are counted by the second since which their client is silent. One comes and one goes per
-//! response, in a map that has few entries while clients answer, and at most one per session.
+//! Sessions are counted by the second since which their clients have been silent. Each response adds
+//! one session and removes one. The map has few entries while clients answer, and at most one per
+//! session.
 
 use std::collections::BTreeMap;
 
-/// Numbers of sessions, by the second since which their clients have owed an answer.
+/// The numbers of sessions, by the second since which their clients have owed an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Silence(BTreeMap<u64, usize>);
 
 impl Silence {
-    /// A session's client owes an answer since another time, or no longer.
+    /// Records that a session's client has owed an answer since `to` instead of `from`. `None` means
+    /// that it owes none.
     pub(crate) fn change(&mut self, from: Option<u64>, to: Option<u64>) {
         if from == to {
             return;
@@ -28,14 +30,14 @@ impl Silence {
         }
     }
 
-    /// For how many seconds the one that has been silent the longest has owed an answer; `None` if no
-    /// client owes one.
+    /// Returns the longest time for which a client has owed an answer, in seconds; `None` if no client
+    /// owes one.
     pub(crate) fn oldest(&self, now_ms: u64) -> Option<u64> {
         let (second, _) = self.0.first_key_value()?;
         Some((now_ms / 1000).saturating_sub(*second))
     }
 
-    /// The next full second, in milliseconds; `None` if nothing changes then.
+    /// Returns the next full second, in milliseconds; `None` if no client owes an answer.
     pub(crate) fn next_tick(&self, now_ms: u64) -> Option<u64> {
         (!self.0.is_empty()).then(|| (now_ms / 1000 + 1) * 1000)
     }

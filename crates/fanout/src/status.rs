@@ -1,4 +1,4 @@
-//! What people are told about streams: how each stands, who lags, how it ended.
+//! The status of streams for users: configuration, progress and end.
 
 use std::{
     borrow::Cow,
@@ -14,89 +14,89 @@ use std::{
 use chancery_model::{Node, Revision, ScopeName, TypeUrl, TypeVersion};
 use chancery_protocol::{Protocol, SubscriptionStatus};
 
-/// Why a stream ended, as far as clients are told apart by it (SOTW-110).
+/// The reason for the end of a stream, as reported to the client (SOTW-110).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndCode {
-    /// The client closed its half, and was served.
+    /// The client closed its half of the stream and received everything.
     Ok,
     /// The client broke a rule of the protocol.
     InvalidArgument,
     /// The client exceeded a limit.
     ResourceExhausted,
-    /// The client used something of gRPC that is not served.
+    /// The client used a feature of gRPC that the server does not support.
     Unimplemented,
-    /// The replica goes away, or wants the client to come back.
+    /// The replica shuts down, or wants the client to reconnect.
     Unavailable,
-    /// The connection has reached its age. To the client, that is "ok": nothing is wrong (SOTW-110), and
-    /// grpc-js tells any other status to its calls that wait for a resource.
+    /// The connection has reached its maximum age. The client receives OK, because nothing is wrong
+    /// (SOTW-110). grpc-js reports any other status to the calls that wait for a resource.
     Aged,
-    /// The client has left a response unanswered for too long. To it, that is "unavailable" too: it
-    /// comes back at once and begins anew (CLI-G-15, CLI-G-28).
+    /// The client has left a response unanswered for too long. The client receives UNAVAILABLE,
+    /// reconnects at once and starts over (CLI-G-15, CLI-G-28).
     Silent,
-    /// The request was cut off or damaged below the protocol.
+    /// The request was truncated or damaged below the protocol.
     Internal,
-    /// The time is up that the client itself had set.
+    /// The deadline that the client set has passed.
     DeadlineExceeded,
 }
 
-/// The end of a stream: a gRPC status without gRPC.
+/// The end of a stream: a gRPC status, independent of gRPC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// The kind.
+    /// The reason.
     pub code: EndCode,
-    /// A sentence for the client's log; empty for [`EndCode::Ok`].
+    /// A message for the client's log. Empty for [`EndCode::Ok`].
     pub message: Cow<'static, str>,
 }
 
 impl End {
-    /// An end with a message.
+    /// Creates an end with a message.
     #[must_use]
     pub fn new(code: EndCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, message: message.into() }
     }
 
-    /// The good end.
+    /// Creates the regular end.
     #[must_use]
     pub const fn ok() -> Self {
         Self { code: EndCode::Ok, message: Cow::Borrowed("") }
     }
 }
 
-/// A client's refusal of a response (SOTW-28): the last one per type is kept.
+/// A client's rejection of a response (SOTW-28). Each stream keeps the last one per type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NackRecord {
     /// The type of the response.
     pub type_url: TypeUrl,
-    /// The version that was refused.
+    /// The rejected version.
     pub version: TypeVersion,
     /// The client's code.
     pub code: i32,
-    /// The client's message, cut.
+    /// The client's message, truncated.
     pub message: String,
-    /// When it arrived.
+    /// The time at which it arrived.
     pub time: SystemTime,
 }
 
-/// How one stream stands.
+/// The status of one stream.
 #[derive(Debug, Clone)]
 pub struct StreamStatus {
-    /// Who the client says it is.
+    /// The node that the client claims to be.
     pub node: Arc<Node>,
-    /// Where it connects from.
+    /// The address of the client.
     pub peer: SocketAddr,
-    /// Which protocol it speaks.
+    /// The protocol variant of the stream.
     pub protocol: Protocol,
     /// The type of the stream; `None` if it is aggregated.
     pub type_url: Option<TypeUrl>,
-    /// The assignment that holds for the node; `None` if none does.
+    /// The assignment that applies to the node; `None` if no assignment matches.
     pub assignment: Option<Arc<str>>,
-    /// The scopes it sees.
+    /// The scopes that the node sees.
     pub scopes: Vec<ScopeName>,
-    /// When its first request arrived.
+    /// The time at which its first request arrived.
     pub since: SystemTime,
-    /// What it subscribed to, by type.
+    /// The subscriptions by type.
     pub subscriptions: Vec<SubscriptionStatus>,
-    /// The last refusal of each type.
+    /// The last rejection of each type.
     pub nacks: Vec<NackRecord>,
 }
 
@@ -111,14 +111,14 @@ impl SessionId {
     }
 }
 
-/// The progress of the sessions of this replica with a change.
+/// The progress of this replica's sessions with a change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settlement {
-    /// The sessions that have not acknowledged: one entry for each type of a session.
+    /// The sessions that have not acknowledged the change, with one entry for each type of a session.
     pub unsettled: Vec<Unsettled>,
     /// The sessions that the change concerns.
     pub asked: HashMap<SessionId, Asked>,
-    /// Whether a shard has not come to the revision of the change: sessions may be missing.
+    /// Whether a shard has not reached the revision of the change: sessions may be missing.
     pub is_behind: bool,
 }
 
@@ -127,29 +127,29 @@ pub struct Settlement {
 pub struct Asked {
     /// The node of the session.
     pub node: Arc<Node>,
-    /// Whether the session has acknowledged all that it should have.
+    /// Whether the session has acknowledged everything that the change requires.
     pub has_acknowledged: bool,
 }
 
-/// A stream that has not acknowledged what it should have of a revision.
+/// A stream that has not acknowledged its part of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsettled {
-    /// Which node; empty for [`UnsettledState::Behind`].
+    /// The ID of the node; empty for [`UnsettledState::Behind`].
     pub node: String,
-    /// Which type; `None` for [`UnsettledState::Behind`].
+    /// The type; `None` for [`UnsettledState::Behind`].
     pub type_url: Option<TypeUrl>,
-    /// What is known.
+    /// The state.
     pub state: UnsettledState,
 }
 
-/// Why something is not settled.
+/// The reason why a stream or a shard is unsettled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnsettledState {
-    /// The replica has not come to the revision yet; it is at this one.
+    /// The replica has not reached the revision. Has the revision that it has reached.
     Behind(Revision),
-    /// The response is on its way, or the client has not answered it.
+    /// The response is to be sent, or the client has not answered it.
     Pending,
-    /// The client refused the response, with this message.
+    /// The client rejected the response, with this message.
     Nacked(String),
 }
 

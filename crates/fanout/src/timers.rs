@@ -1,13 +1,13 @@
-//! When a session has to be looked at though nothing happens to it.
+//! The times at which sessions need attention without an event.
 //!
-//! At most one entry per session is current; an entry that is not is dropped when its time comes, or when
-//! there are many of them. A time that moves later costs nothing: the early entry fires, and is put back.
+//! At most one entry per session is current. Other entries are dropped when their time comes, or when
+//! there are many. Moving a time to later costs nothing: the early entry fires, and a new one is set.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::index::Key;
 
-/// Sessions by the time at which they want to be polled, in milliseconds.
+/// Sessions by the time at which they need attention, in milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(u64, Key)>>);
 
@@ -25,12 +25,12 @@ impl Timers {
         self.0.len()
     }
 
-    /// The earliest time at which something is due.
+    /// Returns the time of the earliest entry.
     pub(crate) fn next(&self) -> Option<u64> {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next entry that is due.
+    /// Removes and returns the next entry that is due.
     pub(crate) fn due(&mut self, now: u64) -> Option<(u64, Key)> {
         (self.next()? <= now).then(|| self.0.pop().map(|Reverse(entry)| entry)).flatten()
     }

@@ -1,8 +1,8 @@
-//! The newest state as sessions see it.
+//! The newest state, and the views of it.
 //!
-//! A view is resolved when a session is looked at, and the last one is kept: sessions with the same
-//! list of scopes that are looked at in a row share it. Keeping one per session would hold old states
-//! alive for sessions to which nothing happens.
+//! A view is resolved when a session is polled, and only the last view is kept. Consecutive sessions
+//! with the same list of scopes share it. A view per session would keep old states in memory for idle
+//! sessions.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::entry::ScopeList;
 pub(crate) struct Views {
     state: Arc<State>,
     last: Option<(ScopeList, View)>,
-    /// Lists in use, each once.
+    /// The lists in use, each once.
     lists: HashSet<ScopeList>,
 }
 
@@ -28,13 +28,13 @@ impl Views {
         &self.state
     }
 
-    /// Takes a newer state, and gives back the one before.
+    /// Replaces the state by a newer one, and returns the previous one.
     pub(crate) fn advance(&mut self, state: Arc<State>) -> Arc<State> {
         self.last = None;
         std::mem::replace(&mut self.state, state)
     }
 
-    /// The view over a list that came from [`Views::intern`].
+    /// Returns the view over a list that came from [`Views::intern`].
     pub(crate) fn of(&mut self, list: &ScopeList) -> View {
         match &self.last {
             Some((of, view)) if Arc::ptr_eq(of, list) => view.clone(),
@@ -46,7 +46,7 @@ impl Views {
         }
     }
 
-    /// The one list that is equal to `scopes`.
+    /// Returns the shared list that equals `scopes`.
     pub(crate) fn intern(&mut self, scopes: Vec<ScopeName>) -> ScopeList {
         if let Some(known) = self.lists.get(scopes.as_slice()) {
             return Arc::clone(known);
@@ -61,12 +61,12 @@ impl Views {
         self.lists.len()
     }
 
-    /// Says that a node no longer sees the list.
+    /// Releases a list that a node no longer sees.
     pub(crate) fn release(&mut self, list: ScopeList) {
         if self.last.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, &list)) {
             self.last = None;
         }
-        // This one and the one in the set.
+        // The two references are this one and the one in the set.
         if Arc::strong_count(&list) == 2 {
             self.lists.remove(&list);
         }

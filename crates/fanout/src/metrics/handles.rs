@@ -1,4 +1,4 @@
-//! A shard's handles: made once, so that counting takes no look-up.
+//! The metric handles of a shard, created once so that counting needs no lookup.
 
 use chancery_model::TypeUrl;
 use chancery_protocol::{Message, Protocol, RequestKind, Response, StreamKind};
@@ -14,7 +14,7 @@ use crate::{index::Size, queue::Lane, status::EndCode};
 
 pub(crate) struct ShardMetrics {
     types: [TypeMetrics; N_LABELS],
-    /// By protocol, then by type, the aggregated ones last.
+    /// By protocol, then by type. The aggregated streams are last.
     streams: [[Gauge; N_LABELS + 1]; 2],
     /// By protocol.
     response_bytes: [Histogram; 2],
@@ -55,7 +55,7 @@ pub(crate) struct TypeMetrics {
     pub(crate) nacks: Counter,
 }
 
-/// Why something was not sent.
+/// The reason why a response was unnecessary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Suppressed {
     Folded,
@@ -108,7 +108,7 @@ impl ShardMetrics {
         }
     }
 
-    /// Counts the end of a stream: with the code that the replica ended it with, if it did.
+    /// Counts the end of a stream. `code` is the code with which the replica ended it, if it did.
     pub(crate) fn on_end(&self, code: Option<EndCode>) {
         let counter = match code {
             None => &self.ends_client,
@@ -138,7 +138,7 @@ impl ShardMetrics {
         self.kinds[place].increment(1);
     }
 
-    /// Counts a response and makes it a message.
+    /// Counts a response and encodes it.
     pub(crate) fn on_push(
         &self,
         type_place: usize,
@@ -160,7 +160,7 @@ impl ShardMetrics {
         self.suppressed[reason as usize].increment(1);
     }
 
-    /// Of the type at a place that [`type_place`] gives.
+    /// Returns the metrics of the type at a place from [`type_place`].
     pub(crate) fn of(&self, type_place: usize) -> &TypeMetrics {
         &self.types[type_place]
     }
@@ -217,8 +217,8 @@ fn place_of(protocol: Protocol) -> usize {
     }
 }
 
-/// A count as a gauge has it.
-#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and nothing here is that many")]
+/// Converts a count to a gauge value.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and no count is larger")]
 pub(crate) fn gauge_value(n: usize) -> f64 {
     n as f64
 }

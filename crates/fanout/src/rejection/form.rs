@@ -2,22 +2,22 @@
 
 use super::readings::{Byte, numbers, place, unescaped};
 
-/// The length from which a run of base64 letters of all kinds counts as key material.
+/// The minimum length of a run of base64 letters of all kinds that counts as key material.
 const BASE64_RUN_MIN: usize = 40;
-/// The length from which it does if it begins like a DER sequence or a JSON object, or follows the scheme of an
-/// `Authorization` header.
+/// The minimum length of a run that starts like a DER sequence or a JSON object, or follows the scheme
+/// of an `Authorization` header.
 const MARKED_RUN_MIN: usize = 16;
-/// The length from which bytes in hexadecimal or decimal count as key material: a UUID is shorter, a line of a
-/// dump with its offset is not.
+/// The minimum length of hexadecimal or decimal bytes that count as key material. A UUID is shorter. A
+/// line of a dump with its offset is not.
 const NUMBERS_MIN: usize = 20;
-/// The maximum length of the column behind a line of a dump, in which the bytes are shown as text.
+/// The maximum length of the text column behind a line of a dump.
 const DUMP_TEXT_MAX: usize = 24;
 
 /// Hides quoted resources and key material.
 pub(super) fn hide(text: &str, hidden: &mut [bool]) {
     let mut at = 0;
     while let Some(start) = dump_start(&text[at..]).map(|start| at + start) {
-        // Some releases of Envoy give the cause after the resource.
+        // Some releases of Envoy write the cause after the resource.
         let end = text[start..].find(CHECKED).map_or(text.len(), |end| start + end);
         hidden[start..end].fill(true);
         at = end;
@@ -34,14 +34,14 @@ pub(super) fn hide(text: &str, hidden: &mut [bool]) {
         };
         hidden[place.start..place.end + column].fill(true);
     }
-    // A DER sequence with a long length, in escapes: no text in UTF-8 has these bytes.
+    // A DER sequence with a long length, in escapes. Valid UTF-8 never has these bytes.
     let is_der = |pair: &[Byte]| pair[0].value == 0x30 && matches!(pair[1].value, 0x81 | 0x82);
     if let Some(at) = unescaped.windows(2).position(is_der) {
         hidden[place(&unescaped[at..])].fill(true);
     }
 }
 
-/// Hides PEM blocks. One that is cut extends to the end, or from the beginning, of the text.
+/// Hides PEM blocks. A truncated block extends to the end or from the beginning of the text.
 fn hide_pem(text: &str, hidden: &mut [bool]) {
     const BEGIN: &str = "-----BEGIN";
     const END: &str = "-----END";
@@ -100,12 +100,12 @@ fn hide_base64(text: &str, unescaped: &[Byte], hidden: &mut [bool]) {
     }
 }
 
-/// The text that Envoy writes before the rule of its proto files that a resource breaks.
+/// The text that Envoy writes before the violated rule of its proto files.
 const CHECKED: &str = "Proto constraint validation failed (";
 
-/// The start of a quoted message. Text after the message is indistinguishable from it.
+/// Returns the start of a quoted message. Text after the message is indistinguishable from it.
 fn dump_start(text: &str) -> Option<usize> {
-    // Envoy's and protobuf's own marks.
+    // The marks of Envoy and protobuf.
     let marked = text.find("goo.gle/debug");
     let checked = text.find(CHECKED).and_then(|at| {
         let rest = &text[at + CHECKED.len()..];
@@ -116,8 +116,8 @@ fn dump_start(text: &str) -> Option<usize> {
     marked.into_iter().chain(checked).chain(formed).min()
 }
 
-/// Whether a message in text format, JSON or debug output begins at `at`: `name {`, `name: {`, `name: "`,
-/// `{"name"`, `{name:`, `&{Name:`.
+/// Returns whether a message in text format, JSON or debug output starts at `at`: `name {`, `name: {`,
+/// `name: "`, `{"name"`, `{name:`, `&{Name:`.
 fn begins_message(text: &[u8], at: usize) -> bool {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let skip = |mut at: usize| {

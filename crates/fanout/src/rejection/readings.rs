@@ -1,12 +1,12 @@
-//! Readings of a text: the bytes that it may stand for, if it quotes them in a usual encoding.
+//! The readings of a text: the bytes that it stands for if it quotes them in a common encoding.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// The minimum length of a hexadecimal word that is also read from its second digit.
+/// The minimum length of a hexadecimal word that is also decoded from its second digit.
 const LONG_WORD_DIGITS: usize = 10;
-/// The minimum length of a run of base64 letters that is read.
+/// The minimum length of a run of base64 letters that is decoded.
 const BASE64_RUN_MIN: usize = 7;
 
 /// A byte of a reading, and its place in the text.
@@ -19,35 +19,35 @@ pub(super) struct Byte {
 
 impl Byte {
     fn new(value: u8, place: Range<usize>) -> Self {
-        // A text that is read has less than 4 GiB.
+        // Rejection texts have less than 4 GiB.
         let narrow = |at| u32::try_from(at).unwrap_or(u32::MAX);
         Self { value, start: narrow(place.start), end: narrow(place.end) }
     }
 }
 
-/// Bytes that follow each other.
+/// Consecutive bytes.
 pub(super) type Run = Vec<Byte>;
 
-/// The place of a run, or of a part of one, in the text.
+/// Returns the place of a run, or of a part of one, in the text.
 pub(super) fn place(run: &[Byte]) -> Range<usize> {
     let start = run.first().map_or(0, |first| first.start as usize);
     start..run.last().map_or(start, |last| last.end as usize)
 }
 
-/// Where the groups of four letters of base64 begin in a run of such letters.
+/// The start of the groups of four base64 letters in a run of such letters.
 #[derive(Clone, Copy)]
 pub(super) enum Base64Start {
     /// At the first letter.
     First,
-    /// Anywhere: the run may be cut, or stand behind other letters.
+    /// At any letter: the run may be truncated, or follow other letters.
     Any,
 }
 
-/// All readings of a text. Their total length is at most a small multiple of that of the text.
+/// All readings of a text. Their total length is at most a small multiple of the text's length.
 pub(super) struct Readings {
-    /// The text itself, without its escapes, and without white space.
+    /// The text itself, without its escapes, and without whitespace.
     pub(super) literal: Vec<Run>,
-    /// The bytes that it may encode.
+    /// The bytes that the text may encode.
     pub(super) decoded: Vec<Run>,
 }
 
@@ -72,8 +72,8 @@ pub(super) fn readings(text: &[u8], base64_start: Base64Start) -> Readings {
     Readings { literal, decoded }
 }
 
-/// The text with its escapes (C, Rust, Go, Python, JSON) decoded. Several backslashes count as one, so that a
-/// text that was escaped more than once reads the same.
+/// Returns the text with its escapes (C, Rust, Go, Python, JSON) decoded. Several backslashes count as
+/// one, so that a text that was escaped more than once has the same reading.
 pub(super) fn unescaped(text: &[u8]) -> Run {
     let mut run = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -88,7 +88,7 @@ pub(super) fn unescaped(text: &[u8]) -> Run {
     run
 }
 
-/// The bytes and the length of the escape that `text` begins with.
+/// Returns the bytes and the length of the escape at the start of `text`.
 fn escape(text: &[u8]) -> (SmallVec<[u8; 4]>, usize) {
     let slashes = text.iter().take_while(|byte| **byte == b'\\').count();
     let rest = &text[slashes..];
@@ -121,7 +121,7 @@ fn escape(text: &[u8]) -> (SmallVec<[u8; 4]>, usize) {
     (bytes, slashes + len)
 }
 
-/// The text with `%2B` and the like decoded.
+/// Returns the text with percent-encoding such as `%2B` decoded.
 fn percent_decoded(text: &[Byte]) -> Run {
     let mut run = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -144,7 +144,7 @@ fn percent_decoded(text: &[Byte]) -> Run {
     run
 }
 
-/// The byte of one or two hexadecimal digits.
+/// Returns the byte of one or two hexadecimal digits.
 fn hex_byte(digits: &[Byte]) -> Option<Byte> {
     let mut value = 0;
     for digit in digits {
@@ -153,7 +153,7 @@ fn hex_byte(digits: &[Byte]) -> Option<Byte> {
     Some(Byte::new(u8::try_from(value).ok()?, place(digits)))
 }
 
-/// The byte of a decimal number. Java's bytes have a sign.
+/// Returns the byte of a decimal number. Java's bytes have a sign.
 fn decimal_byte(digits: &[Byte], is_negative: bool) -> Option<Byte> {
     let mut value = 0_u8;
     for digit in digits {
@@ -164,7 +164,7 @@ fn decimal_byte(digits: &[Byte], is_negative: bool) -> Option<Byte> {
     Some(Byte::new(value, place(digits)))
 }
 
-/// Runs that are still growing, and those that have ended.
+/// The current run, and the completed runs.
 #[derive(Default)]
 struct Runs {
     open: Run,
@@ -179,8 +179,9 @@ impl Runs {
     }
 }
 
-/// Bytes that are written as numbers with nothing but separators between them: hexadecimal (`3082`, `30:82`,
-/// `<Buffer 30 82>`, `0x30, 0x82`, `%30%82`, lines of a dump) or decimal (`[48 130]`, `[48, -126]`).
+/// Returns bytes that are written as numbers with only separators between them: hexadecimal (`3082`,
+/// `30:82`, `<Buffer 30 82>`, `0x30, 0x82`, `%30%82`, lines of a dump) or decimal (`[48 130]`, `[48,
+/// -126]`).
 pub(super) fn numbers(text: &[Byte]) -> Vec<Run> {
     let (mut hex, mut decimal) = (Runs::default(), Runs::default());
     let mut at = 0;
@@ -211,12 +212,13 @@ pub(super) fn numbers(text: &[Byte]) -> Vec<Run> {
     hex.ended
 }
 
-/// Whether the text ends with the sign of a number, rather than with a hyphen between two words.
+/// Returns whether the text ends with the sign of a number, rather than with a hyphen between two
+/// words.
 fn ends_with_sign(text: &[Byte]) -> bool {
     matches!(text, [.., before, minus] if minus.value == b'-' && !before.value.is_ascii_alphanumeric())
 }
 
-/// Reads a word of letters and digits as hexadecimal bytes.
+/// Decodes a word of letters and digits as hexadecimal bytes.
 fn push_hex(word: &[Byte], hex: &mut Runs) {
     let bytes = |digits: &[Byte]| digits.chunks(2).map(hex_byte).collect::<Option<Run>>();
     let digits = match word {
@@ -237,7 +239,7 @@ fn push_hex(word: &[Byte], hex: &mut Runs) {
     }
 }
 
-/// Runs of base64 letters of both alphabets, decoded.
+/// Returns the decoded runs of base64 letters of both alphabets.
 fn base64(text: &[Byte], start: Base64Start) -> Vec<Run> {
     let phases = match start {
         Base64Start::First => 1,
@@ -261,7 +263,7 @@ fn base64_decoded(letters: &[Byte]) -> Run {
     run
 }
 
-/// The six bits of a base64 letter.
+/// Returns the six bits of a base64 letter.
 fn sextet(letter: u8) -> Option<u8> {
     Some(match letter {
         b'A'..=b'Z' => letter - b'A',

@@ -274,7 +274,7 @@ async fn a_full_replica_refuses_new_streams_only() {
     let second = server.delta(DELTA_ADS).await;
     let status = Delta::open(server.channel().await, DELTA_ADS).await.err().unwrap();
     assert_eq!(status.code(), tonic::Code::ResourceExhausted);
-    let text = "this replica serves 2 streams already, the most that streams_max allows";
+    let text = "this replica already serves 2 streams, the maximum (streams_max)";
     assert_eq!(status.message(), text);
     assert_eq!(server.hits("streams"), 1);
     good.is_served(&server).await;
