@@ -1,4 +1,4 @@
-//! Rejection texts of known clients, with secrets in them.
+//! Rejection texts of known clients with secrets in them.
 
 use base64::{
     Engine,
@@ -9,7 +9,7 @@ use chancery_model::{ResourceDraft, ResourceKey, ResourceName, Revision, types};
 
 use super::*;
 
-/// A response with one resource, all of which is a secret.
+/// Creates a response with one resource whose whole body is a secret.
 fn response(secret: &[u8]) -> Resources {
     let name = ResourceName::new("cert").unwrap();
     let key = ResourceKey { type_url: TypeUrl::from_static(types::SECRET), name };
@@ -30,7 +30,7 @@ fn cleaned_of_many(text: &str, answered: &Resources, others: &[Resources]) -> St
     cleaned(text, (&type_url, answered), others, &finder)
 }
 
-/// Texts recorded from Envoy, C-core and Node.
+/// The texts are recorded from Envoy, C-core and Node.
 #[test]
 fn rejection_text_without_secrets_is_kept() {
     for text in [
@@ -67,7 +67,7 @@ fn quoted_resource_is_cut_and_cause_is_kept() {
     for dump in dumps {
         assert_eq!(cleaned_of(&format!("{cause}{dump}"), b"other"), format!("{cause}{MARK}"));
     }
-    // As Envoy 1.40 has it: the cause comes last.
+    // Envoy 1.40 writes the cause last.
     let text = format!(
         "goo.gle/debugstr   \nname: \"x\"\nprivate_key {{\n}}\n: {}",
         &cause[..cause.len() - 2]
@@ -110,19 +110,19 @@ fn rejection_of_a_response_too_large_to_search_is_not_kept() {
     }
 }
 
-/// A client may quote the value that it has been sent before the rejected one.
+/// A client may quote a value that it received before the rejected one.
 #[test]
 fn secret_of_another_unanswered_response_is_hidden() {
     let others = [b"hunter2", b"swordfi"].map(|secret| response(secret));
     let text = "password 'hunter2' is bad, 'swordfi' was not";
     let shown = "password '[redacted]' is bad, '[redacted]' was not";
     assert_eq!(cleaned_of_many(text, &response(b"other"), &others), shown);
-    // What does not fit into the limits does not cost the text.
+    // Secrets beyond the limits do not discard the text.
     let large = [response(&vec![b'x'; BODIES_BYTES_MAX])];
     assert_eq!(cleaned_of_many("bad 'other'", &response(b"other"), &large), "bad '[redacted]'");
 }
 
-/// Numbers that are the same in each run.
+/// Pseudorandom numbers that are the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -165,7 +165,7 @@ impl Dice {
     }
 }
 
-/// C escapes, as protobuf's text format has them.
+/// Escapes a secret like protobuf's text format.
 fn escaped(secret: &[u8]) -> String {
     let escape = |byte: &u8| match byte {
         b'\n' => "\\n".to_owned(),
@@ -180,7 +180,7 @@ fn escaped(secret: &[u8]) -> String {
     secret.iter().map(escape).collect()
 }
 
-/// L: no run of 8 bytes of a secret is left, in whatever form a client quotes it or a part of it.
+/// L: no run of 8 bytes of a secret remains, in whatever form a client quotes it or a part of it.
 #[test]
 fn no_part_of_a_secret_survives_in_any_known_form() {
     let mut dice = Dice(7);
@@ -239,7 +239,7 @@ fn hex(bytes: &[u8], separator: &str) -> String {
     joined(bytes, separator, |byte| format!("{byte:02x}"))
 }
 
-/// Lines of `hexdump -C`.
+/// Formats bytes like `hexdump -C`.
 fn dump(bytes: &[u8]) -> String {
     let line = |(n, line): (usize, &[u8])| {
         let ascii = joined(line, "", |byte| match byte {
@@ -257,7 +257,7 @@ fn wrapped(text: &str, width: usize, end: &str) -> String {
     lines.collect::<Vec<_>>().join(end)
 }
 
-/// Each encoding, and the letters that eight bytes take at least.
+/// Each encoding, and the minimum number of letters for eight bytes.
 const ENCODINGS: [(Encoding, usize); 20] = [
     (|b| hex(b, ""), 16),
     (|b| hex(b, "").to_uppercase(), 16),
@@ -281,14 +281,14 @@ const ENCODINGS: [(Encoding, usize); 20] = [
     (|b| format!("token_{}", URL_SAFE_NO_PAD.encode([b"x", b].concat())), 8),
 ];
 
-/// OPS-19: no run of eight bytes of a secret is left in an encoding in which clients print bytes.
+/// OPS-19: no run of eight bytes of a secret remains in an encoding in which clients print bytes.
 #[test]
 fn encoded_secret_is_hidden() {
     let mut dice = Dice(11);
     for round in 0..60 {
         let secret = dice.secret();
         let start = dice.roll(secret.len() - 7);
-        // Too short to be hidden by its form.
+        // The part is too short to be hidden by its form.
         let longest = 16.min(secret.len() - start);
         let part = &secret[start..start + 8 + dice.roll(longest - 7)];
         for (n, (encode, letters)) in ENCODINGS.iter().enumerate() {
@@ -300,14 +300,14 @@ fn encoded_secret_is_hidden() {
                 .find(|run| shown.as_bytes().windows(*letters).any(|window| window == *run));
             let leak = leak.map(String::from_utf8_lossy);
             assert_eq!(leak, None, "round {round}, encoding {n}: {quoted:?} is shown as {shown:?}");
-            // The end of a PEM block hides all that is before it.
+            // The end of a PEM block hides everything before it.
             let is_cut = shown.starts_with("cannot load the key") || quoted.contains("-----END");
             assert!(is_cut, "{shown:?}");
         }
     }
 }
 
-/// The bytes of a key that is sent in PEM form are those of its base64 text.
+/// A key in PEM form may be quoted as the decoded bytes of its base64 text.
 #[test]
 fn decoded_bytes_of_a_pem_key_are_hidden() {
     let mut dice = Dice(13);
@@ -321,7 +321,7 @@ fn decoded_bytes_of_a_pem_key_are_hidden() {
     assert_eq!(cleaned_of(&text, pem.as_bytes()), "bad key [redacted].");
 }
 
-/// The value of a secret before the rejected one is not known any longer: its form gives it away.
+/// The value of a secret before the rejected one is no longer known. Its form reveals it.
 #[test]
 fn key_material_that_is_not_known_is_hidden_by_its_form() {
     let mut dice = Dice(17);
@@ -331,7 +331,7 @@ fn key_material_that_is_not_known_is_hidden_by_its_form() {
     for (n, (encode, letters)) in ENCODINGS.iter().enumerate() {
         let quoted = encode(&der);
         let shown = cleaned_of(&format!("cannot load the key {quoted}"), b"other");
-        // The beginning is the same for all keys.
+        // The first bytes are the same for all keys.
         let leak = quoted
             .as_bytes()
             .windows(*letters)
@@ -357,7 +357,7 @@ fn key_material_that_is_not_known_is_hidden_by_its_form() {
     }
 }
 
-/// Addresses, identifiers and times are no key material.
+/// Addresses, identifiers and times are not key material.
 #[test]
 fn numbers_in_a_text_are_kept() {
     for text in [

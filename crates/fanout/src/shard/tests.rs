@@ -1,4 +1,4 @@
-//! A shard without a runtime: events in, messages out.
+//! Tests of a shard without a runtime: events in, messages out.
 
 use std::{sync::Arc, task::Poll};
 
@@ -21,7 +21,8 @@ mod marking;
 mod silence;
 mod storm;
 
-/// SOTW-90, SOTW-91: those who care are told, and nobody else is looked at.
+/// SOTW-90, SOTW-91: a change is sent to the sessions that subscribe to it, and no other session is
+/// queued.
 #[test]
 fn a_change_reaches_those_who_care_and_no_other() {
     let mut desk = Desk::new();
@@ -35,20 +36,20 @@ fn a_change_reaches_those_who_care_and_no_other() {
     }
     desk.settle();
     desk.put("default", ENDPOINT, &[("x", "2")]);
-    assert_eq!(desk.shard.queue.len(), 1, "only one session cares");
+    assert_eq!(desk.shard.queue.len(), 1, "only one session is affected");
     assert_eq!(text(&desk.read(&mut x)), "x=2");
     assert_eq!(text(&desk.read(&mut y)), "");
 }
 
-/// SOTW-112, OPS-10: commits to a stream that can not take anything fold into one response, which is
-/// built when it can.
+/// SOTW-112, OPS-10: while a stream cannot take a message, commits coalesce into one response. The
+/// response is built when the stream can take it.
 #[test]
 fn commits_fold_while_the_client_does_not_read() {
     let mut desk = Desk::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     desk.settle();
-    // It waits in the slot; the client has not read it.
+    // The first response waits in the slot: the client has not read it.
     for version in 2..50 {
         desk.put("default", CLUSTER, &[("b", &version.to_string()), ("a", &version.to_string())]);
         desk.ms += 6_000;
@@ -62,7 +63,7 @@ fn commits_fold_while_the_client_does_not_read() {
     assert_eq!((rest.len(), text(&rest).as_str()), (1, "a=49 b=49"));
 }
 
-/// Performance.md 0, point 8: what the client says is heard while it does not read.
+/// Performance.md 0, point 8: requests of a client are handled while the client does not read.
 #[test]
 fn requests_are_handled_while_nothing_can_be_written() {
     let mut desk = Desk::new();
@@ -78,11 +79,11 @@ fn requests_are_handled_while_nothing_can_be_written() {
     desk.send(&client, None, subscribe);
     desk.settle();
     let statuses = desk.shard.status_page(0).items;
-    assert_eq!(statuses[0].subscriptions.len(), 2, "the second type is known");
+    assert_eq!(statuses[0].subscriptions.len(), 2, "the second type is subscribed");
     assert_eq!(text(&desk.read(&mut client)), "a=1 x=1");
 }
 
-/// Design 4.6: a client that never acknowledges is sent the newest state after a while.
+/// Design 4.6: a client that never acknowledges receives the newest state after the ACK timeout.
 #[test]
 fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
     let mut desk = Desk::new();
@@ -90,7 +91,7 @@ fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     assert_eq!(text(&desk.read(&mut client)), "a=1");
     desk.put("default", CLUSTER, &[("a", "2")]);
-    assert_eq!(text(&desk.read(&mut client)), "", "the first one is unacknowledged");
+    assert_eq!(text(&desk.read(&mut client)), "", "the first response is unacknowledged");
     desk.put("default", CLUSTER, &[("a", "3")]);
     let Flow::Wait(Some(at)) = desk.shard.turn(desk.now()) else { panic!("no timer is set") };
     assert_eq!(at, desk.ms + desk.shard.protocol.ack_timeout_ms);
@@ -98,7 +99,7 @@ fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
     assert_eq!(text(&desk.read(&mut client)), "a=3");
 }
 
-/// SOTW-111: whatever is held for a stream goes with it.
+/// SOTW-111: closing a stream frees everything that the shard holds for it.
 #[test]
 fn a_closed_stream_leaves_nothing() {
     let mut desk = Desk::new();
@@ -113,13 +114,13 @@ fn a_closed_stream_leaves_nothing() {
     desk.settle();
     assert!(desk.shard.sessions.is_empty() && desk.shard.index.is_empty());
     assert_eq!(desk.shard.views.n_lists(), 0);
-    // What was already in the inbox is not for anybody.
+    // A request that was already in the inbox has no effect.
     let request = Request::Delta(DeltaRequest::default());
     desk.shard.handle(Event::Request { line, request, node: None, room: None }, desk.now());
     assert!(desk.shard.sessions.is_empty());
 }
 
-/// OPS-10: streams that come and go leave nothing behind that grows: neither in queues nor in timers.
+/// OPS-10: short streams leave nothing that grows, neither in queues nor in timers.
 #[test]
 fn streams_that_come_and_go_leave_nothing_that_grows() {
     let session = chancery_protocol::Config {
@@ -131,7 +132,7 @@ fn streams_that_come_and_go_leave_nothing_that_grows() {
     for round in 0..5_000 {
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
         if round % 2 == 0 {
-            // It reads, is owed more, and owes an answer when it goes.
+            // The client reads, and leaves while a change and its own answer are pending.
             desk.settle();
             assert!(client.take().is_some());
             desk.put("default", CLUSTER, &[("a", &round.to_string())]);
@@ -148,13 +149,13 @@ fn streams_that_come_and_go_leave_nothing_that_grows() {
     assert!(desk.shard.sessions.is_empty());
     assert!(desk.shard.queue.is_empty());
     let left = [desk.shard.timers.len(), desk.shard.closing.len()];
-    assert!(left.iter().all(|n| *n > 0), "{left:?}: there was nothing to be dropped");
+    assert!(left.iter().all(|n| *n > 0), "{left:?}: no timer was left to drop");
 }
 
-/// OPS-05, SOTW-71: no assignment is not an empty view, which would delete all that the client has. The
-/// node is answered when one comes to hold.
+/// OPS-05, SOTW-71: a node without assignment receives no response. An empty view would delete all its
+/// resources. The node receives a response once an assignment matches.
 #[test]
-fn a_node_without_assignment_is_told_nothing_until_it_has_one() {
+fn a_node_without_assignment_receives_nothing_until_it_has_one() {
     let mut desk = Desk::new();
     desk.apply(&Transaction {
         assignments: vec![AssignmentOp::Delete("default".into())],
@@ -162,17 +163,17 @@ fn a_node_without_assignment_is_told_nothing_until_it_has_one() {
     });
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     assert_eq!(desk.read(&mut client).len(), 0);
-    assert_eq!(desk.unsettled(), [], "it should have nothing");
+    assert_eq!(desk.unsettled(), [], "nothing is due");
     desk.assign("late", "n*", &["empty"]);
     let answer = desk.read(&mut client);
     assert_eq!((answer.len(), text(&answer).as_str()), (1, ""));
     desk.ack(&client, &answer[0]);
     desk.put("empty", CLUSTER, &[("a", "1")]);
-    assert_eq!(text(&desk.read(&mut client)), "a=1", "it is registered under its scope");
+    assert_eq!(text(&desk.read(&mut client)), "a=1", "its subscription is in the index");
 }
 
-/// Design 2: a changed assignment moves the nodes that it concerns, by the difference of their views;
-/// no node is served from its old scopes afterwards.
+/// Design 2: a changed assignment moves the affected nodes by the difference of their views. No node is
+/// served from its old scopes afterwards.
 #[test]
 fn changed_assignments_move_nodes_by_the_difference() {
     let mut desk = Desk::with(Config { turn_work_max: 1, ..Config::default() });
@@ -187,7 +188,7 @@ fn changed_assignments_move_nodes_by_the_difference() {
     }
     desk.settle();
     desk.assign("blue", "n3", &["blue", "default"]);
-    // A commit right behind it, before the shard has come to all sessions.
+    // A commit follows before the shard has reassigned all sessions.
     desk.put("blue", CLUSTER, &[("d", "1")]);
     for (n, client) in clients.iter_mut().enumerate() {
         let expected = if n == 3 { "b=2 c=1 d=1" } else { "" };
@@ -198,9 +199,9 @@ fn changed_assignments_move_nodes_by_the_difference() {
     assert_eq!(text(&desk.read(&mut clients[3])), "c=2");
 }
 
-/// SOTW-03: changed metadata is adopted, and may mean other scopes.
+/// SOTW-03: the shard adopts changed metadata, which may lead to other scopes.
 #[test]
-fn a_node_that_describes_itself_anew_is_assigned_anew() {
+fn changed_node_metadata_changes_the_assignment() {
     let mut desk = Desk::new();
     let template = |text| ScopeTemplate::parse(text).unwrap();
     let assignment = Assignment {
@@ -228,7 +229,7 @@ fn a_node_that_describes_itself_anew_is_assigned_anew() {
     assert_eq!(text(&desk.read(&mut client)), "a=2");
 }
 
-/// Design 4.9: a turn is a bounded piece of work, however many sessions are marked.
+/// Design 4.9: a turn is bounded, whatever the number of marked sessions.
 #[test]
 fn a_turn_is_bounded() {
     let mut desk = Desk::with(Config { turn_work_max: 2, ..Config::default() });
@@ -252,7 +253,7 @@ fn a_turn_is_bounded() {
     assert_eq!(left(&mut desk, 3), [(3, true), (1, true), (0, false)]);
 }
 
-/// SOTW-111: OK, after what could be sent.
+/// SOTW-111: a half-closed stream ends with OK after the pending response.
 #[test]
 fn a_half_closed_stream_is_served_and_then_ended() {
     let mut desk = Desk::new();
@@ -268,7 +269,7 @@ fn a_half_closed_stream_is_served_and_then_ended() {
     assert!(desk.shard.sessions.is_empty());
 }
 
-/// SVC-09, SOTW-06: a broken rule ends the stream, and frees it.
+/// SVC-09, SOTW-06: a request that breaks a rule ends its stream and frees it.
 #[test]
 fn a_refused_request_ends_its_stream() {
     let mut desk = Desk::new();
@@ -283,7 +284,8 @@ fn a_refused_request_ends_its_stream() {
     assert!(client.end().message.contains("no node"));
 }
 
-/// SOTW-28, design 4.8: who has not got there, and why.
+/// SOTW-28, design 4.8: the unsettled streams are those that have not acknowledged, each with the
+/// reason.
 #[test]
 fn the_unsettled_are_those_who_have_not_acknowledged() {
     let mut desk = Desk::new();
@@ -314,7 +316,7 @@ fn the_unsettled_are_those_who_have_not_acknowledged() {
     assert_eq!(behind[0].state, UnsettledState::Behind(Revision(2)), "{behind:?}");
 }
 
-/// L: a key that a client quotes is in nothing that is kept or shown.
+/// L: a key that a client quotes in a rejection is neither kept nor shown.
 #[test]
 fn secret_in_a_rejection_is_not_kept() {
     let mut desk = Desk::new();
@@ -326,20 +328,20 @@ fn secret_in_a_rejection_is_not_kept() {
     let response = desk.read(&mut client);
     desk.nack(&client, &response[0], "cannot load 'qT7-key-Zz93' of cert: inline_string: \"x\"");
     desk.settle();
-    let told = "cannot load '[redacted]' of cert: [redacted]";
-    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(told.into()));
+    let shown = "cannot load '[redacted]' of cert: [redacted]";
+    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(shown.into()));
     let page = desk.shard.status_page(0);
-    assert_eq!(page.items[0].nacks[0].message, told);
+    assert_eq!(page.items[0].nacks[0].message, shown);
     let kept = format!("{page:?}");
     assert!(!kept.contains("qT7-key") && !kept.contains("inline_string"), "{kept}");
-    // An answer to a response that is not known counts for nothing, and leaves nothing either.
+    // An answer to an unknown response has no effect, and its text is not kept either.
     let mut unknown = response[0].clone();
     unknown.nonce = "77".to_owned();
     desk.nack(&client, &unknown, "qT7-key-Zz93");
     assert!(!format!("{:?}", desk.shard.status_page(0)).contains("qT7-key"));
 }
 
-/// OPS-19: a client that rejects a response may quote the one before, if it has not answered that one.
+/// OPS-19: a client that rejects a response may quote an earlier unanswered response.
 #[test]
 fn secret_of_an_unanswered_response_is_not_kept() {
     let mut desk = Desk::new();
@@ -350,18 +352,17 @@ fn secret_of_an_unanswered_response_is_not_kept() {
     let mut client = desk.subscribe("bad", CLUSTER, &[]);
     let first = desk.read(&mut client);
     desk.put("default", CLUSTER, &[("cert", "rotated")]);
-    // The client has had its time to answer the first response.
+    // The ACK timeout of the first response has passed.
     desk.ms += 10_000;
     let second = desk.read(&mut client);
     assert_eq!((first.len(), second.len()), (1, 1));
     desk.nack(&client, &second[0], "cannot replace 'qT7-key-Zz93' by 'rotated'");
     desk.settle();
-    let told = "cannot replace '[redacted]' by '[redacted]'";
-    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(told.into()));
+    let shown = "cannot replace '[redacted]' by '[redacted]'";
+    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(shown.into()));
 }
 
-/// Who is moved by a commit is unsettled from that commit on, and not only when the shard has come to
-/// it.
+/// A node that a commit moves is unsettled from that commit on, even before the shard has moved it.
 #[test]
 fn a_node_that_is_to_move_is_unsettled() {
     let mut desk = Desk::new();
@@ -376,9 +377,9 @@ fn a_node_that_is_to_move_is_unsettled() {
     assert_eq!(text(&desk.read(&mut client)), "a=1");
 }
 
-/// A state of another history: nothing that was known says what changed.
+/// After a state of another history, sessions compare everything.
 #[test]
-fn another_incarnation_is_compared_anew() {
+fn another_incarnation_is_compared_completely() {
     let mut desk = Desk::new();
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -391,7 +392,7 @@ fn another_incarnation_is_compared_anew() {
     assert_eq!(text(&desk.read(&mut client)), "-a b=2");
 }
 
-/// A shard that ends, for whatever reason, sends its clients away.
+/// A shard that ends for any reason ends its streams with UNAVAILABLE.
 #[test]
 fn a_shard_that_ends_ends_its_streams() {
     let mut desk = Desk::new();

@@ -1,4 +1,4 @@
-//! Sessions with large work: a thread beside the shard does it, with no visible effect but the delay.
+//! Sessions with large work: a separate thread does it, with no visible effect except the delay.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ fn n_away(desk: &Desk) -> usize {
     desk.shard.sessions.iter().filter(|(_, entry)| entry.away.is_some()).count()
 }
 
-/// Takes turns until the sessions that are away are back.
+/// Takes turns until no session is away.
 fn until_back(desk: &mut Desk) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -27,12 +27,12 @@ fn until_back(desk: &mut Desk) {
         if n_away(desk) == 0 {
             return;
         }
-        assert!(Instant::now() < deadline, "a session does not come back");
+        assert!(Instant::now() < deadline, "a session does not return");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Reads all that comes, until nothing is away any more.
+/// Reads and acknowledges all responses until no session is away.
 fn read_all(desk: &mut Desk, client: &mut Client) -> Vec<String> {
     let mut resources = Vec::new();
     loop {
@@ -48,20 +48,20 @@ fn read_all(desk: &mut Desk, client: &mut Client) -> Vec<String> {
     }
 }
 
-/// L12: a request with many names is taken beside the shard. Others are served meanwhile, and its own
-/// stream's next requests wait for it.
+/// L12: the thread for large work handles a request with many names. Other streams are served
+/// meanwhile, and the next requests of the same stream wait.
 #[test]
 fn a_large_request_is_taken_beside_the_shard() {
     let mut desk = Desk::new();
     desk.put("default", ENDPOINT, &[("x000007", "1"), ("y", "1")]);
     let mut hog = desk.open();
     desk.send(&hog, Some("hog"), ask(many(10_000)));
-    assert_eq!(n_away(&desk), 1, "it is away");
+    assert_eq!(n_away(&desk), 1, "the session is away");
     desk.send(&hog, None, ask(vec!["y".to_owned()]));
     let mut small = desk.subscribe("small", ENDPOINT, &["y"]);
-    // Without a turn in between that could have brought the other one back.
+    // A full turn could bring the other session back.
     desk.shard.poll_some(desk.now());
-    let Poll::Ready(Delivery::Message(message)) = small.poll() else { panic!("it has to wait") };
+    let Poll::Ready(Delivery::Message(message)) = small.poll() else { panic!("no response") };
     assert_eq!(text(&[decode(message)]), "y=1");
     let mut got = read_all(&mut desk, &mut hog);
     got.sort();
@@ -82,7 +82,7 @@ fn changes_that_come_while_a_session_is_away_reach_it() {
     desk.put("default", ENDPOINT, &[("x000003", "1")]);
     let mut got = read_all(&mut desk, &mut client);
     assert_eq!(got, ["x000003"]);
-    // For each further large request, the change comes after a different number of turns.
+    // For each further large request, the change follows after a different number of turns.
     for round in 0..40 {
         let before = 5_000 + round * 3_000;
         let names = (before..before + 3_000).map(|n| format!("x{n:06}")).collect();
@@ -99,14 +99,14 @@ fn changes_that_come_while_a_session_is_away_reach_it() {
     }
 }
 
-/// L3, L5: the same for names that a session has asked for earlier.
+/// L3, L5: changes of names that a session subscribed to earlier reach it while it is away.
 #[test]
 fn changes_of_earlier_names_reach_a_session_that_is_away() {
     let mut desk = Desk::new();
     let mut client = desk.open();
     desk.send(&client, Some("n1"), ask(many(5_000)));
     assert!(read_all(&mut desk, &mut client).is_empty());
-    // One by one, and more of them than are kept one by one.
+    // The first change is recorded individually. 300 changes are more than are recorded individually.
     for n in [1, 300] {
         desk.send(&client, None, ask((5_000..8_000).map(|n| format!("x{n:06}")).collect()));
         assert_eq!(n_away(&desk), 1);
@@ -120,8 +120,8 @@ fn changes_of_earlier_names_reach_a_session_that_is_away() {
     }
 }
 
-/// ADS-08, `clients.md` rule 4: a client that comes back asks for its further types just after the first. With a
-/// large first request that is when the request has been taken: only then removals begin to wait for them.
+/// ADS-08, `clients.md` rule 4: a reconnecting client requests its further types right after the first.
+/// With a large first request, removals start to wait for them when the request has been handled.
 #[test]
 fn removals_wait_from_when_a_large_request_was_taken() {
     let mut desk = Desk::new();
@@ -148,7 +148,8 @@ fn removals_wait_from_when_a_large_request_was_taken() {
     assert_eq!(next(&mut desk), (0, 3_000));
 }
 
-/// SOTW-111: a stream that ends while its session is away leaves nothing behind when the session is back.
+/// SOTW-111: a stream that ends while its session is away leaves nothing after the session has
+/// returned.
 #[test]
 fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
     let mut desk = Desk::new();
@@ -163,14 +164,14 @@ fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
         let deadline = Instant::now() + PATIENCE;
         while !desk.shard.sessions.is_empty() {
             desk.settle();
-            assert!(Instant::now() < deadline, "the session stays, after {turns} turns");
+            assert!(Instant::now() < deadline, "the session remains, after {turns} turns");
         }
         assert!(desk.shard.index.is_empty(), "after {turns} turns");
         assert_eq!(desk.shard.index.size().names, 0);
     }
 }
 
-/// A session with many names is moved to other scopes beside the shard, too.
+/// The thread for large work also moves a session with many names to other scopes.
 #[test]
 fn a_large_session_moves_to_other_scopes() {
     let mut desk = Desk::new();
@@ -188,12 +189,13 @@ fn a_large_session_moves_to_other_scopes() {
     let deadline = Instant::now() + PATIENCE;
     while !desk.shard.sessions.is_empty() {
         desk.settle();
-        assert!(Instant::now() < deadline, "the session stays");
+        assert!(Instant::now() < deadline, "the session remains");
     }
     assert!(desk.shard.index.is_empty());
 }
 
-/// L11: a stream over its share is refused when the memory for subscriptions is used up, and ends alone.
+/// L11: a stream over its share is rejected when the memory for subscriptions is used up. Only that
+/// stream ends.
 #[test]
 fn a_stream_over_its_share_is_refused() {
     let config = Config { subscriptions_bytes_max: 1 << 20, ..Config::default() };
@@ -208,7 +210,7 @@ fn a_stream_over_its_share_is_refused() {
     let end = second.end();
     assert_eq!(end.code, EndCode::ResourceExhausted);
     assert!(end.message.contains("more than its share of 524288"), "{}", end.message);
-    // Within its share: the largest goes.
+    // This stream is within its share, so the largest stream ends.
     let mut third = desk.open();
     desk.send(&third, Some("third"), ask(many(2_000)));
     assert_eq!(read_all(&mut desk, &mut third), ["x000001"]);
@@ -217,7 +219,7 @@ fn a_stream_over_its_share_is_refused() {
     assert!(end.message.contains("the most of all streams"), "{}", end.message);
 }
 
-/// A request of a client that holds `n` clusters, none of which exists.
+/// Returns a request of a client with `n` clusters, none of which exists.
 fn holding(n: usize) -> DeltaRequest {
     let held = many(n).into_iter().map(|name| (name, "1-00000000".to_owned()));
     DeltaRequest {
@@ -227,7 +229,8 @@ fn holding(n: usize) -> DeltaRequest {
     }
 }
 
-/// L12: many removals that wait are announced, and freed, beside the shard. They count as memory of the stream.
+/// L12: the thread for large work sends and frees many waiting removals. They count as memory of the
+/// stream.
 #[test]
 fn pending_removals_do_not_occupy_the_shard() {
     let mut desk = Desk::new();
@@ -245,7 +248,7 @@ fn pending_removals_do_not_occupy_the_shard() {
     until_back(&mut desk);
     assert_eq!(desk.read(&mut client)[0].removed_resources.len(), 5_000);
     assert!(bytes(&desk) < 5_000, "{}", bytes(&desk));
-    // A stream that ends while its removals wait.
+    // The second stream ends while its removals wait.
     let mut second = desk.open();
     desk.send(&second, Some("n2"), holding(5_000));
     assert_eq!(read_all(&mut desk, &mut second), ["last"]);
@@ -256,7 +259,7 @@ fn pending_removals_do_not_occupy_the_shard() {
     assert_eq!(desk.shard.sessions.len(), 1);
 }
 
-/// L12: a large session that waits for its client's answer is not polled over and over again.
+/// L12: a large session that waits for its client's answer is not polled repeatedly.
 #[test]
 fn large_session_that_awaits_an_answer_rests() {
     let mut desk = Desk::new();
@@ -266,7 +269,7 @@ fn large_session_that_awaits_an_answer_rests() {
     until_back(&mut desk);
     let first = desk.read(&mut client);
     assert_eq!(first[0].resources[0].name, "x000007");
-    // Each name has to be looked at, but the response is not answered.
+    // A poll has to check each name, but the response is not answered.
     let (at, entry) = desk.shard.sessions.iter_mut().next().unwrap();
     entry.session.on_new_view();
     let now = desk.now();
@@ -277,17 +280,17 @@ fn large_session_that_awaits_an_answer_rests() {
     while n_away(&desk) == 1 {
         std::thread::sleep(Duration::from_millis(1));
         desk.turn();
-        assert!(Instant::now() < deadline, "it is polled again and again");
+        assert!(Instant::now() < deadline, "the session is polled repeatedly");
     }
     desk.settle();
-    assert_eq!(n_away(&desk), 0, "it rests");
-    // What changes meanwhile is sent with the answer.
+    assert_eq!(n_away(&desk), 0, "the session is not polled again");
+    // Changes during the wait are sent after the answer.
     desk.put("default", ENDPOINT, &[("x000008", "1")]);
     desk.ack(&client, &first[0]);
     assert_eq!(read_all(&mut desk, &mut client), ["x000008"]);
 }
 
-/// L12: large requests of clients that have left do not hold up those of others, nor keep their memory.
+/// L12: large requests of ended streams neither delay those of other streams nor keep their memory.
 #[test]
 fn large_request_of_a_stream_that_has_ended_is_not_taken() {
     let mut desk = Desk::new();
@@ -302,7 +305,7 @@ fn large_request_of_a_stream_that_has_ended_is_not_taken() {
     let deadline = Instant::now() + PATIENCE;
     while !desk.shard.sessions.is_empty() {
         desk.turn();
-        assert_eq!(desk.shard.index.size().names, 0, "its names are registered");
-        assert!(Instant::now() < deadline, "the session stays");
+        assert_eq!(desk.shard.index.size().names, 0, "names of an ended stream are registered");
+        assert!(Instant::now() < deadline, "the session remains");
     }
 }

@@ -1,4 +1,4 @@
-//! Which sessions a change concerns.
+//! The sessions that a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use chancery_model::{
 use super::desk::{Client, Desk, key_of, scope};
 use crate::{Change, Config, UnsettledState};
 
-/// A change of resources of one scope and type at the newest revision.
+/// Creates a change of resources of one scope and type at the newest revision.
 fn change(desk: &Desk, in_scope: &str, type_url: &str, names: &[&str]) -> Change {
     let keys: Vec<_> = names.iter().map(|name| key_of(type_url, name)).collect();
     let place = (scope(in_scope), keys[0].type_url.clone());
@@ -26,7 +26,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Reads and acknowledges all that the client is sent.
+/// Reads and acknowledges all responses for the client.
 fn take(desk: &mut Desk, client: &mut Client) {
     for response in desk.read(client) {
         desk.ack(client, &response);
@@ -56,10 +56,10 @@ fn change_concerns_sessions_that_subscribe_to_it_and_see_it() {
     assert_eq!(nodes(&mut desk, &a), set(&["wildcard", "named"]));
     let a_and_b = change(&desk, "default", CLUSTER, &["a", "b"]);
     let expected = set(&["wildcard", "named", "over-wildcard", "over-named"]);
-    assert_eq!(nodes(&mut desk, &a_and_b), expected, "nothing covers `b`");
+    assert_eq!(nodes(&mut desk, &a_and_b), expected, "no upper scope has `b`");
     let blue = change(&desk, "blue", CLUSTER, &["a"]);
     assert_eq!(nodes(&mut desk, &blue), set(&["over-wildcard", "over-named", "only"]));
-    // What is gone was visible before.
+    // A removed resource was visible before.
     let deletes = vec![(scope("default"), key_of(CLUSTER, "a"))];
     desk.apply(&Transaction { deletes, ..Transaction::default() });
     desk.settle();
@@ -79,7 +79,7 @@ fn unanswered_response_of_another_type_does_not_matter() {
         ..chancery_protocol::DeltaRequest::default()
     };
     desk.send(&client, None, request);
-    assert_eq!(desk.read(&mut client).len(), 1, "the listener, which is not acknowledged");
+    assert_eq!(desk.read(&mut client).len(), 1, "the listener, which stays unacknowledged");
     desk.put("default", CLUSTER, &[("a", "2")]);
     let clusters = desk.read(&mut client);
     let changed = change(&desk, "default", CLUSTER, &["a"]);
@@ -113,7 +113,7 @@ fn changed_assignments_concern_the_sessions_that_they_move() {
     desk.assign("green", "n2", &["green"]);
     let second = moved(&desk);
     assert_eq!(nodes(&mut desk, &second), set(&["n2"]));
-    // The sessions that were moved are found under their new scopes.
+    // The index has the moved sessions under their new scopes.
     desk.put("blue", CLUSTER, &[("a", "1")]);
     let put = change(&desk, "blue", CLUSTER, &["a"]);
     assert_eq!(put.revision, Revision(3));
@@ -121,7 +121,7 @@ fn changed_assignments_concern_the_sessions_that_they_move() {
     assert_eq!(nodes(&mut desk, &put), set(&["n1"]));
 }
 
-/// Design 4.3: asking costs what the change and the sessions that it concerns cost, in bounded pages.
+/// Design 4.3: a query costs O(change + concerned sessions), in bounded pages.
 #[test]
 fn only_concerned_sessions_are_visited_page_by_page() {
     let mut desk = Desk::with(Config { turn_work_max: 4, ..Config::default() });

@@ -1,4 +1,4 @@
-//! What a shard counts.
+//! The metrics of a shard.
 
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
@@ -6,7 +6,7 @@ use chancery_protocol::DeltaRequest;
 use super::desk::Desk;
 use crate::EndCode;
 
-/// OPS-18: what a shard counts.
+/// OPS-18: events of streams are counted in the metrics.
 #[test]
 fn what_happens_is_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
@@ -68,7 +68,7 @@ fn what_happens_is_counted() {
     }
 }
 
-/// A run with a recorder of its own; what was recorded.
+/// Runs `run` with a separate recorder, and returns the recorded metrics.
 fn recorded(run: impl FnOnce(&mut Desk)) -> String {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || run(&mut Desk::new()));
@@ -79,7 +79,7 @@ fn has(text: &str, line: &str) {
     assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
 }
 
-/// Issue 3: what need not be sent is counted, by why.
+/// Issue 3: unnecessary responses are counted by reason.
 #[test]
 fn what_is_not_sent_is_counted_by_its_reason() {
     let text = recorded(|desk| {
@@ -87,7 +87,7 @@ fn what_is_not_sent_is_counted_by_its_reason() {
         desk.put("front", CLUSTER, &[("a", "1")]);
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
         let first = desk.read(&mut client);
-        // Three commits while it owes an answer: the second and the third fold into the first.
+        // Three commits while the client owes an answer: the second and third fold into the first.
         for body in ["2", "3", "4"] {
             desk.put("front", CLUSTER, &[("a", body)]);
         }
@@ -95,12 +95,12 @@ fn what_is_not_sent_is_counted_by_its_reason() {
         let second = desk.read(&mut client);
         assert_eq!(second.len(), 1);
         desk.nack(&client, &second[0], "no");
-        assert!(desk.read(&mut client).is_empty(), "the same is not sent again");
+        assert!(desk.read(&mut client).is_empty(), "the same content is not sent again");
         desk.put("front", CLUSTER, &[("a", "5")]);
         let third = desk.read(&mut client);
         desk.ack(&client, &third[0]);
         desk.settle();
-        // Behind the other scope, nobody sees it.
+        // The other scope shadows this resource.
         desk.put("back", CLUSTER, &[("a", "6")]);
         assert!(desk.read(&mut client).is_empty());
     });
@@ -109,7 +109,7 @@ fn what_is_not_sent_is_counted_by_its_reason() {
     has(&text, "chancery_xds_suppressed_resends_total{reason=\"unchanged\"} 1");
 }
 
-/// Issue 3: how things stand now: who rejects, who owes an answer, whose transport is stuck.
+/// Issue 3: gauges show rejecting streams, owed answers and blocked transports, and return to zero.
 #[test]
 fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
     let standing = |text: &str, rejecting: u8, unanswered: u64, blocked: u8| {
@@ -125,7 +125,7 @@ fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
         let silent = desk.subscribe("silent", CLUSTER, &[]);
         desk.settle();
         desk.ms += 7_900;
-        // It has not read the first one yet.
+        // The silent client has not read the first response yet.
         desk.put("default", CLUSTER, &[("a", "2")]);
         desk.settle();
         if steps == 1 {
@@ -140,13 +140,13 @@ fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
     standing(&recorded(|desk| play(desk, 2)), 0, 0, 0);
 }
 
-/// Issue 3: how long things wait is told by the longest of each turn.
+/// Issue 3: waiting times are measured from their start.
 #[test]
 fn waits_are_measured_from_where_they_begin() {
     let text = recorded(|desk| {
         desk.put("default", CLUSTER, &[("a", "1")]);
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
-        // It was marked now, and is looked at half a second later.
+        // The session was marked now, and is polled half a second later.
         desk.ms += 500;
         let first = desk.read(&mut client);
         desk.ack(&client, &first[0]);
@@ -157,15 +157,15 @@ fn waits_are_measured_from_where_they_begin() {
         desk.put("default", CLUSTER, &[("a", "3")]);
         desk.settle();
         desk.ms += 250;
-        assert_eq!(desk.read(&mut client).len(), 2, "it reads after all");
+        assert_eq!(desk.read(&mut client).len(), 2, "the client reads in the end");
     });
     has(&text, "chancery_xds_queue_wait_seconds_sum{lane=\"bulk\"} 0.5");
     has(&text, "chancery_xds_transport_wait_seconds_sum 0.25");
     has(&text, "chancery_xds_transport_wait_seconds_count 1");
 }
 
-/// Issue 3: convergence is that of the change that took longest: it counts from the first of those that
-/// fold into a response to the answer to its last part.
+/// Issue 3: convergence is measured from the earliest change in a response to the answer to its last
+/// part.
 #[test]
 fn convergence_is_that_of_the_first_change_in_a_response() {
     let text = recorded(|desk| {
@@ -182,7 +182,7 @@ fn convergence_is_that_of_the_first_change_in_a_response() {
         desk.ms += 500;
         desk.ack(&client, &second[0]);
         desk.settle();
-        // A type that it asks for only now was there before.
+        // A type to which a client subscribes only now does not count.
         let other = desk.subscribe("n2", ENDPOINT, &["x"]);
         desk.settle();
         drop(other);
@@ -213,7 +213,7 @@ fn convergence_is_that_of_the_first_change_in_a_response() {
         let first = desk.read(&mut client);
         desk.ack(&client, &first[0]);
         desk.settle();
-        // Nobody sees that one, and so nobody waits for it.
+        // No client sees this change, so no client waits for it.
         desk.put("back", CLUSTER, &[("a", "2")]);
         desk.settle();
         desk.ms += 60_000;

@@ -1,4 +1,4 @@
-//! A shard without a runtime, and clients of it: events in, messages out.
+//! A shard without a runtime, and its clients: events in, messages out.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -29,7 +29,7 @@ use crate::{
     status::Unsettled as Lagging,
 };
 
-/// A shard with its surroundings.
+/// A shard with its inputs.
 pub(super) struct Desk {
     pub(super) shard: Shard,
     pub(super) mailbox: Arc<Mailbox>,
@@ -40,7 +40,7 @@ pub(super) struct Desk {
     pub(super) ms: u64,
 }
 
-/// A client's end of a stream.
+/// The client's end of a stream.
 pub(super) struct Client {
     pub(super) line: Arc<Line>,
     outlet: Outlet,
@@ -65,7 +65,7 @@ impl Desk {
         Now::since(self.start, self.start + Duration::from_millis(self.ms))
     }
 
-    /// Lets the shard do all that it can do at this time.
+    /// Takes turns until the shard has nothing to do at this time.
     pub(super) fn settle(&mut self) {
         loop {
             if let Flow::Wait(_) = self.turn() {
@@ -74,7 +74,7 @@ impl Desk {
         }
     }
 
-    /// Puts an event into the inbox that it belongs to.
+    /// Puts an event into its inbox.
     pub(super) fn post(&mut self, event: Event) {
         let lane = event.line().map_or(Lane::Updates, |line| line.lane_of(&event));
         match lane {
@@ -83,12 +83,12 @@ impl Desk {
         }
     }
 
-    /// Events that wait.
+    /// Returns the number of waiting events.
     pub(super) fn n_events(&self) -> usize {
         self.events.updates.len() + self.events.bulk.len()
     }
 
-    /// One turn, as the shard's own loop takes it.
+    /// Takes one turn like the shard's own loop.
     pub(super) fn turn(&mut self) -> Flow {
         let now = self.now();
         self.shard.on_state(&self.state, now);
@@ -147,7 +147,7 @@ impl Desk {
         self.shard.handle(Self::request(client, node, request), self.now());
     }
 
-    /// Opens a stream that asks for `names` of a type, or for all of it.
+    /// Opens a stream that subscribes to `names` of a type, or to all names if `names` is empty.
     pub(super) fn subscribe(&mut self, node: &str, type_url: &str, names: &[&str]) -> Client {
         let client = self.open();
         let subscribe = names.iter().map(|name| (*name).to_owned()).collect();
@@ -174,7 +174,7 @@ impl Desk {
         self.send(client, None, answer(response, Some(error)));
     }
 
-    /// What the client gets at this time, until it is owed nothing.
+    /// Returns all responses that the client receives at this time.
     pub(super) fn read(&mut self, client: &mut Client) -> Vec<DeltaDiscoveryResponse> {
         let mut all = Vec::new();
         loop {
@@ -208,7 +208,7 @@ impl Desk {
             .collect()
     }
 
-    /// The answer about the sessions that a change concerns, page by page, and their nodes.
+    /// Returns the answers about the sessions that a change concerns, page by page, and their nodes.
     pub(super) fn concerned(
         &mut self,
         change: &Change,
@@ -234,7 +234,7 @@ impl Client {
         self.outlet.poll_next(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// The response that waits for it, if there is one.
+    /// Returns the waiting response, if there is one.
     pub(super) fn take(&mut self) -> Option<DeltaDiscoveryResponse> {
         match self.poll() {
             Poll::Ready(Delivery::Message(message)) => Some(decode(message)),
@@ -248,7 +248,7 @@ impl Client {
             match self.poll() {
                 Poll::Ready(Delivery::Message(_)) => {}
                 Poll::Ready(Delivery::End(end)) => return end,
-                Poll::Pending => panic!("the stream goes on"),
+                Poll::Pending => panic!("the stream has not ended"),
             }
         }
     }
@@ -282,7 +282,7 @@ pub(super) fn key_of(type_url: &str, name: &str) -> ResourceKey {
     }
 }
 
-/// `a=1 b=2`, sorted, of all responses together.
+/// Formats the resources of all responses as `a=1 b=2`, sorted. Removed resources have a `-`.
 pub(super) fn text(responses: &[DeltaDiscoveryResponse]) -> String {
     let all = responses.iter().flat_map(|response| &response.resources).map(|resource| {
         let body = resource.resource.as_ref().map(|any| any.value.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Who takes much does not hold up who takes little: counted in turns, of one step each.
+//! Clients with much data do not delay clients with little data: counted in turns of one step each.
 
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
@@ -6,14 +6,14 @@ use chancery_protocol::DeltaRequest;
 use super::desk::{Client, Desk, text};
 use crate::{Config, event::Event};
 
-/// A shard that does one step of each kind in a turn, and cuts responses short.
+/// Creates a shard with one step of each kind per turn, and small responses.
 fn desk() -> Desk {
     let session =
         chancery_protocol::Config { response_bytes_target: 4 << 10, ..Default::default() };
     Desk::with(Config { turn_work_max: 1, session, ..Config::default() })
 }
 
-/// A client that has all there is for it, of one endpoint.
+/// Connects a client that has acknowledged its only resource, an endpoint.
 fn settled(desk: &mut Desk) -> Client {
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut client = desk.subscribe("small", ENDPOINT, &["x"]);
@@ -24,7 +24,7 @@ fn settled(desk: &mut Desk) -> Client {
     client
 }
 
-/// Turns until the client is handed something; in each, `meanwhile` is done first.
+/// Takes turns until the client receives a message. Runs `meanwhile` before each turn.
 fn turns_until(
     desk: &mut Desk,
     client: &mut Client,
@@ -38,10 +38,11 @@ fn turns_until(
             return turns;
         }
     }
-    panic!("nothing came in 100 turns");
+    panic!("no message in 100 turns");
 }
 
-/// Issue 3: one client takes 100,000 resources; another one's update waits for one part of that.
+/// Issue 3: while one client loads 100,000 resources, the update of another client waits for one part
+/// of them.
 #[test]
 fn a_huge_sync_does_not_hold_up_a_small_update() {
     let mut desk = desk();
@@ -58,7 +59,7 @@ fn a_huge_sync_does_not_hold_up_a_small_update() {
         let version = (rounds + 1).to_string();
         desk.put("default", ENDPOINT, &[("x", &version)]);
         let turns = turns_until(&mut desk, &mut small, |desk| {
-            // It takes and acknowledges whatever there is at once, and so always wants more.
+            // The client acknowledges each part at once, so it always waits for the next.
             if let Some(part) = huge.take() {
                 got += part.resources.len();
                 desk.ack(&huge, &part);
@@ -66,11 +67,11 @@ fn a_huge_sync_does_not_hold_up_a_small_update() {
         });
         assert!(turns <= 4, "the update waited for {turns} turns, in round {rounds}");
     }
-    assert!(rounds > 50, "{rounds} rounds: the sync was over too soon to show anything");
+    assert!(rounds > 50, "{rounds} rounds: the sync ended too soon for the test");
 }
 
-/// OPS-17: clients that connect all at once are served in their turn, type by type; who is connected
-/// already goes on being served.
+/// OPS-17: clients that connect all at once are served one after the other, type by type. Connected
+/// clients continue to be served.
 #[test]
 fn many_clients_that_connect_do_not_hold_up_a_small_update() {
     let mut desk = desk();
@@ -94,16 +95,16 @@ fn many_clients_that_connect_do_not_hold_up_a_small_update() {
             assert!(turns <= 4, "the update waited for {turns} turns, in round {round}");
         }
         let served = many.iter_mut().filter_map(Client::take).count();
-        assert_eq!(served, many.len(), "and they are served all the same");
-        // They ask for the next message.
+        assert_eq!(served, many.len(), "all new clients are served too");
+        // The transports ask for the next message.
         assert!(many.iter_mut().filter_map(Client::take).next().is_none());
         desk.settle();
     }
-    assert!(round > 200, "{round} rounds: they were served too soon to show anything");
+    assert!(round > 200, "{round} rounds: the clients were served too soon for the test");
 }
 
-/// A commit that concerns a thousand streams holds up nobody's own update by more than the telling of
-/// it, which costs an eighth of a step for each.
+/// A commit that affects many streams delays the updates of others only by the marking. Marking costs
+/// an eighth of a step per stream.
 #[test]
 fn a_commit_for_many_does_not_hold_up_who_was_waiting() {
     let mut desk = desk();
@@ -124,7 +125,7 @@ fn a_commit_for_many_does_not_hold_up_who_was_waiting() {
     }
 }
 
-/// Questions about all streams are answered a page at a time, and a page is all that a turn does of them.
+/// Queries about all streams are answered in pages. A turn handles one page.
 #[tokio::test]
 async fn questions_about_all_streams_are_answered_in_pages() {
     let mut desk = Desk::with(Config { turn_work_max: 10, ..Config::default() });
@@ -136,7 +137,7 @@ async fn questions_about_all_streams_are_answered_in_pages() {
     while let Some(at) = from {
         let (reply, answer) = tokio::sync::oneshot::channel();
         desk.post(Event::Status { from: at, reply });
-        // What comes behind it is for the next turn.
+        // The next query waits for the next turn.
         desk.post(Event::Status { from: 0, reply: tokio::sync::oneshot::channel().0 });
         desk.turn();
         assert_eq!(desk.n_events(), 1, "a page is a whole turn's work");

@@ -1,4 +1,4 @@
-//! Telling the sessions of a commit in steps, whatever happens between them.
+//! Marking of the sessions after a commit in steps, interleaved with other events.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,10 +17,10 @@ fn small() -> Desk {
     Desk::with(Config { turn_work_max: 1, ..Config::default() })
 }
 
-/// Design 4.9: telling many sessions of one commit takes many turns, each of them short, and what others
-/// want is done in between.
+/// Design 4.9: marking many sessions after one commit takes many short turns. Other work proceeds in
+/// between.
 #[test]
-fn a_commit_that_concerns_many_is_told_in_steps() {
+fn a_commit_for_many_sessions_marks_them_in_steps() {
     let mut desk = small();
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut many: Vec<Client> = (0..100)
@@ -35,8 +35,7 @@ fn a_commit_that_concerns_many_is_told_in_steps() {
     desk.put("default", CLUSTER, &[("a", "1")]);
     assert!(desk.shard.queue.len() <= MARKS_PER_STEP, "{}", desk.shard.queue.len());
     assert!(desk.shard.marking.is_some());
-    // Somebody comes, asks and is answered before all have been told. A client that is new waits for
-    // those that have been told only by turns.
+    // A new client is answered before all sessions are marked. It takes turns with the marked ones.
     let mut other = desk.open();
     let request = DeltaRequest {
         type_url: ENDPOINT.to_owned(),
@@ -53,14 +52,14 @@ fn a_commit_that_concerns_many_is_told_in_steps() {
         }
         assert!(turns < 5, "not answered in {turns} turns");
     };
-    assert!(desk.shard.marking.is_some(), "the others are still being told");
+    assert!(desk.shard.marking.is_some(), "the others are still being marked");
     assert_eq!(text(&[answered]), "x=1");
     for client in &mut many {
         assert_eq!(text(&desk.read(client)), "a=1");
     }
 }
 
-/// What is known of a revision is not claimed before all have been told of it.
+/// A shard does not report a revision as settled before all sessions are marked.
 #[test]
 fn nobody_is_settled_for_a_revision_that_is_still_being_told() {
     let mut desk = small();
@@ -82,9 +81,9 @@ fn nobody_is_settled_for_a_revision_that_is_still_being_told() {
     assert!(desk.unsettled().iter().all(|lagging| lagging.state == UnsettledState::Pending));
 }
 
-/// Another history in the middle of it: all are told, in steps too.
+/// A state of another history marks all sessions, in steps too.
 #[test]
-fn another_history_is_told_in_steps() {
+fn another_history_marks_sessions_in_steps() {
     let mut desk = small();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut clients: Vec<Client> =
@@ -103,9 +102,9 @@ fn another_history_is_told_in_steps() {
     }
 }
 
-/// Names are gone through with pauses too: a resource's own, its aliases, and those that it had.
+/// The iteration over names may pause too: at a resource's own name, its aliases, and its old aliases.
 #[test]
-fn who_asks_by_an_alias_is_told_after_a_pause() {
+fn subscribers_of_an_alias_are_marked_after_a_pause() {
     let mut desk = small();
     let put = |desk: &mut Desk, body: &'static str, aliases: &[&str]| {
         let aliases = aliases.iter().map(|alias| ResourceName::new(alias).unwrap()).collect();
@@ -126,7 +125,7 @@ fn who_asks_by_an_alias_is_told_after_a_pause() {
     desk.settle();
     put(&mut desk, "2", &["two", "three"]);
     for (n, client) in clients.iter_mut().enumerate() {
-        // By "one" it is not to be had any more.
+        // The alias "one" no longer exists.
         let expected = if n % 4 == 1 { "-one" } else { "own=2" };
         desk.ms += 2_000;
         assert_eq!(text(&desk.read(client)), expected, "n{n}");
@@ -135,12 +134,12 @@ fn who_asks_by_an_alias_is_told_after_a_pause() {
 
 // === any interleaving ===
 
-/// What every commit changes together, and so is seen together (SOTW-93).
+/// The names that every commit changes together, so that clients see them together (SOTW-93).
 const PAIR: [&str; 2] = ["p1", "p2"];
 const NAMES: [&str; 6] = ["p1", "p2", "q1", "q2", "q3", "q4"];
 const SCOPES: [&str; 3] = ["default", "blue", "green"];
 
-/// A client with what it has been sent.
+/// A client with its resources.
 struct Player {
     client: Client,
     node: String,
@@ -148,9 +147,9 @@ struct Player {
     held: BTreeMap<String, u64>,
     /// The revision in the version of the last response.
     version: Option<u64>,
-    /// Responses that it has not acknowledged.
+    /// The responses that the client has not acknowledged.
     unanswered: Vec<DeltaDiscoveryResponse>,
-    /// It asks for both of the pair, or for everything, from the beginning.
+    /// Whether the client has subscribed to both names of the pair, or to everything, from the start.
     sees_pair: bool,
 }
 
@@ -158,7 +157,7 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
-        // The constants of Knuth's MMIX; the upper bits are the good ones.
+        // The constants are those of Knuth's MMIX. The upper bits have the better quality.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
@@ -191,14 +190,14 @@ impl Player {
         }
         if self.sees_pair {
             let pair = PAIR.map(|name| self.held.get(name));
-            assert_eq!(pair[0], pair[1], "seed {seed}: {} was sent half of a commit", self.node);
+            assert_eq!(pair[0], pair[1], "seed {seed}: {} received half of a commit", self.node);
         }
         self.unanswered.push(response);
     }
 }
 
-/// One run of clients that come, go, ask, read and answer, and of commits, between single turns of a shard
-/// that does as little as possible in each.
+/// Runs random events between single turns of a shard with minimal turns: clients connect, leave,
+/// subscribe, read and answer, and resources change.
 fn play(seed: u64) {
     let mut random = Random(seed);
     let mut desk = small();
@@ -267,7 +266,7 @@ fn play(seed: u64) {
     }
     let mut calm = 0;
     for round in 0.. {
-        assert!(round < 1000, "seed {seed}: it does not come to rest");
+        assert!(round < 1000, "seed {seed}: the clients do not become idle");
         desk.settle();
         let mut quiet = true;
         for player in &mut players {
@@ -278,7 +277,7 @@ fn play(seed: u64) {
             }
         }
         calm = if quiet { calm + 1 } else { 0 };
-        // Longer than anything is held back for.
+        // This is longer than any delay of a response.
         if calm == 40 {
             break;
         }
@@ -312,13 +311,13 @@ fn send(desk: &mut Desk, client: &Client, node: Option<&str>, names: &[&str], go
     push(desk, client, node, request);
 }
 
-/// Into the inbox: it is handled in its turn.
+/// Puts a request into the inbox, from which a turn handles it.
 fn push(desk: &mut Desk, client: &Client, node: Option<&str>, request: DeltaRequest) {
     let event: Event = Desk::request(client, node, request);
     desk.post(event);
 }
 
-/// What the client should have in the end.
+/// Returns the resources that the client should have in the end.
 fn expected(desk: &Desk, player: &Player) -> BTreeMap<String, u64> {
     let node = chancery_model::Node { id: player.node.as_str().into(), ..Default::default() };
     let assignment = desk.state.assignments.for_node(&node).unwrap();
@@ -334,8 +333,8 @@ fn expected(desk: &Desk, player: &Player) -> BTreeMap<String, u64> {
     all.map(|resource| (resource.name().to_string(), body(resource.name()))).collect()
 }
 
-/// SOTW-92, SOTW-93: however commits, requests and turns interleave, everybody comes to what it should
-/// see, never goes back, and never sees the half of a commit.
+/// SOTW-92, SOTW-93: in any interleaving of commits, requests and turns, every client converges to its
+/// view, never goes back, and never sees half of a commit.
 #[test]
 fn in_any_interleaving_everybody_converges_and_sees_commits_whole() {
     let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();

@@ -14,7 +14,7 @@ fn desk() -> Desk {
     Desk::with(Config { session, ..Config::default() })
 }
 
-/// Lets time pass, a second at a time, in which the client reads what there is.
+/// Advances the time in steps of a second. The client reads all responses in each step.
 fn pass(desk: &mut Desk, client: &mut Client, ms: u64) {
     let until = desk.ms + ms;
     while desk.ms < until {
@@ -23,15 +23,15 @@ fn pass(desk: &mut Desk, client: &mut Client, ms: u64) {
     }
 }
 
-/// Design 4.6: a client that leaves a response unanswered for longer than is allowed is told so and
-/// closed, to the millisecond; all that it had is freed.
+/// Design 4.6: a stream whose client leaves a response unanswered for longer than the limit ends with
+/// an explanation, to the millisecond. All its memory is freed.
 #[test]
 fn a_stream_whose_client_never_answers_is_closed() {
     let mut desk = desk();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     assert_eq!(text(&desk.read(&mut client)), "a=1");
-    // It is sent what is new all the same, and that gives it no more time.
+    // The client still receives changes, and they do not extend its time.
     pass(&mut desk, &mut client, 30_000);
     desk.put("default", CLUSTER, &[("a", "2")]);
     assert_eq!(text(&desk.read(&mut client)), "a=2");
@@ -50,7 +50,7 @@ fn a_stream_whose_client_never_answers_is_closed() {
     assert_eq!(desk.shard.silence.oldest(desk.ms), None);
 }
 
-/// A client that does not even read is closed too: what it is owed waits in its slot.
+/// A stream whose client does not even read is closed too: its response waits in the slot.
 #[test]
 fn a_stream_whose_client_never_reads_is_closed() {
     let mut desk = desk();
@@ -68,7 +68,7 @@ fn a_stream_whose_client_never_reads_is_closed() {
     assert_eq!(client.end().code, EndCode::Silent);
 }
 
-/// Any answer is one: a rejection too.
+/// Any answer counts, including a rejection.
 #[test]
 fn a_client_that_answers_in_the_end_stays() {
     let mut desk = desk();
@@ -88,15 +88,15 @@ fn a_client_that_answers_in_the_end_stays() {
     }
     pass(&mut desk, &mut client, PATIENCE_MS - 1);
     desk.ack(&client, &owed[0]);
-    // Who has answered everything may be silent for ever.
+    // A client that has answered everything may be silent forever.
     pass(&mut desk, &mut client, 10 * PATIENCE_MS);
     assert_eq!(desk.shard.sessions.len(), 1);
     desk.put("default", CLUSTER, &[("a", "last")]);
     assert_eq!(text(&desk.read(&mut client)), "a=last");
 }
 
-/// A client that works its way through a long state, part by part, is not silent; when it stops it is, from
-/// its last answer on.
+/// A client that answers a long state part by part is not silent. Once it stops, its silence starts at
+/// its last answer.
 #[test]
 fn silence_begins_with_the_last_answer() {
     let session = chancery_protocol::Config {
@@ -120,7 +120,7 @@ fn silence_begins_with_the_last_answer() {
     assert_eq!(client.end().code, EndCode::Silent);
 }
 
-/// One type that is not answered is enough, however lively the others are: it is the type that counts.
+/// One unanswered type is enough to close the stream: answers of other types do not count.
 #[test]
 fn answers_of_other_types_do_not_count() {
     let mut desk = desk();
@@ -150,7 +150,8 @@ fn answers_of_other_types_do_not_count() {
     assert!(client.end().message.contains("Cluster for 60 s"));
 }
 
-/// CLI-G-13: a client does not answer a response of a type that it has just given up. It is not silent.
+/// CLI-G-13: a client does not answer a response of a type that it has just unsubscribed from. It is
+/// not silent.
 #[test]
 fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
     let mut desk = desk();
@@ -169,9 +170,9 @@ fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
     assert_eq!(desk.shard.sessions.len(), 1);
 }
 
-/// `clients.md` rule 9: unless it is asked for, no client is closed for its silence.
+/// `clients.md` rule 9: by default, no client is closed for its silence.
 #[test]
-fn by_default_silence_is_for_ever() {
+fn by_default_no_silent_client_is_closed() {
     let mut desk = Desk::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);

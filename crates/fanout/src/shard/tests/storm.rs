@@ -1,5 +1,5 @@
-//! Thousands of clients connect or reconnect at once: the delay for established clients and admin, counted in
-//! turns.
+//! Thousands of clients connect or reconnect at once: the delay for established clients and the admin
+//! API, counted in turns.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use chancery_protocol::DeltaRequest;
 use super::desk::{Client, Desk, answer, text};
 use crate::{Config, event::Event};
 
-/// Streams of a storm, and the names that each of them asks for.
+/// The streams of a storm, and the names that each of them subscribes to.
 const STREAMS: usize = 1000;
 const NAMES: usize = 200;
 
-/// A client that has all there is for it, of one endpoint.
+/// Connects a client that has acknowledged its only resource, an endpoint.
 fn settled(desk: &mut Desk) -> Client {
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut client = desk.subscribe("small", ENDPOINT, &["x"]);
@@ -38,21 +38,21 @@ fn storm(desk: &mut Desk) -> Vec<Client> {
     (0..STREAMS).map(open).collect()
 }
 
-/// Turns until the client is handed something.
+/// Takes turns until the client receives a message. Returns their number.
 fn turns_until_sent(desk: &mut Desk, client: &mut Client) -> usize {
     for turns in 1..=100 {
         desk.turn();
         if let Some(response) = client.take() {
-            // The answer comes the way that requests come.
+            // The answer goes through the inbox like all requests.
             desk.post(Desk::request(client, None, answer(&response, None)));
             return turns;
         }
     }
-    panic!("nothing came in 100 turns");
+    panic!("no message in 100 turns");
 }
 
-/// OPS-17: a session has one response in flight, so an acknowledgment that waits behind the storm holds up
-/// the next update.
+/// OPS-17: acknowledgments of established streams overtake the storm. A session has one response in
+/// flight, so a delayed acknowledgment would delay its next update.
 #[test]
 fn acknowledgments_and_updates_overtake_a_thousand_new_streams() {
     let mut desk = Desk::new();
@@ -63,12 +63,12 @@ fn acknowledgments_and_updates_overtake_a_thousand_new_streams() {
         let turns = turns_until_sent(&mut desk, &mut small);
         assert!(turns <= 2, "update {round} was sent after {turns} turns");
     }
-    assert!(desk.shard.sessions.len() < STREAMS, "the storm was over too soon to show anything");
+    assert!(desk.shard.sessions.len() < STREAMS, "the storm ended too soon for the test");
     desk.settle();
     assert_eq!(many.iter_mut().filter_map(Client::take).count(), STREAMS, "all are served");
 }
 
-/// Admin's questions do not wait behind the storm either.
+/// Queries of the admin API do not wait behind the storm either.
 #[test]
 fn questions_overtake_a_thousand_new_streams() {
     let mut desk = Desk::new();
@@ -77,12 +77,11 @@ fn questions_overtake_a_thousand_new_streams() {
     let (reply, mut page) = tokio::sync::oneshot::channel();
     desk.post(Event::Status { from: 0, reply });
     desk.turn();
-    assert!(page.try_recv().is_ok(), "the question was not answered in the next turn");
+    assert!(page.try_recv().is_ok(), "the query was not answered in the next turn");
     drop((small, many));
 }
 
-/// A client's transport that asks for the next message is answered before the sessions of a thousand
-/// streams that have ended are freed.
+/// A transport that asks for the next message is answered before a thousand ended streams are freed.
 #[test]
 fn transports_overtake_a_thousand_ended_streams() {
     let mut desk = Desk::new();
@@ -90,7 +89,7 @@ fn transports_overtake_a_thousand_ended_streams() {
     let many = storm(&mut desk);
     desk.settle();
     assert_eq!(desk.shard.sessions.len(), STREAMS + 1);
-    // The next update waits for the transport, which is busy with this one.
+    // The next update waits for the transport, which is still writing this one.
     desk.put("default", ENDPOINT, &[("x", "2")]);
     desk.turn();
     let response = small.take().expect("the update is sent at once");
@@ -98,16 +97,19 @@ fn transports_overtake_a_thousand_ended_streams() {
     desk.put("default", ENDPOINT, &[("x", "3")]);
     desk.turn();
     drop(many);
-    assert!(small.take().is_none(), "it asks for the next message");
+    assert!(small.take().is_none(), "the transport asks for the next message");
     let turns = turns_until_sent(&mut desk, &mut small);
     assert!(turns <= 2, "the update was sent after {turns} turns");
-    assert!(desk.shard.sessions.len() > STREAMS / 2, "they were freed too soon to show anything");
+    assert!(
+        desk.shard.sessions.len() > STREAMS / 2,
+        "the streams were freed too soon for the test"
+    );
     desk.settle();
     assert_eq!(desk.shard.sessions.len(), 1);
 }
 
-/// No starvation the other way: new streams are opened, served and freed every few turns, however much
-/// there is to be done for the others.
+/// New streams are opened, served and freed every few turns, however much work established streams
+/// have.
 #[test]
 fn new_streams_progress_while_the_others_always_have_work() {
     let mut desk = Desk::with(Config { turn_work_max: 8, ..Config::default() });
@@ -115,7 +117,7 @@ fn new_streams_progress_while_the_others_always_have_work() {
     let mut many = storm(&mut desk);
     let mut served = 0;
     for turn in 1..=STREAMS {
-        // More than a turn's work of repeated acknowledgments, and an update.
+        // An update, and more repeated acknowledgments than a turn handles.
         while desk.n_events() < STREAMS + 20 {
             let request = DeltaRequest { type_url: ENDPOINT.to_owned(), ..DeltaRequest::default() };
             desk.post(Desk::request(&small, None, request));
@@ -131,13 +133,14 @@ fn new_streams_progress_while_the_others_always_have_work() {
     }
 }
 
-/// A turn does one kind of bulk, so that it is short: requests of new streams, their polls, or ends of streams.
+/// A turn does one kind of bulk, so that it is short: requests of new streams, their polls, or ends of
+/// streams.
 #[test]
 fn a_turn_does_one_kind_of_bulk() {
     let mut desk = Desk::new();
     let mut many = storm(&mut desk);
     desk.settle();
-    // Polls: each of them is to be sent something. Ends, and events.
+    // Polls (each session has something to send), ends, and events wait.
     desk.put("default", CLUSTER, &[("c0", "1")]);
     many.truncate(STREAMS / 2);
     let _more = storm(&mut desk);
@@ -155,7 +158,7 @@ fn a_turn_does_one_kind_of_bulk() {
     assert_eq!(turns, [10, 10, 20]);
 }
 
-/// A stream's requests are handled in the order in which it sent them, whichever lane they take.
+/// A stream's requests are handled in the order in which it sent them, whatever their lanes.
 #[test]
 fn a_streams_requests_keep_their_order() {
     let mut desk = Desk::new();
@@ -169,7 +172,8 @@ fn a_streams_requests_keep_their_order() {
         unsubscribe: unsubscribe.into(),
         ..DeltaRequest::default()
     };
-    // A large request waits behind the storm; the small one behind it gives up what it asks for.
+    // A large request waits behind the storm. The small one behind it unsubscribes from one of its
+    // names.
     desk.post(Desk::request(&small, None, request(names, vec![])));
     desk.post(Desk::request(&small, None, request(vec![], vec!["y".to_owned()])));
     desk.settle();
