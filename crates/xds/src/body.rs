@@ -1,8 +1,7 @@
-//! The response of a stream, as the connection asks for it.
+//! The response body of a stream.
 //!
-//! A chunk of a message is handed to HTTP/2 as the shared bytes that it is; nothing is copied. The
-//! next message is asked for when the last chunk has been handed over, and not before: that is what
-//! makes it tell the newest state (design 4.6).
+//! HTTP/2 receives the chunks of a message as shared bytes, without a copy. The body requests the next
+//! message only after the last chunk has been taken, so each message has the newest state (design 4.6).
 
 use std::{
     convert::Infallible,
@@ -18,41 +17,43 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{connection::Place, grpc};
 
-/// Longest message that the four bytes of its prefix can announce.
+/// The length of the longest message that a prefix of four bytes can announce.
 const MESSAGE_BYTES_MAX: usize = u32::MAX as usize;
 
-/// HTTP/2 takes a chunk whatever its length as soon as it may write a byte, and asks for the next one at
-/// once; that it takes when it may write again, after all that it has. So of a message whose last chunk
-/// is longer than this, the last byte is a chunk of its own: it is taken, and the next message asked
-/// for and built, when all before it can go out. A shorter one is about to be written anyway.
+/// The length above which the last byte of a last chunk becomes a separate chunk.
+///
+/// HTTP/2 takes a chunk of any length as soon as it may write one byte, and then requests the next
+/// chunk. It takes that one only when it may write again, after all bytes that it has. With a separate
+/// last byte, the next message is therefore built only when all bytes before it can be sent. A shorter
+/// chunk is about to be written anyway.
 const LAST_CHUNK_BYTES_MAX: usize = 16 << 10;
 
-/// What follows the response headers.
+/// The body of a response.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
-    /// Nothing: the headers say it all.
+    /// No body: the headers contain the status.
     Empty,
-    /// A stream's messages, then its status.
+    /// The messages of a stream, then its status.
     Stream(Box<StreamBody>),
 }
 
-/// A stream's messages. Dropping it, which a reset or a lost connection does, frees the stream.
+/// The messages of a stream. A reset or a lost connection drops it, which frees the stream.
 #[derive(Debug)]
 pub(crate) struct StreamBody {
     outlet: Outlet,
     message: Option<Chunks>,
     state: State,
-    /// Stops the reader: a response that has ended leaves nobody who would read.
+    /// Stops the reader when the response has ended.
     reader: AbortHandle,
-    /// The stream's place in its connection.
+    /// The registration of the stream in its connection.
     place: Place,
 }
 
-/// The chunks of a message that are left.
+/// The remaining chunks of a message.
 #[derive(Debug)]
 struct Chunks {
     message: Message,
-    /// Bytes of them.
+    /// The number of remaining bytes.
     left: usize,
     /// The last byte of a long last chunk.
     last: Option<Bytes>,
@@ -107,11 +108,12 @@ impl StreamBody {
                 }
                 Delivery::Message(message) => {
                     let len = message.len();
-                    tracing::error!(len, "a response is longer than a gRPC message can be");
+                    tracing::error!(len, "a response is longer than the longest gRPC message");
                     End::new(
                         EndCode::ResourceExhausted,
                         format!(
-                            "a response of {len} bytes can not be sent; the longest gRPC message has {MESSAGE_BYTES_MAX}"
+                            "a response of {len} bytes cannot be sent: the longest gRPC message has \
+                             {MESSAGE_BYTES_MAX} bytes"
                         ),
                     )
                 }

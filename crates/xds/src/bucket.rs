@@ -1,8 +1,8 @@
-//! A bucket of tokens.
+//! A token bucket.
 
 use tokio::time::Instant;
 
-/// Lets a burst through, and a rate over time.
+/// Allows a burst, and a sustained rate over time.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     pub(crate) per_second: u32,
@@ -17,12 +17,12 @@ impl Bucket {
         Self { per_second, burst, left: burst, at: Instant::now() }
     }
 
-    /// Takes `n` tokens; `false` if there are not so many.
+    /// Takes `n` tokens. Returns `false`, and takes none, if there are fewer.
     pub(crate) fn take(&mut self, now: Instant, n: usize) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         self.left = (self.left + passed * f64::from(self.per_second)).min(self.burst);
-        #[expect(clippy::cast_precision_loss, reason = "no buffer holds so many frames")]
+        #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 frames")]
         let n = n as f64;
         let there = self.left >= n;
         if there {
@@ -31,7 +31,7 @@ impl Bucket {
         there
     }
 
-    /// Gives tokens back.
+    /// Returns `n` tokens, up to the burst.
     pub(crate) fn give(&mut self, n: f64) {
         self.left = (self.left + n).min(self.burst);
     }

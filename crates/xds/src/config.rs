@@ -1,97 +1,107 @@
-//! What can be set, with its defaults and its rules.
+//! The settings of the transport, with defaults and validation.
 
 use std::time::Duration;
 
 use chancery_model::RESOURCE_NAME_BYTES_MAX;
 
-/// Settings of the discovery services' transport.
+/// The settings of the discovery services' transport.
 ///
-/// What a default is for stands in `docs/hostile-clients.md`.
+/// `docs/hostile-clients.md` explains the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Connections at a time; one more is told so and closed.
+    /// The maximum number of connections. Further connections are rejected with GOAWAY and an
+    /// explanation.
     pub connections_max: usize,
-    /// Connections at a time from one address, or from one /64 of IPv6; one more is told so and closed.
+    /// The maximum number of connections from one address, or from one /64 of IPv6. Further connections
+    /// are rejected with GOAWAY and an explanation.
     pub connections_per_peer_max: usize,
-    /// Streams at a time on one connection; one more is refused with `RESOURCE_EXHAUSTED`. Envoy opens
-    /// a stream per cluster where EDS is not aggregated, all on one connection.
+    /// The maximum number of streams on one connection. Further streams are rejected with
+    /// `RESOURCE_EXHAUSTED`. Without aggregated EDS, Envoy opens a stream per cluster, all on one
+    /// connection.
     pub streams_per_connection_max: u32,
-    /// Bytes of one request (OPS-12). A reconnecting delta client lists all that it holds in one.
+    /// The maximum size of a request in bytes (OPS-12). A reconnecting delta client lists all its
+    /// resources in one request.
     pub request_bytes_max: usize,
-    /// Bytes of the large requests (over 256 KiB) of all streams that are being read or wait for their
-    /// shard. Clients that come back with what they hold wait for each other here (OPS-17). One of
-    /// `request_bytes_max` always fits in: so much is set apart for one that finds no other room. If
-    /// this is no more than that, large requests go through one at a time.
+    /// The memory budget in bytes for the large requests (over 256 KiB) of all streams that are being
+    /// read or wait for their shard. Reconnecting clients with many resources wait for each other here
+    /// (OPS-17). One request of `request_bytes_max` always fits: that size is reserved for one request
+    /// that finds no other memory. If the budget is not larger than that, large requests are handled
+    /// one at a time.
     pub large_requests_bytes_max: usize,
-    /// How long a large request may take to arrive, without the time that it waits for others. Of
-    /// each tenth of it 64 KiB have to come.
+    /// The maximum time for a large request to arrive, excluding the time that it waits for others. In
+    /// each tenth of this time, 64 KiB must arrive.
     pub large_request_timeout: Duration,
-    /// Names in one request, of all its lists together (SOTW-52). A delta client that comes back has
-    /// each name in two of them.
+    /// The maximum number of names in one request, in all its lists together (SOTW-52). A reconnecting
+    /// delta client lists each name twice.
     pub names_per_request_max: usize,
-    /// Bytes of a resource's name in a request (SOTW-52); at most what a resource may be called.
+    /// The maximum length in bytes of a resource name in a request (SOTW-52). No resource may have a
+    /// longer name.
     pub name_bytes_max: usize,
-    /// Bytes of the message of a NACK that are kept; the rest is cut off.
+    /// The maximum number of bytes of a NACK's message that are kept. The rest is truncated.
     pub nack_message_bytes_max: usize,
-    /// Requests per second on one stream, over time.
+    /// The sustained rate of requests per second on one stream.
     pub requests_per_second_max: u32,
-    /// Requests that a stream may send at once after a quiet time.
+    /// The number of requests that a stream may send at once after idle time.
     pub requests_burst_max: u32,
-    /// Bytes of `Node` in a request.
+    /// The maximum size of `Node` in a request, in bytes.
     pub node_bytes_max: usize,
-    /// Scalars in `Node.metadata`.
+    /// The maximum number of scalars in `Node.metadata`.
     pub node_metadata_max: usize,
-    /// Bytes of a request's headers, each with 32 more (RFC 9113, 6.5.2).
+    /// The maximum size of a request's headers in bytes, with 32 bytes for each header (RFC 9113,
+    /// 6.5.2).
     pub header_list_bytes_max: u32,
-    /// Bytes that a client may send on a stream before the replica has read them.
+    /// The number of bytes that a client may send on a stream before the replica reads them.
     pub stream_window_bytes: u32,
-    /// The same for all streams of a connection together.
+    /// The number of bytes that a client may send on all streams of a connection before the replica
+    /// reads them.
     pub connection_window_bytes: u32,
-    /// Bytes that wait to be written, per stream.
+    /// The maximum number of bytes per stream that wait to be written.
     pub send_buffer_bytes_max: usize,
-    /// Streams that a client may open and reset before the replica has looked at them
-    /// (CVE-2023-44487); one more closes the connection.
+    /// The maximum number of streams that a client may open and reset before the replica has handled
+    /// them (CVE-2023-44487). One more closes the connection.
     pub pending_resets_max: usize,
-    /// Streams of a connection that the replica may have to reset for the client's mistakes
-    /// (CVE-2025-8671); one more closes the connection.
+    /// The maximum number of streams of a connection that the replica resets because of client errors
+    /// (CVE-2025-8671). One more closes the connection.
     pub error_resets_max: usize,
-    /// HTTP/2 frames that carry no data (PING, SETTINGS, HEADERS, `RST_STREAM` and others) per second on
-    /// one connection, over time. What the client is sent pays for further ones: one for each 32 bytes.
+    /// The sustained rate of HTTP/2 frames without data (PING, SETTINGS, HEADERS, `RST_STREAM` and
+    /// others) per second on one connection. Each 32 bytes that the replica sends allow one more frame.
     pub control_frames_per_second_max: u32,
-    /// The same, at once after a quiet time; one more closes the connection.
+    /// The number of such frames allowed at once after idle time. One more closes the connection.
     pub control_frames_burst_max: u32,
-    /// How long a connection may be quiet before it is probed (OPS-14).
+    /// The idle time after which the replica probes a connection with a PING (OPS-14).
     pub keepalive_interval: Duration,
-    /// How long a probe may stay unanswered. A connection that takes nothing of what it is sent for
-    /// both times together is closed as well.
+    /// The maximum time to answer a probe. A connection that accepts no data for the sum of both times
+    /// is closed too.
     pub keepalive_timeout: Duration,
-    /// How long a new connection may take to open its first stream, the handshake included.
+    /// The maximum time for a new connection to open its first stream, including the handshake.
     pub first_stream_timeout: Duration,
-    /// How long a connection may have no stream; it is closed before twice that time.
+    /// The maximum time for a connection without a stream. The replica closes it before twice that
+    /// time.
     pub idle_timeout: Duration,
-    /// Age at which a client is asked to connect anew, so that load spreads over the replicas
-    /// (OPS-13). Each connection's own is up to a tenth more or less. `None` for never.
+    /// The age at which a client is asked to reconnect, so that load spreads over the replicas
+    /// (OPS-13). The age of each connection varies by up to a tenth. `None` disables the limit.
     pub connection_age_max: Option<Duration>,
-    /// How long streams may go on after that, before they are ended.
+    /// The time that streams may continue after the maximum age before the replica ends them.
     pub connection_age_grace: Duration,
-    /// Connections per second whose streams are ended in a drain, so that the clients do not come to
-    /// the other replicas all at once (T11).
+    /// The number of connections per second whose streams end during a drain, so that the clients do
+    /// not all reconnect to other replicas at once (T11).
     pub drain_connections_per_second: u32,
-    /// How long that may take at most; if it is too short, more are ended per second.
+    /// The maximum duration of a drain. If it is too short for that rate, more connections end per
+    /// second.
     pub drain_spread_max: Duration,
-    /// How long a client may take to close when all its streams have been ended.
+    /// The maximum time for a client to close its connection after all its streams have ended.
     pub close_timeout: Duration,
 }
 
-/// A setting that can not be.
+/// A setting with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key} is {value}, {rule}")]
 pub struct ConfigError {
     /// The field of [`Config`].
     pub key: &'static str,
-    /// Its value, as text.
+    /// The value, as text.
     pub value: String,
-    /// The rule that it breaks.
+    /// The violated rule.
     pub rule: &'static str,
 }
 
@@ -99,7 +109,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             connections_max: 100_000,
-            // All that one host or NAT address can open to one port with Linux's own port range (28,232).
+            // One host or NAT address can open 28,232 connections to one port with Linux's default port
+            // range.
             connections_per_peer_max: 32_000,
             streams_per_connection_max: 2000,
             request_bytes_max: 64 << 20,
@@ -137,10 +148,10 @@ impl Config {
     /// Checks the rules that the types do not express.
     ///
     /// # Errors
-    /// Names the first setting that can not be.
+    /// Returns the first invalid setting.
     pub fn validate(&self) -> Result<(), ConfigError> {
         const POSITIVE: &str = "it has to be more than 0";
-        /// Flow control windows are 31 bits wide (RFC 9113, 6.9.1).
+        /// Flow control windows have 31 bits (RFC 9113, 6.9.1).
         const WINDOW: &str = "it has to be from 65535 to 2147483647";
         let rule = |key, value: &dyn ToString, holds: bool, rule| match holds {
             true => Ok(()),
@@ -194,7 +205,7 @@ impl Config {
         size("pending_resets_max", self.pending_resets_max)?;
         size("error_resets_max", self.error_resets_max)?;
         count("control_frames_per_second_max", self.control_frames_per_second_max)?;
-        // A connection's beginning takes a few.
+        // The start of a connection takes a few of these frames.
         let burst = self.control_frames_burst_max;
         rule("control_frames_burst_max", &burst, burst >= 100, "it has to be at least 100")?;
         time("keepalive_interval", self.keepalive_interval)?;

@@ -1,8 +1,8 @@
-//! One client connection: its streams, its life, and the one task that runs all of it.
+//! A client connection: its streams, its lifetime, and the task that runs it.
 //!
-//! HTTP/2, the streams' writers and their readers run in one task. A push wakes that task once, and
-//! it writes; with a task per stream it would be woken through another. What runs on the connection
-//! is dropped with it.
+//! One task runs HTTP/2, the streams' writers and their readers. A push wakes that task once, and the
+//! task writes. With a task per stream, a push would wake the connection through another task.
+//! Everything that runs on the connection is dropped with it.
 
 use std::{
     future::Future,
@@ -35,37 +35,37 @@ use crate::{
     watched::Watched,
 };
 
-/// What a connection's streams share.
+/// The state that the streams of a connection share.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     pub(crate) tasks: Tasks,
     streams: Mutex<Streams>,
-    /// A client of one of its streams has had all that it asked for when it came.
+    /// The client of one of the streams has answered the responses to its first requests.
     established: AtomicBool,
-    /// Its client has closed it, and what it holds is to be freed.
+    /// The client has closed the connection, and its memory is to be freed.
     closing: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Streams {
     open: Slab<Ender>,
-    /// Since when there are none; `None` while there are.
+    /// The time since which no stream is open; `None` while there are open streams.
     none_since: Option<Instant>,
-    /// Whether there has ever been one.
+    /// Whether a stream was ever opened.
     used: bool,
-    /// Set when the connection is over: how streams that still come are ended.
+    /// The end for streams that are opened later. Set when the connection is ending.
     over: Option<End>,
 }
 
-/// A stream's place in its connection: given back when it is dropped.
+/// The registration of a stream in its connection. Dropping it removes the stream.
 #[derive(Debug)]
 pub(crate) struct Place {
     connection: Arc<Connection>,
     at: usize,
 }
 
-/// What a connection runs besides HTTP/2 itself. Bounded by its streams.
+/// The tasks of a connection other than HTTP/2 itself. The number of streams bounds them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tasks(Arc<Mutex<Vec<Task>>>);
 
@@ -87,19 +87,19 @@ impl Connection {
         Arc::new(Self { peer, tasks: Tasks::default(), streams, established, closing })
     }
 
-    /// Whether it is one of those that new connections must not hold up.
+    /// Returns whether the connection runs on the threads for established connections.
     pub(crate) fn is_established(&self) -> bool {
         self.established.load(Ordering::Relaxed) && !self.closing.load(Ordering::Relaxed)
     }
 
-    /// The client has closed the connection. Returns whether it was established until now.
+    /// Records that the client has closed the connection. Returns whether it was established until now.
     pub(crate) fn begin_closing(&self) -> bool {
         let was_established = self.is_established();
         self.closing.store(true, Ordering::Relaxed);
         was_established
     }
 
-    /// A client of one of its streams has had all that it asked for when it came.
+    /// Marks the connection as established: a client has answered the responses to its first requests.
     pub(crate) fn establish(&self) {
         self.established.store(true, Ordering::Relaxed);
     }
@@ -121,7 +121,7 @@ impl Connection {
         Place { connection: Arc::clone(self), at }
     }
 
-    /// Ends all streams, and those that still come.
+    /// Ends all streams, and all streams that are opened later.
     fn end_all(&self, end: &End) {
         let mut streams = self.streams.lock();
         streams.over.get_or_insert_with(|| end.clone());
@@ -130,8 +130,8 @@ impl Connection {
         }
     }
 
-    /// When the connection will have been without streams for too long, a time in the past if it has;
-    /// and what it is closed for then.
+    /// Returns the time at which the connection will have been unused for too long, and the reason for
+    /// closing it then. The time may be in the past. `None` if there are open streams.
     fn unused_at(&self, config: &Config) -> Option<(Instant, Reason)> {
         let streams = self.streams.lock();
         let (patience, reason) = match streams.used {
@@ -143,7 +143,8 @@ impl Connection {
 }
 
 impl Place {
-    /// The stream's client has had all that it asked for when it came.
+    /// Marks the connection as established: the client has answered the responses to its first
+    /// requests.
     pub(crate) fn establish(&self) {
         self.connection.establish();
     }
@@ -162,7 +163,7 @@ impl Drop for Place {
 // === impl Tasks ===
 
 impl Tasks {
-    /// Adds a task. It runs from the next time on that the connection does; only what runs on the
+    /// Adds a task. The task runs when the connection is polled next. Only code that runs on the
     /// connection itself may call this.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.lock().push(Task(Box::pin(task)));
@@ -171,7 +172,7 @@ impl Tasks {
 
 impl<F: Future + Send + 'static> Executor<F> for Tasks {
     fn execute(&self, future: F) {
-        // Not an async block: it would hold the future twice.
+        // An async block would store the future twice.
         self.spawn(future.map(drop));
     }
 }
@@ -193,7 +194,7 @@ impl std::fmt::Debug for Task {
 
 type Http<I> = http2::Connection<TokioIo<Watched<I>>, Service, Tasks>;
 
-/// Runs HTTP/2 and the tasks of the streams, in one.
+/// Runs HTTP/2 and the tasks of the streams in one task.
 struct Driver<I: AsyncRead + AsyncWrite + Unpin> {
     http: Pin<Box<Http<I>>>,
     running: FuturesUnordered<Task>,
@@ -206,7 +207,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Future for Driver<I> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
         let this = &mut *self;
         loop {
-            // The streams go first, so that what they have to say is written in the same pass.
+            // The streams run first, so that their output is written in the same pass.
             while let Poll::Ready(Some(())) = Pin::new(&mut this.running).poll_next(cx) {}
             if let Poll::Ready(ended) = this.http.as_mut().poll(cx) {
                 return Poll::Ready(ended);
@@ -221,15 +222,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Future for Driver<I> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Drop for Driver<I> {
-    /// Streams that came in the very moment in which the connection broke have not begun to run. They
-    /// hold the connection, which holds them.
+    /// Drops streams that were opened as the connection broke and have not run yet. They refer to the
+    /// connection, which refers to them.
     fn drop(&mut self) {
         let left = std::mem::take(&mut *self.added.0.lock());
         drop(left);
     }
 }
 
-/// Serves a connection until it is closed, by the client or by the replica, and says why.
+/// Serves a connection until the client or the replica closes it. Returns the reason.
 pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     io: I,
     service: Service,
@@ -243,7 +244,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };
     let age = config.connection_age_max.map(|age| Instant::now() + jittered(age));
     let reason = loop {
-        // It is looked at now and then, so that it is not forgotten when its last stream has gone.
+        // The wait is bounded, because the time of the last stream's end is not known in advance.
         let look = Instant::now() + config.idle_timeout;
         let due = connection.unused_at(config).map_or(look, |(at, _)| look.min(at));
         let due = age.map_or(due, |age| age.min(due));
@@ -263,7 +264,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             }
         }
     };
-    // GOAWAY: no new streams; those that are open go on.
+    // GOAWAY: no new streams are accepted, and open streams continue.
     driver.http.as_mut().graceful_shutdown();
     if reason == Reason::Age {
         tokio::select! {
@@ -273,7 +274,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         }
     }
     if drain.has_begun() {
-        // Not all clients at once; whoever goes by itself has gone.
+        // The delay spreads the ends of streams. A client that disconnects earlier ends the wait.
         tokio::select! {
             _ended = &mut driver => return reason,
             () = tokio::time::sleep(drain.turn()) => {}
@@ -283,7 +284,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         true => End::new(EndCode::Unavailable, "draining: this replica is shutting down"),
         false => End::new(EndCode::Aged, "the connection has reached its maximum age; reconnect"),
     });
-    // A client that does not read its streams' ends is cut off.
+    // A client that does not read the ends of its streams is disconnected.
     tokio::select! {
         _ended = &mut driver => {}
         () = tokio::time::sleep(config.close_timeout) => {}
@@ -295,9 +296,9 @@ fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
     let mut builder = http2::Builder::new(tasks.clone());
     builder
         .timer(TokioTimer::new())
-        // A few more than are served: those get a status that says why, and not a silent wait.
+        // Streams slightly beyond the limit receive a status with the reason instead of waiting.
         .max_concurrent_streams(config.streams_per_connection_max.saturating_add(64))
-        // Twice of what is served: so a request that has too much is told so.
+        // Header lists up to twice the limit receive a status with the reason.
         .max_header_list_size(config.header_list_bytes_max.saturating_mul(2))
         .max_pending_accept_reset_streams(config.pending_resets_max)
         .max_local_error_reset_streams(config.error_resets_max)
@@ -309,7 +310,7 @@ fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
     builder
 }
 
-/// Up to a tenth more or less, so that connections made together do not end together.
+/// Varies the age by up to a tenth, so that connections of the same age do not end together.
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(0.9 + 0.2 * random())
 }
@@ -318,7 +319,7 @@ fn jittered(age: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// OPS-13: ages differ, and stay near what is set.
+    /// OPS-13: the ages of connections vary around the configured age.
     #[test]
     fn ages_are_spread_by_a_tenth() {
         let ages: Vec<f64> =

@@ -1,5 +1,6 @@
-//! A drain: all clients are told at once to go elsewhere, and their streams are ended one after the
-//! other, so that the replicas that are left are not asked for everything in one instant (T11).
+//! The drain of a listener. All clients receive GOAWAY at once. Their streams end one connection after
+//! the other, so that the clients do not all request their state from the other replicas at the same
+//! time (T11).
 
 use std::{
     sync::{
@@ -17,11 +18,11 @@ use crate::Config;
 #[derive(Debug, Clone)]
 pub(crate) struct Drain {
     token: CancellationToken,
-    /// Open connections.
+    /// The number of open connections.
     open: Arc<AtomicUsize>,
     per_second: u32,
     spread_max: Duration,
-    /// How long it takes until all are ended: decided by the first connection that asks.
+    /// The time until all connections have ended. The first call of `turn` computes it.
     spread: Arc<OnceLock<Duration>>,
 }
 
@@ -36,7 +37,7 @@ impl Drain {
         }
     }
 
-    /// Waits until it begins.
+    /// Waits until the drain starts.
     pub(crate) async fn begun(&self) {
         self.token.cancelled().await;
     }
@@ -45,7 +46,8 @@ impl Drain {
         self.token.is_cancelled()
     }
 
-    /// How long a connection goes on with its streams: a random part of the time for all.
+    /// Returns the time for which a connection continues its streams: a random part of the time for
+    /// all.
     pub(crate) fn turn(&self) -> Duration {
         let spread = self.spread.get_or_init(|| {
             spread(self.open.load(Ordering::Relaxed), self.per_second, self.spread_max)
@@ -59,7 +61,7 @@ fn spread(n_open: usize, per_second: u32, max: Duration) -> Duration {
     Duration::from_secs_f64(f64::from(n_open) / f64::from(per_second.max(1))).min(max)
 }
 
-/// From 0 to less than 1.
+/// Returns a random number from 0 to less than 1.
 pub(crate) fn random() -> f64 {
     use std::hash::{BuildHasher, RandomState};
     const STEPS: u32 = 1_000_000;
@@ -71,7 +73,7 @@ pub(crate) fn random() -> f64 {
 mod tests {
     use super::*;
 
-    /// OPS-15, T11: few connections end at once, many over a time that is bounded.
+    /// OPS-15, T11: few connections end at once, and many end within a bounded time.
     #[test]
     fn the_more_connections_the_longer_a_drain_within_its_bound() {
         let max = Duration::from_secs(5);

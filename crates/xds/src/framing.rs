@@ -1,9 +1,9 @@
-//! gRPC messages out of a request's body.
+//! Reads gRPC messages from the body of a request.
 //!
-//! A message that arrived in one piece is handed on as a slice of what the connection has read; only
-//! one that spans frames is put together, in a buffer that grows with what has really arrived. An
-//! idle stream holds no buffer. A large one needs room for its buffer ([`Room`]), and has to go on
-//! arriving.
+//! A message that arrives in one piece is a slice of the bytes that the connection read. Only a message
+//! that spans frames is copied, into a buffer that grows with the bytes that have arrived. An idle
+//! stream has no buffer. A large message needs memory of the budget ([`Room`]) for its buffer, and must
+//! continue to arrive.
 
 use std::{
     pin::{Pin, pin},
@@ -18,28 +18,28 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::room::{Held, Room};
 
-/// A flag and a length of four bytes stand before each message.
+/// The length of the prefix of each message: a flag, and a length of four bytes.
 pub(crate) const PREFIX_BYTES: usize = 5;
 
-/// A message is large from here on: it needs room.
+/// The size above which a message is large and needs memory of the budget.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// What a large message may take without room: about a frame.
+/// The number of bytes that a large message may take outside the budget: about one frame.
 const FREE_BYTES: usize = 16 << 10;
 
-/// Bytes that are copied before other tasks run.
+/// The number of bytes that are copied before other tasks run.
 const COPY_BYTES: usize = 8 << 20;
 
-/// What has to arrive of a large message in each [`PROGRESS_PART`] of its time.
+/// The number of bytes of a large message that must arrive in each [`PROGRESS_PART`] of its time.
 const PROGRESS_BYTES: usize = 64 << 10;
 
 /// See [`PROGRESS_BYTES`].
 const PROGRESS_PART: u32 = 10;
 
-/// Why no message could be read.
+/// The reason why a message could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// The client went away, or reset the stream.
+    /// The client disconnected, or reset the stream.
     #[error("the connection was lost")]
     Gone,
     /// The body ended inside a message.
@@ -48,20 +48,20 @@ pub(crate) enum FrameError {
     /// OPS-12.
     #[error("a request of {len} bytes exceeds the limit of {max} bytes (request_bytes_max)")]
     TooLong { len: usize, max: usize },
-    /// It holds room that others wait for.
+    /// The message holds memory for which others wait, and takes too long.
     #[error("a large request did not arrive within {} s (large_request_timeout)", limit.as_secs_f64())]
     Slow { limit: Duration },
-    /// The same; it would not even arrive in time.
+    /// The message makes too little progress to arrive in time.
     #[error(
         "less than {PROGRESS_BYTES} bytes of a large request arrived within {} s (a tenth of \
          large_request_timeout)",
         limit.as_secs_f64()
     )]
     Stalled { limit: Duration },
-    /// The message is compressed in a way that the headers declared.
+    /// The message is compressed with the declared encoding.
     #[error("compressed requests are not supported; send grpc-encoding: identity")]
     Compressed,
-    /// The message is marked as compressed, and the headers do not say how.
+    /// The message is marked as compressed, but the headers declare no encoding.
     #[error("a message is marked as compressed, but no grpc-encoding was declared")]
     Undeclared,
     /// The first byte of a message is neither 0 nor 1.
@@ -69,25 +69,25 @@ pub(crate) enum FrameError {
     Flag(u8),
 }
 
-/// Whether the request's headers named an encoding other than identity.
+/// The encoding that the request's headers declare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Identity,
     Declared,
 }
 
-/// Bounds of the messages of a stream.
+/// The bounds of the messages of a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounds {
-    /// Longest message.
+    /// The maximum length of a message in bytes.
     pub(crate) message_bytes_max: usize,
-    /// Room for large messages, of all streams together.
+    /// The memory budget for the large messages of all streams.
     pub(crate) room: Room,
-    /// How long a large message may take to arrive, without the time that it waits for room.
+    /// The maximum time for a large message to arrive, excluding the time that it waits for memory.
     pub(crate) timeout: Duration,
 }
 
-/// A message, and its room if it is a large one: to be held until the message has been used.
+/// A message with its part of the memory budget, to be held until the message has been used.
 #[derive(Debug)]
 pub(crate) struct Framed {
     pub(crate) message: Bytes,
@@ -100,11 +100,11 @@ pub(crate) struct Frames<B> {
     body: B,
     encoding: Encoding,
     bounds: Bounds,
-    /// What has been read and not looked at.
+    /// Bytes that have been read but not parsed.
     chunk: Bytes,
-    /// The beginning of a message that spans chunks.
+    /// The start of a message that spans chunks.
     partial: BytesMut,
-    /// What goes with that message if it is a large one.
+    /// The state of that message if it is large.
     large: Option<Large>,
 }
 
@@ -112,14 +112,14 @@ pub(crate) struct Frames<B> {
 #[derive(Debug)]
 struct Large {
     held: Option<Held>,
-    /// How much of it may be put together with what is held.
+    /// The number of its bytes that the held memory covers.
     covered: usize,
-    /// When it has to be complete.
+    /// The time by which it must be complete.
     until: Instant,
-    /// When [`PROGRESS_BYTES`] more than `mark` have to be there.
+    /// The time by which [`PROGRESS_BYTES`] after `mark` must have arrived.
     progress_until: Instant,
     mark: usize,
-    /// It had to wait for room.
+    /// Whether it had to wait for memory.
     has_waited: bool,
 }
 
@@ -129,17 +129,17 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         Self { body, encoding, bounds, chunk, partial, large: None }
     }
 
-    /// The next message; `None` when the client has closed its half.
+    /// Returns the next message; `None` when the client has closed its half of the stream.
     ///
-    /// A large one is not read further than there is room for: the client waits, and others with it
-    /// whose large ones need more room than there is.
+    /// A large message is read only as far as memory is available. Beyond that, its client waits, like
+    /// other clients whose large messages need more memory.
     pub(crate) async fn next(&mut self) -> Result<Option<Framed>, FrameError> {
         loop {
             if let Some(message) = self.take()? {
                 let held = self.large.take().and_then(|large| large.held);
                 let room = match held {
                     Some(held) => Some(held.into_permit()),
-                    // It was read without room, and may now wait for its shard for long.
+                    // It was read outside the budget, and may now wait long for its shard.
                     None if message.len() > FREE_BYTES => {
                         Some(self.bounds.room.queue(message.len()).await)
                     }
@@ -163,7 +163,7 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         }
     }
 
-    /// More of the body; `None` at its end.
+    /// Reads more of the body; `None` at its end.
     async fn frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx));
         let frame = match &self.large {
@@ -184,14 +184,14 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         };
         match frame {
             None => Ok(None),
-            // Trailers say nothing here.
+            // Trailers are ignored.
             Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
             Some(Err(_)) => Err(FrameError::Gone),
         }
     }
 
-    /// A whole message out of what has been read. Otherwise the chunk is used up, or the beginning of
-    /// a large message needs room.
+    /// Takes a complete message from the bytes that have been read. After `None`, either the chunk is
+    /// used up, or a large message needs memory.
     fn take(&mut self) -> Result<Option<Bytes>, FrameError> {
         if self.partial.is_empty()
             && let Some(expected) = self.expected(&self.chunk)?
@@ -227,8 +227,8 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         Ok(None)
     }
 
-    /// Gets room for twice as much of the large message that is arriving. So what is held is at most
-    /// twice of what its client has sent.
+    /// Gets memory for twice the current size of the large message. The held memory is therefore at
+    /// most twice the received bytes.
     async fn grow(&mut self) -> Result<(), FrameError> {
         let expected = self.expected(&self.partial)?;
         let (Some(large), Some(expected)) = (&mut self.large, expected) else {
@@ -243,12 +243,12 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
             }
             cover.await;
         }
-        // It could not go on.
+        // The wait does not count, because the message could not progress.
         let waited = since.elapsed();
         large.until += waited;
         large.progress_until += waited;
         large.covered = covered;
-        // Exactly as much as there is room for.
+        // The capacity is exactly the memory that is held.
         let mut grown = BytesMut::with_capacity(covered);
         for piece in self.partial.chunks(COPY_BYTES) {
             grown.extend_from_slice(piece);
@@ -260,7 +260,8 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         Ok(())
     }
 
-    /// Bytes of the message that begins here, prefix included; `None` while the prefix is not there.
+    /// Returns the length of the message at `start`, including its prefix; `None` while the prefix is
+    /// incomplete.
     fn expected(&self, start: &[u8]) -> Result<Option<usize>, FrameError> {
         let Some(&[flag, a, b, c, d]) = start.first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
@@ -315,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes after the chunks of a body.
+    /// The behavior of a body after its chunks.
     #[derive(Clone, Copy)]
     enum Then {
         End,
@@ -325,7 +326,7 @@ mod tests {
     struct Chunks {
         chunks: VecDeque<Bytes>,
         then: Then,
-        /// Passes before each chunk.
+        /// The delay before each chunk.
         pause: Duration,
         paused: Option<Pin<Box<tokio::time::Sleep>>>,
     }
@@ -357,7 +358,7 @@ mod tests {
         Frames::new(body, Encoding::Identity, bounds.clone())
     }
 
-    /// Room for one message at a time and `room` bytes beside it.
+    /// Creates a budget for one message at a time and `room` more bytes.
     fn bounds(message_bytes_max: usize, room: usize) -> Bounds {
         // The lane is rounded up.
         let room = Room::new(message_bytes_max + room + 1024, message_bytes_max);
@@ -374,13 +375,13 @@ mod tests {
     fn read(bytes: &[u8], chunk: usize, max: usize) -> Result<Vec<Bytes>, FrameError> {
         let mut frames = frames(bytes, chunk, &bounds(max, 0), Then::End);
         let mut messages = Vec::new();
-        while let Some(framed) = frames.next().now_or_never().expect("it never waits")? {
+        while let Some(framed) = frames.next().now_or_never().expect("the body never waits")? {
             messages.push(framed.message);
         }
         Ok(messages)
     }
 
-    /// T8: what large requests of all streams take together is bounded, and small ones do not wait.
+    /// T8: the memory of all large requests together is bounded, and small requests do not wait.
     #[tokio::test]
     async fn a_large_message_waits_for_room() {
         const LEN: usize = 600 << 10;
@@ -388,9 +389,9 @@ mod tests {
         let bounds = bounds(1 << 20, 0);
         let mut first = frames(&large, 16 << 10, &bounds, Then::End);
         let mut second = frames(&large, 16 << 10, &bounds, Then::End);
-        let held = first.next().now_or_never().expect("there is room").unwrap().unwrap();
+        let held = first.next().now_or_never().expect("there is memory").unwrap().unwrap();
         assert_eq!(held.message.len(), LEN);
-        assert!(second.next().now_or_never().is_none(), "there is no room for two");
+        assert!(second.next().now_or_never().is_none(), "there is no memory for two");
         assert!(second.partial.capacity() <= FREE_BYTES, "{} bytes", second.partial.capacity());
         let mut small = frames(b"\0\0\0\0\x01a", 9, &bounds, Then::End);
         assert_eq!(small.next().await.unwrap().unwrap().message, "a");
@@ -399,7 +400,7 @@ mod tests {
         assert_eq!(bounds.room.free(), (0, 1));
     }
 
-    /// T8: room is taken for what has come, and never less than what is held.
+    /// T8: a message takes memory for received bytes, and never less than its buffer holds.
     #[tokio::test]
     async fn who_announces_much_and_sends_little_takes_no_room() {
         const MIB: usize = 1 << 20;
@@ -421,7 +422,7 @@ mod tests {
         }
     }
 
-    /// OPS-17: more large messages at a time than there is room for, all halfway: each comes in.
+    /// OPS-17: more large messages arrive at a time than the memory allows; all of them complete.
     #[tokio::test(start_paused = true)]
     async fn messages_that_arrive_together_do_not_block_each_other() {
         const LEN: usize = 700 << 10;
@@ -434,12 +435,12 @@ mod tests {
             async move { frames.next().await.map(|framed| framed.unwrap().message.len()) }
         }));
         let all =
-            tokio::time::timeout(Duration::from_secs(3600), all).await.expect("they are stuck");
+            tokio::time::timeout(Duration::from_secs(3600), all).await.expect("messages are stuck");
         assert!(all.iter().all(|len| *len == Ok(LEN)), "{all:?}");
         assert_eq!(bounds.room.free(), before);
     }
 
-    /// T8: who has room has to use it.
+    /// T8: a message that holds memory must make progress.
     #[tokio::test(start_paused = true)]
     async fn a_large_message_has_to_go_on_arriving() {
         let bounds = bounds(8 << 20, 8 << 20);
@@ -462,7 +463,7 @@ mod tests {
         assert_eq!(bounds.room.free(), before);
     }
 
-    /// The time that a message waits for others is not its client's.
+    /// The time that a message waits for other messages does not count.
     #[tokio::test(start_paused = true)]
     async fn waiting_for_room_is_not_being_slow() {
         let large = message(600 << 10);
@@ -477,7 +478,7 @@ mod tests {
         };
         let second = tokio::time::timeout(Duration::from_secs(900), second.next());
         let (second, ()) = futures::join!(second, free);
-        let second = second.expect("it waits still");
+        let second = second.expect("the second message still waits");
         assert_eq!(second.unwrap().unwrap().message.len(), 600 << 10);
     }
 
@@ -491,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_framing_is_told_apart() {
+    fn framing_errors_are_distinguished() {
         let long = FrameError::TooLong { len: 4, max: 3 };
         assert_eq!(read(b"\0\0\0\0\x04", 1, 3), Err(long));
         assert_eq!(read(b"\x01\0\0\0\x01a", 2, 3), Err(FrameError::Undeclared));

@@ -1,4 +1,4 @@
-//! How things are said in gRPC: statuses, headers, content types. The only place that knows its codes.
+//! The gRPC layer: statuses, headers, content types. Only this module knows the codes of gRPC.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-en
 const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
-/// Bytes of a status message that are sent: clients bound the size of headers, and some texts repeat
-/// what the client sent.
+/// The maximum number of bytes of a status message. Clients bound the size of headers, and some texts
+/// repeat the client's input.
 const STATUS_MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Whether a content type is that of gRPC with protobuf messages.
+/// Returns whether the content type is gRPC with protobuf messages.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else {
         return false;
@@ -29,7 +29,7 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     matches!(essence, "application/grpc" | "application/grpc+proto")
 }
 
-/// How the client may have compressed its messages.
+/// Returns whether the client declared a compression of its messages.
 pub(crate) fn encoding(headers: &HeaderMap) -> Encoding {
     match headers.get(GRPC_ENCODING) {
         Some(value) if value != IDENTITY => Encoding::Declared,
@@ -37,12 +37,12 @@ pub(crate) fn encoding(headers: &HeaderMap) -> Encoding {
     }
 }
 
-/// A `grpc-timeout` that is none.
+/// An error: the `grpc-timeout` is malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("grpc-timeout is {0:?}, it has to be up to 8 digits and one of H, M, S, m, u, n")]
 pub(crate) struct TimeoutError(String);
 
-/// How long the client wants the call to go on; `None` for as long as it goes.
+/// Returns the client's timeout for the call; `None` if there is no timeout.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, TimeoutError> {
     let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
     let text = String::from_utf8_lossy(value.as_bytes());
@@ -65,7 +65,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, TimeoutEr
     parse().map(Some).ok_or_else(|| TimeoutError(text.chars().take(32).collect()))
 }
 
-/// Bytes of a request's header list, as HTTP/2 counts them (RFC 9113, 6.5.2).
+/// Returns the size of a request's header list in bytes, as HTTP/2 counts it (RFC 9113, 6.5.2).
 pub(crate) fn header_list_bytes<B>(request: &Request<B>) -> usize {
     const EACH: usize = 32;
     let pair = |name: &str, value: usize| name.len() + value + EACH;
@@ -78,8 +78,8 @@ pub(crate) fn header_list_bytes<B>(request: &Request<B>) -> usize {
     bytes + headers.map(|(name, value)| pair(name.as_str(), value.len())).sum::<usize>()
 }
 
-/// The response that opens a stream. It goes out before any message: some clients send nothing until
-/// they have it (design 4.13).
+/// Returns the response that opens a stream. It is sent before any message, because some clients send
+/// nothing until they receive it (design 4.13).
 pub(crate) fn open(body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -88,21 +88,21 @@ pub(crate) fn open(body: ResponseBody) -> Response<ResponseBody> {
     response
 }
 
-/// A response that is nothing but a status.
+/// Returns a response that consists of a status only.
 pub(crate) fn refuse(end: &End) -> Response<ResponseBody> {
     let mut response = open(ResponseBody::Empty);
     response.headers_mut().extend(trailers(end));
     response
 }
 
-/// A response to what is not gRPC.
+/// Returns a response to a request that is not gRPC.
 pub(crate) fn not_grpc(status: StatusCode) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::Empty);
     *response.status_mut() = status;
     response
 }
 
-/// The status that ends a stream.
+/// Returns the status that ends a stream.
 pub(crate) fn trailers(end: &End) -> HeaderMap {
     let code = match end.code {
         EndCode::Ok | EndCode::Aged => Code::Ok,
@@ -116,7 +116,7 @@ pub(crate) fn trailers(end: &End) -> HeaderMap {
     let at = end.message.floor_char_boundary(STATUS_MESSAGE_BYTES_MAX);
     let mut headers = HeaderMap::with_capacity(2);
     if Status::new(code, &end.message[..at]).add_header(&mut headers).is_err() {
-        // A message that can not be a header is left out; the code always can.
+        // A message that is not a valid header is left out. The code is always valid.
         headers.clear();
         headers.insert("grpc-status", HeaderValue::from(code as i32));
     }

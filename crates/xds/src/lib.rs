@@ -1,14 +1,14 @@
 //! The gRPC discovery services.
 //!
-//! An own accept loop over hyper's HTTP/2, no generated services: a path is a row of the type table,
-//! a request is decoded from the bytes that the connection read, and a response is the shared bytes
-//! of the state, handed to HTTP/2 by reference (design 4.4, 4.13).
+//! The crate has its own accept loop over hyper's HTTP/2, without generated services. A path is a row
+//! of the type table. A request is decoded from the bytes that the connection read. A response consists
+//! of the shared bytes of the state, passed to HTTP/2 by reference (design 4.4, 4.13).
 //!
 //! Invariants:
-//! - Response headers go out before anything else.
-//! - Reading never waits for writing. A client that does not read holds up its own stream only.
-//! - Whatever a client sends, the answer is a status on that stream; nothing it sends can end
-//!   another stream, the accept loop or the process.
+//! - The response headers are sent before anything else.
+//! - Reading never waits for writing. A client that does not read delays only its own stream.
+//! - The answer to invalid input is a status on the same stream. No input ends another stream, the
+//!   accept loop or the process.
 
 mod body;
 mod bucket;

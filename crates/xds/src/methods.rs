@@ -1,4 +1,4 @@
-//! The methods that are served, by path: made from the table of types.
+//! The served methods by path, derived from the type table.
 
 use std::collections::HashMap;
 
@@ -41,8 +41,8 @@ impl Methods {
 mod tests {
     use super::*;
 
-    /// SVC-01, -02, -03, -05: every service of Table 1, with exactly these names; VHDS and LEDS only
-    /// as delta.
+    /// SVC-01, -02, -03, -05: the paths are exactly those of every service of Table 1; VHDS and LEDS
+    /// only as delta.
     #[test]
     fn the_paths_are_those_of_the_protocol() {
         let mut paths: Vec<String> = Methods::new().0.into_keys().collect();

@@ -1,4 +1,4 @@
-//! What the transport counts, beside the fan-out.
+//! The metrics of the transport, in addition to those of the fan-out.
 
 use chancery_fanout::{Metric, MetricKind};
 use metrics::{Counter, Gauge, counter, gauge};
@@ -11,22 +11,22 @@ const CONNECTION_ENDS: &str = "chancery_xds_connection_ends_total";
 const ACCEPT_ERRORS: &str = "chancery_xds_accept_errors_total";
 const REQUEST_BYTES: &str = "chancery_xds_request_bytes_total";
 
-/// Every metric of this crate.
+/// All metrics of this crate.
 pub const METRICS: &[Metric] = &[
     Metric::new(CONNECTIONS, MetricKind::Gauge, "Open connections."),
     Metric::new(CONNECTIONS_TOTAL, MetricKind::Counter, "Connections that were accepted."),
     Metric::new(
         CONNECTION_ENDS,
         MetricKind::Counter,
-        "Connections that ended, by reason: client (it closed or lost it), age (it was asked to connect \
-         anew), drain, idle (no stream for too long), first_stream (none ever), keepalive (it did not \
-         answer a probe, or took nothing of what it was sent), limit (it exceeded one), protocol_error \
-         (what it sent is not HTTP/2).",
+        "Connections that ended, by reason: client (it closed or lost the connection), age (it was asked \
+         to reconnect), drain, idle (no stream for too long), first_stream (never a stream), keepalive \
+         (it did not answer a probe, or accepted no data), limit (it exceeded one), protocol_error (it \
+         sent bytes that are not valid HTTP/2).",
     ),
     Metric::new(
         ACCEPT_ERRORS,
         MetricKind::Counter,
-        "Times that no connection could be accepted, most often because no file was free.",
+        "Failed attempts to accept a connection, usually for lack of file descriptors.",
     ),
     Metric::new(REQUEST_BYTES, MetricKind::Counter, "Bytes of discovery requests."),
 ];

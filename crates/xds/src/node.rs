@@ -1,4 +1,4 @@
-//! Who a client says it is: read once per stream, and again only when it says something else.
+//! The node of a client: read once per stream, and again only when it changes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,19 +12,19 @@ use prost::Message;
 use prost_types::{Struct, value::Kind};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Why a stream is refused for its node.
+/// The reason why a stream is rejected because of its node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NodeError {
     /// SOTW-06.
     #[error("the first request of a stream has to carry a node")]
     Missing,
     /// SOTW-06.
-    #[error("node.id is empty; a client has to say who it is (--service-node in Envoy)")]
+    #[error("node.id is empty; set it (--service-node in Envoy)")]
     NoId,
     /// SOTW-03.
     #[error("node.{field} was {old:?} at the start of the stream and is {new:?} now")]
     Changed { field: &'static str, old: String, new: String },
-    /// It is no `Node`.
+    /// The bytes are not a valid `Node`.
     #[error("malformed node: {0}")]
     Malformed(prost::DecodeError),
     /// OPS-11.
@@ -39,7 +39,7 @@ pub(crate) enum NodeError {
          node_metadata_max)"
     )]
     Values { max: usize },
-    /// L14: each scalar has the whole path to it as its key.
+    /// L14: the key of each scalar is its whole path.
     #[error(
         "node.metadata takes more than {max} bytes with the path of each scalar written out (node_bytes_max)"
     )]
@@ -51,8 +51,8 @@ pub(crate) enum NodeError {
 pub(crate) struct NodeReader {
     bytes_max: usize,
     metadata_max: usize,
-    /// Envoy puts the same tens of kilobytes into every request: bytes that were read once are known
-    /// by their hash. A client that made two nodes with one hash would only keep its own old one.
+    /// The hash of the last node. Envoy sends the same tens of kilobytes with every request, and the
+    /// hash identifies them. A client that forges a collision only keeps its own old node.
     seen: u128,
     node: Option<Arc<Node>>,
 }
@@ -62,7 +62,7 @@ impl NodeReader {
         Self { bytes_max, metadata_max, seen: 0, node: None }
     }
 
-    /// Reads the node of a request. Gives it only if it is new or has changed.
+    /// Reads the node of a request. Returns it only if it is new or has changed.
     pub(crate) fn read(&mut self, bytes: Option<Bytes>) -> Result<Option<Arc<Node>>, NodeError> {
         let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
             return match self.node {
@@ -105,10 +105,10 @@ impl NodeReader {
     }
 }
 
-/// Counts what decoding would build of metadata and features, before anything is built. Bytes that are no
-/// node are left to the decoder.
+/// Counts the values of metadata and features that decoding would build, before it builds any. Bytes
+/// that are not a valid node are left to the decoder.
 fn check_values(node: &[u8], max: usize) -> Result<(), NodeError> {
-    /// Fields that hold messages: of a struct, its entry, a value, and a list.
+    /// The fields that contain messages: of a struct, its entry, a value, and a list.
     const DEEPER: [&[u32]; 4] = [&[1], &[2], &[5, 6], &[1]];
     const DEPTH_MAX: usize = 400;
     let mut values = 0;
@@ -130,7 +130,8 @@ fn check_values(node: &[u8], max: usize) -> Result<(), NodeError> {
                     if !DEEPER[kind].contains(&field) || open.len() > DEPTH_MAX {
                         continue;
                     }
-                    // A struct has entries, an entry a value, a value a struct or a list, a list values.
+                    // A struct contains entries, an entry a value, a value a struct or a list, and a
+                    // list values.
                     let inner = match (kind, field) {
                         (0, _) => 1,
                         (1, _) | (3, _) => 2,
@@ -181,7 +182,7 @@ fn to_model(node: proto::Node, metadata: &mut Metadata) -> Result<Node, NodeErro
     })
 }
 
-/// `name/version`, as far as they are there.
+/// Returns `name/version`, or the part that is present.
 fn user_agent(node: &proto::Node) -> String {
     let version = match &node.user_agent_version {
         Some(proto::UserAgentVersion::Text(text)) => text.clone(),
@@ -232,7 +233,7 @@ impl Metadata {
     }
 }
 
-/// A number as people write it: `3`, `0.5`, never `3.0`, `-0` or `1e3`.
+/// Formats a number in plain decimal notation: `3`, `0.5`, never `3.0`, `-0` or `1e3`.
 fn decimal(number: f64) -> String {
     match number == 0.0 {
         true => "0".to_owned(),
@@ -266,7 +267,7 @@ mod tests {
         Struct { fields: all.into_iter().map(|(key, value)| (key.into(), value)).collect() }
     }
 
-    /// SOTW-06, SOTW-02: needed once per stream.
+    /// SOTW-06, SOTW-02: a node is required once per stream.
     #[test]
     fn the_first_request_needs_a_node_with_an_id() {
         assert_eq!(reader().read(None), Err(NodeError::Missing));
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(reader.read(bytes(&node("a", "c"))), Ok(None));
     }
 
-    /// SOTW-03: another id or cluster is another client; other metadata is adopted.
+    /// SOTW-03: a different id or cluster is rejected; different metadata is adopted.
     #[test]
     fn a_node_may_change_what_it_says_but_not_who_it_is() {
         let mut reader = reader();
@@ -332,7 +333,7 @@ mod tests {
         assert!(matches!(reader().read(garbage), Err(NodeError::Malformed(_))));
     }
 
-    /// L14: what the decoder would build of a node is counted before it is built.
+    /// L14: the values that the decoder would build are counted before it builds them.
     #[test]
     fn values_that_nobody_uses_are_bounded_before_decoding() {
         let list = |n: usize| {
@@ -344,7 +345,7 @@ mod tests {
             let metadata = Some(fields([("a", inner), ("null", value(Kind::NullValue(0)))]));
             bytes(&proto::Node { metadata, ..node("a", "") })
         };
-        // Three entries beside the list's values: 32 in all.
+        // Three entries in addition to the list's values: 32 in all.
         assert!(reader().read(with(29)).is_ok());
         assert_eq!(reader().read(with(30)), Err(NodeError::Values { max: 32 }));
         let features = |n| {
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(reader().read(features(33)), Err(NodeError::Values { max: 32 }));
     }
 
-    /// L14: one long key over many scalars is a long path for each of them.
+    /// L14: one long key above many scalars gives each of them a long path.
     #[test]
     fn paths_of_scalars_are_bounded_together() {
         let scalars = fields(["b", "c", "d"].map(|key| (key, value(Kind::BoolValue(true)))));

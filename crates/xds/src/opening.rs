@@ -1,18 +1,21 @@
-//! The threads that run new connections, until each has a stream whose client has all that it asked for, and
-//! that close connections.
+//! The threads for new connections and for connections that are being closed.
 //!
-//! Tokio runs the tasks that are ready in the order in which they became ready. When thousands of clients
-//! connect at once, a push to an established client would wait for all of their handshakes, requests and
-//! first responses. When thousands leave at once, it would wait until the memory of their connections is freed.
-//! So new connections, and those that their clients have closed, have a runtime of their own, with half as many
-//! threads as there are processors; established connections and shards stay on the runtime that calls
-//! [`Opening::start`]. The kernel divides the processors between the two: the others go on at once, and new
-//! connections, with a lower priority, always progress.
+//! A connection is new until the client of one of its streams has answered the responses to its first
+//! requests. Tokio runs tasks in the order in which they become ready. When thousands of clients
+//! connect at once, a push to an established client would wait for all their handshakes, requests and
+//! first responses. When thousands of clients leave at once, it would wait until the memory of their
+//! connections is freed.
 //!
-//! A caller whose runtime has one thread only, that of its `block_on`, gets no others.
+//! New connections, and connections that their clients have closed, therefore have a separate runtime.
+//! It has half as many threads as there are processors, with a lower priority. Established connections
+//! and shards stay on the runtime that calls [`Opening::start`]. The kernel divides the processors
+//! between the two runtimes: established connections proceed at once, and new connections always
+//! progress.
 //!
-//! Only the polling moves. Sockets and timers belong to the caller's runtime from the beginning, so that a
-//! connection changes its threads without a system call.
+//! A caller whose runtime has only the thread of `block_on` gets no additional threads.
+//!
+//! Only the polling moves. Sockets and timers belong to the caller's runtime from the start, so a
+//! connection changes threads without a system call.
 
 use std::{
     future::Future,
@@ -30,29 +33,30 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection::Connection;
 
-/// The priority of the threads, as of `nice`: they get a third of a processor that another thread wants, too.
+/// The priority of the threads, as in `nice`. They get a third of a processor that another thread also
+/// wants.
 const NICE: i32 = 5;
 
-/// The runtime of new connections. Dropping it drops them.
+/// The runtime of new connections. Dropping it drops these connections.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    /// `None` if new connections run where the established ones do.
+    /// `None` if new connections run on the same runtime as established ones.
     runtime: Option<Runtime>,
     home: Handle,
 }
 
-/// A connection on one of the two runtimes. Ends with what is left to be run when the connection belongs to the
-/// other one; with `None` when the connection has ended.
+/// A connection on one of the two runtimes. Resolves to the rest of its future when the connection must
+/// move to the other runtime, or to `None` when the connection has ended.
 struct Polled<F> {
     connection: Arc<Connection>,
     home: Handle,
-    /// Whether it is with the established connections.
+    /// Whether it runs on the runtime for established connections.
     is_at_home: bool,
     run: Option<Pin<Box<F>>>,
 }
 
 impl Opening {
-    /// Starts the threads; established connections will run on the current runtime.
+    /// Starts the threads. Established connections will run on the current runtime.
     pub(crate) fn start() -> io::Result<Self> {
         let home = Handle::current();
         if home.runtime_flavor() == RuntimeFlavor::CurrentThread {
@@ -63,14 +67,15 @@ impl Opening {
             .worker_threads(threads.max(1))
             .thread_name("chancery-opening")
             .on_thread_start(|| {
-                // Linux changes the calling thread only. If the system refuses, the priority stays as it is.
+                // Linux changes only the calling thread. If the system denies it, the priority stays as
+                // it is.
                 let _: Result<(), _> = rustix::process::setpriority_process(None, NICE);
             })
             .build()?;
         Ok(Self { runtime: Some(runtime), home })
     }
 
-    /// Runs a connection, which `tracker` tracks to its end.
+    /// Runs a connection. `tracker` tracks it until its end.
     pub(crate) fn spawn(
         &self,
         tracker: &TaskTracker,
@@ -101,7 +106,7 @@ impl Opening {
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        // Nobody may block on an asynchronous thread, which this may be.
+        // This may run on an asynchronous thread, which must not block.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -113,7 +118,7 @@ impl<F: Future<Output = ()>> Future for Polled<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        // Its timers are those of the runtime where it will be.
+        // The timers belong to the runtime of established connections.
         let _home = this.home.enter();
         let Some(run) = &mut this.run else { return Poll::Ready(None) };
         match run.as_mut().poll(cx) {
@@ -144,14 +149,14 @@ mod tests {
         Connection::new(([127, 0, 0, 1], 1).into())
     }
 
-    /// OPS-17: thousands of new connections can keep their own threads busy, and no other ones.
+    /// OPS-17: thousands of new connections can keep only their own threads busy.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn new_connections_do_not_run_on_the_threads_of_the_others() {
         let (opening, tracker) = (Opening::start().unwrap(), TaskTracker::new());
         let ((gate, wait), (told, heard)) =
             (mpsc::channel::<()>(), tokio::sync::oneshot::channel());
         opening.spawn(&tracker, connection(), async move {
-            // A poll that lasts until the thread that serves the others has gone on.
+            // The poll blocks until the thread for established connections has proceeded.
             told.send(wait.recv_timeout(PATIENCE)).unwrap();
         });
         tokio::spawn(async move { drop(gate) });
@@ -169,7 +174,7 @@ mod tests {
         let woken = Arc::clone(&wake);
         opening.spawn(&tracker, Arc::clone(&connection), async move {
             for _ in 0..3 {
-                // A timer works on both.
+                // A timer works on both runtimes.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 threads.send(thread::current().id()).await.unwrap();
                 woken.notified().await;
@@ -178,10 +183,10 @@ mod tests {
         let here = tokio::spawn(async { thread::current().id() }).await.unwrap();
         assert_ne!(polled.recv().await, Some(here));
         wake.notify_one();
-        assert_ne!(polled.recv().await, Some(here), "it is not established yet");
+        assert_ne!(polled.recv().await, Some(here), "the connection is not established yet");
         connection.establish();
         wake.notify_one();
-        // The wake-up finds it established; the timer that it sets next is awaited here.
+        // The wake-up finds the connection established. Its next timer is awaited on this runtime.
         assert_eq!(polled.recv().await, Some(here));
         wake.notify_one();
         tracker.close();
@@ -189,7 +194,8 @@ mod tests {
         assert!(polled.recv().await.is_none());
     }
 
-    /// OPS-17: thousands of clients that leave at once do not occupy the threads of the others.
+    /// OPS-17: thousands of clients that leave at once do not occupy the threads for established
+    /// connections.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_connection_that_its_client_closes_leaves_the_threads_of_the_others() {
         let (opening, tracker, connection) =
@@ -204,7 +210,7 @@ mod tests {
             while let Ok(n) = io.read(&mut buf).await {
                 threads.send((n, thread::current().id())).await.unwrap();
                 if n == 0 {
-                    // A timer works here, too.
+                    // A timer works on this runtime, too.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     return;
                 }
@@ -215,7 +221,7 @@ mod tests {
         assert_eq!(polled.recv().await, Some((5, here)));
         drop(client);
         let (n, there) = polled.recv().await.unwrap();
-        assert_eq!(n, 0, "it learns that the connection is closed");
+        assert_eq!(n, 0, "the connection reads its end");
         assert_ne!(there, here);
         tracker.close();
         tracker.wait().await;

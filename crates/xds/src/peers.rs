@@ -1,7 +1,8 @@
-//! How many connections each peer has: one of them can not take the places of all.
+//! The number of connections of each peer. The limit prevents one peer from taking all connections.
 //!
-//! A peer is an IPv4 address, or the /64 of an IPv6 address: whoever has one of its addresses has all
-//! of them. The table has an entry per peer that is connected, so it is bounded by the connections.
+//! A peer is an IPv4 address, or the /64 of an IPv6 address, because a host with one of its addresses
+//! can use all of them. The table has an entry per connected peer, so the number of connections bounds
+//! it.
 
 use std::{
     collections::HashMap,
@@ -18,7 +19,7 @@ pub(crate) struct Peers {
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// A connection's place among those of its peer, free again when it is dropped.
+/// The registration of a connection with its peer. Dropping it releases the place.
 #[derive(Debug)]
 pub(crate) struct PeerPlace {
     peers: Peers,
@@ -26,17 +27,17 @@ pub(crate) struct PeerPlace {
 }
 
 impl Peers {
-    /// Each peer may have `max`.
+    /// Creates the table. Each peer may have `max` connections.
     pub(crate) fn new(max: usize) -> Self {
         Self { max, open: Arc::default() }
     }
 
-    /// A place for one more connection; `None` if the peer has as many as it may.
+    /// Registers a connection. Returns `None` if the peer already has the maximum number.
     pub(crate) fn admit(&self, address: IpAddr) -> Option<PeerPlace> {
         let peer = peer_of(address);
         let mut open = self.open.lock();
         let n_open = open.entry(peer).or_default();
-        // Then there are some, and the entry is not a new one.
+        // The maximum is at least 1, so this entry is not new.
         if *n_open >= self.max {
             return None;
         }
@@ -70,13 +71,14 @@ fn peer_of(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    /// OPS-11, T7: a peer that has all its places takes none of another, and leaves nothing behind.
+    /// OPS-11, T7: a peer at its limit takes no connections from another peer, and leaves nothing
+    /// behind.
     #[test]
     fn a_peer_has_its_places_and_no_others() {
         let peers = Peers::new(2);
         let admit = |address: &str| peers.admit(address.parse().unwrap());
         let first = admit("10.0.0.1").unwrap();
-        // The same address, as a socket for both families tells it.
+        // The same address, as a dual-stack socket reports it.
         let second = admit("::ffff:10.0.0.1").unwrap();
         assert!(admit("10.0.0.1").is_none());
         assert!(admit("10.0.0.2").is_some());

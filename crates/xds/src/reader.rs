@@ -1,8 +1,8 @@
-//! Reads a stream's requests and hands them to its shard.
+//! Reads the requests of a stream and passes them to its shard.
 //!
-//! It goes on whatever the state of the response: a client that does not read is still listened to
-//! (its ACKs free what it is owed). Memory is bounded by one message: the next is read when the shard
-//! has taken this one.
+//! The reader continues regardless of the state of the response: a client that does not read can still
+//! send ACKs, which free memory. Memory is bounded by one message, because the next one is read after
+//! the shard has taken this one.
 
 use std::sync::Arc;
 
@@ -34,14 +34,14 @@ pub(crate) struct Reader<B> {
     bytes: Counter,
 }
 
-/// A request, as its shard gets it.
+/// A request for the shard.
 struct Read {
     request: Request,
     node: Option<Arc<Node>>,
     room: Option<OwnedSemaphorePermit>,
 }
 
-/// Why a stream is ended for its requests.
+/// The reason why a stream ends because of its requests.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error(transparent)]
@@ -77,7 +77,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
     }
 
-    /// Reads until the client closes its half or breaks a rule.
+    /// Reads until the client closes its half of the stream or breaks a rule.
     pub(crate) async fn run(mut self) {
         loop {
             match self.next().await {
@@ -86,7 +86,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                         return;
                     }
                 }
-                // If the shard has stopped, that has ended the stream.
+                // If the shard has stopped, it has already ended the stream.
                 Ok(None) => {
                     let _stopped = self.intake.half_close().await;
                     return;
@@ -108,7 +108,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         Ok(Some(Read { request, node, room }))
     }
 
-    /// Reads the message in bounded steps: other tasks run between them.
+    /// Decodes the message in bounded steps. Other tasks run between them.
     async fn decode(&mut self, message: &Bytes) -> Result<(Request, Option<Arc<Node>>), ReadError> {
         let mut scan = Scan::new(self.protocol, message.len(), self.limits);
         while !scan.step(message)? {
@@ -125,7 +125,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if let Some(limit) = error.limit() {
             limit_hit(limit);
         }
-        tracing::debug!(%error, "request refused");
+        tracing::debug!(%error, "request rejected");
         self.intake.end(End::new(error.code(), error.to_string()));
     }
 }

@@ -1,32 +1,32 @@
-//! Why a connection ended.
+//! The reasons for the end of a connection.
 
 use std::{error::Error, io};
 
 use chancery_fanout::limit_hit;
 
-/// Why a connection ended.
+/// The reason for the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The client closed or lost it.
+    /// The client closed or lost the connection.
     Client,
-    /// It had reached its age.
+    /// The connection reached its maximum age.
     Age,
     /// The replica shuts down.
     Drain,
-    /// It had no stream for too long.
+    /// The connection had no stream for too long.
     Idle,
-    /// It never had a stream.
+    /// The connection never had a stream.
     FirstStream,
-    /// The client did not answer a probe, or took nothing of what it was sent.
+    /// The client did not answer a probe, or accepted no data.
     Keepalive,
-    /// It exceeded a limit of the connection.
+    /// The connection exceeded a limit.
     Limit,
-    /// What the client sent is not HTTP/2.
+    /// The client sent bytes that are not valid HTTP/2.
     ProtocolError,
 }
 
 impl Reason {
-    /// All of them, each in its own place.
+    /// All reasons, in the order of their discriminants.
     pub(crate) const ALL: [Self; 8] = [
         Self::Client,
         Self::Age,
@@ -38,7 +38,7 @@ impl Reason {
         Self::ProtocolError,
     ];
 
-    /// As the metric names it.
+    /// Returns the label of the metric.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -52,7 +52,7 @@ impl Reason {
         }
     }
 
-    /// Why HTTP/2 ended. Counts the limit if it was one.
+    /// Returns the reason for the end of HTTP/2. Counts the limit if one was exceeded.
     pub(crate) fn of(ended: &hyper::Result<()>) -> Self {
         let Err(error) = ended else { return Self::Client };
         if error.is_timeout() {

@@ -1,38 +1,39 @@
-//! Room for large requests: what those of all streams take together is bounded.
+//! The memory budget for large requests of all streams together.
 //!
-//! Room is taken for what has arrived, not for what a prefix announces: who announces much and sends
-//! little keeps nobody waiting. The price is that large requests may get stuck halfway, each with a
-//! part and none with enough. So a part of the room is set apart, the lane: it holds the largest
-//! request that there may be, and one request at a time. A request that finds the pool used up takes
-//! the lane as soon as that is free, gives back what it had of the pool, and never waits again.
+//! A request takes memory for bytes that have arrived, not for the length that its prefix announces. A
+//! client that announces much and sends little therefore delays nobody. The price is that large
+//! requests may get stuck halfway, each with a part of the memory and none with enough. A part of the
+//! memory is therefore reserved, the lane. It suffices for the largest request, and serves one request
+//! at a time. A request that finds the pool used up takes the lane as soon as it is free, returns its
+//! part of the pool, and never waits again.
 //!
 //! Invariants:
-//! - A request holds room of the pool or the lane, never of both, so all together is bounded.
-//! - Who has the lane waits for no room. As a large request has to arrive in bounded time, the lane
-//!   becomes free, and so everybody comes in: those that wait get it in the order of their coming.
+//! - A request holds memory of the pool or the lane, never of both, so the total is bounded.
+//! - A request with the lane waits for no memory. A large request must arrive in bounded time, so the
+//!   lane becomes free. Waiting requests get it in the order of arrival, so each of them proceeds.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What room is counted in.
+/// The unit of the semaphores in bytes.
 const UNIT_BYTES: usize = 1024;
 
-/// Bytes of the requests of all streams together that are not large and wait for their shards.
+/// The memory budget in bytes for the smaller requests of all streams that wait for their shards.
 const QUEUE_BYTES: usize = 32 << 20;
 
-/// The room of all streams.
+/// The memory budget of all streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
-    /// In units. Nothing is ever closed here.
+    /// In units. The semaphores are never closed.
     pool: Arc<Semaphore>,
-    /// The one request that needs no room of the pool.
+    /// Reserved memory for one request, independent of the pool.
     lane: Arc<Semaphore>,
-    /// In units, for requests that are not large. Whoever has room here waits only for a shard.
+    /// In units, for smaller requests. A request with memory of this part waits only for its shard.
     queue: Arc<Semaphore>,
 }
 
-/// What one request has of the room.
+/// The memory of one request.
 #[derive(Debug)]
 pub(crate) enum Held {
     Pool(OwnedSemaphorePermit),
@@ -40,8 +41,8 @@ pub(crate) enum Held {
 }
 
 impl Room {
-    /// `bytes` for all requests together, of at most `message_bytes_max` each. One of those always
-    /// fits in.
+    /// Creates a budget of `bytes` for requests of at most `message_bytes_max` each. One request of
+    /// that size always fits.
     pub(crate) fn new(bytes: usize, message_bytes_max: usize) -> Self {
         let lane_units = units(message_bytes_max).saturating_add(1);
         let pool_units = (bytes / UNIT_BYTES).saturating_sub(lane_units);
@@ -52,7 +53,7 @@ impl Room {
         }
     }
 
-    /// Waits until there is room for a request of `bytes` that is not large and has been read.
+    /// Waits until there is memory for a smaller request of `bytes` that has been read.
     pub(crate) async fn queue(&self, bytes: usize) -> OwnedSemaphorePermit {
         let units = units(bytes).min(QUEUE_BYTES / UNIT_BYTES);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
@@ -60,7 +61,7 @@ impl Room {
         permit.expect("the semaphore is never closed")
     }
 
-    /// Waits until `held` covers `bytes`. It is left as it was when the wait is given up.
+    /// Waits until `held` covers `bytes`. If the wait is canceled, `held` is unchanged.
     pub(crate) async fn cover(&self, held: &mut Option<Held>, bytes: usize) {
         let has = match held {
             Some(Held::Lane(_)) => return,
@@ -76,7 +77,7 @@ impl Room {
         let grown = grown.expect("neither semaphore is ever closed");
         match (held.as_mut(), grown) {
             (Some(Held::Pool(held)), Held::Pool(more)) => held.merge(more),
-            // What it had of the pool is given back.
+            // The assignment returns the memory of the pool.
             (_, grown) => *held = Some(grown),
         }
     }
@@ -88,7 +89,7 @@ impl Room {
 }
 
 impl Held {
-    /// What has to be kept until the request has been used.
+    /// Returns the permit, to be held until the request has been used.
     pub(crate) fn into_permit(self) -> OwnedSemaphorePermit {
         match self {
             Self::Pool(permit) | Self::Lane(permit) => permit,
@@ -106,30 +107,30 @@ mod tests {
 
     use super::*;
 
-    /// A pool of 10 KiB and a lane of 4.
+    /// Creates a pool of 10 KiB and a lane of 4 KiB.
     fn room() -> Room {
         Room::new(15 << 10, 4 << 10)
     }
 
     #[test]
-    fn room_is_taken_for_what_is_there() {
+    fn arrived_bytes_take_memory() {
         let room = room();
         let mut held = None;
         for (bytes, free) in [(1, 9), (1024, 9), (1025, 8), (4096, 6), (100, 6)] {
-            room.cover(&mut held, bytes).now_or_never().expect("there is room");
+            room.cover(&mut held, bytes).now_or_never().expect("there is memory");
             assert_eq!(room.free(), (free, 1), "for {bytes} bytes");
         }
         drop(held);
         assert_eq!(room.free(), (10, 1));
     }
 
-    /// T8: requests that have a part each and need more do not wait for each other for ever.
+    /// T8: requests that each hold a part and need more do not wait for each other forever.
     #[test]
     fn of_those_that_are_stuck_one_goes_on_and_gives_back_what_it_had() {
         let room = room();
         let (mut first, mut second, mut third) = (None, None, None);
         for held in [&mut first, &mut second, &mut third] {
-            room.cover(held, 3 << 10).now_or_never().expect("there is room");
+            room.cover(held, 3 << 10).now_or_never().expect("there is memory");
         }
         assert_eq!(room.free(), (1, 1));
         let mut waiting = Box::pin(room.cover(&mut second, 5 << 10));
@@ -137,8 +138,10 @@ mod tests {
         drop(waiting);
         assert!(matches!(second, Some(Held::Lane(_))));
         assert_eq!(room.free(), (4, 0), "its part of the pool is free");
-        room.cover(&mut second, 4 << 20).now_or_never().expect("it never waits again");
-        room.cover(&mut first, 7 << 10).now_or_never().expect("there is room again");
+        room.cover(&mut second, 4 << 20)
+            .now_or_never()
+            .expect("a request with the lane never waits");
+        room.cover(&mut first, 7 << 10).now_or_never().expect("there is memory again");
         assert!(room.cover(&mut third, 4 << 10).now_or_never().is_none(), "nothing is free");
         assert!(matches!(&third, Some(Held::Pool(held)) if held.num_permits() == 3));
         drop(second);
@@ -146,20 +149,20 @@ mod tests {
         assert_eq!(room.free(), (3, 0));
     }
 
-    /// L14: requests that are not large take room of their own while they wait for their shards.
+    /// L14: smaller requests have a separate budget while they wait for their shards.
     #[test]
     fn requests_that_wait_for_their_shards_are_bounded_together() {
         let room = room();
         let held: Vec<_> = (0..128)
-            .map(|_| room.queue(256 << 10).now_or_never().expect("there is room"))
+            .map(|_| room.queue(256 << 10).now_or_never().expect("there is memory"))
             .collect();
         assert!(room.queue(1).now_or_never().is_none());
-        assert_eq!(room.free(), (10, 1), "large ones do not notice");
+        assert_eq!(room.free(), (10, 1), "large requests are not affected");
         drop(held);
         assert!(room.queue(1).now_or_never().is_some());
     }
 
-    /// OPS-12: however small the room is, the largest request fits in.
+    /// OPS-12: the largest request fits, however small the budget is.
     #[test]
     fn one_request_always_fits_in() {
         let room = Room::new(1, 4 << 10);

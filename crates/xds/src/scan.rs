@@ -1,12 +1,12 @@
-//! Reads discovery requests in their encoded form, and bounds them before anything is built.
+//! Decodes discovery requests within bounds.
 //!
-//! A scan looks at one token after the other and keeps places in the message, never copies of it. So the
-//! memory that a request takes is that of its bytes, whatever is in it. Fields that nobody uses are
-//! skipped: `error_detail.details`, `resource_locators_*`, unknown ones. A caller scans a large message in
-//! steps, and lets other tasks run between them.
+//! A scan reads one token after the other. It keeps positions in the message, never copies of it, so a
+//! request takes only the memory of its bytes. Unused fields are skipped: `error_detail.details`,
+//! `resource_locators_*`, unknown fields. The caller scans a large message in steps, and lets other
+//! tasks run between them.
 //!
-//! Strings of which only the beginning is kept (a rejection's message, a version, a nonce) are validated
-//! as far as they are kept.
+//! Truncated strings (a rejection's message, a version, a nonce) are validated only up to the kept
+//! length.
 
 use std::ops::Range;
 
@@ -19,20 +19,20 @@ use chancery_protocol::{
     DeltaRequest, ErrorDetail, NameList, Protocol, Request, SotwRequest, VersionList,
 };
 
-/// Tokens in one step: less than a millisecond.
+/// The number of tokens in one step: less than a millisecond of work.
 const STEP_TOKENS: usize = 8192;
 
-/// Bytes after which a step ends, too.
+/// The number of bytes after which a step ends, too.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Bytes of versions and nonces that are kept. Those of this program are much shorter, so a longer one
-/// comes from another server.
+/// The maximum number of bytes of versions and nonces that are kept. Those of this program are much
+/// shorter, so a longer one comes from another server.
 const OPAQUE_BYTES_MAX: usize = 256;
 
-/// Bytes of a type URL; see [`chancery_model::TypeUrl::new`].
+/// The maximum length of a type URL in bytes; see [`chancery_model::TypeUrl::new`].
 const TYPE_URL_BYTES_MAX: usize = 512;
 
-/// Bounds of a request.
+/// The bounds of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) names_max: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Limits {
     pub(crate) nack_message_bytes_max: usize,
 }
 
-/// The reason why a request is refused.
+/// The reason why a request is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ScanError {
     #[error("malformed {message}: {error}")]
@@ -67,19 +67,19 @@ pub(crate) struct Scan {
     found: Found,
 }
 
-/// Field numbers of the two messages.
+/// The field numbers of the two messages.
 #[derive(Debug)]
 struct Numbers {
     message: &'static str,
     node: u32,
     type_url: u32,
-    /// `version_info`; delta has none.
+    /// `version_info`. Delta requests do not have it.
     version: u32,
     nonce: u32,
     error: u32,
     /// `resource_names` or `resource_names_subscribe`.
     names: u32,
-    /// The numbers that SotW does not use are 0, which no field has.
+    /// Field numbers that SotW does not use are 0, which is not a valid field number.
     unsubscribe: u32,
     versions: u32,
 }
@@ -117,7 +117,7 @@ enum Inner {
     Entry { fields: Fields, name: Range<usize>, version: Range<usize> },
 }
 
-/// Positions of the fields of a request in its message.
+/// The positions of a request's fields in the message.
 #[derive(Debug, Default)]
 struct Found {
     node: Option<Range<usize>>,
@@ -137,25 +137,25 @@ struct FoundError {
     message: Range<usize>,
 }
 
-/// The part of the message that has all entries of a list.
+/// The part of the message that contains all entries of a list.
 #[derive(Debug, Default)]
 struct List {
     bytes: Range<usize>,
     len: usize,
 }
 
-/// A request that was scanned to its end.
+/// A completely scanned request.
 #[derive(Debug)]
 pub(crate) struct Scanned {
     pub(crate) request: Request,
     /// The node, encoded.
     pub(crate) node: Option<Bytes>,
-    /// The message of a rejection was longer than the limit.
+    /// Whether the message of a rejection was longer than the limit.
     pub(crate) is_nack_cut: bool,
 }
 
 impl Scan {
-    /// A scan of a message with `len` bytes.
+    /// Creates a scan of a message with `len` bytes.
     pub(crate) fn new(protocol: Protocol, len: usize, limits: Limits) -> Self {
         let numbers = match protocol {
             Protocol::Sotw => &SOTW,
@@ -172,7 +172,7 @@ impl Scan {
         }
     }
 
-    /// Scans a bounded part of the message. Says whether that was the last one.
+    /// Scans a bounded part of the message. Returns whether that was the last part.
     pub(crate) fn step(&mut self, message: &[u8]) -> Result<bool, ScanError> {
         let from = self.at();
         for _ in 0..STEP_TOKENS {
@@ -193,7 +193,7 @@ impl Scan {
         }
     }
 
-    /// Scans one token. Says whether the message is over.
+    /// Scans one token. Returns whether the message has ended.
     fn token(&mut self, message: &[u8]) -> Result<bool, ScanError> {
         match self.inner.take() {
             None => return self.outer(message),
@@ -239,7 +239,7 @@ impl Scan {
         } else if field == nonce {
             self.found.nonce = self.kept(field, range, OPAQUE_BYTES_MAX, message)?;
         } else if field == error {
-            // Of several, protobuf merges the fields.
+            // If the field occurs several times, protobuf merges the occurrences.
             self.found.error.get_or_insert_default();
             self.inner = Some(Inner::Error(Fields::new(range.start, range.end)));
         } else if field == names {
@@ -249,7 +249,7 @@ impl Scan {
             self.name(field, content)?;
             self.found.unsubscribe.add(start..end);
         } else if field == versions {
-            // The entry itself counts, so that no number of empty ones is free.
+            // The entry itself counts, so that empty entries are bounded too.
             self.count()?;
             self.found.versions.add(start..end);
             let fields = Fields::new(range.start, range.end);
@@ -258,7 +258,7 @@ impl Scan {
         Ok(false)
     }
 
-    /// One token of `error_detail`. Its details are not used.
+    /// Scans one token of `error_detail`. Its details are not used.
     fn in_error(&mut self, mut fields: Fields, message: &[u8]) -> Result<(), ScanError> {
         let token = fields.next(message).map_err(|error| self.malformed(error))?;
         let Some(token) = token else { return Ok(()) };
@@ -271,7 +271,7 @@ impl Scan {
             Token::Bytes { field: 2, content } => {
                 let range = fields.at() - content.len()..fields.at();
                 found.message = range.clone();
-                // Only as far as it is kept.
+                // Validates only the kept part.
                 self.kept(2, range, self.limits.nack_message_bytes_max, message)?;
             }
             Token::Bytes { field: field @ 1, .. }
@@ -285,7 +285,7 @@ impl Scan {
         Ok(())
     }
 
-    /// One token of an entry of `initial_resource_versions`.
+    /// Scans one token of an entry of `initial_resource_versions`.
     fn in_entry(
         &mut self,
         mut fields: Fields,
@@ -306,7 +306,7 @@ impl Scan {
                 name = fields.at() - content.len()..fields.at();
             }
             Token::Bytes { field: 2, content } => {
-                // A long one comes from another server, and reads as unknown.
+                // A long version comes from another server, and is treated as unknown.
                 self.check_text(2, content)?;
                 version = fields.at() - content.len()..fields.at();
             }
@@ -343,7 +343,7 @@ impl Scan {
         text(field, content).map(|_| ()).map_err(|error| self.malformed(error))
     }
 
-    /// The beginning of a string, up to `max` bytes and between characters.
+    /// Returns the range of the first `max` bytes of a string, without a partial character.
     fn kept(
         &self,
         field: u32,
@@ -369,7 +369,7 @@ impl Scan {
         ScanError::Malformed { message: self.numbers.message, error }
     }
 
-    /// The request, after the last step. Its lists are slices of the message.
+    /// Returns the request after the last step. Its lists are slices of the message.
     pub(crate) fn finish(self, message: &Bytes) -> Scanned {
         let Self { numbers, protocol, limits, found, .. } = self;
         let slice = |range: &Range<usize>| message.get(range.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The accept loop. It outlives whatever `accept` may say, and ends when it is told to.
+//! The accept loop. It survives all errors of `accept`, and ends with the drain.
 
 use std::{
     io::{self, Write},
@@ -29,22 +29,22 @@ use crate::{
     watched::refusal,
 };
 
-/// How long accepting pauses after it has failed: no file is free, most often.
+/// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Describes the metrics and shows those that have a fixed set of labels, as zeros until [`serve`] begins.
+/// Describes the metrics, and shows those with a fixed set of labels as zero before [`serve`] starts.
 pub fn register_metrics() {
     METRICS.iter().for_each(|metric| metric.describe());
     drop(Metrics::new());
 }
 
-/// Serves the discovery services on a listener until `drain`. Then no connection is accepted, every
-/// client is told by GOAWAY to go to another replica, its streams are ended with `UNAVAILABLE` one
-/// connection after the other, and it returns when all are closed (OPS-15).
+/// Serves the discovery services on a listener until `drain`. After that it accepts no connections.
+/// Each client receives GOAWAY, and its streams end with `UNAVAILABLE`, one connection after the other.
+/// The function returns when all connections are closed (OPS-15).
 ///
 /// # Errors
-/// If the configuration is not valid ([`Config::validate`]), the listener has no address, or the threads for
-/// new connections cannot be started.
+/// Returns an error if the configuration is invalid ([`Config::validate`]), the listener has no
+/// address, or the threads for new connections cannot be started.
 pub async fn serve(
     listener: TcpListener,
     fanout: Fanout,
@@ -89,12 +89,12 @@ pub async fn serve(
                 failing = false;
                 front.on_connection(stream, peer);
             }
-            // The client was gone before it was accepted: nothing of ours.
+            // The client was gone before accept returned.
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
                 front.metrics.accept_errors.increment(1);
                 if !std::mem::replace(&mut failing, true) {
-                    warn!(%error, %address, "can not accept connections; trying on");
+                    warn!(%error, %address, "cannot accept connections; retrying");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -128,10 +128,10 @@ impl Front {
             limit_hit("connections_per_peer");
             let max = self.shared.config.connections_per_peer_max;
             let text =
-                format!("{max} connections of your address are open (connections_per_peer_max)");
+                format!("{max} connections from your address are open (connections_per_peer_max)");
             return refuse(stream, &text);
         };
-        // It costs latency, not correctness.
+        // A failure costs latency only.
         drop(stream.set_nodelay(true));
         let count = Count::new(&self.open, &self.metrics);
         let shared = Arc::clone(&self.shared);
@@ -148,12 +148,12 @@ impl Front {
     }
 }
 
-/// Tells a client why it gets no connection, as far as that can be done without waiting for it.
+/// Sends a client the reason why its connection is rejected, if that is possible without waiting.
 fn refuse(stream: TcpStream, text: &str) {
-    debug!(text, "connection refused");
-    // Without the runtime, which does not know yet that a new socket takes bytes.
+    debug!(text, "connection rejected");
+    // The runtime does not know yet that the new socket is writable, so this bypasses it.
     let Ok(mut stream) = stream.into_std() else { return };
-    // A client that does not get it finds the connection closed.
+    // If the write fails, the client only sees the connection close.
     drop(stream.write_all(&refusal(text)));
 }
 

@@ -1,4 +1,4 @@
-//! Decides what an HTTP request is: a stream to open, or something that is not served.
+//! The handling of HTTP requests: opens a stream, or rejects the request.
 
 use std::{convert::Infallible, future::Ready, sync::Arc, time::Duration};
 
@@ -18,14 +18,14 @@ use crate::{
     reader::Reader,
 };
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) fanout: Fanout,
     pub(crate) methods: Methods,
     pub(crate) request_bytes: Counter,
-    /// What bounds the requests of every stream.
+    /// The bounds for the requests of every stream.
     pub(crate) bounds: Bounds,
 }
 
@@ -44,7 +44,7 @@ impl Service {
     fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let kind = self.shared.methods.get(request.uri().path());
         if !grpc::is_grpc(request.headers()) {
-            // SVC-26; a discovery method that is called in another way is told apart.
+            // SVC-26: a discovery method with the wrong content type gets a distinct status.
             return grpc::not_grpc(match kind {
                 Some(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 None => StatusCode::NOT_FOUND,
@@ -76,14 +76,14 @@ impl Service {
         let frames = Frames::new(request.into_body(), encoding, self.shared.bounds.clone());
         let bytes = self.shared.request_bytes.clone();
         let reader = Reader::new(frames, intake, protocol, config, bytes).run();
-        // With the stream's end the reader is dropped, and the time that it is given.
+        // The end of the stream aborts the reader and its timeout.
         let (reader, handle) = abortable(in_time(reader, timeout, ender));
-        // Aborted or at its end: either way there is nothing more to read.
+        // Aborted or finished, the reader has nothing more to read.
         self.connection.tasks.spawn(reader.map(|_aborted| ()));
         grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(outlet, handle, place))))
     }
 
-    /// What keeps a stream from being opened, and how long it may take.
+    /// Checks whether a stream may be opened, and returns its timeout.
     fn check(&self, request: &Request<Incoming>) -> Result<Option<Duration>, End> {
         let config = &self.shared.config;
         let bytes = grpc::header_list_bytes(request);
@@ -100,7 +100,7 @@ impl Service {
         if self.connection.n_streams() >= max {
             limit_hit("streams_per_connection");
             let text = format!(
-                "this connection has {max} streams already (streams_per_connection_max); use \
+                "this connection already has {max} streams (streams_per_connection_max); use \
                  aggregated discovery or another connection"
             );
             return Err(End::new(EndCode::ResourceExhausted, text));
@@ -110,11 +110,11 @@ impl Service {
     }
 }
 
-/// Runs a stream's reader. The stream is ended when the time is up that the client has set for it.
+/// Runs the reader of a stream. Ends the stream when the client's timeout has expired.
 async fn in_time(reader: impl Future<Output = ()>, timeout: Option<Duration>, ender: Ender) {
     let Some(timeout) = timeout else { return reader.await };
     if tokio::time::timeout(timeout, reader).await.is_err() {
-        let text = format!("the {} s of grpc-timeout are over", timeout.as_secs_f64());
+        let text = format!("the grpc-timeout of {} s has expired", timeout.as_secs_f64());
         ender.end(End::new(EndCode::DeadlineExceeded, text));
     }
 }

@@ -1,10 +1,9 @@
-//! What a connection's bytes say before HTTP/2 has looked at them: whether its client takes what it is
-//! sent, and how many frames it sends that carry nothing.
+//! A wrapper of a connection's socket that detects stalled clients and floods of frames without data.
 //!
-//! HTTP/2 has its own answers to some floods (resets, headers without end, empty data). Against PING,
-//! SETTINGS, PRIORITY and the like it has none: each costs an answer or a look. Here each frame but those
-//! of data takes a token; time gives tokens back, and so does what is written to the client, because
-//! a client that is sent much has to send many window updates.
+//! HTTP/2 itself limits some floods (resets, headers without end, empty data). It does not limit PING,
+//! SETTINGS, PRIORITY and others: each costs an answer or a check. Here each frame other than DATA
+//! takes a token. Time returns tokens, and so do bytes written to the client, because a client that
+//! receives much data sends many window updates.
 
 use std::{
     io,
@@ -21,52 +20,52 @@ use tokio::{
 
 use crate::{Config, bucket::Bucket, connection::Connection};
 
-/// Length of what an HTTP/2 client sends before its first frame.
+/// The length of the connection preface of an HTTP/2 client.
 const PREFACE_BYTES: usize = 24;
 const HEAD_BYTES: usize = 9;
 const DATA: u8 = 0;
 const GOAWAY: u8 = 7;
-/// HTTP/2 bounds these itself.
+/// HTTP/2 itself limits these frames.
 const CONTINUATION: u8 = 9;
 const ENHANCE_YOUR_CALM: u32 = 11;
-/// Bytes written to the client for which it may send a frame more: a small message and its frame are
-/// about two of them, and a client may update two windows for it.
+/// The number of bytes written to the client that allow one more frame. A small message with its frame
+/// has about twice as many, and a client may update two windows for it.
 const BYTES_PER_TOKEN: f64 = 32.0;
 
-/// Why a connection was cut off.
+/// The reason for cutting off a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Cut {
-    /// Its client took nothing of what it was sent.
-    #[error("the client has taken nothing of what it was sent for {} s", .0.as_secs_f64())]
+    /// The client accepted no data.
+    #[error("the client has accepted no data for {} s", .0.as_secs_f64())]
     Stalled(Duration),
-    /// Its client sent too many frames that carry no data.
+    /// The client sent too many frames without data.
     #[error(
         "more than {per_second} frames without data per second (control_frames_per_second_max)"
     )]
     Flood { per_second: u32 },
 }
 
-/// A connection that is watched.
+/// A watched connection.
 #[derive(Debug)]
 pub(crate) struct Watched<I> {
     io: I,
-    /// How long nothing may be taken.
+    /// The maximum time without progress of a pending write.
     patience: Duration,
-    /// Runs while the client does not take what it is sent.
+    /// Runs while the client accepts no data.
     stalled: Option<Pin<Box<Sleep>>>,
     frames: Frames,
     bucket: Bucket,
-    /// The last write ended with what it was given, so that another frame could follow.
+    /// Whether the last write was complete, so that another frame may follow.
     is_whole: bool,
     connection: Arc<Connection>,
-    /// How the client's bytes ended, until the connection has been handed over to be closed.
+    /// The end of the client's bytes, held until the connection has moved to the threads for closing.
     ended: Option<io::Result<()>>,
 }
 
-/// Finds the heads of frames in what is read.
+/// Finds the headers of frames in the bytes that are read.
 #[derive(Debug)]
 struct Frames {
-    /// Bytes up to the next head.
+    /// The number of bytes until the next header.
     skip: usize,
     head: [u8; HEAD_BYTES],
     n_head: usize,
@@ -89,7 +88,7 @@ impl<I> Watched<I> {
         }
     }
 
-    /// Looks at what a write has come to.
+    /// Handles the result of a write.
     fn on_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -108,7 +107,7 @@ impl<I> Watched<I> {
             Poll::Ready(result) => {
                 self.stalled = None;
                 if let Ok(n) = result {
-                    #[expect(clippy::cast_precision_loss, reason = "no write has so many bytes")]
+                    #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 bytes")]
                     self.bucket.give(n as f64 / BYTES_PER_TOKEN);
                     self.is_whole = n == len;
                 }
@@ -119,11 +118,11 @@ impl<I> Watched<I> {
 }
 
 impl<I: AsyncWrite + Unpin> Watched<I> {
-    /// Tells the client why it is cut off, if that can be done at once.
+    /// Sends the client the reason for the disconnection, if that is possible at once.
     fn say_goodbye(&mut self, cx: &mut Context<'_>, why: Cut) {
         if self.is_whole {
             let frame = goaway(&why.to_string());
-            // Whether it arrives or not, the connection is over.
+            // The connection ends, whether the frame arrives or not.
             drop(Pin::new(&mut self.io).poll_write(cx, &frame));
         }
     }
@@ -147,7 +146,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
             Poll::Pending => false,
         };
         if is_over && this.connection.begin_closing() {
-            // All that the connection holds is freed when HTTP/2 learns of this: on other threads.
+            // HTTP/2 frees the connection's memory when it reads the end, so the end is delivered on
+            // other threads.
             if let Poll::Ready(ended) = read {
                 this.ended = Some(ended);
             }
@@ -196,20 +196,20 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
     }
 }
 
-/// `GOAWAY` with `ENHANCE_YOUR_CALM` and a text, which clients put into their logs.
+/// Returns a `GOAWAY` frame with `ENHANCE_YOUR_CALM` and a text. Clients log the text.
 fn goaway(text: &str) -> Vec<u8> {
     let text = &text.as_bytes()[..text.len().min(255)];
     let len = u8::try_from(8 + text.len()).unwrap_or(u8::MAX);
     let text = &text[..usize::from(len) - 8];
     let mut frame = vec![0, 0, len, GOAWAY, 0, 0, 0, 0, 0];
-    // No stream was left unhandled that should be tried again.
+    // No stream was left unhandled, so the client must not retry any.
     frame.extend_from_slice(&i32::MAX.to_be_bytes());
     frame.extend_from_slice(&ENHANCE_YOUR_CALM.to_be_bytes());
     frame.extend_from_slice(text);
     frame
 }
 
-/// All that a client is told that gets no connection: empty settings, and why it has to go.
+/// Returns all bytes for a rejected connection: empty settings, and the reason.
 pub(crate) fn refusal(text: &str) -> Vec<u8> {
     const EMPTY_SETTINGS: [u8; HEAD_BYTES] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let mut bytes = EMPTY_SETTINGS.to_vec();
@@ -228,7 +228,7 @@ fn cut(why: Cut) -> io::Error {
 // === impl Frames ===
 
 impl Frames {
-    /// Frames that begin in these bytes and carry neither data nor the rest of a header.
+    /// Counts the frames that start in these bytes, except DATA and CONTINUATION frames.
     fn count(&mut self, mut bytes: &[u8]) -> usize {
         let mut n_frames = 0;
         while !bytes.is_empty() {

@@ -79,7 +79,7 @@ fn a_delta_request_is_read_as_prost_reads_it() {
     assert_eq!((scanned.node, &request.error_detail), (None, &None));
 }
 
-/// L14: whatever a request has that nobody uses is skipped, and not counted.
+/// L14: unused fields of a request are skipped and not counted, however many there are.
 #[test]
 fn fields_that_are_not_used_are_skipped_however_many() {
     let mut bytes = BytesMut::new();
@@ -87,7 +87,7 @@ fn fields_that_are_not_used_are_skipped_however_many() {
     put_len_field(&mut bytes, 7, &details);
     bytes.put_slice(&[0x42, 0].repeat(100_000));
     bytes.put_slice(&[0x4a, 0].repeat(100_000));
-    // Unknown: a varint, a group, a string.
+    // Unknown fields: a varint, a group, a string.
     bytes.put_slice(&[0x78, 1, 0x7b, 0x08, 1, 0x7c, 0x7a, 1, b'x']);
     put_len_field(&mut bytes, 3, b"name");
     let scanned = scan_with(Protocol::Delta, &bytes.freeze(), LIMITS).unwrap();
@@ -96,8 +96,8 @@ fn fields_that_are_not_used_are_skipped_however_many() {
     assert_eq!(request.subscribe, texts(&["name"]).into());
 }
 
-/// L14: a request of 16 million names, or versions, is refused after the first one too many, before
-/// anything has been built.
+/// L14: a request with 16 million names, or versions, is rejected after the first one beyond the limit,
+/// before anything is built.
 #[test]
 fn names_over_the_limit_are_refused_where_they_are() {
     for key in [0x1a, 0x22, 0x2a] {
@@ -105,7 +105,7 @@ fn names_over_the_limit_are_refused_where_they_are() {
         let mut scan = Scan::new(Protocol::Delta, message.len(), LIMITS);
         let error = scan.step(&message).unwrap_err();
         assert_eq!(error, ScanError::Names { found: 1001, max: 1000 });
-        assert!(scan.at() <= 2 * 1001, "it went on to {}", scan.at());
+        assert!(scan.at() <= 2 * 1001, "the scan continued to {}", scan.at());
     }
 }
 
@@ -132,7 +132,7 @@ fn a_long_name_is_refused_in_every_list() {
     }
 }
 
-/// A step ends after so many tokens, also inside of a message in the request.
+/// A step ends after a fixed number of tokens, also inside a nested message.
 #[test]
 fn a_scan_is_made_of_bounded_steps() {
     let mut messages = vec![[0x42, 0].repeat(100_000)];
@@ -175,7 +175,7 @@ fn known_fields_of_another_wire_type_are_refused() {
     }
 }
 
-/// Nothing is kept of what is beyond the limits; a character is never cut.
+/// Texts beyond the limits are truncated, never inside a character.
 #[test]
 fn long_texts_are_cut_between_characters() {
     let error_detail = Some(Status { message: "é".repeat(500_000), ..Status::default() });
@@ -197,7 +197,8 @@ fn long_texts_are_cut_between_characters() {
     assert_eq!(error.to_string(), "type_url: the type URL has 513 bytes, at most 512 are allowed");
 }
 
-/// Whatever bytes come, the scan ends and agrees with prost on what is a message; skipped fields aside.
+/// For any bytes, the scan ends and agrees with prost on whether they are a message, except for skipped
+/// fields.
 #[test]
 fn damaged_messages_end_the_scan_and_agree_with_prost() {
     let message = DiscoveryRequest {
@@ -215,7 +216,7 @@ fn damaged_messages_end_the_scan_and_agree_with_prost() {
             let mut bytes = good.clone();
             bytes[at] = value;
             let scanned = scan_with(Protocol::Sotw, &bytes.clone().into(), LIMITS);
-            // A damaged key may make a field one that is skipped here.
+            // A damaged key may turn a field into one that the scan skips.
             let decoded = DiscoveryRequest::decode(&*bytes);
             match (scanned, decoded) {
                 (Ok(scanned), Ok(decoded)) => {
@@ -228,15 +229,15 @@ fn damaged_messages_end_the_scan_and_agree_with_prost() {
                 (Err(_), Err(_)) => {}
                 (Ok(_), Err(error)) => {
                     let skipped = decoded_skips(&error.to_string());
-                    assert!(skipped, "{bytes:02x?} is refused by prost only: {error}");
+                    assert!(skipped, "only prost rejects {bytes:02x?}: {error}");
                 }
-                (Err(error), Ok(_)) => panic!("{bytes:02x?} is refused by the scan only: {error}"),
+                (Err(error), Ok(_)) => panic!("only the scan rejects {bytes:02x?}: {error}"),
             }
         }
     }
 }
 
-/// Whether prost complains of a field that the scan skips.
+/// Returns whether prost reports an error in a field that the scan skips.
 fn decoded_skips(error: &str) -> bool {
     error.contains("resource_locators") || error.contains("details")
 }

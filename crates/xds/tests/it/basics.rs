@@ -1,4 +1,4 @@
-//! What every client does: subscribe, be answered, acknowledge, be told of changes.
+//! The behavior of every client: subscribe, receive a response, acknowledge, receive changes.
 
 use chancery_model::types::LISTENER as LDS;
 use chancery_proto::discovery::{self, DeltaDiscoveryRequest, DiscoveryRequest};
@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::support::*;
 
-/// DELTA-05, SVC-02: a wildcard client gets everything, then what changes and nothing else.
+/// DELTA-05, SVC-02: a wildcard client receives everything, and then only changes.
 #[tokio::test]
 async fn a_delta_client_gets_everything_once_and_then_only_changes() {
     let server = Server::start().await;
@@ -31,7 +31,8 @@ async fn a_delta_client_gets_everything_once_and_then_only_changes() {
     assert_eq!((names(&third), &third.removed_resources[..]), (vec![], &["a".to_owned()][..]));
 }
 
-/// SOTW-70, -84: a full-state type is sent whole, and a deletion is its absence.
+/// SOTW-70, -84: a response of a full-state type has the whole state, in which deleted resources are
+/// absent.
 #[tokio::test]
 async fn a_sotw_client_gets_the_whole_state_of_a_full_state_type() {
     let server = Server::start().await;
@@ -47,7 +48,7 @@ async fn a_sotw_client_gets_the_whole_state_of_a_full_state_type() {
     assert_ne!(second.version_info, first.version_info);
 }
 
-/// SVC-02, DELTA-21, -22: several types on one stream, each with its own subscription.
+/// SVC-02, DELTA-21, -22: one stream has several types, each with its own subscription.
 #[tokio::test]
 async fn an_aggregated_stream_carries_several_types() {
     let server = Server::start().await;
@@ -66,7 +67,7 @@ async fn an_aggregated_stream_carries_several_types() {
     assert_eq!(names(&client.next().await), ["y"]);
 }
 
-/// SVC-01, SVC-07, SVC-17: on a stream of one type the type may be left out, and is in the response.
+/// SVC-01, SVC-07, SVC-17: on a stream of one type, requests may omit the type, and responses have it.
 #[tokio::test]
 async fn a_stream_of_one_type_implies_the_type() {
     let server = Server::start().await;
@@ -82,7 +83,7 @@ async fn a_stream_of_one_type_implies_the_type() {
     assert_eq!(response.control_plane.unwrap().identifier, "chancery");
 }
 
-/// SVC-08: a foreign type on a stream of one type.
+/// SVC-08: a stream of one type rejects requests for another type.
 #[tokio::test]
 async fn a_stream_of_one_type_refuses_another() {
     let server = Server::start().await;
@@ -93,7 +94,7 @@ async fn a_stream_of_one_type_refuses_another() {
     assert!(status.message().contains(CDS) && status.message().contains(EDS), "{status}");
 }
 
-/// SVC-09: an aggregated stream needs the type.
+/// SVC-09: an aggregated stream rejects a request without a type.
 #[tokio::test]
 async fn an_aggregated_stream_refuses_a_request_without_type() {
     let server = Server::start().await;
@@ -104,7 +105,7 @@ async fn an_aggregated_stream_refuses_a_request_without_type() {
     assert!(status.message().contains("type_url is empty"), "{status}");
 }
 
-/// SVC-10: a type that nobody has heard of opens an ordinary subscription.
+/// SVC-10: a request for an unknown type opens an ordinary subscription.
 #[tokio::test]
 async fn an_unknown_type_is_an_ordinary_one() {
     let server = Server::start().await;
@@ -117,7 +118,7 @@ async fn an_unknown_type_is_an_ordinary_one() {
     assert_eq!(names(&client.next().await), ["w"]);
 }
 
-/// SOTW-20, -23, -24, SOTW-28: a rejection keeps the content away until it changes, and is recorded.
+/// SOTW-20, -23, -24, SOTW-28: rejected content is recorded, and not sent again until it changes.
 #[tokio::test]
 async fn a_rejected_response_is_recorded_and_not_repeated() {
     let server = Server::start().await;
@@ -137,7 +138,7 @@ async fn a_rejected_response_is_recorded_and_not_repeated() {
             ..DiscoveryRequest::default()
         })
         .await;
-    until("the rejection is known", async || {
+    until("the rejection is recorded", async || {
         let nodes = server.fanout.nodes().await;
         nodes.iter().any(|node| {
             node.node.id == "n1"
@@ -161,7 +162,7 @@ async fn a_rejected_response_is_recorded_and_not_repeated() {
     .await;
 }
 
-/// DELTA-70, -72: a client that comes back with what it holds is sent the difference only.
+/// DELTA-70, -72: a client that reconnects with its resource versions receives only the difference.
 #[tokio::test]
 async fn a_client_that_comes_back_is_sent_what_it_lacks() {
     let server = Server::start().await;
@@ -186,7 +187,7 @@ async fn a_client_that_comes_back_is_sent_what_it_lacks() {
     assert_eq!(names(&client.next().await), ["b"]);
 }
 
-/// DELTA-71, OPS-12: a request far beyond gRPC's usual 4 MiB is taken.
+/// DELTA-71, OPS-12: a request far above gRPC's usual limit of 4 MiB is accepted.
 #[tokio::test]
 async fn a_client_may_come_back_with_a_hundred_thousand_names() {
     let server = Server::start().await;
@@ -206,8 +207,8 @@ async fn a_client_may_come_back_with_a_hundred_thousand_names() {
     assert_eq!(names(&client.next().await), ["last"]);
 }
 
-/// OPS-12: a large delta comes in parts that every gRPC client takes, and a large resource arrives as
-/// it is.
+/// OPS-12: a large delta response is split into parts that every gRPC client accepts, and a large
+/// resource arrives whole.
 #[tokio::test]
 async fn a_large_delta_is_cut() {
     let server = Server::start().await;

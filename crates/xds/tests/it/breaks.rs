@@ -1,4 +1,4 @@
-//! Connections that break, at any moment.
+//! Connections that break at any moment.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use crate::support::*;
 
-/// L11: a connection that is cut, or says nothing, or nonsense, leaves nothing behind.
+/// L11: a connection that is cut, sends nothing, or sends garbage leaves nothing behind.
 #[tokio::test]
 async fn connections_that_break_are_freed() {
     let config = chancery_xds::Config {
@@ -21,23 +21,23 @@ async fn connections_that_break_are_freed() {
     for stream in [&mut nonsense, &mut mute] {
         let mut rest = Vec::new();
         let read = tokio::io::AsyncReadExt::read_to_end(stream, &mut rest);
-        // An orderly close or a reset: it is over.
-        drop(tokio::time::timeout(PATIENCE, read).await.expect("it is still open"));
+        // The result may be an orderly close or a reset.
+        drop(tokio::time::timeout(PATIENCE, read).await.expect("the connection is still open"));
     }
     let client = server.delta(DELTA_ADS).await;
     client.subscribe(CDS, &[]).await;
-    until("the stream is known", async || server.fanout.nodes().await.len() == 1).await;
+    until("the stream is open", async || server.fanout.nodes().await.len() == 1).await;
     drop(client);
     server.until_no_stream().await;
 }
 
-/// L11: a connection may break at any moment of a stream's opening.
+/// L11: a connection that breaks at any moment while streams open leaves nothing behind.
 #[tokio::test]
 async fn connections_that_break_while_streams_open_are_freed() {
     let server = Server::start().await;
     for round in 0..200 {
         let stream = TcpStream::connect(server.address).await.unwrap();
-        // Dropped, it is reset and not closed.
+        // Dropping the socket resets the connection instead of closing it.
         stream.set_zero_linger().unwrap();
         let (client, connection) = h2::client::handshake(stream).await.unwrap();
         let mut client = client.ready().await.unwrap();
@@ -48,7 +48,7 @@ async fn connections_that_break_while_streams_open_are_freed() {
             send.send_data(subscription("breaks"), false).unwrap();
             open.push((response, send));
         }
-        // Far enough to have sent something, and now and then everything.
+        // The time varies, so that some rounds send a part and some send everything.
         let patience = Duration::from_micros(50 * (round % 20));
         drop(tokio::time::timeout(patience, connection).await);
     }

@@ -1,16 +1,16 @@
-//! State-of-the-world clients that come back: what they still route to is not taken from them.
+//! State-of-the-world clients that reconnect keep the clusters that their routes refer to.
 
 use chancery_model::types::{LISTENER as LDS, ROUTE as RDS};
 use chancery_proto::discovery::DiscoveryRequest;
 
 use crate::support::*;
 
-/// What a client that comes back does.
+/// The cluster subscription of a reconnecting client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
-    /// For all clusters, as Envoy does.
+    /// All clusters, as Envoy subscribes.
     All,
-    /// For the cluster that its routes name, as gRPC does.
+    /// The cluster that its routes name, as gRPC subscribes.
     Names(&'static [&'static str]),
 }
 
@@ -23,7 +23,8 @@ impl Asks {
     }
 }
 
-/// A client has the cluster `old` and a route to it; its stream ends; the cluster is replaced. Returns the server, the version of the clusters it had, and the new stream.
+/// A client has the cluster `old` and a route to it. Its stream ends, and the cluster is replaced.
+/// Returns the server, the version of the client's clusters, and the new stream.
 async fn moved_meanwhile(asks: Asks) -> (Server, String, Sotw) {
     let server = Server::start().await;
     server.put(CDS, &[("old", "old"), ("other", "other")]);
@@ -74,7 +75,8 @@ async fn a_removed_cluster_stays_until_the_routes_have_moved() {
     assert_ne!(rest.version_info, clusters.version_info);
 }
 
-/// ADS-08, CLI-G-08, CLI-G-09: the same with names, of which the client gives one up when its routes have moved.
+/// ADS-08, CLI-G-08, CLI-G-09: the same with names. The client unsubscribes from one of them when its
+/// routes have moved.
 #[tokio::test]
 async fn a_removed_cluster_stays_as_long_as_it_is_asked_for() {
     const BOTH: &[&str] = &["old", "new"];
@@ -95,11 +97,11 @@ async fn a_removed_cluster_stays_as_long_as_it_is_asked_for() {
     server.put(LDS, &[("l", "1")]);
     client.subscribe(LDS, &["l"]).await;
     let next = client.next().await;
-    assert_eq!(next.type_url, LDS, "it has given up the old one by itself");
+    assert_eq!(next.type_url, LDS, "the client has unsubscribed from the old cluster itself");
 }
 
-/// SOTW-100, SOTW-105: who comes with nothing, with a version that nobody gave, or as another node, is
-/// given what there is and no more.
+/// SOTW-100, SOTW-105: a client without a version, with a version that no server sent, or with another
+/// node ID receives the current state and nothing more.
 #[tokio::test]
 async fn nothing_is_kept_for_who_does_not_say_that_it_has_it() {
     let (server, version, fresh) = moved_meanwhile(Asks::All).await;

@@ -1,6 +1,6 @@
-//! Very many connections that do nothing.
+//! Thousands of idle connections.
 
-#![expect(clippy::print_stdout, reason = "what it costs is worth knowing")]
+#![expect(clippy::print_stdout, reason = "the measured cost is of interest")]
 
 use chancery_xds::Config;
 
@@ -9,8 +9,9 @@ use crate::support::*;
 const N: u8 = 20;
 const EACH: u8 = 100;
 
-/// T7, OPS-10: thousands of idle connections are kept, cost a bounded piece of memory each, delay nobody,
-/// and leave nothing behind. In a process of its own, for its files and its memory.
+/// T7, OPS-10: thousands of idle connections stay open, cost a bounded amount of memory each, delay
+/// nobody, and leave nothing behind. The test runs in a separate process because of its file
+/// descriptors and memory.
 #[test]
 fn thousands_of_idle_connections_cost_little_and_delay_nobody() {
     if is_child() {
@@ -20,7 +21,7 @@ fn thousands_of_idle_connections_cost_little_and_delay_nobody() {
     print!("{}", in_child(test, &[], "ulimit -n 10000"));
 }
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -46,7 +47,7 @@ async fn crowd() {
     server.until_left(n + 1, n + 1).await;
     let each = resident_bytes().saturating_sub(before) / n;
     println!(
-        "{n} idle connections with a stream each: {each} bytes each, the client's part included"
+        "{n} idle connections with a stream each: {each} bytes each, including the client's part"
     );
     assert!(each < 100 << 10, "{each} bytes each");
     good.is_served(&server).await;

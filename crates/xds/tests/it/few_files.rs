@@ -1,11 +1,12 @@
-//! A process that has no file left for a connection.
+//! A process without file descriptors for new connections.
 
 use std::{net::TcpStream, time::Duration};
 
 use crate::support::*;
 
-/// L11, T6: when no file is free, open streams go on and accepting does not end; when files are free
-/// again, connections are accepted again. The limit is the process's, so the test has one of its own.
+/// L11, T6: without free file descriptors, open streams continue and the accept loop survives. When
+/// descriptors are free again, it accepts connections again. The limit applies to the whole process, so
+/// the test runs in a separate one.
 #[test]
 fn accepting_outlives_a_lack_of_files() {
     if is_child() {
@@ -32,12 +33,12 @@ async fn run_out_of_files() {
     const EMFILE: i32 = 24;
     assert_eq!(error.raw_os_error(), Some(EMFILE), "{error}");
     assert!(open.len() > 10, "only {} connections", open.len());
-    until("accepting has failed more than once", async || errors() >= 2).await;
+    until("accept has failed more than once", async || errors() >= 2).await;
     server.put(CDS, &[("a", "1")]);
     let pushed = good.next().await;
     assert_eq!(names(&pushed), ["a"]);
     good.ack(&pushed).await;
-    assert!(errors() < 100, "it pauses in between");
+    assert!(errors() < 100, "the accept loop does not pause");
 
     open.clear();
     let connected = tokio::time::timeout(Duration::from_secs(10), server.delta(DELTA_ADS)).await;

@@ -1,5 +1,5 @@
-//! Bytes that are no HTTP/2, and HTTP/2 that is made to hurt (T5). Each costs its own connection; what
-//! the client is told is checked to the letter.
+//! Bytes that are not HTTP/2, and malicious HTTP/2 (T5). Each affects only its own connection. The
+//! texts that the client receives are checked to the letter.
 
 use chancery_xds::Config;
 use tokio::{
@@ -9,8 +9,8 @@ use tokio::{
 
 use crate::support::*;
 
-/// The connection has ended with `ENHANCE_YOUR_CALM` and this text, has been counted, and has left
-/// nothing; a client on another connection did not notice.
+/// Checks that the connection has ended with `ENHANCE_YOUR_CALM` and this text, was counted, and has
+/// left nothing. A client on another connection is served meanwhile.
 async fn was_calmed(
     server: &Server,
     good: &mut Good,
@@ -19,7 +19,7 @@ async fn was_calmed(
     (limit, text): (&str, &str),
 ) {
     good.is_served(server).await;
-    // A client that goes on sending may lose what was sent to it last.
+    // A client that continues to send may lose the last frames from the server.
     if let Some((code, said)) = last {
         assert_eq!(code, ENHANCE_YOUR_CALM, "{what}: {said}");
         assert!(said.starts_with(text), "{what}: {said}");
@@ -34,7 +34,7 @@ const CONTROL: (&str, &str) = (
     "more than 1000 frames without data per second (control_frames_per_second_max)",
 );
 
-/// T1, T6: whatever comes that is not HTTP/2, the connection is closed.
+/// T1, T6: a connection with bytes that are not HTTP/2 is closed.
 #[tokio::test]
 async fn bytes_that_are_no_http2_close_their_connection() {
     let server = Server::start().await;
@@ -45,7 +45,7 @@ async fn bytes_that_are_no_http2_close_their_connection() {
         ("HTTP/1.1", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"),
         ("HTTP/1.1 that asks for an upgrade", b"POST / HTTP/1.1\r\nupgrade: h2c\r\n\r\n"),
         ("TLS", tls),
-        ("nothing but zeros", &[0; 1000]),
+        ("only zeros", &[0; 1000]),
         ("a proxy's greeting", b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n"),
         (
             "a preface, then nonsense",
@@ -57,15 +57,15 @@ async fn bytes_that_are_no_http2_close_their_connection() {
         stream.write_all(bytes).await.unwrap();
         let mut rest = Vec::new();
         let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
-        // An orderly close or a reset.
-        drop(read.unwrap_or_else(|_| panic!("{what}: it is still open")));
+        // The result may be an orderly close or a reset.
+        drop(read.unwrap_or_else(|_| panic!("{what}: the connection is still open")));
         until(what, async || server.ends("protocol_error") == u64::try_from(n).unwrap() + 1).await;
     }
     good.is_served(&server).await;
     server.until_left(1, 1).await;
 }
 
-/// T5: streams that are opened and reset at once (CVE-2023-44487).
+/// T5: streams are opened and reset at once (CVE-2023-44487).
 #[tokio::test]
 async fn rapid_resets_close_their_connection() {
     let server = Server::start().await;
@@ -84,7 +84,7 @@ async fn rapid_resets_close_their_connection() {
     was_calmed(&server, &mut good, "rapid reset", last, (HTTP2_FLOOD, "too_many_resets")).await;
 }
 
-/// T5: streams that the replica has to reset for the client's mistakes (CVE-2025-8671).
+/// T5: streams are reset by the server because of client errors (CVE-2025-8671).
 #[tokio::test]
 async fn streams_that_have_to_be_reset_close_their_connection() {
     let config = Config { error_resets_max: 100, ..Config::default() };
@@ -103,7 +103,7 @@ async fn streams_that_have_to_be_reset_close_their_connection() {
     was_calmed(&server, &mut good, "made you reset", last, expected).await;
 }
 
-/// T5: headers without end (RUSTSEC-2024-0332).
+/// T5: headers never end (RUSTSEC-2024-0332).
 #[tokio::test]
 async fn headers_without_end_close_their_connection() {
     let server = Server::start().await;
@@ -119,13 +119,13 @@ async fn headers_without_end_close_their_connection() {
     was_calmed(&server, &mut good, "CONTINUATION", last, expected).await;
 }
 
-/// T5: a few bytes of headers that stand for very many.
+/// T5: a few bytes of compressed headers expand to a very large header list.
 #[tokio::test]
 async fn an_hpack_bomb_closes_its_connection() {
     let server = Server::start().await;
     let mut good = Good::start(&server).await;
     let mut client = Frames::start(&server).await;
-    // A header of 3 KB goes into the table, and is then named again by a single byte: 30 MB.
+    // A header of 3 KB goes into the table, and single bytes then repeat it: 30 MB.
     let mut bomb = [call_headers(), vec![0x40, 1, b'x', 0x7f, 0xb9, 0x16]].concat();
     bomb.extend_from_slice(&[b'y'; 0x7f + 0x39 + 0x16 * 128]);
     bomb.extend_from_slice(&[0x80 | 62; 10_000]);
@@ -135,7 +135,7 @@ async fn an_hpack_bomb_closes_its_connection() {
     was_calmed(&server, &mut good, "HPACK bomb", last, expected).await;
 }
 
-/// T5: data frames without data.
+/// T5: data frames have no data.
 #[tokio::test]
 async fn empty_data_frames_close_their_connection() {
     let server = Server::start().await;
@@ -151,7 +151,7 @@ async fn empty_data_frames_close_their_connection() {
     was_calmed(&server, &mut good, "empty DATA", last, expected).await;
 }
 
-/// T5: frames that carry nothing, and cost an answer or a look.
+/// T5: frames without data each cost an answer or a check.
 #[tokio::test]
 async fn floods_of_control_frames_close_their_connection() {
     let floods: [(&str, Vec<u8>); 6] = [
@@ -171,8 +171,8 @@ async fn floods_of_control_frames_close_their_connection() {
     }
 }
 
-/// OPS-14, CLI-E-43: the keepalive pings of clients, and far more frequent ones, are not a flood. Before the
-/// fix, a client that sent ten pings per second had tokens for its burst alone.
+/// OPS-14, CLI-E-43: the keepalive pings of clients, and far more frequent ones, are not a flood.
+/// Before the fix, a client that sent ten pings per second only had the tokens of its burst.
 #[tokio::test]
 async fn pings_of_a_client_that_keeps_its_connection_alive_are_answered() {
     let server = Server::start().await;
@@ -187,7 +187,7 @@ async fn pings_of_a_client_that_keeps_its_connection_alive_are_answered() {
     server.until_left(1, 1).await;
 }
 
-/// T5: a window that is made larger than a window can be.
+/// T5: a window update exceeds the maximum size of a window.
 #[tokio::test]
 async fn windows_that_overflow_cost_their_stream_or_their_connection() {
     let server = Server::start().await;

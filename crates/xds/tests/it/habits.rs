@@ -1,4 +1,4 @@
-//! Habits of real clients that only show on a connection, and what of the protocol is not served.
+//! Habits of real clients on a connection, and the unsupported parts of the protocol.
 
 use bytes::Bytes;
 use chancery_model::types;
@@ -11,8 +11,9 @@ use tonic::Code;
 
 use crate::support::*;
 
-/// SVC-03, SVC-12, SVC-13, SVC-26, CLI-G-26: the path decides. Services of v2, the methods' names of
-/// 2018 and the documents' misspelling are not served and say so, whatever type is asked for.
+/// SVC-03, SVC-12, SVC-13, SVC-26, CLI-G-26: the path decides. Services of v2, the method names of 2018
+/// and the misspelled names of the documentation are rejected with a message, whatever the requested
+/// type.
 #[tokio::test]
 async fn paths_of_other_versions_are_not_served() {
     let server = Server::start().await;
@@ -36,14 +37,14 @@ async fn paths_of_other_versions_are_not_served() {
 }
 
 /// SVC-01, SVC-03, SVC-05, SVC-07, SVC-17: each method of each service serves its type, whether or not
-/// the request names it, and every response names it, an empty one too.
+/// the request names it. Every response names the type, including an empty one.
 #[tokio::test]
 async fn each_method_serves_its_type() {
     let server = Server::start().await;
     let mut served = 0;
     for known in &types::KNOWN {
         let Some(service) = &known.service else { continue };
-        // The paths are few, and live as long as the test's process.
+        // There are few paths, and each lives as long as the test process.
         let path = |method: &str| -> &'static str {
             Box::leak(format!("/{}/{method}", service.name).into_boxed_str())
         };
@@ -76,8 +77,8 @@ async fn each_method_serves_its_type() {
     assert_eq!(served, 10);
 }
 
-/// SVC-13, SVC-15, SVC-17: on a path of v3 the reply is v3's, whatever type was asked for; a type of v2
-/// has only what was stored under it.
+/// SVC-13, SVC-15, SVC-17: a path of v3 sends v3 responses, whatever the requested type. A type of v2
+/// has only the resources that were stored under it.
 #[tokio::test]
 async fn a_v2_type_is_answered_in_v3() {
     const V2_CLUSTER: &str = "type.googleapis.com/envoy.api.v2.Cluster";
@@ -91,7 +92,7 @@ async fn a_v2_type_is_answered_in_v3() {
     assert!(response.resources.iter().all(|any| any.type_url == V2_CLUSTER));
 }
 
-/// DELTA-74, SVC-05: there is no delta by REST, and no REST for types that are delta only.
+/// DELTA-74, SVC-05: delta is not served by REST, and delta-only types are not served by REST.
 #[tokio::test]
 async fn there_is_no_delta_by_rest() {
     let server = Server::start().await;
@@ -116,8 +117,8 @@ async fn there_is_no_delta_by_rest() {
     }
 }
 
-/// DELTA-02, SOTW-02, SOTW-03, SOTW-06, SVC-09: who a client is, and which type it means, follow the
-/// same rules in delta.
+/// DELTA-02, SOTW-02, SOTW-03, SOTW-06, SVC-09: delta has the same rules for the client's identity and
+/// for the type.
 #[tokio::test]
 async fn delta_has_the_same_rules_for_node_and_type() {
     let server = Server::start().await;
@@ -151,8 +152,8 @@ async fn delta_has_the_same_rules_for_node_and_type() {
     assert!(status.message().contains("\"n1\"") && status.message().contains("\"n2\""), "{status}");
 }
 
-/// A node as large as Envoy's, with features that nobody here knows; and its bytes, which have fields
-/// that our type has not.
+/// Creates a node as large as Envoy's, with unknown features. Returns it with its bytes, which have
+/// fields that our type does not have.
 fn large_node() -> (Node, Bytes) {
     let extensions = (0..516).flat_map(|n| {
         // `extensions` (9): a message with a name.
@@ -179,8 +180,8 @@ fn large_node() -> (Node, Bytes) {
     (known, bytes.into())
 }
 
-/// CLI-E-05, CLI-E-41, CLI-G-05, CLI-G-19, SOTW-02, SVC-19: Envoy puts a large node into each request,
-/// gRPC into the first only; neither, nor a feature that nobody knows, makes a difference.
+/// CLI-E-05, CLI-E-41, CLI-G-05, CLI-G-19, SOTW-02, SVC-19: Envoy sends a large node with each request,
+/// and gRPC with the first only. Both are served alike, and unknown features have no effect.
 #[tokio::test]
 async fn a_node_in_each_request_or_in_the_first_is_one_node() {
     let server = Server::start().await;
@@ -213,8 +214,8 @@ async fn a_node_in_each_request_or_in_the_first_is_one_node() {
     }
 }
 
-/// ADS-27, ADS-02, CLI-G-25: a stream is SotW or delta; one node may have both, and several of each.
-/// They are separate clients.
+/// ADS-27, ADS-02, CLI-G-25: a stream is SotW or delta. One node may have several streams of both
+/// kinds, and they are separate clients.
 #[tokio::test]
 async fn one_node_may_have_streams_of_both_variants() {
     let server = Server::start().await;
@@ -233,9 +234,9 @@ async fn one_node_may_have_streams_of_both_variants() {
     let one = named.next().await;
     assert_eq!(names(&one), ["b"]);
     named.ack(&one).await;
-    assert_eq!(all.nonce, one.nonce, "each stream counts for itself");
+    assert_eq!(all.nonce, one.nonce, "each stream has its own nonces");
 
-    // One of them does not answer, another ends: nothing to the third.
+    // One stream does not answer, another ends, and the third is not affected.
     drop(named);
     server.put(CDS, &[("a", "2")]);
     assert_eq!(bodies(&sotw.next().await), ["1", "2"]);
@@ -243,7 +244,7 @@ async fn one_node_may_have_streams_of_both_variants() {
     assert_eq!(names(&delta.next().await), ["a"]);
 }
 
-/// CLI-E-43: keepalive pings, however many, are answered and held against nobody.
+/// CLI-E-43: keepalive pings are answered, however many there are, and close no connection.
 #[tokio::test]
 async fn frequent_pings_are_answered() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! How connections live: told to go before they are ended, probed, ended for a reason that is counted.
+//! The life of connections: GOAWAY before the end, probes, and the counted reason of the end.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use chancery_xds::Config;
 
 use crate::support::*;
 
-/// The next `GOAWAY`: its code and its last stream. Probes are answered meanwhile.
+/// Returns the code and the last stream of the next `GOAWAY`. Answers probes meanwhile.
 async fn goaway(client: &mut Frames) -> (u32, u32) {
     loop {
         let frame = answered(client).await;
@@ -16,13 +16,13 @@ async fn goaway(client: &mut Frames) -> (u32, u32) {
             return (number(4), number(0));
         }
         let is_end = frame.kind == HEADERS && frame.flags & END_STREAM != 0;
-        assert!(!is_end, "a stream ends before its client is told to go");
+        assert!(!is_end, "a stream ends before its client receives GOAWAY");
     }
 }
 
 const END_STREAM: u8 = 1;
 
-/// The next frame. Probes are answered.
+/// Returns the next frame. Answers it if it is a probe.
 async fn answered(client: &mut Frames) -> Frame {
     let next = client.next().await.expect("closed");
     if (next.kind, next.flags) == (PING, 0) {
@@ -55,16 +55,16 @@ async fn goaway_comes_before_streams_end_for_their_age() {
     client.subscribe(1, "aged").await;
     assert_eq!(goaway(&mut client).await, (NO_ERROR, i32::MAX.unsigned_abs()));
     let told = Instant::now();
-    let mut anew = Frames::start(&server).await;
-    anew.subscribe(1, "anew").await;
-    anew.until(DATA).await;
-    server.put(CDS, &[("while it may stay", "1")]);
-    // Its first response has not been acknowledged; the next is a matter of the ACK timeout.
+    let mut other = Frames::start(&server).await;
+    other.subscribe(1, "other").await;
+    other.until(DATA).await;
+    server.put(CDS, &[("during the grace time", "1")]);
+    // The client has not acknowledged its first response, so the next one waits for the ACK timeout.
     server.until_left(2, 2).await;
     end_of_stream(&mut client).await;
     assert!(told.elapsed() >= Duration::from_secs(2), "{:?}", told.elapsed());
     client.end().await;
-    until("it is counted", async || server.ends("age") >= 1).await;
+    until("the end is counted", async || server.ends("age") >= 1).await;
 }
 
 /// OPS-13: a client that follows GOAWAY sees no failed stream at the maximum age of its connection. Requests
@@ -101,8 +101,8 @@ async fn a_client_survives_its_connections_age_without_a_failed_stream() {
     assert!(server.ends("age") >= 4);
 }
 
-/// OPS-15, T11: in a drain all are told at once to go, and their streams are ended one after the other;
-/// meanwhile they are served.
+/// OPS-15, T11: a drain sends GOAWAY to all clients at once. Their streams end one after the other, and
+/// are served until then.
 #[tokio::test]
 async fn a_drain_tells_all_at_once_and_ends_them_one_after_the_other() {
     const N: usize = 60;
@@ -129,15 +129,20 @@ async fn a_drain_tells_all_at_once_and_ends_them_one_after_the_other() {
         }))
         .await;
     ends.sort();
-    // In three seconds, at random: that they all end within one is as likely as 3 to the power of -59.
+    // The ends are random within three seconds. The probability of all within one second is 3 to the
+    // power of -59.
     assert!(ends[N - 1] - ends[0] > Duration::from_secs(1), "{ends:?}");
     drop(clients);
-    tokio::time::timeout(PATIENCE, &mut server.task).await.expect("it goes on").unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, &mut server.task)
+        .await
+        .expect("the server does not return")
+        .unwrap()
+        .unwrap();
     server.until_left(0, 0).await;
     assert_eq!(server.ends("drain"), u64::try_from(N).unwrap());
 }
 
-/// OPS-15: a stream that waits for its turn in a drain is served.
+/// OPS-15: a stream is served in a drain until its turn to end.
 #[tokio::test]
 async fn streams_are_served_until_their_turn_in_a_drain() {
     let config = Config {
@@ -151,15 +156,15 @@ async fn streams_are_served_until_their_turn_in_a_drain() {
         clients.push(Good::start(&server).await);
     }
     server.drain.cancel();
-    // Of twenty seconds, each has ten on average.
+    // The turns are random within twenty seconds, ten on average.
     let mut served = 0;
     for mut client in clients {
         served += usize::from(client.try_is_served(&server).await);
     }
-    assert!(served >= 1, "nobody is served any more");
+    assert!(served >= 1, "no client is served during the drain");
 }
 
-/// Connections that end are counted by what ended them.
+/// Ends of connections are counted by reason.
 #[tokio::test]
 async fn ends_of_connections_are_counted_by_reason() {
     let config = Config {
@@ -174,12 +179,12 @@ async fn ends_of_connections_are_counted_by_reason() {
     idle.until(DATA).await;
     idle.send(&frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes())).await;
     assert_eq!(idle.end().await, Some((NO_ERROR, String::new())));
-    until("it is counted", async || server.ends("idle") == 1).await;
+    until("the end is counted", async || server.ends("idle") == 1).await;
     let mut leaves = Frames::start(&server).await;
     leaves.subscribe(1, "leaves").await;
     leaves.until(DATA).await;
     drop(leaves);
-    until("it is counted", async || server.ends("client") == 1).await;
+    until("the end is counted", async || server.ends("client") == 1).await;
     server.until_left(0, 0).await;
     assert_eq!(server.meter.counter("chancery_xds_connection_ends_total", &[]), 2);
 }

@@ -1,4 +1,4 @@
-//! How streams and connections end.
+//! The ends of streams and connections.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use tonic::Code;
 
 use crate::support::*;
 
-/// SOTW-111: half-close is answered with OK, after what was asked for; the state goes with it.
+/// SOTW-111: a half-closed stream ends with OK after the response to its request, and its state is
+/// freed.
 #[tokio::test]
 async fn a_client_that_closes_its_half_is_served_and_ended_with_ok() {
     let server = Server::start().await;
@@ -23,7 +24,7 @@ async fn a_client_that_closes_its_half_is_served_and_ended_with_ok() {
     assert_eq!(unused.end().await.code(), Code::Ok);
 }
 
-/// SOTW-111: a cancelled stream frees all its state, and the others of its connection go on.
+/// SOTW-111: a canceled stream frees all its state, and the other streams of its connection continue.
 #[tokio::test]
 async fn a_cancelled_stream_is_freed_alone() {
     let server = Server::start().await;
@@ -42,8 +43,8 @@ async fn a_cancelled_stream_is_freed_alone() {
     assert_eq!(names(&stays.next().await), ["a"]);
 }
 
-/// OPS-15, CLI-G-28: a drain ends every stream with UNAVAILABLE and a text, and returns when the clients
-/// have gone.
+/// OPS-15, CLI-G-28: a drain ends every stream with UNAVAILABLE and a text, and returns when the
+/// clients have disconnected.
 #[tokio::test]
 async fn a_drain_ends_streams_with_unavailable() {
     let mut server = Server::start().await;
@@ -64,11 +65,11 @@ async fn a_drain_ends_streams_with_unavailable() {
     }
     drop(clients);
     let served = tokio::time::timeout(PATIENCE, &mut server.task).await;
-    served.expect("it does not return").unwrap().unwrap();
+    served.expect("the server does not return").unwrap().unwrap();
     assert!(tokio::net::TcpStream::connect(server.address).await.is_err());
 }
 
-/// OPS-15: a client that does not read can not hold up a drain.
+/// OPS-15: a client that does not read cannot delay a drain.
 #[tokio::test]
 async fn a_drain_does_not_wait_for_clients_that_do_not_read() {
     let config = chancery_xds::Config {
@@ -80,10 +81,10 @@ async fn a_drain_does_not_wait_for_clients_that_do_not_read() {
     let client = server.delta(DELTA_ADS).await;
     server.put(CDS, &[("a", &"x".repeat(8 << 20))]);
     client.subscribe(CDS, &[]).await;
-    until("it is served", async || server.fanout.nodes().await.len() == 1).await;
+    until("the client is served", async || server.fanout.nodes().await.len() == 1).await;
     server.drain.cancel();
     let served = tokio::time::timeout(PATIENCE, &mut server.task).await;
-    served.expect("it does not return").unwrap().unwrap();
+    served.expect("the server does not return").unwrap().unwrap();
     drop((stream, client));
 }
 
@@ -107,7 +108,7 @@ async fn a_connection_ends_at_its_age() {
     server.until_no_stream().await;
 }
 
-/// A connection that carries nothing is closed in the end; one that carries a stream is not.
+/// A connection without a stream is closed after the timeout; a connection with a stream is not.
 #[tokio::test]
 async fn only_connections_without_streams_are_idle() {
     let config = chancery_xds::Config {
@@ -124,11 +125,11 @@ async fn only_connections_without_streams_are_idle() {
     let mut idle = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let mut rest = Vec::new();
     let read = tokio::io::AsyncReadExt::read_to_end(&mut idle, &mut rest);
-    drop(tokio::time::timeout(PATIENCE, read).await.expect("it is still open"));
+    drop(tokio::time::timeout(PATIENCE, read).await.expect("the connection is still open"));
     server.put(CDS, &[("a", "1")]);
     assert_eq!(names(&client.next().await), ["a"]);
 
-    // It had a stream once.
+    // This connection had a stream.
     let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     let closed = tokio::spawn(connection);
@@ -139,11 +140,11 @@ async fn only_connections_without_streams_are_idle() {
     let mut client = client.ready().await.unwrap();
     let (response, send) = client.send_request(request, false).unwrap();
     drop((response.await.unwrap(), send));
-    drop(tokio::time::timeout(PATIENCE, closed).await.expect("it is still open"));
+    drop(tokio::time::timeout(PATIENCE, closed).await.expect("the connection is still open"));
     drop(client);
 }
 
-/// Design 2: a changed assignment moves a connected node to its new view by the smallest delta.
+/// Design 2: a changed assignment moves a connected node to its new view with the smallest delta.
 #[tokio::test]
 async fn a_changed_assignment_moves_a_connected_node() {
     let server = Server::start().await;
@@ -172,7 +173,7 @@ async fn a_changed_assignment_moves_a_connected_node() {
     assert_eq!(nodes[0].scopes, [scope("node/n1"), scope("default")]);
 }
 
-/// SOTW-92, DELTA-05: many clients, many commits; all of them end with the same newest state.
+/// SOTW-92, DELTA-05: many clients reach the same newest state after many commits.
 #[tokio::test]
 async fn everyone_converges_under_load() {
     let server = Server::start().await;

@@ -1,5 +1,5 @@
-//! Limits: what is just within is served, one more is refused with a text that names its key, and is
-//! counted; nobody else notices.
+//! Limits: a client at a limit is served. A client beyond it is rejected with a text that names the
+//! key, and is counted. Other clients are not affected.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 
 use crate::support::*;
 
-/// A request at a limit, or one beyond it.
+/// Requests at a limit, and requests beyond it.
 struct Case {
-    /// As the metric names it.
+    /// The label of the metric.
     limit: &'static str,
-    /// What the one beyond is told.
+    /// The text for the requests beyond the limit.
     text: &'static str,
     at: Vec<DeltaDiscoveryRequest>,
     beyond: Vec<DeltaDiscoveryRequest>,
@@ -34,11 +34,11 @@ fn names_of(n: usize, len: usize) -> Vec<String> {
     (0..n).map(|n| format!("{n:0>len$}")).collect()
 }
 
-/// A request of so many bytes.
+/// Creates a request of `len` bytes.
 fn sized(len: usize) -> DeltaDiscoveryRequest {
     let mut request = request(EDS, names_of(len / 200, 100));
     let missing = len - request.encoded_len();
-    // A length of two bytes.
+    // The length of the field takes two bytes.
     request.response_nonce = "x".repeat(missing - 3);
     assert_eq!(request.encoded_len(), len);
     request
@@ -60,7 +60,7 @@ fn metadata_of(n: usize) -> DeltaDiscoveryRequest {
 }
 
 fn cases() -> Vec<Case> {
-    // All three lists count.
+    // Names of all three lists count.
     let in_all = |n: usize| DeltaDiscoveryRequest {
         initial_resource_versions: (names_of(30, 3).into_iter())
             .map(|name| (name, "1-0".to_owned()))
@@ -116,14 +116,14 @@ fn cases() -> Vec<Case> {
             limit: "requests_per_second",
             text: "more than 1 requests per second (requests_per_second_max)",
             at: vec![request(EDS, names_of(1, 1)); 40],
-            // Time passes: there may be a token or two more.
+            // Time passes, so there may be one or two more tokens.
             beyond: vec![request(EDS, names_of(1, 1)); 40 + 200],
         },
     ]
 }
 
-/// OPS-11, SOTW-52, T8: each limit of a request lets through what is at it, and says which it is to
-/// what is beyond.
+/// OPS-11, SOTW-52, T8: each limit of a request accepts requests at the limit. Requests beyond it are
+/// rejected with a text that names the limit.
 #[tokio::test]
 async fn every_limit_of_a_request_holds_to_the_last() {
     let mut fanout = fanout_config();
@@ -158,7 +158,7 @@ async fn every_limit_of_a_request_holds_to_the_last() {
         let sender = client.requests.take().unwrap();
         tokio::spawn(async move {
             for request in beyond {
-                // It may have been refused already.
+                // The server may have rejected the stream already.
                 if sender.send(request).await.is_err() {
                     return;
                 }
@@ -174,7 +174,7 @@ async fn every_limit_of_a_request_holds_to_the_last() {
     }
 }
 
-/// SOTW-52: the limits hold for SotW in the same way.
+/// SOTW-52: the limits apply to SotW in the same way.
 #[tokio::test]
 async fn limits_of_names_hold_for_sotw() {
     let mut fanout = fanout_config();
@@ -209,14 +209,14 @@ async fn limits_of_names_hold_for_sotw() {
     }
 }
 
-/// OPS-11, T5: headers that are too many, a little and by far.
+/// OPS-11, T5: header lists slightly and far beyond the limit are rejected.
 #[tokio::test]
 async fn a_header_list_is_bounded() {
     let config = Config { header_list_bytes_max: 4096, ..Config::default() };
     let server = Server::with(config, fanout_config()).await;
     let mut good = Good::start(&server).await;
     let padded = |n: usize| grpc(DELTA_ADS).header("x-pad", "x".repeat(n)).body(()).unwrap();
-    // What the other headers take, from what the refusal says.
+    // Computes the size of the other headers from the text of the rejection.
     let (code, text) = call(&server, padded(5000)).await.status().await;
     assert_eq!(code, 8);
     let found: usize = text.split_whitespace().nth(4).unwrap().parse().unwrap();
@@ -228,21 +228,21 @@ async fn a_header_list_is_bounded() {
         "the request's headers have 4097 bytes, at most 4096 are allowed (header_list_bytes_max)";
     assert_eq!(status, (8, text.to_owned()));
     assert_eq!(server.hits("header_list_bytes"), 2);
-    // Beyond twice of it HTTP/2 refuses by itself.
+    // Beyond twice the limit, HTTP/2 itself rejects the request.
     let mut frames = Frames::start(&server).await;
     let many: Vec<u8> = (0..60).flat_map(|n| header(&format!("x{n}"), &"y".repeat(120))).collect();
     frames.send(&frame(HEADERS, END_HEADERS, 1, &[call_headers(), many].concat())).await;
     let refused = frames.until(HEADERS).await;
     let status_431 = [0x48, 0x83, 0x69, 0x90, 0xff];
-    assert_eq!(refused.payload, status_431, "HPACK writes :status 431 so");
+    assert_eq!(refused.payload, status_431, "the HPACK encoding of :status 431");
     good.is_served(&server).await;
     drop(frames);
     server.until_left(1, 1).await;
 }
 
-/// OPS-11: a connection has only so many streams; they are free again when they have ended.
+/// OPS-11: a connection rejects streams beyond its limit. Streams that end make room for others.
 #[tokio::test]
-async fn a_connection_takes_only_so_many_streams() {
+async fn streams_beyond_the_limit_of_a_connection_are_rejected() {
     let config = Config { streams_per_connection_max: 3, ..Config::default() };
     let server = Server::with(config, fanout_config()).await;
     let channel = server.channel().await;
@@ -252,7 +252,7 @@ async fn a_connection_takes_only_so_many_streams() {
     }
     let status = Delta::open(channel.clone(), DELTA_ADS).await.err().unwrap();
     assert_eq!(status.code(), tonic::Code::ResourceExhausted);
-    let text = "this connection has 3 streams already (streams_per_connection_max); use aggregated \
+    let text = "this connection already has 3 streams (streams_per_connection_max); use aggregated \
                 discovery or another connection";
     assert_eq!(status.message(), text);
     assert_eq!(server.hits("streams_per_connection"), 1);
@@ -260,12 +260,14 @@ async fn a_connection_takes_only_so_many_streams() {
     open[0].subscribe(CDS, &[]).await;
     open[0].next().await;
     open.pop();
-    until("a place is free again", async || Delta::open(channel.clone(), DELTA_ADS).await.is_ok())
-        .await;
+    until("a new stream is accepted", async || {
+        Delta::open(channel.clone(), DELTA_ADS).await.is_ok()
+    })
+    .await;
 }
 
-/// OPS-11, CLI-G-15: a replica that serves as many streams as it may refuses one more at its start, before
-/// any answer, so that the client backs off.
+/// OPS-11, CLI-G-15: a replica with the maximum number of streams rejects a new one at its start,
+/// before any response, so that the client backs off.
 #[tokio::test]
 async fn a_full_replica_refuses_new_streams_only() {
     let fanout = chancery_fanout::Config { streams_max: 2, ..fanout_config() };
@@ -279,25 +281,26 @@ async fn a_full_replica_refuses_new_streams_only() {
     assert_eq!(server.hits("streams"), 1);
     good.is_served(&server).await;
     drop(second);
-    until("a place is free again", async || {
+    until("a new stream is accepted", async || {
         Delta::open(server.channel().await, DELTA_ADS).await.is_ok()
     })
     .await;
 }
 
-/// All that a refused connection is told.
+/// Returns the text that a rejected connection receives.
 async fn refusal(mut stream: TcpStream) -> String {
     let mut said = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
-    read.expect("it is still open").unwrap();
+    read.expect("the connection is still open").unwrap();
     assert_eq!((said[3], said[12]), (SETTINGS, GOAWAY));
     assert_eq!(said[22..26], ENHANCE_YOUR_CALM.to_be_bytes());
     String::from_utf8(said[26..].to_vec()).unwrap()
 }
 
-/// OPS-11, T7: one connection too many is told so and closed; the others do not notice.
+/// OPS-11, T7: connections beyond the limit are rejected with GOAWAY and an explanation. Open
+/// connections are not affected.
 #[tokio::test]
-async fn a_replica_takes_only_so_many_connections() {
+async fn connections_beyond_the_limit_are_rejected() {
     let config = Config { connections_max: 2, ..Config::default() };
     let server = Server::with(config, fanout_config()).await;
     let mut good = Good::start(&server).await;
@@ -311,9 +314,9 @@ async fn a_replica_takes_only_so_many_connections() {
     drop(server.delta(DELTA_ADS).await);
 }
 
-/// OPS-11, T7: one address can not take the places of all.
+/// OPS-11, T7: one address cannot take all connections.
 #[tokio::test]
-async fn an_address_takes_only_so_many_connections() {
+async fn connections_beyond_the_limit_of_an_address_are_rejected() {
     let config = Config { connections_per_peer_max: 3, ..Config::default() };
     let server = Server::with(config, fanout_config()).await;
     let mut good = Good::start(&server).await;
@@ -326,7 +329,7 @@ async fn an_address_takes_only_so_many_connections() {
     for _ in 0..3 {
         open.push(from([127, 0, 0, 2]).await.unwrap());
     }
-    let text = "3 connections of your address are open (connections_per_peer_max)";
+    let text = "3 connections from your address are open (connections_per_peer_max)";
     assert_eq!(refusal(from([127, 0, 0, 2]).await.unwrap()).await, text);
     assert_eq!(server.hits("connections_per_peer"), 1);
     open.push(from([127, 0, 0, 3]).await.unwrap());
@@ -335,15 +338,18 @@ async fn an_address_takes_only_so_many_connections() {
     drop(open);
     server.until_left(1, 1).await;
     let again = from([127, 0, 0, 2]).await.unwrap();
-    until("it is taken", async || server.meter.gauge("chancery_xds_connections") == 2.0).await;
+    until("the connection is accepted", async || {
+        server.meter.gauge("chancery_xds_connections") == 2.0
+    })
+    .await;
     drop(again);
 }
 
-/// OPS-17, T8: large requests that there is no room for wait, and come in when there is.
+/// OPS-17, T8: large requests without memory wait, and proceed when there is memory.
 #[tokio::test]
 async fn large_requests_wait_for_room_one_after_the_other() {
     let config = Config {
-        // One at a time.
+        // There is memory for one request at a time.
         large_requests_bytes_max: 8 << 20,
         request_bytes_max: 8 << 20,
         large_request_timeout: 5 * PATIENCE,
@@ -379,7 +385,7 @@ async fn large_requests_wait_for_room_one_after_the_other() {
     server.until_left(1, 1).await;
 }
 
-/// T8: a large request that stops halfway loses its stream, and the room it had.
+/// T8: a large request that stops halfway ends its stream and releases its memory.
 #[tokio::test]
 async fn a_large_request_that_does_not_go_on_is_given_up() {
     let config = Config { large_request_timeout: Duration::from_secs(2), ..Config::default() };
@@ -399,8 +405,8 @@ async fn a_large_request_that_does_not_go_on_is_given_up() {
     server.until_left(1, 1).await;
 }
 
-/// L11, L12: when the memory for subscriptions is used up, a stream over its share is refused, and a small
-/// stream is served. A stream that ends releases its memory.
+/// L11, L12: when the memory for subscriptions is used up, a stream over its share is rejected, and a
+/// small stream is served. A stream that ends releases its memory.
 #[tokio::test]
 async fn large_stream_is_refused_and_small_stream_is_served_when_memory_is_full() {
     let fanout = chancery_fanout::Config { subscriptions_bytes_max: 4 << 20, ..fanout_config() };
@@ -411,7 +417,7 @@ async fn large_stream_is_refused_and_small_stream_is_served_when_memory_is_full(
     let mut refused = 0;
     for n in 0..6 {
         let mut hog = server.delta(DELTA_ADS).await;
-        // About 2 MiB each.
+        // Each request takes about 2 MiB.
         hog.send(DeltaDiscoveryRequest {
             node: node(&format!("hog{n}")),
             ..request(EDS, names_of(10_000, 6))
@@ -428,7 +434,8 @@ async fn large_stream_is_refused_and_small_stream_is_served_when_memory_is_full(
     }
     assert_eq!((hogs.len(), refused), (2, 4), "{} bytes are held", held());
     good.is_served(&server).await;
-    // 300 KB, in a share of 1.3 MiB: it is served, and one hog goes.
+    // The small stream takes 300 KB of its share of 1.3 MiB. It is served, and one of the largest
+    // streams ends.
     let mut small = server.delta(DELTA_ADS).await;
     small
         .send(DeltaDiscoveryRequest { node: node("small"), ..request(EDS, names_of(1500, 6)) })

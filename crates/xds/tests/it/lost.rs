@@ -1,4 +1,4 @@
-//! Clients whose network is gone: nothing arrives from them any more, not even that they have gone.
+//! Clients whose network is gone: no packets arrive from them, not even for the end of the connection.
 
 use std::{process::Command, time::Duration};
 
@@ -9,10 +9,9 @@ use crate::support::*;
 
 const TEST: &str = "lost::a_client_whose_network_is_gone_is_freed";
 
-/// OPS-14, L11: packets to a client vanish, so that the kernel of neither side says that a connection
-/// is over. A client that is owed nothing is found by a probe, and one that is being sent something
-/// as well. Needs a network of its own; where that is not allowed, the tests of probes in `silent`
-/// have to do.
+/// OPS-14, L11: packets to a client vanish, so neither kernel reports the end of the connection. A
+/// probe finds a client without pending data. Unacknowledged data finds the other. The test needs a
+/// network namespace; where that is not permitted, the tests of probes in `silent` have to suffice.
 #[test]
 fn a_client_whose_network_is_gone_is_freed() {
     if is_child() {
@@ -57,9 +56,9 @@ async fn lose_the_network() {
     let route = ["route", "add", "blackhole", "127.0.0.2/32", "table", "local"];
     assert!(Command::new("ip").args(route).status().unwrap().success());
     server.put(CDS, &[("a", &"x".repeat(40_000))]);
-    until("both are given up", async || server.ends("keepalive") == 2).await;
+    until("both connections are closed", async || server.ends("keepalive") == 2).await;
     good.is_served(&server).await;
     server.until_left(1, 1).await;
-    // They have not been told, and could not be.
+    // No packet could tell these clients about the end.
     drop((idle, busy));
 }

@@ -1,6 +1,6 @@
-//! The discovery services over a real socket, with a real state behind them.
+//! Tests of the discovery services over a real socket, with a real state.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod basics;
 mod breaks;

@@ -1,4 +1,4 @@
-//! Clients that read and never answer: reported, and closed if that is asked for.
+//! Clients that read and never answer: reported, and closed if so configured.
 
 use chancery_fanout::UnsettledState;
 use chancery_proto::discovery::DeltaDiscoveryRequest;
@@ -6,7 +6,7 @@ use tonic::Code;
 
 use crate::support::*;
 
-/// Shorter than the configuration of a server allows, so that the test is short.
+/// The timeout is shorter than the configuration of a server allows, to keep the test short.
 const PATIENCE_MS: u64 = 3_000;
 
 async fn server() -> Server {
@@ -38,7 +38,7 @@ async fn a_client_that_never_answers_is_closed_and_served_again_when_it_comes_ba
         let text = status.message();
         assert!(text.starts_with("no answer to a response of type "), "{kind}: {text}");
         assert!(text.contains("Cluster") && text.contains("ack_close_after"), "{kind}: {text}");
-        // Clients that read their error are told what to do.
+        // The text says what to do.
         assert!(text.ends_with("reconnect"), "{kind}: {text}");
     }
     let mut again = server.delta(DELTA_ADS).await;
@@ -52,10 +52,11 @@ async fn a_client_that_never_answers_is_closed_and_served_again_when_it_comes_ba
         assert_eq!(names(&next), ["a"]);
         client.ack(&next).await;
     }
-    until("only those who answer are left", async || server.fanout.nodes().await.len() == 2).await;
+    until("only the clients that answer are left", async || server.fanout.nodes().await.len() == 2)
+        .await;
 }
 
-/// Design 4.6: until then it is reported as one that has not answered.
+/// Design 4.6: a client is reported as pending until it answers.
 #[tokio::test]
 async fn a_client_that_never_answers_is_reported() {
     let server = Server::start().await;
@@ -67,11 +68,12 @@ async fn a_client_that_never_answers_is_reported() {
     assert_eq!(unsettled.len(), 1, "{unsettled:?}");
     assert_eq!((unsettled[0].node.as_str(), &unsettled[0].state), ("n1", &UnsettledState::Pending));
     silent.ack(&first).await;
-    until("it has answered", async || server.fanout.unsettled(revision).await.is_empty()).await;
+    until("the client has answered", async || server.fanout.unsettled(revision).await.is_empty())
+        .await;
 }
 
-/// CLI-E, `clients.md` rule 9: a client that is silent on one response and then answers the one that
-/// corrects it is never closed by default, and answers that later one alone.
+/// CLI-E, `clients.md` rule 9: by default, a client that is silent on one response is never closed. Its
+/// answer to the response that corrects it suffices.
 #[tokio::test]
 async fn silence_on_one_response_ends_with_the_answer_to_a_later_one() {
     let mut fanout = fanout_config();
@@ -91,5 +93,6 @@ async fn silence_on_one_response_ends_with_the_answer_to_a_later_one() {
             ..DeltaDiscoveryRequest::default()
         })
         .await;
-    until("it owes nothing", async || server.fanout.unsettled(revision).await.is_empty()).await;
+    until("the client owes nothing", async || server.fanout.unsettled(revision).await.is_empty())
+        .await;
 }

@@ -1,4 +1,4 @@
-//! Requests that are wrong, strange or many: each costs its own stream at most.
+//! Requests that are invalid, unusual or numerous: each affects at most its own stream.
 
 use bytes::Bytes;
 use chancery_model::types::LISTENER as LDS;
@@ -9,7 +9,8 @@ use tonic::Code;
 
 use crate::support::*;
 
-/// SVC-26: what is not served says so, in the language in which it was asked.
+/// SVC-26: requests that are not served are rejected in their own protocol: a gRPC status, or an HTTP
+/// status.
 #[tokio::test]
 async fn what_is_not_served_says_so() {
     let server = Server::start().await;
@@ -38,7 +39,7 @@ async fn what_is_not_served_says_so() {
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
 }
 
-/// Design 4.13: headers come before the client has sent anything.
+/// Design 4.13: the server sends response headers before the client has sent anything.
 #[tokio::test]
 async fn headers_come_at_once() {
     let server = Server::start().await;
@@ -49,7 +50,7 @@ async fn headers_come_at_once() {
     server.until_no_stream().await;
 }
 
-/// OPS-20: bytes that are no request end their stream with a text, and nothing else.
+/// OPS-20: malformed bytes end their stream with an explanation, and no other stream.
 #[tokio::test]
 async fn malformed_input_ends_its_own_stream_only() {
     let server = Server::start().await;
@@ -100,7 +101,7 @@ async fn malformed_input_ends_its_own_stream_only() {
     server.until_left(1, 1).await;
 }
 
-/// SOTW-06, SOTW-03: a client says who it is, once and for all.
+/// SOTW-06, SOTW-03: a client identifies itself in the first request, and keeps its identity.
 #[tokio::test]
 async fn a_client_has_to_say_who_it_is() {
     let server = Server::start().await;
@@ -123,7 +124,7 @@ async fn a_client_has_to_say_who_it_is() {
     assert!(status.message().contains("\"n1\"") && status.message().contains("\"n2\""), "{status}");
 }
 
-/// OPS-20, L11: requests with random damage, on every kind of stream, harm nobody.
+/// OPS-20, L11: requests with random damage, on every kind of stream, affect no other client.
 #[tokio::test]
 async fn damaged_requests_harm_nobody() {
     let server = Server::start().await;
@@ -160,7 +161,7 @@ async fn damaged_requests_harm_nobody() {
                 bytes[at] = u8::try_from(below(256)).unwrap();
             }
             bytes.truncate(bytes.len() - below(2) * below(bytes.len()));
-            // The stream may have been refused already.
+            // The server may have rejected the stream already.
             drop(send.send_data(framed(0, &bytes), false));
         }
         drop(send.send_data(Bytes::new(), true));
@@ -173,7 +174,7 @@ async fn damaged_requests_harm_nobody() {
     good.is_served(&server).await;
 }
 
-/// `grpc-timeout` is how long the client itself wants the stream to go on.
+/// `grpc-timeout` limits the duration of the stream.
 #[tokio::test]
 async fn a_stream_ends_at_the_deadline_that_its_client_set() {
     let server = Server::start().await;
@@ -182,13 +183,13 @@ async fn a_stream_ends_at_the_deadline_that_its_client_set() {
     let mut raw = call(&server, request).await;
     raw.send.send_data(subscription("hurried"), false).unwrap();
     assert_eq!(names(&raw.next().await), Vec::<&str>::new());
-    assert_eq!(raw.status().await, (4, "the 0.3 s of grpc-timeout are over".to_owned()));
+    assert_eq!(raw.status().await, (4, "the grpc-timeout of 0.3 s has expired".to_owned()));
     let ends = || server.meter.counter("chancery_xds_stream_ends_total", &[("reason", "deadline")]);
-    until("it is counted", async || ends() == 1).await;
+    until("the end is counted", async || ends() == 1).await;
     let request = grpc(DELTA_ADS).header("grpc-timeout", "soon").body(()).unwrap();
     let text = "grpc-timeout is \"soon\", it has to be up to 8 digits and one of H, M, S, m, u, n";
     assert_eq!(call(&server, request).await.status().await, (3, text.to_owned()));
-    // One that is far away does no harm, and leaves nothing behind.
+    // A very long timeout does no harm, and leaves nothing behind.
     let request = grpc(DELTA_ADS).header("grpc-timeout", "99999999H").body(()).unwrap();
     let mut raw = call(&server, request).await;
     raw.send.send_data(subscription("patient"), false).unwrap();
@@ -198,7 +199,7 @@ async fn a_stream_ends_at_the_deadline_that_its_client_set() {
     server.until_left(1, 1).await;
 }
 
-/// SOTW-02, CLI-E-05: Envoy's node in every request, as large as it is, is read once.
+/// SOTW-02, CLI-E-05: Envoy's large node in every request is read once.
 #[tokio::test]
 async fn a_large_node_in_every_request_is_taken() {
     let server = Server::start().await;
@@ -259,7 +260,7 @@ async fn stale_nonces_and_floods_of_acks_are_ignored() {
     let requests = || server.meter.counter("chancery_xds_requests_total", &[("type", "cluster")]);
     until("all have been handled", async || requests() >= 10_000).await;
     let acks = || server.meter.counter("chancery_xds_acks_total", &[("type", "cluster")]);
-    assert!(acks() <= 4, "{} were taken for ACKs", acks());
+    assert!(acks() <= 4, "{} requests counted as ACKs", acks());
     server.put(CDS, &[("a", "1")]);
     assert_eq!(names(&delta.next().await), ["a"]);
     assert_eq!(bodies(&sotw.next().await), ["1"]);
@@ -268,7 +269,7 @@ async fn stale_nonces_and_floods_of_acks_are_ignored() {
     server.until_left(1, 1).await;
 }
 
-/// SOTW-28, T9: rejections with huge messages are kept as one, cut, and answered by nothing.
+/// SOTW-28, T9: of many rejections with huge messages, one is kept, truncated, and none is answered.
 #[tokio::test]
 async fn floods_of_rejections_are_kept_as_one() {
     let server = Server::start().await;
@@ -298,16 +299,16 @@ async fn floods_of_rejections_are_kept_as_one() {
     // Clusters go before listeners.
     server.put(LDS, &[("l", "1")]);
     client.subscribe(LDS, &[]).await;
-    assert_eq!(client.next().await.type_url, LDS, "it is sent the same again");
+    assert_eq!(client.next().await.type_url, LDS, "the same clusters are sent again");
     let nacks = server.meter.counter("chancery_xds_nacks_total", &[("type", "cluster")]);
-    assert_eq!(nacks, 1, "one response can be rejected once");
+    assert_eq!(nacks, 1, "each response can be rejected once");
     good.is_served(&server).await;
     drop(client);
     server.until_left(1, 1).await;
 }
 
-/// T9: a client that subscribes and unsubscribes without end, to names that are there, are not, or are
-/// said twice, costs what its subscriptions are at the time.
+/// T9: endless changes of subscriptions, with existing, missing and repeated names, cost only the
+/// current subscriptions.
 #[tokio::test]
 async fn churn_of_subscriptions_leaves_nothing_behind() {
     let server = Server::start().await;

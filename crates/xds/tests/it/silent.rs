@@ -1,4 +1,4 @@
-//! Clients that do not read, do not answer, or do not say anything.
+//! Clients that do not read, do not answer, or send nothing.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::support::*;
 
-/// Times of seconds instead of tens of them.
+/// Creates a configuration with timeouts below a second instead of tens of seconds.
 fn impatient() -> Config {
     Config {
         keepalive_interval: Duration::from_millis(700),
@@ -35,7 +35,7 @@ async fn clients_that_never_read_delay_nobody() {
         raw.send.send_data(subscription("silent"), false).unwrap();
         silent.push(raw);
     }
-    until("each has a response on its way", async || {
+    until("each client has a response in transit", async || {
         let nodes = server.fanout.nodes().await;
         let sent =
             |s: &chancery_fanout::StreamStatus| s.subscriptions.iter().any(|s| s.sent.is_some());
@@ -47,8 +47,8 @@ async fn clients_that_never_read_delay_nobody() {
         server.put(CDS, &[("a", &format!("{large}{n}")), ("b", &n.to_string())]);
         good.is_served(&server).await;
     }
-    // One that reads at last is behind by the one response that was on its way; the fifty commits
-    // since then are one response.
+    // A client that finally reads gets the response that was in transit, and then the fifty commits
+    // since in one response.
     let pushes = |raw: Raw| async move {
         let mut responses = raw;
         let first = responses.next().await;
@@ -63,8 +63,8 @@ async fn clients_that_never_read_delay_nobody() {
     server.until_left(1, 1).await;
 }
 
-/// Design 4.6, performance.md 0 point 8: many streams of one connection, none of which reads before
-/// all have been written to; nothing hangs.
+/// Design 4.6, performance.md 0 point 8: many streams of one connection, none of which reads before all
+/// have been written to, do not block each other.
 #[tokio::test]
 async fn streams_that_write_before_they_read_do_not_hang() {
     let server = Server::start().await;
@@ -99,8 +99,8 @@ async fn streams_that_write_before_they_read_do_not_hang() {
     }
 }
 
-/// SOTW-31, design 4.6: a client that never acknowledges gets the newest state after the timeout, and
-/// shows as pending until then.
+/// SOTW-31, design 4.6: a client that never acknowledges receives the newest state after the timeout.
+/// Meanwhile it is reported as pending.
 #[tokio::test]
 async fn a_client_that_never_acknowledges_is_pending_and_still_served() {
     let mut fanout = fanout_config();
@@ -149,7 +149,7 @@ async fn clients_that_take_nothing_from_their_sockets_are_cut_off() {
     let mut sending = Vec::new();
     for (pause, len) in [(Duration::ZERO, 10_000), (Duration::from_millis(50), 10)] {
         let (mut client, request) = (clients.pop().unwrap(), request(len));
-        // It ends when the connection does.
+        // The task ends with the connection.
         sending.push(tokio::spawn(async move {
             while client.stream.write_all(&request).await.is_ok() {
                 tokio::time::sleep(pause).await;
@@ -157,18 +157,18 @@ async fn clients_that_take_nothing_from_their_sockets_are_cut_off() {
         }));
     }
     good.is_served(&server).await;
-    // The one that floods may be told first that it exceeds its windows.
+    // The client that floods may first receive an error because it exceeds its windows.
     let ends = || (server.ends("keepalive"), server.ends("protocol_error"));
-    until("all are cut off", async || matches!(ends(), (3, 0) | (2, 1))).await;
+    until("all three are closed", async || matches!(ends(), (3, 0) | (2, 1))).await;
     server.until_left(1, 1).await;
     for task in sending {
-        tokio::time::timeout(PATIENCE, task).await.expect("it sends on").unwrap();
+        tokio::time::timeout(PATIENCE, task).await.expect("the client can still send").unwrap();
     }
     good.is_served(&server).await;
 }
 
-/// OPS-14, L11: a client that does not answer a probe is gone, however it was lost; one that does
-/// answer is not.
+/// OPS-14, L11: the connection of a client that does not answer a probe is closed. A client that
+/// answers stays connected.
 #[tokio::test]
 async fn a_client_that_does_not_answer_a_probe_is_closed() {
     let server = Server::with(impatient(), fanout_config()).await;
@@ -182,8 +182,8 @@ async fn a_client_that_does_not_answer_a_probe_is_closed() {
         assert_eq!(ping.flags, 0);
         answers.send(&frame(PING, ACK, 0, &ping.payload)).await;
     }
-    until("the other one is closed", async || server.ends("keepalive") == 1).await;
-    // What it would have read, had it read.
+    until("the other connection is closed", async || server.ends("keepalive") == 1).await;
+    // The frames that the lost client would have read.
     let ping = lost.until(PING).await;
     assert_eq!(ping.flags, 0);
     assert_eq!(lost.end().await, Some((NO_ERROR, String::new())));
@@ -192,7 +192,7 @@ async fn a_client_that_does_not_answer_a_probe_is_closed() {
     server.until_left(1, 1).await;
 }
 
-/// T5, T7: whoever says nothing, too little, or says it too slowly, is closed.
+/// T5, T7: connections that send nothing, too little, or too slowly are closed.
 #[tokio::test]
 async fn connections_that_do_not_come_to_a_stream_are_closed() {
     let server = Server::with(impatient(), fanout_config()).await;
@@ -214,7 +214,7 @@ async fn connections_that_do_not_come_to_a_stream_are_closed() {
         stream.write_all(bytes).await.unwrap();
         open.push(stream);
     }
-    // One byte at a time: it has no more time than the others.
+    // A client that sends one byte at a time has no more time than the others.
     let mut slow = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let slowly = tokio::spawn(async move {
         for byte in [PREFACE, &settings].concat().repeat(100) {
@@ -223,7 +223,7 @@ async fn connections_that_do_not_come_to_a_stream_are_closed() {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("it may go on for ever");
+        panic!("the server does not end the slow connection");
     });
     until("all are closed", async || server.ends("first_stream") == 7).await;
     for (stream, (what, _)) in open.iter_mut().zip(cases) {
@@ -231,13 +231,13 @@ async fn connections_that_do_not_come_to_a_stream_are_closed() {
         let read = tokio::io::AsyncReadExt::read_to_end(stream, &mut rest);
         drop(tokio::time::timeout(PATIENCE, read).await.expect(what));
     }
-    tokio::time::timeout(PATIENCE, slowly).await.expect("it goes on").unwrap();
+    tokio::time::timeout(PATIENCE, slowly).await.expect("the slow client continues").unwrap();
     good.is_served(&server).await;
     server.until_left(1, 1).await;
 }
 
-/// T5: a header that is never finished, on a connection that has a stream: its client can not answer
-/// a probe in between.
+/// T5: an unfinished header on a connection with a stream ends the connection, because its client
+/// cannot answer a probe before the end of the header.
 #[tokio::test]
 async fn a_header_that_is_never_finished_ends_its_connection() {
     let server = Server::with(impatient(), fanout_config()).await;
@@ -246,13 +246,13 @@ async fn a_header_that_is_never_finished_ends_its_connection() {
     client.subscribe(1, "slow").await;
     client.until(DATA).await;
     client.send(&frame(HEADERS, 0, 3, &call_headers())).await;
-    until("it is closed", async || server.ends("keepalive") == 1).await;
+    until("the connection is closed", async || server.ends("keepalive") == 1).await;
     good.is_served(&server).await;
     server.until_left(1, 1).await;
 }
 
-/// T7: a stream that never asks for anything costs a place and nothing else. Envoy keeps one open if
-/// nothing of its configuration comes over it, so it is not ended.
+/// T7: a stream without a request takes a place and nothing else, and is not ended. Envoy keeps such a
+/// stream open if none of its configuration comes over it.
 #[tokio::test]
 async fn streams_that_never_ask_are_left_alone() {
     let server = Server::with(impatient(), fanout_config()).await;
@@ -273,7 +273,8 @@ async fn streams_that_never_ask_are_left_alone() {
     server.until_left(1, 1).await;
 }
 
-/// T8, OPS-17: large requests that are announced and do not come, or stop halfway, delay no honest one.
+/// T8, OPS-17: announced large requests that do not arrive, or stop halfway, delay no large request of
+/// other clients.
 #[tokio::test]
 async fn requests_that_do_not_come_delay_no_large_one() {
     let server = Server::start().await;

@@ -1,16 +1,16 @@
-//! A test in a process of its own, where it may change what belongs to the whole process.
+//! Tests in a separate process, where they may change process-wide state.
 
 use std::process::{Command, Output};
 
-/// Set to the name of the test in its own process.
+/// The environment variable that contains the name of the test in its own process.
 const CHILD: &str = "CHANCERY_TEST_CHILD";
 
-/// Whether this is the test's own process.
+/// Returns whether this is the separate process of a test.
 pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs a test in a process of its own, after `prepare`, a line for the shell. Gives what it printed.
+/// Runs a test in a separate process, after the shell command `prepare`. Returns its output.
 pub(crate) fn in_child(test: &str, wrapper: &[&str], prepare: &str) -> String {
     let script = format!("{prepare} && exec \"$0\" \"$@\"");
     let words = wrapper.iter().copied().chain(["sh", "-c", script.as_str()]);
@@ -28,7 +28,7 @@ pub(crate) fn in_child(test: &str, wrapper: &[&str], prepare: &str) -> String {
     text
 }
 
-/// One thread: nothing is accepted while the test does not wait.
+/// Creates a runtime with one thread: nothing is accepted while the test does not wait.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }

@@ -1,4 +1,4 @@
-//! A client that makes its HTTP/2 frames by hand, and so can make wrong ones.
+//! A client that writes its own HTTP/2 frames, and can therefore write invalid ones.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,7 +22,7 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const ACK: u8 = 1;
 
-/// Codes of errors (RFC 9113, 7).
+/// Error codes (RFC 9113, 7).
 pub(crate) const NO_ERROR: u32 = 0;
 pub(crate) const FLOW_CONTROL_ERROR: u32 = 3;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
@@ -35,7 +35,7 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A frame's bytes.
+/// Returns the bytes of a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut bytes = vec![len[1], len[2], len[3], kind, flags];
@@ -44,7 +44,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// A header that no table knows, as HPACK writes it without compression.
+/// Returns the HPACK encoding of a header, without tables or compression.
 pub(crate) fn header(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
@@ -56,7 +56,7 @@ pub(crate) fn header(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
-/// The headers of a call of a discovery method.
+/// Returns the headers of a call of a discovery method.
 pub(crate) fn call_headers() -> Vec<u8> {
     [
         header(":method", "POST"),
@@ -69,18 +69,18 @@ pub(crate) fn call_headers() -> Vec<u8> {
     .concat()
 }
 
-/// The frame that opens a stream.
+/// Returns the frame that opens a stream.
 pub(crate) fn open_stream(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &call_headers())
 }
 
-/// One connection.
+/// A connection.
 pub(crate) struct Frames {
     pub(crate) stream: TcpStream,
 }
 
 impl Frames {
-    /// Connects and shakes hands, with these settings.
+    /// Connects with these settings.
     pub(crate) async fn start_with(server: &Server, settings: &[(u16, u32)]) -> Self {
         let mut this = Self { stream: TcpStream::connect(server.address).await.unwrap() };
         this.greet(settings).await;
@@ -91,7 +91,7 @@ impl Frames {
         Self::start_with(server, &[]).await
     }
 
-    /// The same, with little room for what it does not read, and from another address.
+    /// Connects with a small receive buffer, and from another address.
     pub(crate) async fn start_small(
         server: &Server,
         from: [u8; 4],
@@ -128,7 +128,7 @@ impl Frames {
         self.send(&[open_stream(stream), request].concat()).await;
     }
 
-    /// The next frame; `None` if the connection is closed, in one way or another.
+    /// Returns the next frame; `None` if the connection is closed or reset.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         let read = async {
             let mut head = [0; 9];
@@ -141,7 +141,7 @@ impl Frames {
         tokio::time::timeout(PATIENCE, read).await.expect("neither a frame nor the end")
     }
 
-    /// The next frame of a kind.
+    /// Returns the next frame of a kind.
     pub(crate) async fn until(&mut self, kind: u8) -> Frame {
         loop {
             let frame = self.next().await.expect("closed");
@@ -151,8 +151,8 @@ impl Frames {
         }
     }
 
-    /// Waits for the end of the connection. The last `GOAWAY` before it, if one arrived: its code and
-    /// its text.
+    /// Waits for the end of the connection. Returns the code and the text of the last `GOAWAY`, if one
+    /// arrived.
     pub(crate) async fn end(&mut self) -> Option<(u32, String)> {
         let mut last = None;
         while let Some(frame) = self.next().await {
@@ -164,12 +164,12 @@ impl Frames {
         last
     }
 
-    /// Sends `bytes` again and again while it reads, until the connection ends; gives its last `GOAWAY`.
+    /// Sends `bytes` repeatedly and reads, until the connection ends. Returns the last `GOAWAY`.
     pub(crate) async fn flood(
         self,
         mut bytes: impl FnMut(u32) -> Vec<u8>,
     ) -> Option<(u32, String)> {
-        // No server may take this many.
+        // A correct server ends the connection earlier.
         const ROUNDS: u32 = 2_000_000;
         let (mut reading, mut writing) = {
             let stream = self.stream.into_std().unwrap();
@@ -185,12 +185,12 @@ impl Frames {
                     return;
                 }
             }
-            panic!("the server takes everything");
+            panic!("the server accepts everything");
         };
         let (last, ()) =
             tokio::time::timeout(2 * PATIENCE, async { futures::join!(reading.end(), write) })
                 .await
-                .expect("the connection goes on");
+                .expect("the connection has not ended");
         last
     }
 }

@@ -1,8 +1,8 @@
-//! A client that does all as it should, on a connection of its own: whatever others do, it is served.
+//! A correct client on a separate connection. It must be served whatever other clients do.
 
 use super::*;
 
-/// A delta client with its own cluster. Others may see it, and it sees others'.
+/// A delta client with its own cluster. Other clients may see it, and it sees their clusters.
 pub(crate) struct Good {
     client: Delta,
     round: u32,
@@ -26,19 +26,19 @@ impl Good {
         good
     }
 
-    /// It gets the next change of its cluster.
+    /// Checks that the client receives the next change of its cluster.
     pub(crate) async fn is_served(&mut self, server: &Server) {
-        assert!(self.try_is_served(server).await, "its stream has ended");
+        assert!(self.try_is_served(server).await, "the stream has ended");
     }
 
-    /// The same, if its stream does not end before.
+    /// Returns whether the client receives the next change. It does not if its stream ends first.
     pub(crate) async fn try_is_served(&mut self, server: &Server) -> bool {
         self.round += 1;
         let value = format!("{} of {:p}", self.round, self);
         server.put(CDS, &[(NAME, &value)]);
         loop {
             let next = tokio::time::timeout(PATIENCE, self.client.responses.message()).await;
-            let Ok(Some(response)) = next.expect("nothing in time") else { return false };
+            let Ok(Some(response)) = next.expect("no response in time") else { return false };
             self.client.ack(&response).await;
             let is_it = |resource: &chancery_proto::discovery::Resource| {
                 resource.name == NAME

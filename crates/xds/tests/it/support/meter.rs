@@ -1,5 +1,5 @@
-//! What a server counts in one test. Tests run in threads of their own, and everything of a test in its
-//! one thread, so that a recorder of the thread sees its test and no other.
+//! The metrics of a server in one test. Each test runs in its own thread, including its server. A
+//! recorder of the thread therefore sees only that test.
 
 use std::{
     collections::BTreeMap,
@@ -27,20 +27,20 @@ struct Cells(Arc<Mutex<BTreeMap<Name, Arc<AtomicU64>>>>);
 type Name = (String, BTreeMap<String, String>);
 
 impl Meter {
-    /// Counts what is counted in this thread from now on.
+    /// Records the metrics of this thread from now on.
     pub(crate) fn start() -> Self {
         let cells = Cells::default();
-        // It lives as long as its test's process; there are not many.
+        // The recorder lives as long as the test process. There are few.
         let recorder: &'static Cells = Box::leak(Box::new(cells.clone()));
         Self { cells, _guard: metrics::set_default_local_recorder(recorder) }
     }
 
-    /// A counter, summed over what its labels leave open.
+    /// Returns a counter, summed over all series that have these labels.
     pub(crate) fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         self.cells.matching(name, labels).iter().sum()
     }
 
-    /// A gauge, summed over its labels.
+    /// Returns a gauge, summed over its labels.
     pub(crate) fn gauge(&self, name: &str) -> f64 {
         self.cells.matching(name, &[]).into_iter().map(f64::from_bits).sum()
     }

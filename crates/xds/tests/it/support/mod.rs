@@ -1,4 +1,4 @@
-//! A server with a real state behind a real socket, and clients that speak to it.
+//! A server with a real state on a real socket, and its clients.
 
 mod child;
 mod frames;
@@ -49,7 +49,7 @@ pub(crate) const DELTA_CDS: &str =
 pub(crate) const SOTW_CDS: &str =
     "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters";
 
-/// How long a test waits for what has to happen.
+/// The maximum time that a test waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
@@ -57,7 +57,7 @@ pub(crate) struct Server {
     pub(crate) fanout: Fanout,
     pub(crate) drain: CancellationToken,
     pub(crate) task: JoinHandle<std::io::Result<()>>,
-    /// What the server counts; each test has its own.
+    /// The metrics of the server. Each test has its own.
     pub(crate) meter: Meter,
     state: watch::Sender<Arc<State>>,
     cancel: CancellationToken,
@@ -107,7 +107,7 @@ impl Server {
     pub(crate) fn apply(&self, transaction: &Transaction) -> Revision {
         let applied = self.state.borrow().apply(transaction);
         let Outcome::Committed(summary) = applied.outcome else {
-            panic!("refused: {:?}", applied.outcome)
+            panic!("rejected: {:?}", applied.outcome)
         };
         self.state.send_replace(Arc::new(applied.state));
         summary.revision
@@ -133,7 +133,7 @@ impl Server {
         self.apply(&Transaction { assignments: vec![op], ..Transaction::default() })
     }
 
-    /// Waits until there are so many connections and streams, wherever they are counted.
+    /// Waits until all counts of connections and streams have these values.
     pub(crate) async fn until_left(&self, connections: usize, streams: usize) {
         let counted = || {
             let f64 = |n: usize| f64::from(u32::try_from(n).unwrap());
@@ -145,12 +145,12 @@ impl Server {
         until(&what, async || counted() && self.fanout.nodes().await.len() == streams).await;
     }
 
-    /// How often a limit was hit.
+    /// Returns the number of times that a limit was exceeded.
     pub(crate) fn hits(&self, limit: &str) -> u64 {
         self.meter.counter("chancery_xds_limits_hit_total", &[("limit", limit)])
     }
 
-    /// How many connections have ended for a reason.
+    /// Returns the number of connections that ended for a reason.
     pub(crate) fn ends(&self, reason: &str) -> u64 {
         self.meter.counter("chancery_xds_connection_ends_total", &[("reason", reason)])
     }
@@ -164,7 +164,7 @@ impl Server {
     }
 }
 
-/// Two shards, whatever the machine.
+/// Returns a configuration with two shards on any machine.
 pub(crate) fn fanout_config() -> chancery_fanout::Config {
     chancery_fanout::Config { shards: 2, ..chancery_fanout::Config::default() }
 }
@@ -198,7 +198,7 @@ pub(crate) fn node(id: &str) -> Option<Bytes> {
     Some(node.encode_to_vec().into())
 }
 
-/// A node with metadata.
+/// Encodes a node with metadata.
 pub(crate) fn large_node(id: &str, metadata: impl IntoIterator<Item = (String, String)>) -> Bytes {
     use prost_types::{Struct, Value, value::Kind};
     let value = |text| Value { kind: Some(Kind::StringValue(text)) };
@@ -215,7 +215,7 @@ pub(crate) fn large_node(id: &str, metadata: impl IntoIterator<Item = (String, S
 pub(crate) type Sotw = Client<DiscoveryRequest, DiscoveryResponse>;
 pub(crate) type Delta = Client<DeltaDiscoveryRequest, DeltaDiscoveryResponse>;
 
-/// One stream.
+/// A gRPC stream.
 pub(crate) struct Client<Q, R> {
     pub(crate) requests: Option<mpsc::Sender<Q>>,
     pub(crate) responses: Streaming<R>,
@@ -249,7 +249,7 @@ where
         next.expect("no response in time").unwrap().expect("the stream has ended")
     }
 
-    /// The status that ends the stream; what comes before it is skipped.
+    /// Returns the status that ends the stream. Skips the responses before it.
     pub(crate) async fn end(&mut self) -> Status {
         tokio::time::timeout(PATIENCE, async {
             loop {
@@ -266,7 +266,7 @@ where
             }
         })
         .await
-        .expect("the stream goes on")
+        .expect("the stream has not ended")
     }
 }
 
@@ -314,14 +314,14 @@ impl Delta {
     }
 }
 
-/// The names in a response, sorted.
+/// Returns the names in a response, sorted.
 pub(crate) fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
     let mut names: Vec<&str> = response.resources.iter().map(|r| r.name.as_str()).collect();
     names.sort_unstable();
     names
 }
 
-/// The bodies in a response, sorted.
+/// Returns the bodies in a response, sorted.
 pub(crate) fn bodies(response: &DiscoveryResponse) -> Vec<&str> {
     let mut all: Vec<&str> =
         response.resources.iter().map(|any| std::str::from_utf8(&any.value).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! A gRPC client without gRPC: requests are bytes, and what is read is up to the test.
+//! A client that sends raw bytes over HTTP/2. The test decides what it reads.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 
-/// An HTTP/2 client without gRPC on top.
+/// Connects an HTTP/2 client.
 pub(crate) async fn http2(server: &Server) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -26,7 +26,7 @@ pub(crate) struct Raw {
     _client: SendRequest<Bytes>,
 }
 
-/// Opens a stream on a connection of its own.
+/// Opens a stream on a separate connection.
 pub(crate) async fn call(server: &Server, request: Request<()>) -> Raw {
     call_on(http2(server).await, request).await
 }
@@ -45,7 +45,7 @@ pub(crate) fn grpc(path: &str) -> http::request::Builder {
         .header("te", "trailers")
 }
 
-/// A gRPC message with these bytes, whatever they are.
+/// Returns a gRPC message with this flag and these bytes.
 pub(crate) fn framed(flag: u8, bytes: &[u8]) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(flag);
@@ -54,7 +54,7 @@ pub(crate) fn framed(flag: u8, bytes: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// The first request of a wildcard client for clusters.
+/// Returns the first request of a wildcard client for clusters.
 pub(crate) fn subscription(id: &str) -> Bytes {
     let request = DeltaDiscoveryRequest {
         type_url: CDS.into(),
@@ -73,7 +73,8 @@ impl Raw {
         Self { send, response, buffer: BytesMut::new(), _client: client }
     }
 
-    /// Sends bytes as fast as the server takes them. `false` if the stream ended before it took all.
+    /// Sends bytes as fast as the server accepts them. Returns `false` if the stream ended before it
+    /// accepted all.
     pub(crate) async fn send_all(&mut self, mut bytes: Bytes) -> bool {
         while bytes.has_remaining() {
             self.send.reserve_capacity(bytes.len());
@@ -88,7 +89,7 @@ impl Raw {
         true
     }
 
-    /// The trailers, after whatever comes before; or the headers, if there is nothing else.
+    /// Returns the trailers, after everything before them, or the headers of a response without a body.
     pub(crate) async fn trailers(mut self) -> HeaderMap {
         if self.response.headers().contains_key("grpc-status") {
             return self.response.headers().clone();
@@ -101,16 +102,16 @@ impl Raw {
             }
             body.trailers().await.unwrap().expect("no trailers")
         };
-        tokio::time::timeout(PATIENCE, read).await.expect("the stream goes on")
+        tokio::time::timeout(PATIENCE, read).await.expect("the stream has not ended")
     }
 
-    /// The code and the text that the stream ends with.
+    /// Returns the code and the text that end the stream.
     pub(crate) async fn status(self) -> (i32, String) {
         let status = Status::from_header_map(&self.trailers().await).expect("no status");
         (status.code() as i32, status.message().to_owned())
     }
 
-    /// The next response.
+    /// Returns the next response.
     pub(crate) async fn next(&mut self) -> DeltaDiscoveryResponse {
         loop {
             if let Some(prefix) = self.buffer.first_chunk::<5>() {
