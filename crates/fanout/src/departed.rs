@@ -1,8 +1,8 @@
 //! Resume data of ended streams, for the next streams of the same clients.
 //!
-//! A state-of-the-world client does not report its resources. Between the end of its stream (at the
-//! connection's maximum age, for instance) and its next stream, a resource may be removed to which its
-//! routes still refer. The new stream must still remove it in order (ADS-08).
+//! A state-of-the-world client does not report its resources. Its stream may end, at the connection's
+//! maximum age for instance. A resource to which its routes still refer may be removed before its next
+//! stream. That stream must still remove it in order (ADS-08).
 //!
 //! Invariant: the data is bounded in number and time. Dropped data costs a client the order of one
 //! removal, and nothing else.

@@ -48,7 +48,7 @@ struct ShardHandle {
     mailbox: Arc<Mailbox>,
 }
 
-/// Why a stream was not opened.
+/// The reason why a stream was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The replica already serves the maximum number of streams (OPS-11).

@@ -327,7 +327,7 @@ mod tests {
     }
 
     /// An iteration from the end to the front visits every session that was present at its start and
-    /// stays, whatever comes and goes in its pauses.
+    /// stays. Sessions may come and go in its pauses.
     #[test]
     fn a_walk_with_pauses_misses_nobody_who_stays() {
         for (n, leave_every) in [(3_u32, 2), (16, 3), (40, 2), (100, 7), (100, 1)] {

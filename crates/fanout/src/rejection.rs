@@ -8,8 +8,9 @@
 //! - Quoted resources (text format, JSON, Rust and Go debug output) and key material (PEM blocks, JSON
 //!   web tokens, long runs of base64, hexadecimal or decimal bytes) are recognized by their form and
 //!   removed.
-//! - The text is searched for the secret values of the rejected response, and of the stream's other
-//!   unanswered responses. [`readings`] has the encodings in which a client may quote them.
+//! - The text is searched for the secret values of the rejected response and of other unanswered
+//!   responses of the stream. Found values are removed. [`readings`] has the encodings in which a client
+//!   may quote them.
 //!
 //! The second defense does not know values that the client accepted earlier: only their form protects
 //! them.

@@ -31,7 +31,7 @@ impl Bucket {
         there
     }
 
-    /// Returns `n` tokens, up to the burst.
+    /// Adds `n` tokens, up to the burst.
     pub(crate) fn give(&mut self, n: f64) {
         self.left = (self.left + n).min(self.burst);
     }

@@ -83,8 +83,8 @@ pub struct Config {
     pub connection_age_max: Option<Duration>,
     /// The time that streams may continue after the maximum age before the replica ends them.
     pub connection_age_grace: Duration,
-    /// The number of connections per second whose streams end during a drain, so that the clients do
-    /// not all reconnect to other replicas at once (T11).
+    /// The number of connections per second whose streams end during a drain. It prevents all clients
+    /// from reconnecting to other replicas at once (T11).
     pub drain_connections_per_second: u32,
     /// The maximum duration of a drain. If it is too short for that rate, more connections end per
     /// second.

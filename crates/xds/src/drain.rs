@@ -1,6 +1,6 @@
 //! The drain of a listener. All clients receive GOAWAY at once. Their streams end one connection after
-//! the other, so that the clients do not all request their state from the other replicas at the same
-//! time (T11).
+//! the other. The clients therefore do not all request their state from the other replicas at once
+//! (T11).
 
 use std::{
     sync::{

@@ -1,8 +1,7 @@
 //! The number of connections of each peer. The limit prevents one peer from taking all connections.
 //!
-//! A peer is an IPv4 address, or the /64 of an IPv6 address, because a host with one of its addresses
-//! can use all of them. The table has an entry per connected peer, so the number of connections bounds
-//! it.
+//! A peer is an IPv4 address, or the /64 of an IPv6 address: a host with one address of a /64 can use
+//! all of them. The table has an entry per connected peer, so the number of connections bounds it.
 
 use std::{
     collections::HashMap,

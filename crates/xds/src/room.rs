@@ -4,8 +4,8 @@
 //! client that announces much and sends little therefore delays nobody. The price is that large
 //! requests may get stuck halfway, each with a part of the memory and none with enough. A part of the
 //! memory is therefore reserved, the lane. It suffices for the largest request, and serves one request
-//! at a time. A request that finds the pool used up takes the lane as soon as it is free, returns its
-//! part of the pool, and never waits again.
+//! at a time. A request that finds the pool used up takes the lane as soon as it is free. It then
+//! returns its part of the pool, and never waits again.
 //!
 //! Invariants:
 //! - A request holds memory of the pool or the lane, never of both, so the total is bounded.

@@ -100,8 +100,8 @@ async fn a_removed_cluster_stays_as_long_as_it_is_asked_for() {
     assert_eq!(next.type_url, LDS, "the client has unsubscribed from the old cluster itself");
 }
 
-/// SOTW-100, SOTW-105: a client without a version, with a version that no server sent, or with another
-/// node ID receives the current state and nothing more.
+/// SOTW-100, SOTW-105: a client receives only the current state if it has no version, an invented
+/// version, or another node ID.
 #[tokio::test]
 async fn nothing_is_kept_for_who_does_not_say_that_it_has_it() {
     let (server, version, fresh) = moved_meanwhile(Asks::All).await;

@@ -266,8 +266,8 @@ async fn streams_beyond_the_limit_of_a_connection_are_rejected() {
     .await;
 }
 
-/// OPS-11, CLI-G-15: a replica with the maximum number of streams rejects a new one at its start,
-/// before any response, so that the client backs off.
+/// OPS-11, CLI-G-15: a replica with the maximum number of streams rejects a new one before any
+/// response. The client then backs off.
 #[tokio::test]
 async fn a_full_replica_refuses_new_streams_only() {
     let fanout = chancery_fanout::Config { streams_max: 2, ..fanout_config() };

@@ -9,9 +9,9 @@ use crate::support::*;
 
 const TEST: &str = "lost::a_client_whose_network_is_gone_is_freed";
 
-/// OPS-14, L11: packets to a client vanish, so neither kernel reports the end of the connection. A
-/// probe finds a client without pending data. Unacknowledged data finds the other. The test needs a
-/// network namespace; where that is not permitted, the tests of probes in `silent` have to suffice.
+/// OPS-14, L11: packets to a client vanish, so neither kernel reports the end of the connection. Probes
+/// detect a client without pending data, and a client with pending data. The test needs a network
+/// namespace; where that is not permitted, the tests of probes in `silent` have to suffice.
 #[test]
 fn a_client_whose_network_is_gone_is_freed() {
     if is_child() {

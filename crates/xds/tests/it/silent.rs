@@ -63,8 +63,8 @@ async fn clients_that_never_read_delay_nobody() {
     server.until_left(1, 1).await;
 }
 
-/// Design 4.6, performance.md 0 point 8: many streams of one connection, none of which reads before all
-/// have been written to, do not block each other.
+/// Design 4.6, performance.md 0 point 8: many streams of one connection do not block each other, even
+/// if none reads before all have been written to.
 #[tokio::test]
 async fn streams_that_write_before_they_read_do_not_hang() {
     let server = Server::start().await;
@@ -236,8 +236,8 @@ async fn connections_that_do_not_come_to_a_stream_are_closed() {
     server.until_left(1, 1).await;
 }
 
-/// T5: an unfinished header on a connection with a stream ends the connection, because its client
-/// cannot answer a probe before the end of the header.
+/// T5: an unfinished header on a connection with a stream ends the connection. Its client cannot answer
+/// a probe before the end of the header.
 #[tokio::test]
 async fn a_header_that_is_never_finished_ends_its_connection() {
     let server = Server::with(impatient(), fanout_config()).await;

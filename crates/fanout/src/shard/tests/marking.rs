@@ -333,8 +333,8 @@ fn expected(desk: &Desk, player: &Player) -> BTreeMap<String, u64> {
     all.map(|resource| (resource.name().to_string(), body(resource.name()))).collect()
 }
 
-/// SOTW-92, SOTW-93: in any interleaving of commits, requests and turns, every client converges to its
-/// view, never goes back, and never sees half of a commit.
+/// SOTW-92, SOTW-93: every client converges to its view in any interleaving of commits, requests and
+/// turns. It never goes back, and never sees half of a commit.
 #[test]
 fn in_any_interleaving_everybody_converges_and_sees_commits_whole() {
     let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
