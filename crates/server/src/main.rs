@@ -1,7 +1,8 @@
-//! The binary `chancery`: `serve` runs a replica, the other commands talk to one.
+//! The binary `chancery`. `serve` runs a replica; most other commands connect to one.
 //!
-//! Exit codes: 0 success, 1 refused or failed with a message on the standard error, 2 wrong usage. With `--wait`
-//! also 3 (written, but nobody was asked) and 4 (written, but it is unknown whether all sessions have it).
+//! Exit codes: 0 success, 1 rejected or failed with a message on standard error, 2 wrong usage.
+//! With `--wait` also 3 (written, but the write concerns no session of the replica) and 4 (written,
+//! but it is unknown whether all sessions have it).
 
 mod cli;
 mod config;
@@ -25,7 +26,8 @@ use cli::{
 };
 use config::{FlagValue, Flags, Loaded, Refused};
 
-/// Returns memory to the system after a burst of streams, which the system's own does not.
+/// The allocator. It returns memory to the system after a burst of streams, which the default
+/// allocator does not.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -42,21 +44,23 @@ fn main() -> ExitCode {
                 drop(writeln!(stderr, "warning: {warning}"));
             }
             for line in &failure.lines {
-                // There is nowhere left to tell that this failed.
+                // A failure to write to standard error cannot be reported anywhere.
                 drop(writeln!(stderr, "{}: {line}", failure.label()));
             }
-            // No lines: whoever read the output has heard enough.
+            // Without lines, the reader of standard output has closed the pipe, which is not a
+            // failure.
             if failure.lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(failure.code) }
         }
     }
 }
 
-/// Help and version go to the standard output and are no failure.
+/// Prints a message of clap and returns the exit code. Help and version go to standard output and
+/// are not failures.
 fn usage(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     match text.lines().any(|line| line.contains(is_unprintable)) {
         false => drop(error.print()),
-        // It quotes what was typed.
+        // The message quotes arguments, which may contain unprintable characters.
         true => {
             let mut stderr = io::stderr().lock();
             text.lines().for_each(|line| drop(writeln!(stderr, "{}", Printable(line))));
@@ -82,7 +86,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Config(Config::Print { config }) => print(&load(config)?, &mut answer)?,
         Command::Completions { shell } => {
-            // It panics on a writer that fails: one in memory does not.
+            // `generate` panics if the writer fails. A writer in memory does not fail.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "chancery", &mut script);
             answer.out.write_all(&script)?;
@@ -93,7 +97,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
                 .build()
                 .map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
             let result = runtime.block_on(cli::run(command, &cli.server, &mut answer));
-            // A refused wait has shown its revision all the same.
+            // A failed wait has shown the revision of the write before.
             answer.out.flush()?;
             result?;
         }
@@ -103,7 +107,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 }
 
 fn load(flags: ConfigFlags) -> Result<Loaded, Failure> {
-    // A value that is not text reads as no other value would: a directory of another name, or none.
+    // Values that are not UTF-8 are rejected. Otherwise they would silently be ignored or changed.
     let not_text = |name: &str, value: &OsStr| {
         Failure::new(format_args!("{name} is {value:?}, which is not UTF-8 text"))
     };
@@ -112,7 +116,7 @@ fn load(flags: ConfigFlags) -> Result<Loaded, Failure> {
         let Ok(name) = name.into_string() else { continue };
         match value.into_string() {
             Ok(value) => environment.push((name, value)),
-            // That one is the path of a file, which clap reads as such.
+            // This value is a path, which clap reads as such.
             Err(_) if name == "CHANCERY_CONFIG" => {}
             Err(value) if name.starts_with("CHANCERY_") => return Err(not_text(&name, &value)),
             Err(_) => {}
@@ -137,7 +141,7 @@ fn config_flags(flags: ConfigFlags, data_dir: Option<String>) -> Flags {
     set("xds", "address", address(flags.xds), "--xds");
     set("admin", "address", address(flags.admin), "--admin");
     set("raft", "address", address(flags.raft), "--raft");
-    // As text if it is more than TOML has numbers for: then that is what is told.
+    // A number that TOML cannot represent becomes a text, so that the error shows it.
     let number = |n: u64| i64::try_from(n).map_or_else(|_| n.to_string().into(), toml::Value::from);
     set("raft", "replica_id", flags.replica_id.map(number), "--replica-id");
     set("raft", "advertise", text(flags.advertise), "--advertise");

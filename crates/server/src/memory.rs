@@ -1,27 +1,29 @@
-//! Settings of the process's two allocators, mimalloc (ours) and the C library's (RocksDB's), and of
-//! the kernel's huge pages: what has been freed goes back to the system.
+//! Settings of memory allocation: of mimalloc, which this program uses, of the C library's
+//! allocator, which RocksDB uses, and of the kernel's huge pages. With them, freed memory returns
+//! to the system.
 //!
-//! Loading 100,000 resources of 1 KB leaves 50 MB less behind with them (`loadtest memory`).
+//! They save 50 MB after loading 100,000 resources of 1 KB (`loadtest memory`).
 
 use std::{env, os::unix::process::CommandExt, process::Command};
 
-/// Both allocators read their settings from the environment, once, before `main`.
+/// The settings. Both allocators read them from the environment once, before `main`.
 const SETTINGS: [(&str, &str); 3] = [
-    // Pages that were freed are given back at once, not when something else is freed later.
+    // mimalloc returns freed pages at once, not at a later deallocation.
     ("MIMALLOC_PURGE_DELAY", "0"),
-    // RocksDB's few threads need no arenas of their own, of which each keeps what was freed in it.
+    // RocksDB has few threads, which need no separate arenas. Each arena keeps freed memory.
     ("MALLOC_ARENA_MAX", "1"),
-    // The blocks of its memory tables are mappings, that go when they are freed.
+    // The blocks of RocksDB's memory tables become mappings, which are unmapped when they are
+    // freed.
     ("MALLOC_MMAP_THRESHOLD_", "65536"),
 ];
 
-/// Makes the settings hold for this process. What the environment says already stays.
+/// Applies the settings to this process. Existing environment variables stay unchanged.
 ///
-/// Where something is not set the program is started anew in its own place: the same process, with
-/// the same arguments. If that can not be done it runs with what it has.
+/// If a setting is missing, the function executes the program again in the same process, with the
+/// same arguments. If this fails, the process continues without the missing settings.
 pub(crate) fn settle() {
-    // Huge pages of which little is used count whole: tens of megabytes for a process of this size.
-    // Where the kernel does not have them there is nothing to turn off.
+    // A huge page counts whole even if little of it is used, which costs tens of megabytes for a
+    // process of this size. The call fails on kernels without huge pages, where it is not needed.
     let _: Result<(), _> = rustix::thread::disable_transparent_huge_pages(true);
     let missing = SETTINGS.iter().filter(|(name, _)| env::var_os(name).is_none());
     let missing: Vec<_> = missing.copied().collect();
@@ -31,6 +33,6 @@ pub(crate) fn settle() {
     if let Some(name) = args.next() {
         again.arg0(name);
     }
-    // Comes back only if it fails.
+    // `exec` returns only if it fails.
     let _error = again.args(args).envs(missing).exec();
 }

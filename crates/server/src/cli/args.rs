@@ -1,4 +1,4 @@
-//! The command line as it is typed.
+//! The definition of the command line.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -11,18 +11,23 @@ use clap_complete::Shell;
 
 use crate::config::{LISTEN_RULE, Span};
 
-/// An xDS control plane: `chancery serve` runs it, the other commands talk to it.
+/// Run and operate Chancery, an xDS control plane
 ///
-/// TYPE is an alias (cluster cds, endpoint eds, listener lds, route rds, scoped-route srds,
-/// virtual-host vhds, secret sds, runtime rtds, extension ecds) or a full type URL.
+/// `chancery serve` runs a replica. The other commands connect to the admin port of a replica,
+/// unless they work on files.
 ///
-/// Exit codes: 0 success, 1 refused or failed with a message on the standard error, 2 wrong usage. Commands with
-/// --wait also have 3 and 4: see their help.
+/// TYPE is a full type URL or an alias: cluster or cds, endpoint or eds, listener or lds, route or
+/// rds, scoped-route or srds, virtual-host or vhds, secret or sds, runtime or rtds, extension or
+/// ecds.
+///
+/// Exit codes: 0 for success, 1 if the command was rejected or failed, 2 for wrong usage. Messages
+/// go to standard error. Commands with --wait also use 3 and 4; see their help.
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Admin address of a replica; several, with commas, are tried in turn. One of several that takes the
-    /// connection but does not answer within 5 seconds is passed over.
+    /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order. With
+    /// several addresses, a server that accepts the connection but does not answer within 5s is
+    /// skipped
     #[arg(
         long,
         global = true,
@@ -33,7 +38,7 @@ pub(crate) struct Cli {
     )]
     pub(crate) server: String,
 
-    /// Output: text for people, or JSON; some commands also have YAML.
+    /// Print text for people, JSON, or YAML; commands without YAML print JSON instead
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: Output,
 
@@ -41,7 +46,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is written to the standard output.
+/// The format of standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Text,
@@ -52,142 +57,159 @@ pub(crate) enum Output {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a replica in the foreground.
+    /// Run a replica in the foreground
     ///
-    /// It prints one line with its addresses when it is ready; the log goes to the standard error.
-    /// SIGTERM drains it, a second one ends it at once. `chancery config print` shows all that can be
-    /// set, in the file or by the environment: `CHANCERY_<SECTION>_<KEY>`.
+    /// When the replica is ready, it prints one line with its addresses. The log goes to standard
+    /// error. SIGTERM or SIGINT drains the replica; a second signal ends it at once.
+    ///
+    /// `chancery config print` shows all configuration keys. Each key can be set in the file or by
+    /// the environment variable `CHANCERY_<SECTION>_<KEY>`.
     Serve(Serve),
-    /// Publish manifests in one atomic transaction.
+    /// Publish manifests in one atomic transaction
     #[command(after_help = write_help(&["apply -f web.yaml --dry-run", "apply -f web.yaml --wait=10s"]))]
     Apply(Apply),
-    /// Delete resources in one atomic transaction.
+    /// Delete resources in one atomic transaction
     #[command(after_help = write_help(&["delete cluster web cart --wait=10s"]))]
     Delete(Delete),
-    /// Show resources; `-o yaml` gives a manifest.
+    /// Show resources; `-o yaml` prints a manifest
     Get(Get),
-    /// Show all about one resource: its scopes, who sees it, who rejected it.
+    /// Describe one resource: its scopes, the nodes that see it, and rejections
     Describe(Describe),
-    /// List the nodes that are connected to the replica that is asked.
+    /// List the nodes that are connected to the contacted replica
     Nodes(Nodes),
-    /// Show one node that is connected to the replica that is asked: what it asked for, got, acknowledged and rejected.
+    /// Show one connected node: its subscriptions, versions and rejections
+    ///
+    /// The contacted replica knows only the nodes that are connected to it.
     Node(Node),
-    /// Say why a node does or does not get a resource.
+    /// Explain why a node does or does not receive a resource
     Explain(Explain),
-    /// Publish the static resources of an Envoy bootstrap.
+    /// Publish the static resources of an Envoy bootstrap
     #[command(after_help = write_help(&["import envoy.yaml --scope edge"]))]
     Import(Import),
-    /// Show or delete the rules that say which node sees which scopes.
+    /// List or delete the rules that assign scopes to nodes
     #[command(subcommand)]
     Assignments(Assignments),
-    /// Show the newest revisions.
+    /// Show the newest revisions
     History(History),
-    /// Show and change the cluster of replicas.
+    /// Show and change the members of the cluster
     #[command(subcommand)]
     Cluster(Cluster),
-    /// Save the state of the cluster in a file.
+    /// Save the state of the cluster to a file
+    #[command(after_help = examples(&["backup chancery.bak", "backup - | gzip > chancery.bak.gz"]))]
     Backup(Backup),
-    /// Make a data directory from a backup: the first replica of a new cluster.
+    /// Create the data directory of the first replica of a new cluster from a backup
+    #[command(after_help = examples(&["restore chancery.bak --data-dir /var/lib/chancery"]))]
     Restore(Restore),
-    /// Check or print the configuration of `serve`.
+    /// Check or print the configuration of `serve`
     #[command(subcommand)]
     Config(Config),
-    /// Show the version of this program, and of the server if it can be reached.
+    /// Show the version of this program, and of the server if it is reachable
     Version,
-    /// Print the completions for a shell.
+    /// Print a completion script for a shell
     Completions {
-        /// The shell.
+        /// Shell to generate the script for
         shell: Shell,
     },
 }
 
-/// Where to listen.
+/// Parses an address to listen on.
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("it {LISTEN_RULE}"))
 }
 
-/// Where to listen for other replicas, which may reach it by a name.
+/// Parses the replication address to listen on. Other replicas may connect by a host name, which is
+/// set separately.
 fn raft_address(text: &str) -> Result<SocketAddr, String> {
-    listen_address(text).map_err(|error| format!("{error}; a name goes into --advertise"))
+    listen_address(text).map_err(|error| format!("{error}; put a host name into --advertise"))
 }
 
-/// Where the configuration of a replica is.
+/// The flags that set the configuration of a replica.
 #[derive(Debug, Args, Default)]
 pub(crate) struct ConfigFlags {
-    /// The configuration file (TOML). Every key has a default.
+    /// Read this configuration file (TOML); every key has a default
     #[arg(long, value_name = "FILE", env = "CHANCERY_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<PathBuf>,
-    /// Directory of the replica's data [default: ./chancery-data].
+    /// Store the replica's data in this directory [default: ./chancery-data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Address for xDS clients [default: 127.0.0.1:18000].
+    /// Listen on this address for xDS clients [default: 127.0.0.1:18000]
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub(crate) xds: Option<SocketAddr>,
-    /// Address for the command line, the HTTP API and metrics [default: 127.0.0.1:18001].
+    /// Listen on this address for commands, the HTTP API and metrics [default: 127.0.0.1:18001]
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub(crate) admin: Option<SocketAddr>,
-    /// Address for other replicas [default: 127.0.0.1:18002, if it is free].
+    /// Listen on this address for other replicas [default: 127.0.0.1:18002, if it is free]
     #[arg(long, value_name = "ADDR", value_parser = raft_address)]
     pub(crate) raft: Option<SocketAddr>,
-    /// Number of this replica in its cluster [default: 1].
+    /// Use this replica ID, from 1 and unique in the cluster [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) replica_id: Option<u64>,
-    /// Where other replicas reach this one, if it is not the address for them.
+    /// Tell other replicas to connect to this address [default: the entry in --peers, or else
+    /// --raft]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
-    /// Replication addresses of replicas whose cluster an empty directory joins.
+    /// Join the cluster of the replicas at these replication addresses, if the data directory is
+    /// empty
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) join: Vec<String>,
-    /// All replicas of a new cluster, this one too: another way to form one.
+    /// Form a new cluster of all these replicas, including this one, if the data directory is empty
     #[arg(long, value_name = "ID=HOST:PORT", value_delimiter = ',', conflicts_with = "join")]
     pub(crate) peers: Vec<String>,
-    /// Join as a learner that serves streams and does not become a voter by itself.
+    /// Join as a learner, which serves streams and does not become a voter by itself
     #[arg(long)]
     pub(crate) learner: bool,
-    /// Allow addresses other than loopback although the ports are not encrypted.
+    /// Allow unencrypted ports on addresses other than loopback
     #[arg(long)]
     pub(crate) allow_plaintext: bool,
 }
 
-/// `serve`
+/// The arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) config: ConfigFlags,
 }
 
-/// The end of the help of a command that writes: examples, and the exit codes.
-fn write_help(examples: &[&str]) -> String {
-    let examples: String =
-        examples.iter().map(|example| format!("  chancery {example}\n")).collect();
+/// Returns the examples at the end of a command's help.
+fn examples(examples: &[&str]) -> String {
+    let examples: Vec<String> =
+        examples.iter().map(|example| format!("  chancery {example}")).collect();
+    format!("Examples:\n{}", examples.join("\n"))
+}
+
+/// Returns the end of the help of a command that writes resources: examples and exit codes.
+fn write_help(lines: &[&str]) -> String {
+    let examples = examples(lines);
     format!(
-        "Examples:\n{examples}\n\
+        "{examples}\n\n\
          Exit codes:\n  \
          0  Written. With --wait: every session that the write concerns has acknowledged it.\n  \
-         1  Refused or failed. With --wait also: written, but a session rejected it or did not answer in time.\n  \
+         1  Rejected or failed. With --wait also: written, but a session rejected it or did not answer in time.\n  \
          2  Wrong usage.\n  \
-         3  With --wait: written, but nobody was asked: the write concerns no session of this replica.\n  \
-         4  With --wait: written, but it is unknown whether all sessions have it: a session left before answering, \
+         3  With --wait: written, but not confirmed: the write concerns no session of this replica.\n  \
+         4  With --wait: written, but it is unknown whether all sessions have it: a session ended before it answered, \
          or the cluster has other replicas, whose sessions were not asked."
     )
 }
 
-/// What all writing commands have in common.
+/// The flags of all commands that write resources.
 #[derive(Debug, Args, Clone, Default)]
 pub(crate) struct Write {
     /// Show what would change, and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Compute the dry run from the state of this replica, without asking the leader
+    /// Compute the dry run from this replica's own state, without asking the leader
     #[arg(long, requires = "dry_run")]
     pub(crate) stale: bool,
-    /// Wait until the sessions that the write concerns have acknowledged it, at most TIME [default: 30s]
+    /// Wait until the sessions that the write concerns acknowledge it, at most TIME [--wait alone:
+    /// 30s]
     ///
-    /// TIME is a number with a unit: 250ms, 10s, 5m or 1h. A write concerns a session that subscribes to a changed
-    /// resource, by name or by a wildcard, if its node sees the resource or saw it before. A write that changes
-    /// assignments also concerns the sessions whose scopes it changes, and a write that changes nothing concerns
-    /// the sessions that subscribe to what it names. Only sessions of the replica that takes the write are asked.
-    /// Sessions that have not acknowledged are listed. See the exit codes below.
+    /// TIME is a number with a unit: 250ms, 10s, 5m or 1h. A write concerns a session that
+    /// subscribes to a changed resource, by name or by a wildcard, if its node sees the resource or
+    /// saw it before. A write that changes assignments also concerns the sessions whose scopes it
+    /// changes. A write that changes nothing concerns the sessions that subscribe to the resources
+    /// it names. The command asks only sessions of the replica that takes the write, and lists
+    /// those that have not acknowledged. See the exit codes below.
     #[arg(
         long,
         value_name = "TIME",
@@ -197,10 +219,10 @@ pub(crate) struct Write {
         conflicts_with = "dry_run"
     )]
     pub(crate) wait: Option<Span>,
-    /// Append this text to the version that clients see, for example a git SHA
+    /// Append this text to the version that clients see, for example a Git SHA
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) label: Option<String>,
-    /// Refuse the write if a scope that it touches has changed after this revision
+    /// Reject the write if a scope that it touches has changed after this revision
     #[arg(long, value_name = "REVISION")]
     pub(crate) if_revision: Option<u64>,
     /// Record this author in the history [default: $USER, or none if that is unset]
@@ -209,9 +231,10 @@ pub(crate) struct Write {
     /// Record this reason in the history
     #[arg(long)]
     pub(crate) reason: Option<String>,
-    /// Name the write by 32 hexadecimal digits [default: random]
+    /// Identify the write by 32 hexadecimal digits [default: random]
     ///
-    /// To retry safely when the outcome of the first attempt is unknown: a write takes effect once under one name.
+    /// Use the same ID to retry safely when the outcome of the first attempt is unknown: a write
+    /// takes effect once under one ID.
     #[arg(long, value_name = "HEX", conflicts_with = "dry_run")]
     pub(crate) request_id: Option<RequestId>,
 }
@@ -222,138 +245,140 @@ impl Write {
     }
 }
 
-/// What all commands that read the state have in common.
+/// The flags of all commands that read the state.
 #[derive(Debug, Args, Clone, Copy, Default)]
 pub(crate) struct Read {
-    /// Show what the replica has, without asking the leader: it may be older than what was written.
+    /// Show the replica's own state, which may be outdated, without asking the leader
     #[arg(long)]
     pub(crate) stale: bool,
 }
 
-/// `apply`
+/// The arguments of `apply`.
 #[derive(Debug, Args)]
 pub(crate) struct Apply {
-    /// A manifest (YAML or JSON), a directory of them (*.yaml, *.yml, *.json, also in
-    /// subdirectories; no hidden ones, no links to directories), or - for the standard input. May be
-    /// given several times.
+    /// Read manifests (YAML or JSON) from a file, a directory, or standard input (-); repeatable
+    ///
+    /// A directory is searched with its subdirectories for *.yaml, *.yml and *.json. Hidden names
+    /// and links to directories are skipped.
     #[arg(short, long = "file", value_name = "FILE|DIR|-", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Scope of documents that name none.
+    /// Use this scope for documents that do not name one
     #[arg(long, default_value = "default")]
     pub(crate) scope: String,
-    /// The scopes named in the input hold exactly what the input has, afterwards.
+    /// Delete all other resources of the scopes that the input names
     #[arg(long)]
     pub(crate) prune: bool,
     #[command(flatten)]
     pub(crate) write: Write,
 }
 
-/// `import`
+/// The arguments of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct Import {
-    /// An Envoy bootstrap (YAML or JSON), or - for the standard input.
+    /// Envoy bootstrap (YAML or JSON), or - for standard input
     #[arg(value_name = "FILE|-")]
     pub(crate) file: PathBuf,
-    /// Scope to publish in.
+    /// Publish in this scope
     #[arg(long, default_value = "default")]
     pub(crate) scope: String,
     #[command(flatten)]
     pub(crate) write: Write,
 }
 
-/// `delete`
+/// The arguments of `delete`.
 #[derive(Debug, Args)]
 pub(crate) struct Delete {
-    /// Alias or type URL.
+    /// Resource type: an alias or a type URL
     #[arg(value_name = "TYPE")]
     pub(crate) type_name: String,
-    /// Names of resources.
+    /// Names of the resources
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<String>,
-    /// Scope to delete from.
+    /// Delete from this scope
     #[arg(long, default_value = "default")]
     pub(crate) scope: String,
-    /// Refuse if the resource is not in this version, as `get` shows it. Only with one NAME.
+    /// Reject the deletion unless the resource has this version, as `get` shows it; only with one
+    /// NAME
     #[arg(long, value_name = "VERSION", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) if_version: Option<String>,
     #[command(flatten)]
     pub(crate) write: Write,
 }
 
-/// `get`
+/// The arguments of `get`.
 #[derive(Debug, Args)]
 pub(crate) struct Get {
-    /// Alias or type URL.
+    /// Resource type: an alias or a type URL
     #[arg(value_name = "TYPE")]
     pub(crate) type_name: Option<String>,
-    /// Name of a resource.
+    /// Name of the resource
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Only this scope.
+    /// Show only this scope
     #[arg(long)]
     pub(crate) scope: Option<String>,
-    /// Only what this connected node sees.
+    /// Show only what this connected node sees
     #[arg(long, value_name = "ID")]
     pub(crate) node: Option<String>,
     #[command(flatten)]
     pub(crate) read: Read,
 }
 
-/// `describe`
+/// The arguments of `describe`.
 #[derive(Debug, Args)]
 pub(crate) struct Describe {
-    /// Alias or type URL.
+    /// Resource type: an alias or a type URL
     #[arg(value_name = "TYPE")]
     pub(crate) type_name: String,
-    /// Name of a resource.
+    /// Name of the resource
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Only this scope.
+    /// Show only this scope
     #[arg(long)]
     pub(crate) scope: Option<String>,
     #[command(flatten)]
     pub(crate) read: Read,
 }
 
-/// `nodes`
+/// The arguments of `nodes`.
 #[derive(Debug, Args)]
 pub(crate) struct Nodes {
-    /// Only ids that match; `*` stands for any run of characters.
+    /// Show only nodes whose ID matches; `*` matches any sequence of characters
     #[arg(long, value_name = "PATTERN")]
     pub(crate) id: Option<String>,
-    /// Only nodes in this state.
+    /// Show only nodes in this state
     #[arg(long, value_parser = ["synced", "pending", "nacked", "unassigned"])]
     pub(crate) state: Option<String>,
 }
 
-/// `node`
+/// The arguments of `node`.
 #[derive(Debug, Args)]
 pub(crate) struct Node {
-    /// The node's id.
+    /// ID of the node
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
 
-/// `explain`
+/// The arguments of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// The node's id.
+    /// ID of the node
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
-    /// Alias or type URL.
+    /// Resource type: an alias or a type URL
     #[arg(value_name = "TYPE")]
     pub(crate) type_name: Option<String>,
-    /// Name of a resource.
+    /// Name of the resource
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) read: Read,
 }
 
-/// `assignments`
+/// The subcommands of `assignments`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Assignments {
-    /// Show them in the order in which they are tried.
+    /// List the assignments in the order in which they are tried
     List {
         #[command(flatten)]
         read: Read,
@@ -368,120 +393,130 @@ pub(crate) enum Assignments {
     },
 }
 
-/// `history`
+/// The arguments of `history`.
 #[derive(Debug, Args)]
 pub(crate) struct History {
-    /// How many, the newest first.
-    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Show at most N revisions, the newest first
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
     #[command(flatten)]
     pub(crate) read: Read,
 }
 
-/// A number that a replica can have.
+/// Returns the parser of a replica ID.
 fn replica_id() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=REPLICA_ID_MAX)
 }
 
-/// `cluster`
+/// The subcommands of `cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cluster {
-    /// Show the members, who leads, what is wrong, and the replica that answers.
+    /// Show the members, the leader, problems, and the replica that answers
     ///
-    /// Exit code 0 says that a replica answered, whatever it said; `-o json` has `leader`, which is null if there
-    /// is none.
+    /// The exit code is 0 if a replica answers, even if it has no leader. In JSON, `leader` is null
+    /// if there is no leader.
     Status {
-        /// End with exit code 1, after the answer, if the replica hears no leader.
+        /// Exit with code 1, after the output, if the replica has no leader
         #[arg(long)]
         check: bool,
     },
-    /// Make a replica a member: a learner, which becomes a voter once it has caught up.
+    /// Add a replica as a learner, which becomes a voter when it has caught up
     ///
-    /// A replica that is started with `--join` or `--peers` does this by itself.
+    /// A replica that starts with `--join` or `--peers` adds itself.
+    #[command(after_help = examples(&["cluster add 4 10.0.0.4:18002"]))]
     Add {
-        /// Its number.
+        /// ID of the replica
         #[arg(value_name = "ID", value_parser = replica_id())]
         id: u64,
-        /// Where its replication port is.
+        /// Address of its replication port
         #[arg(value_name = "HOST:PORT")]
         address: String,
-        /// It stays a learner: it serves streams, and does not become a voter by itself.
+        /// Keep it a learner, which serves streams and does not become a voter by itself
         #[arg(long)]
         learner: bool,
     },
-    /// Make a learner a voter; waits until it has caught up.
+    /// Make a learner a voter, after waiting until it has caught up
+    #[command(after_help = examples(&["cluster promote 4"]))]
     Promote {
-        /// Its number.
+        /// ID of the replica
         #[arg(value_name = "ID", value_parser = replica_id())]
         id: u64,
     },
-    /// Remove a replica. Refused if the rest could write no more.
+    /// Remove a replica, unless the remaining members could no longer write
+    #[command(after_help = examples(&["cluster remove 4"]))]
     Remove {
-        /// Its number.
+        /// ID of the replica
         #[arg(value_name = "ID", value_parser = replica_id())]
         id: u64,
     },
-    /// Let another voter lead; without ID, the one that has the most.
+    /// Transfer leadership to another voter
+    #[command(after_help = examples(&["cluster transfer-leader", "cluster transfer-leader 2"]))]
     TransferLeader {
-        /// Its number.
+        /// ID of the next leader [default: the most up-to-date voter]
         #[arg(value_name = "ID", value_parser = replica_id())]
         id: Option<u64>,
     },
-    /// Let the replica that is asked take a snapshot, up to which its log can be purged.
+    /// Take a snapshot on the contacted replica, so that its log can be purged
     Snapshot,
 }
 
-/// `backup`
+/// The arguments of `backup`.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// The file, or - for the standard output. A file has its name only when all of it is there and on
-    /// the disk; of the standard output the exit code says whether all of it came.
+    /// Write the backup to this file, or to standard output (-)
+    ///
+    /// The file is written atomically and synced. For standard output, only exit code 0 means that
+    /// the backup is complete.
     #[arg(value_name = "FILE|-")]
     pub(crate) file: PathBuf,
-    /// Read the data directory of a stopped replica instead of asking a server: the way to save what a
-    /// cluster has left that has lost its majority.
+    /// Read the data directory of a stopped replica instead of contacting a server
+    ///
+    /// Use this to save the remaining state of a cluster that has lost its majority.
     #[arg(long, value_name = "DIR", conflicts_with = "stale")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Take what the replica has, without asking the cluster whether that is current.
+    /// Save the replica's own state, without checking with the cluster that it is current
     #[arg(long)]
     pub(crate) stale: bool,
-    /// Take the place of a regular file that is there.
+    /// Replace an existing regular file
     #[arg(long)]
     pub(crate) force: bool,
 }
 
-/// `restore`
+/// The arguments of `restore`.
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
-    /// The backup.
+    /// Backup to restore
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The directory to make: empty, or not there.
+    /// Create this directory; it must be empty or must not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
-    /// Number of the replica that it is for.
+    /// Create the directory for the replica with this ID
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) replica_id: u64,
-    /// If this backup was restored before: the last revision of the cluster that came of that.
+    /// Use revisions after this one
+    ///
+    /// If this backup was restored before, give the last revision of the cluster that was created
+    /// then.
     #[arg(long, value_name = "REVISION", default_value_t = 0)]
     pub(crate) after_revision: u64,
-    /// Who does it, for the history [default: $USER, nobody if that is not set].
+    /// Record this author in the history [default: $USER, or none if that is unset]
     #[arg(long)]
     pub(crate) author: Option<String>,
-    /// Why, for the history.
+    /// Record this reason in the history
     #[arg(long)]
     pub(crate) reason: Option<String>,
 }
 
-/// `config`
+/// The subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Say whether `serve` would take the configuration.
+    /// Check whether `serve` would accept the configuration
     Check {
         #[command(flatten)]
         config: ConfigFlags,
     },
-    /// Print the configuration that `serve` would run with, each key with what it means.
+    /// Print the configuration that `serve` would use, with an explanation of each key
     Print {
         #[command(flatten)]
         config: ConfigFlags,
@@ -516,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_is_told_apart() {
+    fn wrong_usage_is_rejected_with_its_kind_of_error() {
         for (line, kind) in [
             ("apply", ErrorKind::MissingRequiredArgument),
             ("delete cds", ErrorKind::MissingRequiredArgument),
@@ -546,11 +581,11 @@ mod tests {
         for (line, rule) in [
             (
                 "serve --raft localhost:1",
-                "it has to be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000; a name",
+                "it must be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000; put a host name",
             ),
-            ("serve --raft 127.0.0.1", "a name goes into --advertise"),
-            ("serve --xds localhost:1", "it has to be IP:PORT, such as"),
-            ("serve --admin 127.0.0.1:99999", "it has to be IP:PORT, such as"),
+            ("serve --raft 127.0.0.1", "put a host name into --advertise"),
+            ("serve --xds localhost:1", "it must be IP:PORT, such as"),
+            ("serve --admin 127.0.0.1:99999", "it must be IP:PORT, such as"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(rule), "{line}: {error}");

@@ -1,4 +1,4 @@
-//! `backup` and `restore`.
+//! The commands `backup` and `restore`.
 
 use std::{
     fs::{File, Permissions},
@@ -22,10 +22,10 @@ use super::{
     time::timestamp,
 };
 
-/// The standard output in place of a file.
+/// The argument that selects standard output.
 const STANDARD_OUTPUT: &str = "-";
 
-/// Where a backup goes. It is checked on its way.
+/// A backup that is being written, and checked at the same time.
 struct Pending {
     target: Target,
     bytes: u64,
@@ -33,10 +33,10 @@ struct Pending {
 }
 
 enum Target {
-    /// A file that has its name only when it is whole. Until then it has one that no other has, in the
-    /// same directory; it is removed if it is not finished.
+    /// A temporary file with a unique name in the directory of `path`. It is renamed when the
+    /// backup is complete, and removed otherwise.
     File { path: PathBuf, force: bool, file: NamedTempFile },
-    /// Whoever reads it learns from the exit code whether it is whole.
+    /// Standard output. Only the exit code shows whether the backup is complete.
     Out(io::Stdout),
 }
 
@@ -44,12 +44,14 @@ impl Pending {
     fn create(path: &Path, force: bool) -> Result<Self, Failure> {
         let target = match is_standard_output(path) {
             true if io::stdout().is_terminal() => {
-                return Err(Failure::new("a backup is not written to a terminal"));
+                return Err(Failure::new(
+                    "cannot write the backup to a terminal; redirect the output, or name a file",
+                ));
             }
             true => Target::Out(io::stdout()),
             false => {
                 refuse_existing(path, force)?;
-                // For its owner alone: it has all secrets of the fleet.
+                // Only the owner may read it: a backup contains all secrets of the fleet.
                 let file = tempfile::Builder::new()
                     .prefix(".chancery-backup-")
                     .suffix(".tmp")
@@ -62,11 +64,11 @@ impl Pending {
         Ok(Self { target, bytes: 0, check: BackupCheck::default() })
     }
 
-    /// Writes the next bytes, if they are those of a backup.
+    /// Checks and writes the next bytes of the backup.
     fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
-        self.check
-            .push(data)
-            .map_err(|error| Failure::new(format_args!("what came is not a backup: {error}")))?;
+        self.check.push(data).map_err(|error| {
+            Failure::new(format_args!("the data is not a valid backup: {error}"))
+        })?;
         match &mut self.target {
             Target::File { path, file, .. } => {
                 file.as_file_mut()
@@ -79,10 +81,10 @@ impl Pending {
         Ok(())
     }
 
-    /// Gives the file its name, if all of it is there.
+    /// Checks that the backup is complete, and renames the file.
     fn finish(self) -> Result<(BackupInfo, u64), Failure> {
         let info = self.check.finish().map_err(|error| {
-            Failure::new(format_args!("what came is not a whole backup: {error}"))
+            Failure::new(format_args!("the data is not a complete backup: {error}"))
         })?;
         match self.target {
             Target::File { path, force, file } => give_name(&path, force, file)?,
@@ -92,9 +94,10 @@ impl Pending {
     }
 }
 
-/// A backup of which not all was taken is none, even if nobody reads on.
+/// Returns the failure to write to standard output. It is also a failure if the reader closed the
+/// pipe, because the backup is then incomplete.
 fn not_written(error: &io::Error) -> Failure {
-    Failure::new(format_args!("cannot write the backup to the standard output: {error}"))
+    Failure::new(format_args!("cannot write the backup to standard output: {error}"))
 }
 
 fn is_standard_output(path: &Path) -> bool {
@@ -110,19 +113,19 @@ fn parent(path: &Path) -> &Path {
 
 fn give_name(path: &Path, force: bool, file: NamedTempFile) -> Result<(), Failure> {
     file.as_file().sync_all().map_err(|error| failed("sync", path, &error))?;
-    // Another may have come meanwhile.
+    // Another process may have created the file since the first check.
     refuse_existing(path, force)?;
     let renamed = if force { file.persist(path) } else { file.persist_noclobber(path) };
     renamed.map_err(|refused| match refused.error.kind() {
         io::ErrorKind::AlreadyExists => there_already(path),
-        _ => failed("rename what was written to", path, &refused.error),
+        _ => failed("rename the temporary file to", path, &refused.error),
     })?;
     let parent = parent(path);
     let synced = File::open(parent).and_then(|directory| directory.sync_all());
     synced.map_err(|error| failed("sync", parent, &error))
 }
 
-/// Whatever is there stays, unless it is a file and may go.
+/// Fails if `path` exists, unless it is a regular file and `force` is set.
 fn refuse_existing(path: &Path, force: bool) -> Result<(), Failure> {
     if is_standard_output(path) {
         return Ok(());
@@ -137,7 +140,7 @@ fn refuse_existing(path: &Path, force: bool) -> Result<(), Failure> {
     }
     if !kind.is_file() {
         return Err(Failure::new(format_args!(
-            "{} is there already, and is not a regular file: give another name, or - for the standard output",
+            "{} already exists and is not a regular file; give another name, or - for standard output",
             path.display()
         )));
     }
@@ -145,14 +148,14 @@ fn refuse_existing(path: &Path, force: bool) -> Result<(), Failure> {
 }
 
 fn there_already(path: &Path) -> Failure {
-    Failure::new(format_args!("{} is there already; --force takes its place", path.display()))
+    Failure::new(format_args!("{} already exists; use --force to replace it", path.display()))
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(format_args!("cannot {what} {}: {error}", path.display()))
 }
 
-/// Saves the state.
+/// Saves the state of the cluster to a file or to standard output.
 pub(super) async fn backup(
     servers: &Servers,
     backup: &args::Backup,
@@ -171,7 +174,7 @@ pub(super) async fn backup(
         None => fetch(servers, backup).await?,
     };
     if is_standard_output(&backup.file) {
-        // What is said of it does not go into it.
+        // Standard output carries the backup, so the summary goes to standard error.
         let mut out = io::stderr();
         return show(&info, bytes, backup, &mut Answer { out: &mut out, output: answer.output });
     }
@@ -190,10 +193,12 @@ fn show(
         let resources = count(info.n_resources, "resource");
         let what = match info.source {
             BackupSource::Current => None,
-            BackupSource::Stale => Some("what this replica has; others may have more".to_owned()),
+            BackupSource::Stale => Some(
+                "the state of this replica; other replicas may have newer revisions".to_owned(),
+            ),
             BackupSource::Directory => Some(format!(
-                "all that the log of replica {} has, up to entry {} of term {}; of several replicas take the \
-                 one with the greatest term, and of those the one with the greatest entry",
+                "the whole log of replica {}, up to entry {} of term {}; of several such backups, use the one with \
+                 the greatest term, and within that term the one with the greatest entry",
                 info.replica_id, info.position.1, info.position.0
             )),
         };
@@ -241,7 +246,7 @@ fn describe(info: &BackupInfo) -> serde_json::Value {
     })
 }
 
-/// Makes a data directory.
+/// Creates a data directory from a backup.
 pub(super) fn restore(restore: args::Restore, answer: &mut Answer<'_>) -> Result<(), Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let meta = TransactionMeta {
@@ -264,14 +269,14 @@ pub(super) fn restore(restore: args::Restore, answer: &mut Answer<'_>) -> Result
         return answer.text(|out| {
             writeln!(
                 out,
-                "{data_dir}: {resources} of revision {} ({}), from now on revision {}",
+                "{data_dir}: restored {resources} of revision {} ({}) as revision {}",
                 from.revision,
                 timestamp(from.time_ms),
                 restored.revision
             )?;
             writeln!(
                 out,
-                "replica {} is the first of the new cluster {}; others join it with empty directories",
+                "replica {} is the first replica of the new cluster {}; other replicas join with empty directories",
                 options.replica_id, restored.cluster_id
             )
         });
@@ -292,26 +297,27 @@ mod tests {
 
     use super::*;
 
-    /// Two commands that write at once do not write into the same file, and what has the name first keeps it.
+    /// Concurrent commands do not write to the same file, and the first file to get the name keeps
+    /// it.
     #[test]
     fn two_backups_at_once_do_not_touch_each_other() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let create = || match Pending::create(&path, false).unwrap().target {
             Target::File { file, .. } => file,
-            Target::Out(_) => panic!("it goes to the standard output"),
+            Target::Out(_) => panic!("the target is standard output"),
         };
         let (mut first, mut second) = (create(), create());
         first.write_all(b"first").unwrap();
         second.write_all(b"second, longer").unwrap();
         give_name(&path, false, first).unwrap();
         let refused = give_name(&path, false, second).unwrap_err();
-        assert!(refused.lines[0].ends_with("is there already; --force takes its place"));
+        assert!(refused.lines[0].ends_with("already exists; use --force to replace it"));
         assert_eq!(fs::read(&path).unwrap(), b"first");
         assert_eq!(
             fs::read_dir(directory.path()).unwrap().count(),
             1,
-            "nothing is left of the other"
+            "the temporary file of the other command is removed"
         );
 
         let mut third = create_anyway(&path);
@@ -323,7 +329,7 @@ mod tests {
     fn create_anyway(path: &Path) -> NamedTempFile {
         match Pending::create(path, true).unwrap().target {
             Target::File { file, .. } => file,
-            Target::Out(_) => panic!("it goes to the standard output"),
+            Target::Out(_) => panic!("the target is standard output"),
         }
     }
 }

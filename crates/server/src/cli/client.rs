@@ -1,4 +1,4 @@
-//! The connection to a replica.
+//! Connections to replicas.
 
 use std::{cell::RefCell, error::Error, time::Duration};
 
@@ -11,25 +11,25 @@ use tonic::{
 
 use super::{cluster::VERSION, failure::Failure};
 
-/// How long the connection may take to come about.
+/// The maximum time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one of several servers may take to answer the first question, which costs it nothing.
+/// The maximum time for one of several servers to answer the first, cheap request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that vanishes in the middle of a request is noticed after these.
+/// These times bound how long a server that vanishes during a request goes unnoticed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Largest list of headers taken: statuses carry what was wrong with the input.
+/// The maximum size of response headers. Statuses carry the problems of the input.
 const HEADER_LIST_BYTES_MAX: u32 = 1 << 20;
 
-/// The replicas that a command may talk to, in the order in which they are tried.
+/// The replicas to which a command may connect, in the order in which they are tried.
 pub(crate) struct Servers {
     list: Vec<String>,
-    /// The one that was connected to last.
+    /// The server to which the last connection was opened.
     asked: RefCell<String>,
 }
 
 impl Servers {
-    /// Reads a list with commas.
+    /// Parses a list that is separated by commas.
     pub(crate) fn new(list: &str) -> Self {
         let list = list.split(',').map(|server| server.trim().to_owned()).collect();
         Self { list, asked: RefCell::default() }
@@ -39,23 +39,23 @@ impl Servers {
         self.list.len()
     }
 
-    /// Whose turn it is.
+    /// Returns the server of an attempt.
     pub(crate) fn name(&self, turn: usize) -> &str {
         &self.list[turn % self.list.len()]
     }
 
-    /// Says in a failure which server it is of: the one that was asked last.
+    /// Adds the address of the server of the last connection to a failure.
     pub(crate) fn named(&self, failure: Failure) -> Failure {
         failure.at(&self.asked.borrow())
     }
 
-    /// Connects to one of them, in turn.
+    /// Connects to the server of an attempt.
     pub(crate) async fn connect(&self, turn: usize) -> Result<AdminClient<Channel>, Failure> {
         self.reach(self.name(turn)).await.map(admin)
     }
 
-    /// Connects to a server. If there are others, it has to answer something before anything is asked of it:
-    /// one that hangs takes connections too.
+    /// Connects to a server. If there are other servers, this one must answer a request first,
+    /// because a server that hangs also accepts connections.
     async fn reach(&self, server: &str) -> Result<Channel, Failure> {
         let channel = channel(server).await?;
         server.clone_into(&mut self.asked.borrow_mut());
@@ -65,25 +65,25 @@ impl Servers {
         let mut client = admin(channel.clone());
         let version = client.get_version(pb::GetVersionRequest {});
         match tokio::time::timeout(ANSWER_TIMEOUT, version).await {
-            // Whatever it says, it is there.
+            // Any status of the server shows that it responds.
             Ok(Ok(_)) => Ok(channel),
             Ok(Err(status)) if status.source().is_none() => Ok(channel),
             Ok(Err(status)) => Err(Failure::new(format_args!(
-                "the server at {server} has hung up: {}",
+                "the server at {server} closed the connection: {}",
                 root_cause(&status)
             ))),
             Err(_) => Err(Failure::new(format_args!(
-                "the server at {server} takes connections, but has not answered within {ANSWER_TIMEOUT:?}"
+                "the server at {server} accepts connections, but has not answered within {ANSWER_TIMEOUT:?}"
             ))),
         }
     }
 
-    /// Connects to the first of them that answers.
+    /// Connects to the first server that answers.
     pub(crate) async fn connect_any(&self) -> Result<AdminClient<Channel>, Failure> {
         self.any_channel().await.map(admin)
     }
 
-    /// The same connection, for another service.
+    /// Opens a connection to the first server that answers, for any service.
     pub(crate) async fn any_channel(&self) -> Result<Channel, Failure> {
         let mut lines = Vec::new();
         for server in &self.list {
@@ -106,7 +106,7 @@ fn admin(channel: Channel) -> AdminClient<Channel> {
 async fn channel(server: &str) -> Result<Channel, Failure> {
     let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let how = "set --server or CHANCERY_SERVER";
-    // Only a URL has a port that is not written.
+    // Only a URL may omit its port.
     let is_address = |endpoint: &Endpoint| {
         let Some(authority) = endpoint.uri().authority() else { return false };
         let has_port = authority.port_u16().is_some_and(|port| port > 0);
@@ -117,7 +117,7 @@ async fn channel(server: &str) -> Result<Channel, Failure> {
     };
     let Some(endpoint) = Endpoint::from_shared(url).ok().filter(is_address) else {
         return Err(Failure::new(format_args!(
-            "{server:?} is not the address of a server: {how} to HOST:PORT, such as 127.0.0.1:18001"
+            "{server:?} is not the address of a server; {how} to HOST:PORT, such as 127.0.0.1:18001"
         )));
     };
     endpoint
@@ -132,31 +132,31 @@ async fn channel(server: &str) -> Result<Channel, Failure> {
         .map_err(|error| {
             let reason = root_cause(&error);
             Failure::new(format_args!(
-                "cannot reach the server at {server}: {reason} (is it running? {how})"
+                "cannot reach the server at {server}: {reason}; check that it is running, or {how}"
             ))
         })
 }
 
-/// The innermost error: it is the one that says what happened.
+/// Returns the text of the innermost error, which explains the failure.
 fn root_cause(error: &(dyn Error + 'static)) -> String {
     causes(error).last().map(|error| message(*error)).unwrap_or_default()
 }
 
-/// An error, what caused it, and so on.
+/// Returns an error and its chain of sources.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| error.source()).collect()
 }
 
 fn message(error: &dyn Error) -> String {
     let text = error.to_string();
-    // `Connection refused (os error 111)`: the number helps nobody.
+    // The error number in `Connection refused (os error 111)` has no use for the reader.
     match text.split_once(" (os error") {
         Some((message, _)) => message.to_lowercase(),
         None => text,
     }
 }
 
-/// What became of a connection on which there was no answer.
+/// Returns the failure of a connection that broke without an answer.
 fn broken(source: &(dyn Error + 'static), message_of_status: &str) -> Failure {
     let causes = causes(source);
     let is_silent = |error: &&(dyn Error + 'static)| {
@@ -165,12 +165,12 @@ fn broken(source: &(dyn Error + 'static), message_of_status: &str) -> Failure {
     if causes.iter().any(is_silent) {
         let silence = KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT;
         return Failure::of_server(format_args!(
-            "could not answer: it has said nothing for {silence:?}, although the connection stands; it may hang"
+            "could not answer: it has sent nothing for {silence:?}, although the connection is open; it may hang"
         ));
     }
     let mut reasons = vec![message_of_status.to_owned()];
     for reason in causes.into_iter().map(message) {
-        // Some repeat what caused them.
+        // Some errors repeat the text of their source.
         if !reasons.iter().any(|told| told.contains(&reason)) {
             reasons.push(reason);
         }
@@ -179,14 +179,14 @@ fn broken(source: &(dyn Error + 'static), message_of_status: &str) -> Failure {
     Failure::of_server(format_args!("could not answer: {}", reasons.join(": ")))
 }
 
-/// `google.rpc.Status`, of which only the details matter here.
+/// `google.rpc.Status`, reduced to its details.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
     #[prost(message, repeated, tag = "3")]
     details: Vec<prost_types::Any>,
 }
 
-/// What the server refused, in its words.
+/// Returns the failure that a status of the server or the connection describes.
 pub(crate) fn refusal(status: &Status) -> Failure {
     let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
     let problems = details.iter().find_map(|detail| {
@@ -201,7 +201,7 @@ pub(crate) fn refusal(status: &Status) -> Failure {
         }
         return Failure::lines(lines);
     }
-    // What comes from the connection has a cause, what the server says has none.
+    // A status from the connection has a source; a status from the server has none.
     if let Some(source) = status.source() {
         return broken(source, status.message());
     }
@@ -209,14 +209,14 @@ pub(crate) fn refusal(status: &Status) -> Failure {
         (Code::Unimplemented, said) => {
             let said = if said.is_empty() { String::new() } else { format!(": {said}") };
             Failure::of_server(format_args!(
-                "does not know this command: perhaps it is not the admin port (18001, unless admin.address says \
-                 otherwise) of a chancery server of this release, {VERSION}{said}"
+                "does not know this command; check that it is the admin port (18001, unless admin.address is set) of \
+                 a chancery server of release {VERSION}{said}"
             ))
         }
         (code, "") => Failure::new(format_args!("the server answered {code:?} without a reason")),
         (Code::OutOfRange, message) if message.contains("message length too large") => {
             Failure::new(format_args!(
-                "the input is larger than the server takes at once (admin.request_bytes_max): {message}"
+                "the input is larger than the server accepts (admin.request_bytes_max): {message}"
             ))
         }
         (Code::Unavailable | Code::Unknown, message) => {
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_that_can_not_be_reached_is_named_with_the_way_to_set_it() {
+    async fn unreachable_server_is_named_with_the_flag_to_set_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
@@ -239,14 +239,14 @@ mod tests {
         assert_eq!(
             failure.lines,
             [format!(
-                "cannot reach the server at {address}: connection refused (is it running? set --server or \
-                 CHANCERY_SERVER)"
+                "cannot reach the server at {address}: connection refused; check that it is running, or set \
+                 --server or CHANCERY_SERVER"
             )]
         );
     }
 
     #[tokio::test]
-    async fn an_address_that_is_none_is_told() {
+    async fn invalid_address_is_rejected() {
         for server in [
             "",
             "not an address",
@@ -261,39 +261,40 @@ mod tests {
         ] {
             let failure = channel(server).await.unwrap_err();
             let expected = format!(
-                "{server:?} is not the address of a server: set --server or CHANCERY_SERVER to HOST:PORT, such \
+                "{server:?} is not the address of a server; set --server or CHANCERY_SERVER to HOST:PORT, such \
                  as 127.0.0.1:18001"
             );
             assert_eq!(failure.lines, [expected]);
         }
     }
 
-    /// A server that was stopped in the middle of an answer: who it is, and for how long.
+    /// The error of a server that stopped during a request names the server and the time of
+    /// silence.
     #[tokio::test]
     async fn a_server_that_falls_silent_is_named_with_how_long_it_was() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let servers = Servers::new(&address);
         let mut client = servers.connect_any().await.unwrap();
-        // From here on time passes when nothing else happens.
+        // From here on, the paused clock advances whenever nothing else happens.
         tokio::time::pause();
         let status = client.get_version(pb::GetVersionRequest {}).await.unwrap_err();
         let expected = format!(
-            "the server at {address} could not answer: it has said nothing for 40s, although the connection \
-             stands; it may hang"
+            "the server at {address} could not answer: it has sent nothing for 40s, although the connection \
+             is open; it may hang"
         );
         assert_eq!(servers.named(refusal(&status)).lines, [expected]);
     }
 
     #[tokio::test]
-    async fn a_connection_that_breaks_is_told_with_all_its_causes() {
+    async fn broken_connection_is_reported_with_all_its_causes() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let servers = Servers::new(&address);
         let mut client = servers.connect_any().await.unwrap();
         let hang_up = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // Not what was agreed to be spoken.
+            // The client expects HTTP/2.
             std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
         });
         let status = client.get_version(pb::GetVersionRequest {}).await.unwrap_err();
@@ -304,11 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_admin_port_of_this_release_is_told() {
+    fn unimplemented_command_names_the_admin_port_and_the_release() {
         for (said, end) in [("", VERSION), ("x is not served here", ": x is not served here")] {
             let failure = refusal(&Status::unimplemented(said)).at("h:1");
             let start =
-                "the server at h:1 does not know this command: perhaps it is not the admin port";
+                "the server at h:1 does not know this command; check that it is the admin port";
             let line = &failure.lines[0];
             assert!(line.starts_with(start) && line.ends_with(end), "{line}");
         }

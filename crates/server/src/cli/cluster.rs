@@ -1,4 +1,4 @@
-//! `history`, `assignments list` and `version`.
+//! The commands `history`, `assignments list` and `version`.
 
 use chancery_admin::json::Shape;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
@@ -58,13 +58,13 @@ pub(crate) async fn assignments(
     let response = client.list_assignments(pb::ListAssignmentsRequest { stale: read.stale }).await;
     let list = response.map_err(|status| refusal(&status))?.into_inner();
     if answer.output == Output::Yaml {
-        // A manifest: it can be applied again.
+        // The output is a manifest that can be applied again.
         let mut json = list.to_json();
         return answer.yaml(&json!({"assignments": json["assignments"].take()}));
     }
     answer.show(&list, |out| {
         if list.assignments.is_empty() {
-            return writeln!(out, "no assignments: no node gets an answer");
+            return writeln!(out, "no assignments: no node receives a response");
         }
         let mut table = Table::new(["NAME", "PRIORITY", "MATCH", "SCOPES"]);
         for assignment in &list.assignments {
@@ -95,7 +95,7 @@ fn match_text(matcher: &pb::NodeMatch) -> String {
     if parts.is_empty() { "every node".to_owned() } else { parts.join(" ") }
 }
 
-/// Shows the version of this program, and of the server if there is one.
+/// Shows the version of this program, and of the server if it is reachable.
 pub(crate) async fn version(
     client: Option<AdminClient<Channel>>,
     answer: &mut Answer<'_>,
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_matcher_is_told_in_words() {
+    fn matcher_is_shown_as_text() {
         assert_eq!(match_text(&pb::NodeMatch::default()), "every node");
         let matcher = pb::NodeMatch {
             id: Some("edge-*".into()),

@@ -1,4 +1,4 @@
-//! `explain`.
+//! The command `explain`.
 
 use std::{
     io::{self, Write},
@@ -12,7 +12,7 @@ use super::{
     Answer, Failure, args, client::refusal, nodes::write_stream, plain, priority, table::Table,
 };
 
-/// Says why a node does or does not get a resource.
+/// Explains why a node does or does not receive a resource.
 pub(crate) async fn explain(
     mut client: AdminClient<Channel>,
     explain: args::Explain,
@@ -41,7 +41,7 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
     }
     table.write(out, "  ")?;
     if !explained.scopes.is_empty() {
-        writeln!(out, "\nscopes, the later shadowed by the earlier")?;
+        writeln!(out, "\nscopes; earlier ones shadow later ones")?;
         let mut table = Table::new(["TEMPLATE", "SCOPE", "RESOURCES", "VERSION", "SHADOWED BY"]);
         for scope in &explained.scopes {
             table.row([

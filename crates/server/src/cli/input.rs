@@ -1,4 +1,4 @@
-//! Reading what `-f` names.
+//! Reads the input files of a command.
 
 use std::{
     fs,
@@ -10,12 +10,13 @@ use chancery_proto::admin::v1::File;
 
 use super::failure::Failure;
 
-/// Suffixes of the files that a directory is searched for.
+/// The suffixes of the files that are read from a directory.
 const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
-/// Directories inside of directories that are looked into.
+/// The maximum depth of nested directories.
 const DEPTH_MAX: usize = 64;
 
-/// Reads files, directories (sorted by path, with all below) and `-`, in the order given.
+/// Reads the given files and directories, and standard input for `-`, in the given order. The files
+/// of a directory and its subdirectories are sorted by path.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -39,7 +40,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
     Ok(files)
 }
 
-/// Reads one file, or the standard input if it is `-`.
+/// Reads one file, or standard input if the path is `-`.
 pub(crate) fn read(path: &Path) -> Result<File, Failure> {
     let name = path.display().to_string();
     let bytes = if name == "-" {
@@ -58,16 +59,16 @@ pub(crate) fn read(path: &Path) -> Result<File, Failure> {
     }
 }
 
-/// Finds the manifests of a directory. Hidden names are left out, and so are links to directories: a
-/// link can lead back, and a mounted ConfigMap has each file once more in the directory that `..data`
-/// links to.
+/// Finds the manifests in a directory. Skips hidden names and links to directories. Links can form
+/// a cycle, and a mounted ConfigMap contains each file a second time, in the directory that
+/// `..data` links to.
 fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let fail = |path: &Path, error: std::io::Error| {
         Failure::new(format_args!("{}: {error}", path.display()))
     };
     if depth == 0 {
         return Err(Failure::new(format_args!(
-            "{}: more than {DEPTH_MAX} directories inside of each other",
+            "{}: directories are nested more than {DEPTH_MAX} levels deep",
             directory.display()
         )));
     }
@@ -126,7 +127,7 @@ mod tests {
         let files = read_all(&[root.to_owned()]).unwrap();
         let contents: Vec<&str> = files.iter().map(|file| file.content.as_str()).collect();
         assert_eq!(contents, ["a"]);
-        // What is named itself is read, whatever it is.
+        // A path that is given explicitly is read even if it is hidden or a link.
         assert_eq!(read_all(&[root.join("..data")]).unwrap().len(), 1);
         assert_eq!(read_all(&[root.join(".hidden.yaml")]).unwrap().len(), 1);
         symlink("nowhere.yaml", root.join("gone.yaml")).unwrap();
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_named() {
+    fn unreadable_path_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let error = read_all(&[directory.path().to_owned()]).unwrap_err();
         assert!(error.lines[0].ends_with("has no *.yaml, *.yml or *.json file"), "{error:?}");

@@ -1,4 +1,4 @@
-//! Resources as manifests: what `get -o yaml` prints can be applied again.
+//! Conversion of resources to manifests: the output of `get -o yaml` can be applied again.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,13 @@ use serde_json::{Map, Value, json};
 
 use super::Failure;
 
-/// Stands before the eight digits of an escaped character while YAML is written. It is never written as it is,
-/// so what has it is written in double quotes, and the mark as [`MARK_WRITTEN`].
+/// Marks an escaped character while YAML is written: the mark is followed by eight hexadecimal
+/// digits. The YAML writer puts a text with this character in double quotes, and writes the
+/// character as [`MARK_WRITTEN`].
 const MARK: char = '\u{ffff}';
 const MARK_WRITTEN: &str = "\\uFFFF";
 
-/// JSON as YAML, with escapes for unprintable characters.
+/// Writes JSON as YAML, with escapes for unprintable characters.
 pub(crate) fn yaml(value: &Value) -> Result<String, Failure> {
     let write = |value: &Value| {
         serde_saphyr::to_string(value)
@@ -27,12 +28,12 @@ pub(crate) fn yaml(value: &Value) -> Result<String, Failure> {
     Ok(if text.ends_with('\n') { text } else { text + "\n" })
 }
 
-/// Whether YAML would show the character as it is, though it is unprintable.
+/// Returns whether the YAML writer would write the character unescaped although it is unprintable.
 fn is_odd(c: char) -> bool {
     is_unprintable(c) && !c.is_control()
 }
 
-/// The same with marks in all texts that have odd characters, or that could be taken for marked ones.
+/// Marks all texts that contain characters to escape, or that could be mistaken for marked texts.
 fn marked(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(marked_text(text)),
@@ -59,7 +60,7 @@ fn marked_text(text: &str) -> String {
     out
 }
 
-/// A manifest with one document per scope.
+/// Creates a manifest with one document per scope.
 pub(crate) fn manifest(resources: &[pb::Resource]) -> Result<String, Failure> {
     let mut scopes: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for resource in resources {
@@ -68,7 +69,8 @@ pub(crate) fn manifest(resources: &[pb::Resource]) -> Result<String, Failure> {
     let documents: Result<Vec<String>, Failure> = scopes
         .into_iter()
         .map(|(scope, resources)| {
-            // One after the other: a document begins with its scope, whatever the order of letters.
+            // The scope and the resources are written separately, so that each document begins with
+            // its scope.
             let scope = yaml(&json!({"scope": scope}))?;
             Ok(scope + &yaml(&json!({"resources": resources}))?)
         })
@@ -76,7 +78,8 @@ pub(crate) fn manifest(resources: &[pb::Resource]) -> Result<String, Failure> {
     Ok(documents?.join("---\n"))
 }
 
-/// A resource as an entry of a manifest: plain, or wrapped if it needs more than its body.
+/// Returns a resource as an entry of a manifest. The entry is the body, or a wrapper if the
+/// resource has properties that the body does not contain.
 fn entry(resource: &pb::Resource) -> Value {
     let body = resource.to_json()["body"].take();
     let has_name = TypeUrl::new(&resource.type_url)

@@ -1,4 +1,4 @@
-//! `cluster`: the members, and changes of them.
+//! The command `cluster`: the members of the cluster, and changes of the membership.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 
 use super::{Answer, Failure, args::Cluster, client::refusal, plain, table::Table};
 
-/// Runs a command about the cluster.
+/// Runs a subcommand of `cluster`.
 pub(crate) async fn run(
     mut client: AdminClient<Channel>,
     command: Cluster,
@@ -19,9 +19,7 @@ pub(crate) async fn run(
             let status = response.map_err(|status| refusal(&status))?.into_inner();
             answer.show(&status, |out| write_status(&status, out))?;
             return match (check, status.leader) {
-                (true, None) => {
-                    Err(Failure::of_server("hears no leader: nothing can be written there"))
-                }
+                (true, None) => Err(Failure::of_server("has no leader: it accepts no writes")),
                 _ => Ok(()),
             };
         }
@@ -94,7 +92,7 @@ fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<(
     write_replica(status, out)
 }
 
-/// What the replica that answers says of itself.
+/// Writes the status of the replica that answers.
 fn write_replica(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
     let ready = match (status.ready, status.failure.is_empty()) {
         (true, _) => "ready".to_owned(),

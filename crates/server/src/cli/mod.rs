@@ -1,4 +1,4 @@
-//! The commands that talk to a replica: what is typed, what is asked, what is shown.
+//! The commands that connect to a replica: arguments, requests and output.
 
 pub(crate) mod args;
 mod backup;
@@ -24,14 +24,14 @@ use serde_json::Value;
 use args::{Command, Output};
 pub(crate) use failure::Failure;
 
-/// Where answers go, and in which form.
+/// The destination and the format of a command's output.
 pub(crate) struct Answer<'a> {
     pub(crate) out: &'a mut dyn Write,
     pub(crate) output: Output,
 }
 
 impl Answer<'_> {
-    /// Writes a message as JSON or YAML; `text` writes it for people.
+    /// Writes a message as JSON or YAML, or as text with `text`.
     fn show<M: Shape>(
         &mut self,
         message: &M,
@@ -45,7 +45,7 @@ impl Answer<'_> {
         Ok(())
     }
 
-    /// Writes lines for people. Whatever is in a line, nothing steers the terminal.
+    /// Writes lines of text, with escapes for characters that could control the terminal.
     pub(crate) fn text(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
@@ -58,7 +58,7 @@ impl Answer<'_> {
         Ok(())
     }
 
-    /// Writes JSON, in lines.
+    /// Writes indented JSON.
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
         writeln!(self.out, "{}", printable_json(&format!("{value:#}")))?;
         Ok(())
@@ -70,7 +70,8 @@ impl Answer<'_> {
     }
 }
 
-/// Runs a command that talks to a replica: the first of `server`, a list with commas, that answers.
+/// Runs a command. `server` is a list of servers, separated by commas; the command uses the first
+/// one that answers.
 pub(crate) async fn run(
     command: Command,
     server: &str,
@@ -93,7 +94,7 @@ async fn ask(
         Command::Restore(restore) => return backup::restore(restore, answer),
         _ => {}
     }
-    // Input is read first: a missing file is reported even if the server cannot be reached.
+    // The input is read first, so that a missing file is reported even if no server is reachable.
     let write = write::Request::read(&command)?;
     if let Some(write) = write {
         return write.run(servers, answer).await;
@@ -125,7 +126,7 @@ async fn ask(
     }
 }
 
-/// A type as it is typed: its first alias, or the message name.
+/// Returns the first alias of a type, or its message name.
 fn short_type(type_url: &str) -> String {
     let Ok(type_url) = TypeUrl::new(type_url) else { return type_url.to_owned() };
     match types::properties(&type_url).aliases.first() {
@@ -134,22 +135,23 @@ fn short_type(type_url: &str) -> String {
     }
 }
 
-/// The priority of an assignment. The lowest one is that of the assignment that a new store has.
+/// Returns the priority of an assignment as text. The initial assignment of a new store has the
+/// lowest priority.
 fn priority(priority: i64) -> String {
     if priority == i64::MIN { "lowest".to_owned() } else { priority.to_string() }
 }
 
-/// `1 node`, `2 nodes`.
+/// Returns a number with a noun: `1 node`, `2 nodes`.
 fn count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Text from outside on one line, with nothing in it that steers a terminal.
+/// Returns foreign text as one line, with escapes for characters that could control the terminal.
 fn plain(text: &str) -> String {
     Printable(text).to_string()
 }
 
-/// The same JSON with escapes for unprintable characters, which JSON has in strings only.
+/// Escapes unprintable characters in JSON. They occur only in strings.
 fn printable_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -167,7 +169,7 @@ fn printable_json(json: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Characters that every kind of output escapes.
+    /// Characters that every output format escapes.
     const ODD: &str = "a\u{2028}b\u{202e}c\u{200b}d\u{9b}e\u{3164}f\u{115f}g\u{34f}h\u{e0041}";
 
     #[test]

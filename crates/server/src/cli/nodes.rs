@@ -1,4 +1,4 @@
-//! `nodes` and `node`.
+//! The commands `nodes` and `node`.
 
 use std::{
     io::{self, Write},
@@ -80,7 +80,8 @@ fn write_list(list: &pb::ListNodesResponse, now: u64, out: &mut dyn Write) -> io
     table.write(out, "")
 }
 
-/// The types that a node asks for, those that are not well with their state.
+/// Returns the types that a node subscribes to. Types that are not synced or idle are followed by
+/// their state.
 fn types(node: &pb::NodeStatus) -> String {
     let mut types: Vec<String> = node
         .streams
@@ -121,7 +122,7 @@ fn write_node(node: &pb::NodeStatus, now: u64, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-/// A stream with what it asked for, and its rejections.
+/// Writes a stream with its subscriptions and rejections.
 pub(super) fn write_stream(
     stream: &pb::StreamStatus,
     now: u64,
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_shown_with_its_rejections_and_can_not_steer_the_terminal() {
+    fn node_is_shown_with_rejections_and_escaped_control_characters() {
         let mut out = Vec::new();
         write_node(&node(), 61_000, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -1,4 +1,4 @@
-//! `get` and `describe`.
+//! The commands `get` and `describe`.
 
 use std::io::{self, Write};
 
@@ -17,7 +17,8 @@ use super::{
     time::timestamp,
 };
 
-/// Shows resources: a table, a manifest if one is named, or JSON.
+/// Shows resources. Text output is a manifest if the command names a resource, and a table
+/// otherwise.
 pub(crate) async fn get(
     mut client: AdminClient<Channel>,
     get: Get,
@@ -65,7 +66,8 @@ fn not_found(get: &Get) -> String {
     format!("{type_name} {:?} does not exist {place}", get.name.as_deref().unwrap_or_default())
 }
 
-/// One resource a line: a list of 100,000 is written without a second copy of it.
+/// Writes JSON with one resource per line. A list of 100,000 resources is thus written without a
+/// second copy in memory.
 fn write_json(list: &pb::ListResourcesResponse, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{{\"revision\": {}, \"resources\": [", list.revision)?;
     for (index, resource) in list.resources.iter().enumerate() {
@@ -99,7 +101,7 @@ fn labels(resource: &pb::Resource) -> String {
     labels.join(",")
 }
 
-/// Shows all about one resource.
+/// Shows the details of one resource.
 pub(crate) async fn describe(
     mut client: AdminClient<Channel>,
     describe: Describe,

@@ -1,16 +1,16 @@
-//! Aligned columns.
+//! Tables with aligned columns.
 
 use std::io::{self, Write};
 
 use super::plain;
 
-/// Rows of cells under a heading; each column as wide as its widest cell.
+/// Rows of cells under headings. Each column is as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with headings.
+    /// Creates a table with headings.
     pub(crate) fn new<const N: usize>(headings: [&str; N]) -> Self {
         Self { rows: vec![headings.map(str::to_owned).to_vec()] }
     }
@@ -19,18 +19,18 @@ impl Table {
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         let cells = cells.map(|cell| match cell.is_empty() {
             true => "-".to_owned(),
-            // Names come from outside: nothing in them may steer a terminal.
+            // Names are foreign text and must not control the terminal.
             false => plain(&cell),
         });
         self.rows.push(cells.to_vec());
     }
 
-    /// Whether there is nothing below the headings.
+    /// Returns whether the table has no rows below the headings.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.len() == 1
     }
 
-    /// Writes it, each line after `indent`.
+    /// Writes the table, with `indent` before each line.
     pub(crate) fn write(&self, out: &mut dyn Write, indent: &str) -> io::Result<()> {
         let columns = self.rows[0].len();
         let width = |column: usize| {

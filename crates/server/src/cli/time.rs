@@ -1,6 +1,6 @@
-//! Times as people read them.
+//! Times in a readable form.
 
-/// Milliseconds since 1970 as `2026-11-20T09:45:42Z`; empty for 0.
+/// Formats milliseconds since 1970 as `2026-11-20T09:45:42Z`. Returns an empty text for 0.
 pub(crate) fn timestamp(millis: u64) -> String {
     if millis == 0 {
         return String::new();
@@ -12,9 +12,9 @@ pub(crate) fn timestamp(millis: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar: counted in years that begin
-/// in March, so that the leap day is the last, and in eras of 400 years, which all have 146,097
-/// days.
+/// Returns the year, month and day of a day since 1970-01-01, in the Gregorian calendar. The
+/// computation uses years that begin in March, so that the leap day is the last day. It uses eras
+/// of 400 years, which all have 146,097 days.
 fn civil(days: u64) -> (u64, u64, u64) {
     // 719,468 days before 1970-01-01 is 0000-03-01.
     let days = days + 719_468;
@@ -27,7 +27,8 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// The time between two instants in milliseconds since 1970: `12s`, `5m`, `3h`, `2d`.
+/// Returns the time between two instants in milliseconds since 1970, with one unit: `12s`, `5m`,
+/// `3h`, `2d`.
 pub(crate) fn age(since: u64, now: u64) -> String {
     let seconds = now.saturating_sub(since) / 1000;
     match seconds {

@@ -1,4 +1,4 @@
-//! `apply`, `import`, `delete` and `assignments delete`.
+//! The commands `apply`, `import`, `delete` and `assignments delete`.
 
 use std::{io, time::Duration};
 
@@ -15,14 +15,14 @@ use super::{
     table::Table,
 };
 
-/// Changes that people are shown. JSON has more.
+/// The maximum number of changes in text output. JSON has more.
 const CHANGES_SHOWN_MAX: usize = 100;
-/// How often a write is sent; more often if there are more servers.
+/// The minimum number of attempts of a write. With more servers, each server gets one.
 const ATTEMPTS_MIN: usize = 3;
-/// Pause after the first attempt; a further one is longer.
+/// The pause after the first attempt. The pause after attempt n is n times as long.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A write with all its input read, and the name under which it takes effect once.
+/// A write with all its input and its request ID.
 pub(crate) struct Request {
     id: RequestId,
     dry_run: bool,
@@ -37,7 +37,7 @@ enum Body {
 }
 
 impl Request {
-    /// Reads the input of a command that writes; `None` for any other.
+    /// Reads the input of a command that writes; returns `None` for other commands.
     pub(crate) fn read(command: &Command) -> Result<Option<Self>, Failure> {
         let write = match command {
             Command::Apply(apply) => &apply.write,
@@ -46,11 +46,12 @@ impl Request {
             Command::Assignments(Assignments::Delete { write, .. }) => write,
             _ => return Ok(None),
         };
-        // However often it is sent, and wherever: it takes effect once.
+        // All attempts use the same ID, so that the write takes effect once.
         let id = match write.request_id {
             Some(id) => id,
-            None => RequestId::random()
-                .map_err(|error| Failure::new(format_args!("no random bytes: {error}")))?,
+            None => RequestId::random().map_err(|error| {
+                Failure::new(format_args!("cannot generate a request ID: {error}"))
+            })?,
         };
         let body = Body::read(command, options(write, id))?;
         Ok(body.map(|body| Self { id, dry_run: write.dry_run, body }))
@@ -81,7 +82,7 @@ impl Body {
                 if delete.if_version.is_some() && delete.names.len() > 1 {
                     let n = delete.names.len();
                     return Err(Failure::new(format_args!(
-                        "--if-version is the version of one resource, but {n} are named"
+                        "--if-version applies to one resource, but {n} are named"
                     )));
                 }
                 Self::Delete(pb::DeleteRequest {
@@ -109,7 +110,7 @@ impl Body {
 }
 
 impl Request {
-    /// Sends it, and shows what came of it.
+    /// Sends the write and shows the result.
     pub(crate) async fn run(
         self,
         servers: &Servers,
@@ -123,8 +124,9 @@ impl Request {
         }
     }
 
-    /// Where the connection breaks, or the replica has no leader, it is sent again, to the next server. A
-    /// failure tells of the last attempt, and of the one before it that may have been written.
+    /// Sends the write. If the connection breaks or the replica has no leader, retries at the next
+    /// server. A failure contains the last attempt, and the latest attempt that may have been
+    /// written.
     async fn attempts(&self, servers: &Servers) -> Result<pb::WriteResponse, Failure> {
         let attempts_max = servers.len().max(ATTEMPTS_MIN);
         let mut unknown: Option<String> = None;
@@ -140,7 +142,7 @@ impl Request {
             };
             let again = match refused.again {
                 Again::Nowhere => false,
-                // With one server it has waited for a leader already.
+                // A single server has already waited for a leader.
                 Again::Elsewhere => servers.len() > 1,
                 Again::Anywhere => true,
             };
@@ -166,10 +168,10 @@ impl Request {
     fn may_be_written(&self, unknown: String, last: String) -> Failure {
         let id = self.id;
         let then = format!(
-            "the same command with --request-id {id} sends it again, and it takes effect once; `chancery history` \
-             and `chancery get` show what is there"
+            "to retry safely, run the same command with --request-id {id}: the write takes effect once; `chancery \
+             history` and `chancery get` show the current state"
         );
-        let may = format!("it may have been written, or may still be: {unknown}");
+        let may = format!("the write may have taken effect, or may still take effect: {unknown}");
         match unknown == last {
             true => Failure::lines([may, then]),
             false => Failure::lines([may, last, then]),
@@ -177,30 +179,30 @@ impl Request {
     }
 }
 
-/// Why an attempt has not been answered with success.
+/// An attempt that did not succeed.
 struct Refused {
     failure: Failure,
     written: Written,
     again: Again,
 }
 
-/// Whether what was refused may be there all the same.
+/// Whether a failed attempt may have been written.
 #[derive(Debug, PartialEq, Eq)]
 enum Written {
-    /// It never got there, or the server says so.
+    /// The request did not reach the server, or the server says that it wrote nothing.
     No,
-    /// The request was on its way, and nobody says what came of it.
+    /// The request was sent, and its outcome is unknown.
     Unknown,
 }
 
-/// Where it may be taken.
+/// The servers at which a retry may succeed.
 #[derive(Debug, PartialEq, Eq)]
 enum Again {
-    /// The connection has broken, or there was none.
+    /// Any server, because the connection broke or could not be opened.
     Anywhere,
-    /// The server can not write; another one may.
+    /// Another server, because this one cannot write.
     Elsewhere,
-    /// It is refused.
+    /// No server, because the write was rejected.
     Nowhere,
 }
 
@@ -213,13 +215,13 @@ impl Refused {
 
 impl From<&Status> for Refused {
     fn from(status: &Status) -> Self {
-        // What comes from the connection has a cause, what the server says has none.
+        // A status from the connection has a source; a status from the server has none.
         let said = std::error::Error::source(status).is_none();
         let (written, again) = match status.code() {
             Code::Unavailable if said && says_not_written(status) => {
                 (Written::No, Again::Elsewhere)
             }
-            // It takes effect once, however often it is sent: also to the server that has just said so.
+            // The request ID makes it safe to send the write again, even to the same server.
             Code::Unavailable if said => (Written::Unknown, Again::Anywhere),
             Code::Unavailable | Code::Unknown | Code::Cancelled if !said => {
                 (Written::Unknown, Again::Anywhere)
@@ -245,8 +247,7 @@ impl From<&Status> for Refused {
 
 fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
     let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    // The one who is logged in: who it is on the other end, only an authenticated identity can
-    // tell.
+    // The local user name. Only an authenticated identity could prove who the user is.
     let user = || std::env::var("USER").unwrap_or_default();
     pb::WriteOptions {
         dry_run: write.dry_run,
@@ -313,7 +314,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     }
 }
 
-/// The number of sessions that were asked, and of those that have acknowledged.
+/// Returns the number of sessions that were asked, and of those that acknowledged.
 fn in_words(wait: &pb::WaitResult) -> String {
     let left = match wait.left {
         0 => String::new(),
@@ -327,18 +328,18 @@ fn in_words(wait: &pb::WaitResult) -> String {
     format!("{k} of {n} of this replica acknowledged{left}{others}")
 }
 
-/// Success only if every session of the cluster is known to have acknowledged.
+/// Succeeds only if every session of the cluster is known to have acknowledged.
 fn verdict(wait: &pb::WaitResult) -> Result<(), Failure> {
     if !wait.settled {
         return Err(Failure::lines(unsettled_lines(wait)));
     }
     if wait.asked == 0 {
-        let line = "written, but nobody was asked: the write concerns no session of this replica";
+        let line = "written, but not confirmed: the write concerns no session of this replica";
         return Err(Failure::with_code(failure::NOBODY_ASKED, line));
     }
     if wait.left > 0 || wait.replicas_not_asked > 0 {
         let line =
-            format!("written, but it is not known whether all clients have it: {}", in_words(wait));
+            format!("written, but it is unknown whether all sessions have it: {}", in_words(wait));
         return Err(Failure::with_code(failure::NOT_ALL_ASKED, line));
     }
     Ok(())
@@ -359,7 +360,7 @@ fn write_differences(
     Ok(())
 }
 
-/// Who has not acknowledged, a line each.
+/// Returns one line for each session that has not acknowledged.
 fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for unsettled in &wait.unsettled {
@@ -463,7 +464,7 @@ mod tests {
         assert_eq!(wait(2, 0), Ok(()));
         for others in [0, 2] {
             let (code, line) = wait(0, others).unwrap_err();
-            assert!(code == 3 && line.contains("nobody was asked"), "{code}: {line}");
+            assert!(code == 3 && line.contains("not confirmed"), "{code}: {line}");
         }
         let (code, line) = wait(2, 2).unwrap_err();
         let told = "2 of 2 sessions of this replica acknowledged; 2 other replicas not asked";
@@ -479,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_acknowledged_is_told_with_the_reason() {
+    fn unacknowledged_sessions_are_listed_with_the_reason() {
         let unsettled = |state: &str, message: &str| pb::Unsettled {
             node: "edge-1".into(),
             type_url: chancery_model::types::LISTENER.into(),

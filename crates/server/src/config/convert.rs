@@ -1,10 +1,10 @@
-//! The configuration as the components take it.
+//! Conversion of the configuration to the settings of each component.
 
 use super::Config;
 use crate::serve::Limits;
 
 impl Config {
-    /// Settings of the store.
+    /// Returns the settings of the store.
     pub(crate) fn store(&self) -> chancery_store::Config {
         let defaults = chancery_store::Config::default();
         let transaction_bytes_max = self.store.transaction_bytes_max.size();
@@ -30,7 +30,7 @@ impl Config {
         }
     }
 
-    /// Settings of the fan-out.
+    /// Returns the settings of the fan-out.
     pub(crate) fn fanout(&self) -> chancery_fanout::Config {
         let defaults = chancery_fanout::Config::default();
         chancery_fanout::Config {
@@ -52,14 +52,15 @@ impl Config {
         }
     }
 
-    /// The names under which the admin port answers: those of `admin.hosts`, and the host of `raft.advertise`.
+    /// Returns the host names that the admin port accepts: `admin.hosts` and the host of
+    /// `raft.advertise`.
     pub(crate) fn admin_hosts(&self) -> Vec<String> {
         let advertised = self.store().advertise;
         let host = advertised.rsplit_once(':').map(|(host, _)| host.to_owned());
         self.admin.hosts.iter().cloned().chain(host).collect()
     }
 
-    /// Limits in time of connections to the admin port.
+    /// Returns the time limits of connections to the admin port.
     pub(crate) fn admin_limits(&self) -> Limits {
         Limits {
             header: self.admin.header_timeout.duration(),
@@ -68,7 +69,7 @@ impl Config {
         }
     }
 
-    /// Settings of the discovery services.
+    /// Returns the settings of the discovery services.
     pub(crate) fn xds(&self) -> chancery_xds::Config {
         let xds = &self.xds;
         let age = xds.connection_age_max.duration();
@@ -101,7 +102,7 @@ impl Config {
             connection_age_max: (!age.is_zero()).then_some(age),
             connection_age_grace: xds.connection_age_grace.duration(),
             drain_connections_per_second: xds.drain_connections_per_second,
-            // The other half is for clients to close, and for what comes after the streams.
+            // The other half is for clients to close, and for the shutdown of the other components.
             drain_spread_max: self.shutdown.timeout.duration() / 2,
             close_timeout: xds.close_timeout.duration(),
         }

@@ -1,38 +1,42 @@
-//! Variables of the environment that set nothing, and what they may have been meant to be.
+//! Warnings about unknown environment variables, with suggestions.
 
 use std::collections::BTreeSet;
 
 use strsim::levenshtein;
 
-/// What every variable of this program begins with.
+/// The prefix of all variables of this program.
 pub(super) const PREFIX: &str = "CHANCERY_";
-/// Variables that are not keys: of the command line, of the tests, and of the tools that measure.
+/// Variables that are not keys. They belong to the command line, the tests and the measuring tools.
 const OTHERS: [&str; 5] =
     ["CHANCERY_LOG", "CHANCERY_SERVER", "CHANCERY_CONFIG", "CHANCERY_BIN", "CHANCERY_CLIENTS"];
 const OF_TESTS: &str = "CHANCERY_TEST_";
 
-/// Whether a variable looks like one of this program, however it is spelled.
+/// Returns whether a variable has the prefix of this program, in upper or lower case.
 pub(super) fn is_ours(name: &str) -> bool {
     name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
 }
 
-/// What to say of a variable that is not among those of the `keys`, which are in capitals; nothing, if the
-/// program knows it all the same. It is no error: Kubernetes sets variables such as `CHANCERY_XDS_PORT` of
-/// its own accord.
+/// Returns the warning about a variable that is not in `keys`, or `None` if the program knows the
+/// variable. `keys` are in upper case. An unknown variable is not an error, because Kubernetes sets
+/// variables such as `CHANCERY_XDS_PORT` by itself.
 pub(super) fn warning(name: &str, keys: &[&str]) -> Option<String> {
     if OTHERS.contains(&name) || name.starts_with(OF_TESTS) {
         return None;
     }
     let near = near(name, keys);
-    let meant = if near.is_empty() { "" } else { ": perhaps it was to be " };
-    Some(format!("the environment variable {name} sets no key{meant}{}", near.join(" or ")))
+    let hint = match near.is_empty() {
+        true => String::new(),
+        false => format!("; did you mean {}?", near.join(" or ")),
+    };
+    Some(format!("the environment variable {name} sets no key{hint}"))
 }
 
-/// Variables that are nearly, or but for their section, the one that was given.
+/// Returns the known variables with the smallest edit distance to `name`, with or without their
+/// section.
 fn near<'a>(name: &str, keys: &[&'a str]) -> Vec<&'a str> {
     let upper = name.to_uppercase();
     let Some(given) = upper.strip_prefix(PREFIX) else { return Vec::new() };
-    // The fewer letters there are, the fewer may be wrong.
+    // Shorter names allow fewer edits.
     let mut least = (given.len() / 4).clamp(1, 3);
     let mut near = BTreeSet::new();
     for known in keys.iter().copied().chain(OTHERS) {
@@ -55,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_that_sets_nothing_is_told_with_what_is_near() {
+    fn unknown_variable_is_reported_with_similar_names() {
         let keys = [
             "CHANCERY_ADMIN_ADDRESS",
             "CHANCERY_RAFT_JOIN",
@@ -64,18 +68,15 @@ mod tests {
             "CHANCERY_XDS_ADDRESS",
         ];
         for (name, meant) in [
-            ("CHANCERY_JOIN", ": perhaps it was to be CHANCERY_RAFT_JOIN"),
-            ("CHANCERY_RAFTT_JOIN", ": perhaps it was to be CHANCERY_RAFT_JOIN"),
-            ("CHANCERY_RAFT_JOINS", ": perhaps it was to be CHANCERY_RAFT_JOIN"),
-            ("chancery_raft_join", ": perhaps it was to be CHANCERY_RAFT_JOIN"),
-            ("CHANCERY_REPLICA_ID", ": perhaps it was to be CHANCERY_RAFT_REPLICA_ID"),
-            ("CHANCERY_DATA_DIR", ": perhaps it was to be CHANCERY_STORE_DATA_DIR"),
-            ("CHANCERY_SERVERS", ": perhaps it was to be CHANCERY_SERVER"),
-            ("Chancery_Log", ": perhaps it was to be CHANCERY_LOG"),
-            (
-                "CHANCERY_ADDRESS",
-                ": perhaps it was to be CHANCERY_ADMIN_ADDRESS or CHANCERY_XDS_ADDRESS",
-            ),
+            ("CHANCERY_JOIN", "; did you mean CHANCERY_RAFT_JOIN?"),
+            ("CHANCERY_RAFTT_JOIN", "; did you mean CHANCERY_RAFT_JOIN?"),
+            ("CHANCERY_RAFT_JOINS", "; did you mean CHANCERY_RAFT_JOIN?"),
+            ("chancery_raft_join", "; did you mean CHANCERY_RAFT_JOIN?"),
+            ("CHANCERY_REPLICA_ID", "; did you mean CHANCERY_RAFT_REPLICA_ID?"),
+            ("CHANCERY_DATA_DIR", "; did you mean CHANCERY_STORE_DATA_DIR?"),
+            ("CHANCERY_SERVERS", "; did you mean CHANCERY_SERVER?"),
+            ("Chancery_Log", "; did you mean CHANCERY_LOG?"),
+            ("CHANCERY_ADDRESS", "; did you mean CHANCERY_ADMIN_ADDRESS or CHANCERY_XDS_ADDRESS?"),
             ("CHANCERY_XDS_SERVICE_HOST", ""),
             ("CHANCERY_", ""),
             ("CHANCERY_É", ""),

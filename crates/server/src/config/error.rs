@@ -1,4 +1,4 @@
-//! Why a configuration was refused.
+//! Errors of the configuration.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use chancery_model::is_unprintable;
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     Default,
@@ -27,23 +27,23 @@ impl fmt::Display for Source {
     }
 }
 
-/// A path, in quotes where it would not be clear where it begins and ends.
+/// Returns a path as text, in quotes if its start or end would otherwise be unclear.
 fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     let is_clear = |c: char| !c.is_whitespace() && c != '"' && !is_unprintable(c);
     if !text.is_empty() && text.chars().all(is_clear) { text } else { format!("{text:?}") }
 }
 
-/// Why a configuration was refused; one line each.
+/// An error of the configuration, shown on one line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("cannot read the configuration file {}: {source}", shown(path))]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}:{line}: {message}", shown(path))]
     Syntax { path: PathBuf, line: usize, message: String },
-    #[error("{}: [{section}] is no section; sections are {known}", shown(path))]
+    #[error("{}: [{section}] is not a section; the sections are {known}", shown(path))]
     Section { path: PathBuf, section: String, known: String },
-    #[error("{}: {section}.{key} is no key; keys of [{section}] are {known}", shown(path))]
+    #[error("{}: {section}.{key} is not a key; the keys of [{section}] are {known}", shown(path))]
     Key { path: PathBuf, section: String, key: String, known: String },
     #[error("{key} = {value} (from {from}): {rule}")]
     Value { key: String, value: String, from: Source, rule: String },

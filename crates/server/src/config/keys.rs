@@ -1,195 +1,240 @@
-//! What each key means: the text of `chancery config print`.
+//! The descriptions of all keys, which `chancery config print` shows.
 
 use toml::{Table, Value};
 
 use super::Config;
 
-/// Every section and key, in the order in which they are printed, with what they mean.
+/// The sections and keys in the order in which they are printed, each key with its description.
 pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
     (
         "store",
         &[
-            ("data_dir", "Directory of the replica's data. One process at a time."),
-            ("snapshot_log_entries", "A snapshot is taken after so many log entries."),
-            ("snapshot_log_bytes", "The same, after so many bytes of log entries."),
+            (
+                "data_dir",
+                "The directory of the replica's data. Only one process at a time can use it.",
+            ),
+            (
+                "snapshot_log_entries",
+                "The replica takes a snapshot after this number of log entries.",
+            ),
+            (
+                "snapshot_log_bytes",
+                "The replica also takes a snapshot after this many bytes of log entries.",
+            ),
             (
                 "free_bytes_min",
-                "Writes are refused while the disk has less than this left: 64MiB at least, or 0.",
+                "The replica rejects writes while the disk has less free space than this. At least 64MiB, or 0 for no check.",
             ),
             (
                 "transaction_bytes_max",
-                "Largest transaction, of all its encoded resources together. The same on all replicas: raise it on all before anyone uses it.",
+                "The maximum size of a transaction: the sum of its encoded resources. All replicas need the same value; raise it on all of them before a larger transaction is sent.",
             ),
-            ("transact_timeout", "A write that is not committed by then fails."),
+            ("transact_timeout", "A write that is not committed within this time fails."),
             (
                 "open_timeout",
-                "How long the start may take until the state is loaded and caught up.",
+                "The maximum time that the start may take until the state is loaded and caught up.",
             ),
         ],
     ),
     (
         "raft",
         &[
-            ("replica_id", "Number of this replica in its cluster, from 1."),
+            ("replica_id", "The ID of this replica, from 1 and unique in its cluster."),
             (
                 "address",
-                "Address for other replicas. If it is not given and is in use, a cluster of one goes on without it.",
+                "The address to listen on for other replicas. If it is not set and the default is in use, a cluster of one replica continues without it.",
             ),
             (
                 "allow_plaintext",
-                "Whether the address may be other than loopback although the port is not encrypted.",
+                "Whether an unencrypted port may listen on addresses other than loopback.",
             ),
             (
                 "tls_cert",
-                "This replica's certificate (PEM), for both sides of a connection; with tls_key and tls_ca, or empty: no TLS. The files are read again when they change.",
+                "The certificate file of this replica (PEM), for both sides of a connection. TLS needs tls_cert, tls_key and tls_ca; without them there is no TLS. The files are read again when they change.",
             ),
-            ("tls_key", "The key of tls_cert (PEM)."),
+            ("tls_key", "The file with the private key of tls_cert (PEM)."),
             (
                 "tls_ca",
-                "The CA of the replicas alone (PEM): whoever has a certificate of it is taken for one, everybody else is refused.",
+                "The file of a CA that is used for replicas only (PEM). Everybody with a certificate of this CA is accepted as a replica, and all others are rejected.",
             ),
             (
                 "tls_server_name",
-                "The name that all replicas' certificates have; empty: each has the host of its address.",
+                "The name in the certificates of all replicas. If it is empty, each certificate contains the host of its replica's address.",
             ),
             (
                 "advertise",
-                "Where other replicas reach this one, as HOST:PORT; empty is its entry in peers, or else the address.",
+                "The address at which other replicas reach this one, as HOST:PORT. If it is empty, its entry in peers, or else the address to listen on.",
             ),
             (
                 "join",
-                "Replicas of a cluster to join, as HOST:PORT: one that answers is enough. Only for an empty directory.",
+                "Members of the cluster to join, as HOST:PORT; one that answers is enough. Only for an empty data directory.",
             ),
             (
                 "peers",
-                "All replicas of a new cluster, this one too, as ID=HOST:PORT: the first forms it when all are there, the others join. Only for an empty directory.",
+                "All replicas of a new cluster, including this one, as ID=HOST:PORT. The one with the lowest ID forms the cluster when all can be reached, and the others join it. Only for an empty data directory.",
             ),
             (
                 "learner",
-                "Whether this replica joins as one that stays a learner: it serves streams and is not made a voter by itself.",
+                "Whether this replica joins as a learner, which serves streams and does not become a voter by itself.",
             ),
             (
                 "catch_up_timeout",
-                "A replica that starts and finds no leader serves what it has after so long.",
+                "A replica that starts and finds no leader within this time serves the state that it has.",
             ),
             (
                 "connections_max",
-                "Connections of other replicas at a time; one more takes the place of one that has said nothing, or has been silent the longest.",
+                "The maximum number of connections from other replicas. A further connection replaces one that has sent nothing yet, or else the one that has been silent longest.",
             ),
         ],
     ),
     (
         "xds",
         &[
-            ("address", "Address for xDS clients. Port 0 takes a free one."),
+            ("address", "The address to listen on for xDS clients. Port 0 selects a free port."),
             (
                 "allow_plaintext",
-                "Whether the address may be other than loopback although the port is not encrypted.",
+                "Whether an unencrypted port may listen on addresses other than loopback.",
             ),
             (
                 "shards",
-                "Tasks that the streams are divided among, at most 1024; 0 is one per core.",
+                "The number of tasks that the streams are divided among, at most 1024. 0 means one per core.",
             ),
             (
                 "catch_up_timeout",
-                "How long a stream that begins may wait until this replica has what the cluster has committed.",
+                "The maximum time that a new stream waits until this replica has everything that the cluster has committed.",
             ),
             (
                 "ack_timeout",
-                "How long a client may be silent on a response before it is sent the next one all the same.",
+                "If a client leaves a response unanswered for this time, it receives the next one anyway.",
             ),
             (
                 "ack_close_after",
-                "A stream is closed when its client has been silent on a response for so long; 0s is never. Longer than the slowest client takes to receive and try out a state. Envoy may wait for a correction for ever.",
+                "If a client leaves a response unanswered for this time, its stream is closed. The time must be longer than the slowest client takes to receive and apply a full state. 0s disables this; Envoy may then wait indefinitely for a correction.",
             ),
             (
                 "response_bytes_target",
-                "Responses are cut at this size where the protocol allows. gRPC clients take 4 MiB by default.",
+                "Responses are split at this size where the protocol allows it. gRPC clients accept 4 MiB by default.",
             ),
-            ("streams_max", "Streams at a time; one more is refused with RESOURCE_EXHAUSTED."),
+            (
+                "streams_max",
+                "The maximum number of streams. Further streams are rejected with RESOURCE_EXHAUSTED.",
+            ),
             (
                 "subscriptions_bytes_max",
-                "Memory for the names that all streams subscribe to; when it is full, a stream over its share is refused.",
+                "The maximum memory for the names to which all streams subscribe. When it is full, a stream over its share is rejected.",
             ),
-            ("connections_max", "Connections at a time; one more is told so and closed."),
+            (
+                "connections_max",
+                "The maximum number of connections. Further connections are closed with an explanation.",
+            ),
             (
                 "connections_per_peer_max",
-                "The same, from one address (one /64 of IPv6). A host with Linux's own port range opens 28232 at most.",
+                "The maximum number of connections from one address (one /64 network of IPv6). A host with the default port range of Linux opens at most 28232.",
             ),
             (
                 "streams_per_connection_max",
-                "Streams at a time on one connection. Envoy opens one per EDS cluster if EDS is not aggregated.",
+                "The maximum number of concurrent streams on one connection. Envoy opens one per EDS cluster if EDS is not aggregated.",
             ),
             (
                 "request_bytes_max",
-                "Largest request of a client. A delta client that reconnects lists all it holds in one.",
+                "The maximum size of a client's request. A delta client that reconnects lists all its resources in one request.",
             ),
             (
                 "large_requests_bytes_max",
-                "Requests over 256KiB that are being read at a time, all together; others wait.",
+                "The maximum size of all requests over 256KiB that are read at the same time. Others wait.",
             ),
             (
                 "large_request_timeout",
-                "How long a request over 256KiB may take to arrive; of each tenth of it 64KiB have to come.",
+                "The maximum time for a request over 256KiB to arrive. At least 64KiB must arrive in each tenth of it.",
             ),
-            ("types_max", "Most types that one stream may ask for."),
-            ("names_max", "Most names that one stream may subscribe to."),
+            ("types_max", "The maximum number of types that one stream may request."),
+            ("names_max", "The maximum number of names to which one stream may subscribe."),
             (
                 "names_per_request_max",
-                "Most names in one request. A delta client that reconnects sends each name twice.",
+                "The maximum number of names in one request. A delta client that reconnects sends each name twice.",
             ),
             (
                 "name_bytes_max",
-                "Longest resource name in a request; no resource has more than 4KiB.",
+                "The maximum length of a resource name in a request. No resource has a name over 4KiB.",
             ),
-            ("nack_message_bytes_max", "What is kept of the message of a NACK."),
-            ("requests_per_second_max", "Requests per second on one stream, over time."),
-            ("requests_burst_max", "Requests that a stream may send at once after a quiet time."),
-            ("node_bytes_max", "Largest Node message of a client. That of Envoy has about 61KiB."),
-            ("node_metadata_max", "Most scalars in the metadata of a Node."),
+            (
+                "nack_message_bytes_max",
+                "The maximum length to which the message of a NACK is kept.",
+            ),
+            (
+                "requests_per_second_max",
+                "The maximum rate of requests on one stream, averaged over time.",
+            ),
+            (
+                "requests_burst_max",
+                "The maximum number of requests that a stream may send at once after a quiet time.",
+            ),
+            (
+                "node_bytes_max",
+                "The maximum size of a client's Node message. Envoy sends about 61KiB.",
+            ),
+            ("node_metadata_max", "The maximum number of scalars in the metadata of a Node."),
             (
                 "header_list_bytes_max",
-                "Largest header list of an HTTP/2 request, each header with 32 bytes more.",
+                "The maximum size of the header list of an HTTP/2 request. Each header counts 32 bytes more.",
             ),
             (
                 "stream_window_bytes",
-                "What a client may send on a stream before it is read. From 65535 to 2147483647.",
+                "The HTTP/2 receive window of a stream: what a client may send before it is read. From 65535 to 2147483647.",
             ),
-            ("connection_window_bytes", "The same, on all streams of a connection together."),
-            ("send_buffer_bytes_max", "What waits to be written on one stream."),
+            (
+                "connection_window_bytes",
+                "The HTTP/2 receive window of a connection, for all its streams together.",
+            ),
+            (
+                "send_buffer_bytes_max",
+                "The maximum number of bytes that wait to be sent on one stream.",
+            ),
             (
                 "pending_resets_max",
-                "Streams that a client may open and reset before they are looked at (HTTP/2 rapid reset).",
+                "The maximum number of streams that a client may open and reset before the server handles them (HTTP/2 rapid reset).",
             ),
             (
                 "error_resets_max",
-                "Streams of a connection that may have to be reset for its client's mistakes.",
+                "The maximum number of streams of a connection that the server resets because of the client's errors.",
             ),
             (
                 "control_frames_per_second_max",
-                "HTTP/2 frames without data per second on one connection, over time.",
+                "The maximum rate of HTTP/2 frames without data on one connection, averaged over time.",
             ),
-            ("control_frames_burst_max", "The same, at once after a quiet time."),
-            ("keepalive_interval", "How long a connection may be quiet before it is probed."),
+            (
+                "control_frames_burst_max",
+                "The maximum number of HTTP/2 frames without data at once after a quiet time.",
+            ),
+            (
+                "keepalive_interval",
+                "The server sends a PING on a connection that has been quiet for this time.",
+            ),
             (
                 "keepalive_timeout",
-                "How long a probe may stay unanswered. A client that takes nothing for both times is cut off.",
+                "The maximum time for the answer to a PING. A client that reads nothing for the sum of both times is disconnected.",
             ),
             (
                 "first_stream_timeout",
-                "How long a new connection may take to open its first stream, the handshake included.",
+                "The maximum time until a new connection opens its first stream, including the handshake.",
             ),
-            ("idle_timeout", "How long a connection may have no stream."),
+            ("idle_timeout", "The maximum time that a connection may have no stream."),
             (
                 "connection_age_max",
-                "Age at which a client is asked to connect anew, give or take a tenth, so that load spreads; 0s is never.",
+                "The age at which a client is asked to reconnect, plus or minus a tenth, so that load spreads. 0s disables this.",
             ),
-            ("connection_age_grace", "How long its streams may go on after that."),
+            (
+                "connection_age_grace",
+                "The maximum time that the streams of a connection continue after that.",
+            ),
             (
                 "drain_connections_per_second",
-                "Connections per second that are ended after SIGTERM; more if half of shutdown.timeout is too short.",
+                "The number of connections that are ended per second after SIGTERM. The rate is higher if half of shutdown.timeout would be too short.",
             ),
-            ("close_timeout", "How long a client may take to close when its streams have ended."),
+            (
+                "close_timeout",
+                "The maximum time for a client to close its connection after its streams have ended.",
+            ),
         ],
     ),
     (
@@ -197,30 +242,36 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "address",
-                "Address for the command line, the HTTP API and metrics. Port 0 takes a free one.",
+                "The address to listen on for the command line, the HTTP API and metrics. Port 0 selects a free port.",
             ),
             (
                 "allow_plaintext",
-                "Whether the address may be other than loopback although the port is not encrypted.",
+                "Whether an unencrypted port may listen on addresses other than loopback.",
             ),
             (
                 "hosts",
-                "Host names under which the HTTP API may be called, without a port. IP addresses, localhost and the host of raft.advertise always may; /metrics, /healthz, /readyz and gRPC answer to every name.",
+                "The host names, without a port, under which the HTTP API may be called. IP addresses, localhost and the host of raft.advertise are always allowed. /metrics, /healthz, /readyz and gRPC accept every name.",
             ),
-            ("request_bytes_max", "Largest request, of all manifests of one apply together."),
+            (
+                "request_bytes_max",
+                "The maximum size of a request, which contains all manifests of one apply.",
+            ),
             (
                 "connections_max",
-                "Connections at a time; one more takes the place of an idle one, or is refused if all are busy.",
+                "The maximum number of connections. A further connection replaces an idle one, or is rejected if all are busy.",
             ),
             (
                 "header_timeout",
-                "How long a new connection may take to the end of the header of its first request.",
+                "The maximum time from the start of a connection to the end of its first request header.",
             ),
             (
                 "idle_timeout",
-                "How long a connection may have no request, or not take what it is sent.",
+                "The maximum time that a connection may have no request, or not read its response.",
             ),
-            ("body_timeout", "How long a request may take to come, besides 1s for each 16KiB."),
+            (
+                "body_timeout",
+                "The maximum time for the body of a request to arrive, plus 1s for each 16KiB.",
+            ),
         ],
     ),
     (
@@ -228,25 +279,25 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "level",
-                "error, warn, info, debug, trace or off, also per module: info,chancery_xds=debug.",
+                "The log level: error, warn, info, debug, trace or off; also per module: info,chancery_xds=debug.",
             ),
-            ("format", "text or json. The log goes to the standard error."),
+            ("format", "The log format: text or json. The log goes to standard error."),
         ],
     ),
-    ("shutdown", &[("timeout", "How long streams and requests may take to end after SIGTERM.")]),
+    ("shutdown", &[("timeout", "The maximum time for streams and requests to end after SIGTERM.")]),
 ];
 
-/// A configuration as a table of sections.
+/// Converts a configuration to a table of sections.
 pub(super) fn table(config: &Config) -> Table {
-    Table::try_from(config)
-        .expect("all keys are text, and all values numbers, text or truth values")
+    Table::try_from(config).expect("all keys are text, and TOML can represent all values")
 }
 
-/// A configuration as a file, each key with what it means.
+/// Converts a configuration to a TOML file, with a comment for each key.
 pub(super) fn render(config: &Config) -> String {
     let table = table(config);
     let mut out =
-        "# The environment overrides a key by CHANCERY_<SECTION>_<KEY>, a flag both.\n".to_owned();
+        "# The variable CHANCERY_<SECTION>_<KEY> overrides a key, and a flag overrides both.\n"
+            .to_owned();
     for (section, keys) in KEYS {
         out.push_str(&format!("\n[{section}]\n"));
         for (key, meaning) in *keys {
@@ -287,7 +338,7 @@ mod tests {
         assert_eq!(toml::from_str::<Config>(&render(&config)).unwrap(), config);
     }
 
-    /// The page on hostile clients says `| \`xds.key\` | \`default\` |`.
+    /// The page on hostile clients has rows `| \`xds.key\` | \`default\` |`.
     #[test]
     fn defaults_in_the_page_on_hostile_clients_are_the_defaults() {
         let page = include_str!("../../../../docs/hostile-clients.md");
@@ -296,7 +347,7 @@ mod tests {
         for line in page.lines() {
             let row = line.strip_prefix("| `xds.").and_then(|row| row.split_once('`'));
             let Some((key, rest)) = row else { continue };
-            // Rows of other tables have a sentence there.
+            // Rows of other tables have a sentence in this column.
             let Some(rest) = rest.strip_prefix(" | `") else { continue };
             let shown = rest.split('`').next().unwrap();
             let value = table["xds"].get(key).unwrap_or_else(|| panic!("no key {key}"));

@@ -1,4 +1,4 @@
-//! From defaults, file, environment and flags to a checked configuration.
+//! Loads a configuration from defaults, file, environment and flags, and checks it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,48 +15,48 @@ use super::{
     keys::{render, table},
 };
 
-/// The part of the configuration that the command line sets.
+/// The keys that the command line sets.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
-    /// The file.
+    /// The configuration file.
     pub(crate) file: Option<PathBuf>,
-    /// Keys that are given.
+    /// The keys with their values.
     pub(crate) values: Vec<FlagValue>,
 }
 
-/// A key given on the command line.
+/// A key that a flag sets.
 #[derive(Debug)]
 pub(crate) struct FlagValue {
     pub(crate) section: &'static str,
     pub(crate) key: &'static str,
     pub(crate) value: Value,
-    /// The flag, for messages.
+    /// The name of the flag, for messages.
     pub(crate) flag: &'static str,
 }
 
-/// A configuration that was checked.
+/// A valid configuration.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// Findings that are not errors.
     pub(crate) warnings: Vec<String>,
-    /// Where each key that was given came from; all others have their default.
+    /// The sources of all keys that do not have their default.
     sources: BTreeMap<String, Source>,
 }
 
 impl Loaded {
-    /// Whether somebody has given this key.
+    /// Returns whether a file, a variable or a flag sets this key.
     pub(crate) fn is_given(&self, key: &str) -> bool {
         self.sources.contains_key(key)
     }
 
-    /// The configuration as a file with comments.
+    /// Returns the configuration as a TOML file with comments.
     pub(crate) fn render(&self) -> String {
         render(&self.config)
     }
 }
 
-/// A configuration that was refused.
+/// A rejected configuration.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) errors: Vec<ConfigError>,
@@ -64,11 +64,11 @@ pub(crate) struct Refused {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Reads and checks a configuration. `environment` has all variables of the process.
+/// Loads and checks a configuration. `environment` contains all variables of the process.
 ///
 /// # Errors
-/// All that is wrong: unknown sections and keys, and values that break a rule. If the file does not parse, that is
-/// the only error that is reported.
+/// Returns all errors: unknown sections and keys, and values that break a rule. If the file cannot
+/// be read or parsed, only that error is returned.
 pub(crate) fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -109,7 +109,7 @@ impl Values {
         }
     }
 
-    /// Takes the values of a file, and returns what is in it that has no place.
+    /// Takes over the values of a file. Returns an error for each unknown section and key.
     fn overlay_file(&mut self, path: &Path) -> Result<Vec<ConfigError>, ConfigError> {
         let mut errors = Vec::new();
         let text = fs::read_to_string(path)
@@ -156,8 +156,7 @@ impl Values {
         }
         let known: Vec<&str> = names.keys().map(String::as_str).collect();
         let warning = |name: &str| environment::warning(name, &known);
-        // Sorted: CHANCERY_LOG_LEVEL overrides CHANCERY_LOG, whatever order the process has them
-        // in.
+        // The map sorts the variables, so that CHANCERY_LOG_LEVEL always overrides CHANCERY_LOG.
         let given: BTreeMap<String, String> =
             given.into_iter().filter(|(name, _)| environment::is_ours(name)).collect();
         let warnings: Vec<String> = (given.keys().filter(|name| !names.contains_key(*name)))
@@ -174,12 +173,12 @@ impl Values {
         }
     }
 
-    /// Every value that breaks a rule. A value that is of the wrong type, or that a component refuses, counts
-    /// as the default while the others are checked.
+    /// Returns an error for each value that breaks a rule. A value of the wrong type, or one that a
+    /// component rejects, is replaced by the default while the other values are checked.
     fn problems(&self) -> Vec<ConfigError> {
         let mut errors = Vec::new();
         let mut rest = self.clone();
-        // Each key alone, so that no error hides another.
+        // Each key is checked separately, so that no error hides another one.
         for (section, keys) in &self.table {
             for (key, value) in keys.as_table().into_iter().flatten() {
                 let one = Table::from_iter([(key.clone(), value.clone())]);
@@ -199,7 +198,8 @@ impl Values {
             Ok(config) => rules(&config),
             Err(_) => return errors,
         };
-        // A component names the first setting that it refuses: it is asked again without that one.
+        // A component reports only the first setting that it rejects. It checks again without that
+        // setting.
         loop {
             for (section, key, rule) in broken {
                 seen.insert((section, key));
@@ -215,7 +215,7 @@ impl Values {
         }
     }
 
-    /// Sets a key back to its default.
+    /// Resets a key to its default.
     fn reset(&mut self, section: &str, key: &str) {
         let default =
             table(&Config::default()).get(section).and_then(|keys| keys.get(key)).cloned();
@@ -241,7 +241,8 @@ impl Values {
     }
 }
 
-/// Text of the environment as the type that the key has; text again if it is not of that type.
+/// Parses the text of a variable as the type of the key. Returns the text itself if it does not
+/// parse.
 fn read_like(like: &Value, text: &str) -> Value {
     let read = match like {
         Value::Integer(_) => text.parse().ok().map(Value::Integer),
@@ -252,8 +253,8 @@ fn read_like(like: &Value, text: &str) -> Value {
     read.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// A list, as it was between commas. A comma at its end is left out; whatever else is empty is not, so that
-/// a variable that was not set is not taken for the wish for an empty list.
+/// Returns a list of items. Drops one empty item at the end, after a trailing comma. Other empty
+/// items stay, so that an empty variable is not mistaken for an empty list.
 pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     let mut items: Vec<&str> = items.into_iter().map(str::trim).collect();
     if items.len() > 1 {
@@ -263,19 +264,19 @@ pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
 }
 
 /// The rule for an address to listen on.
-pub(crate) const LISTEN_RULE: &str = "has to be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000";
+pub(crate) const LISTEN_RULE: &str = "must be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000";
 
 fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
     if message.contains("socket address") {
         return match section {
-            "raft" => format!("{LISTEN_RULE}; a name goes into raft.advertise"),
+            "raft" => format!("{LISTEN_RULE}; put a host name into raft.advertise"),
             _ => LISTEN_RULE.to_owned(),
         };
     }
     match (value, message.split_once("expected ")) {
-        // The last one names the type that was wanted.
+        // The text after the last `expected` names the expected type.
         (_, Some((_, "u64" | "usize"))) => {
-            // There is no replica 0; and TOML has no greater numbers.
+            // Replica IDs start at 1. TOML cannot represent larger numbers.
             let min = u8::from(key == "replica_id");
             format!("is not a whole number from {min} to {}", i64::MAX)
         }
@@ -286,11 +287,11 @@ fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
     }
 }
 
-/// The levels of the log.
+/// The log levels.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// Returns the problem of a list of levels. A word that is no level would pass for a module, and nothing
-/// would be logged.
+/// Returns an error for each invalid item of a list of levels. The log library would take an
+/// unknown word for a module, and log nothing.
 fn level_rules(text: &str) -> impl Iterator<Item = String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     let is_module = |word: &str| {
@@ -307,7 +308,7 @@ fn level_rules(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Section, key and rule of each value that breaks one.
+/// Returns the section, key and rule of each value that breaks a rule.
 fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     let mut broken = Vec::new();
     let mut rule = |holds: bool, section, key, text: String| {
@@ -343,7 +344,7 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     for (index, (section, key, address)) in ports.iter().enumerate() {
         for (other, other_key, other_address) in &ports[..index] {
             let same = address.port() != 0 && address == other_address;
-            rule(!same, section, key, format!("is also that of {other}.{other_key}"));
+            rule(!same, section, key, format!("is already used by {other}.{other_key}"));
         }
     }
     let catch_up = (1..=60_000).contains(&xds.catch_up_timeout.millis());
@@ -355,7 +356,7 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
         (10_000..=86_400_000).contains(&close_after) && xds.ack_close_after > xds.ack_timeout;
     let text = "must be 0s, or from 10s to 24h and longer than xds.ack_timeout".to_owned();
     rule(close_after == 0 || fits, "xds", "ack_close_after", text);
-    // A request that the names of a full stream would not fit in would keep its client from coming back.
+    // A client must be able to list all its names in one request when it reconnects.
     let names = xds.names_per_request_max >= xds.names_max;
     rule(
         names,
@@ -366,7 +367,7 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     for (key, n) in [("types_max", xds.types_max), ("names_max", xds.names_max)] {
         rule(n > 0, "xds", key, "must be at least 1".to_owned());
     }
-    // Each is a task with queues of its own, and more than there are cores serve nobody sooner.
+    // Each shard is a task with its own queues. More shards than cores do not help.
     rule(xds.shards <= 1024, "xds", "shards", "must be at most 1024".to_owned());
     let target = (64 << 10..=1 << 30).contains(&xds.response_bytes_target.bytes());
     rule(target, "xds", "response_bytes_target", "must be from 64KiB to 1GiB".to_owned());
@@ -397,8 +398,8 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     broken
 }
 
-/// Section, key and rule of the first setting that each component refuses. A component calls its settings by
-/// the names that they have here.
+/// Returns the section, key and rule of the first setting that each component rejects. The
+/// components use the same names of settings as the configuration.
 fn component_rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     let mut broken = Vec::new();
     if let Err(error) = config.store().validate() {
@@ -406,10 +407,10 @@ fn component_rules(config: &Config) -> Vec<(&'static str, &'static str, String)>
             "replica_id" | "connections_max" => "raft",
             _ => "store",
         };
-        broken.push((section, error.key, format!("has to be {}", error.rule)));
+        broken.push((section, error.key, format!("must be {}", error.rule)));
     }
     if let Err(error) = config.fanout().validate() {
-        broken.push(("xds", error.key, format!("has to be at least {}", error.min)));
+        broken.push(("xds", error.key, format!("must be at least {}", error.min)));
     }
     if let Err(error) = config.xds().validate() {
         broken.push(("xds", error.key, error.rule.to_owned()));

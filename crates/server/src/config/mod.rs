@@ -1,8 +1,8 @@
-//! The configuration of a replica: one TOML file, every key with a default, overridden by the
-//! environment (`CHANCERY_<SECTION>_<KEY>`), and that by flags.
+//! The configuration of a replica: one TOML file in which every key has a default. Environment
+//! variables (`CHANCERY_<SECTION>_<KEY>`) override the file, and flags override both.
 //!
-//! Nothing else reads the environment. Errors name the key, the value, where it came from, and the
-//! rule.
+//! No other module reads the environment for settings of a replica. Errors name the key, the value,
+//! its source and the rule.
 
 mod convert;
 mod environment;
@@ -37,7 +37,7 @@ pub(crate) struct Config {
     pub(crate) shutdown: Shutdown,
 }
 
-/// Where and how the state is kept.
+/// The section `[store]`: the data directory and the limits of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Store {
@@ -50,7 +50,7 @@ pub(crate) struct Store {
     pub(crate) open_timeout: Span,
 }
 
-/// The port of the xDS clients.
+/// The section `[xds]`: the port for xDS clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Xds {
@@ -96,7 +96,7 @@ pub(crate) struct Xds {
     pub(crate) close_timeout: Span,
 }
 
-/// The port of authors and operators.
+/// The section `[admin]`: the port for authors and operators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Admin {
@@ -110,7 +110,7 @@ pub(crate) struct Admin {
     pub(crate) body_timeout: Span,
 }
 
-/// What is written to the standard error.
+/// The section `[log]`: the log on standard error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Log {
@@ -118,7 +118,7 @@ pub(crate) struct Log {
     pub(crate) format: LogFormat,
 }
 
-/// How a line of the log looks.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -126,7 +126,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// How the process ends.
+/// The section `[shutdown]`: the end of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Shutdown {
@@ -145,8 +145,7 @@ impl Default for Store {
             snapshot_log_entries: store.snapshot_log_entries,
             snapshot_log_bytes: ByteSize::new(store.snapshot_log_bytes),
             free_bytes_min: ByteSize::new(store.free_bytes_min),
-            // A whole scope of 100,000 resources of 1 KB, published with --prune, is one
-            // transaction.
+            // One transaction can publish a scope of 100,000 resources of 1 KB with --prune.
             transaction_bytes_max: ByteSize::mib(256),
             transact_timeout: Span::new(store.transact_timeout),
             open_timeout: Span::new(store.open_timeout),
@@ -215,7 +214,7 @@ impl Default for Admin {
             request_bytes_max: ByteSize::mib(512),
             connections_max: 1000,
             header_timeout: Span::seconds(10),
-            // Longer than the interval at which metrics are usually asked for.
+            // Longer than the usual interval between two requests for metrics.
             idle_timeout: Span::seconds(120),
             body_timeout: Span::seconds(30),
         }
@@ -223,7 +222,7 @@ impl Default for Admin {
 }
 
 impl Admin {
-    /// The limits in time, by key.
+    /// Returns the time limits by key.
     fn timeouts(&self) -> [(&'static str, Span); 3] {
         [
             ("header_timeout", self.header_timeout),
@@ -235,8 +234,8 @@ impl Admin {
 
 impl Default for Log {
     fn default() -> Self {
-        // Raft tells at "info" what only its developers read, and warns at every start of messages that
-        // it ignores as it should.
+        // At level "info", openraft logs details for its developers. At every start it warns about
+        // messages that it correctly ignores.
         Self { level: "info,openraft=error".into(), format: LogFormat::Text }
     }
 }

@@ -1,4 +1,4 @@
-//! Section `[raft]`: this replica among the others.
+//! The section `[raft]`: this replica and the other replicas.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Span, loopback};
 
-/// What can be set for [`Raft::connections_max`]: 64 members have three connections each, and others while
-/// those before are not known to be broken.
+/// The range of [`Raft::connections_max`]. Each of 64 members has three connections, and more while
+/// broken connections have not been detected.
 const CONNECTIONS_MAX: RangeInclusive<usize> = 256..=65_536;
 
-/// This replica among the others.
+/// The section `[raft]`: this replica and the other replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Raft {
@@ -55,13 +55,13 @@ impl Default for Raft {
     }
 }
 
-/// `ID=HOST:PORT`
+/// Parses a peer: `ID=HOST:PORT`.
 fn peer(text: &str) -> Result<(u64, &str), String> {
-    let rule = || format!("{text:?} has to be ID=HOST:PORT, such as 2=10.0.0.2:18002");
+    let rule = || format!("{text:?} must be ID=HOST:PORT, such as 2=10.0.0.2:18002");
     let (id, address) = text.split_once('=').ok_or_else(rule)?;
     let id = id.trim().parse::<u64>().ok().ok_or_else(rule)?;
     if !(1..=REPLICA_ID_MAX).contains(&id) {
-        return Err(format!("{text:?} has to begin with a number from 1 to {REPLICA_ID_MAX}"));
+        return Err(format!("{text:?} must begin with a replica ID from 1 to {REPLICA_ID_MAX}"));
     }
     let address = address.trim();
     check_address(address).map_err(|error| match address.contains(':') {
@@ -72,13 +72,14 @@ fn peer(text: &str) -> Result<(u64, &str), String> {
 }
 
 impl Raft {
-    /// The list of peers by number; what breaks a rule is left out.
+    /// Returns the valid peers by replica ID.
     pub(crate) fn peers(&self) -> BTreeMap<u64, String> {
         let peers = self.peers.iter().filter_map(|text| peer(text).ok());
         peers.map(|(id, address)| (id, address.to_owned())).collect()
     }
 
-    /// Where other replicas reach this one; empty for the address that it listens on.
+    /// Returns the address at which other replicas reach this one. It is empty if that is the
+    /// address to listen on.
     pub(crate) fn advertised(&self) -> String {
         match self.advertise.is_empty() {
             true => self.peers().remove(&self.replica_id).unwrap_or_default(),
@@ -86,12 +87,12 @@ impl Raft {
         }
     }
 
-    /// Whether the configuration says that there are, or will be, other replicas.
+    /// Returns whether the configuration mentions other replicas, present or future.
     pub(crate) fn names_others(&self) -> bool {
         !self.join.is_empty() || !self.peers.is_empty() || !self.advertise.is_empty()
     }
 
-    /// The files for TLS between replicas; `None` if there is none.
+    /// Returns the files for TLS between replicas, or `None` without TLS.
     pub(crate) fn tls(&self) -> Option<TlsConfig> {
         let files = [&self.tls_cert, &self.tls_key, &self.tls_ca];
         let [cert, key, ca] = files.map(PathBuf::from);
@@ -111,24 +112,24 @@ impl Raft {
         if (1..files.len()).contains(&given) {
             let missing = files.iter().filter(|(_, path)| path.is_empty());
             broken.extend(missing.map(|(key, _)| {
-                let rule = "has to be given too: raft.tls_cert, raft.tls_key and raft.tls_ca, or none of them";
+                let rule = "is missing; set all of raft.tls_cert, raft.tls_key and raft.tls_ca, or none of them";
                 (*key, rule.to_owned())
             }));
         }
         if given == 0 && !self.tls_server_name.is_empty() {
-            let rule = "does nothing without raft.tls_cert, raft.tls_key and raft.tls_ca";
+            let rule = "has no effect without raft.tls_cert, raft.tls_key and raft.tls_ca; set these keys too";
             broken.push(("tls_server_name", rule.to_owned()));
         }
     }
 
-    /// Key and rule of each value that breaks one.
+    /// Returns the key and the rule of each value that breaks a rule.
     pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
         let mut broken = Vec::new();
         self.tls_rules(&mut broken);
         if !self.address.ip().is_loopback() && !self.allow_plaintext && self.tls().is_none() {
             broken.push((
                 "address",
-                "is not a loopback address, and the port is not encrypted: set raft.tls_cert, raft.tls_key and \
+                "is not a loopback address, and the port is not encrypted; set raft.tls_cert, raft.tls_key and \
                  raft.tls_ca, or raft.allow_plaintext = true (--allow-plaintext) if the network is trusted"
                     .to_owned(),
             ));
@@ -141,13 +142,13 @@ impl Raft {
             broken.push((
                 "advertise",
                 format!(
-                    "has to say where other replicas reach this one, because raft.address = {:?} does not",
+                    "must be the address at which other replicas reach this one, because raft.address = {:?} names no host",
                     self.address.to_string()
                 ),
             ));
         }
         if self.join.iter().any(|address| address.trim().is_empty()) {
-            let rule = "names an empty address: give HOST:PORT of a member, or leave raft.join out to form a \
+            let rule = "names an empty address; give HOST:PORT of a member, or omit raft.join to form a \
                         cluster";
             broken.push(("join", rule.to_owned()));
         }
@@ -157,8 +158,8 @@ impl Raft {
         let (listens, advertised) = (self.address.to_string(), self.advertised());
         let is_own = |address: &String| [&listens, &advertised].contains(&address);
         if self.peers.is_empty() && !self.join.is_empty() && self.join.iter().all(is_own) {
-            let rule = "names only this replica itself: give HOST:PORT of another member, or leave raft.join out to \
-                        form a cluster";
+            let rule = "names only this replica itself; give HOST:PORT of another member, or omit raft.join to form \
+                        a cluster";
             broken.push(("join", rule.to_owned()));
         }
         self.peer_rules(&mut broken);
@@ -189,19 +190,20 @@ impl Raft {
         }
         let id = self.replica_id;
         if !ids.is_empty() && !ids.contains(&id) {
-            let text = format!("has to name all replicas, this one too: raft.replica_id is {id}");
+            let text =
+                format!("must name all replicas, including this one: raft.replica_id is {id}");
             broken.push(("peers", text));
         }
         if !self.peers.is_empty() && !self.join.is_empty() {
-            let text = "does not go with raft.peers: give one of them";
+            let text = "cannot be combined with raft.peers; set only one of them";
             broken.push(("join", text.to_owned()));
         }
         let forms = self.join.is_empty() && ids.first().is_none_or(|first| *first == id);
         if self.learner && forms {
             broken.push((
                 "learner",
-                "can not be for a replica that forms the cluster, which votes: a learner needs raft.join, or \
-                 raft.peers with a lower number than its own"
+                "cannot be set for the replica that forms the cluster, because that replica votes; a learner needs \
+                 raft.join, or raft.peers with a replica ID lower than its own"
                     .to_owned(),
             ));
         }
@@ -232,7 +234,7 @@ mod tests {
         let (key, rule) = broken(|raft| raft.peers = list(&["1=a:1", "2"]));
         assert_eq!(
             (key, rule.as_str()),
-            ("peers", "\"2\" has to be ID=HOST:PORT, such as 2=10.0.0.2:18002")
+            ("peers", "\"2\" must be ID=HOST:PORT, such as 2=10.0.0.2:18002")
         );
         let (key, rule) = broken(|raft| raft.peers = list(&["1=a:1", "1=b:1"]));
         assert_eq!((key, rule.as_str()), ("peers", "names replica 1 twice"));
@@ -257,10 +259,7 @@ mod tests {
         assert!(key == "peers" && rule.contains("from 1 to 9223372036854775807"), "{rule}");
         for nowhere in ["0.0.0.0:1", "[::]:1"] {
             let rules = raft(|raft| raft.advertise = nowhere.to_owned()).rules();
-            assert!(
-                rules[0].0 == "advertise" && rules[0].1.contains("can not reach it"),
-                "{rules:?}"
-            );
+            assert!(rules[0].0 == "advertise" && rules[0].1.contains("reach it"), "{rules:?}");
         }
         let (key, _) = broken(|raft| {
             (raft.join, raft.peers) = (list(&["a:1"]), list(&["1=a:1", "2=b:1"]));
@@ -273,8 +272,8 @@ mod tests {
         assert_eq!(broken(|raft| raft.address = "10.0.0.1:1".parse().unwrap()).0, "address");
     }
 
-    /// T15: with certificates a port needs no permission to be reached from elsewhere; with some of the
-    /// files but not all it would be open to everybody.
+    /// T15: with certificates a port may listen on any address. With only some of the files it
+    /// would accept everybody.
     #[test]
     fn certificates_are_given_as_a_whole_or_not_at_all() {
         let tls = |cert: &str, key: &str, ca: &str, name: &str| {

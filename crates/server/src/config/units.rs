@@ -1,10 +1,10 @@
-//! Values with a unit: `5s`, `64MiB`.
+//! Values with a unit, such as `5s` and `64MiB`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A length of time: `250ms`, `10s`, `5m`, `1h`.
+/// A duration in milliseconds, seconds, minutes or hours: `250ms`, `10s`, `5m`, `1h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span(Duration);
 
@@ -48,18 +48,18 @@ impl ByteSize {
         self.0
     }
 
-    /// The same, for memory.
+    /// Returns the number of bytes as a `usize`, capped at its maximum.
     pub(crate) fn size(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 
-    /// The same, for what HTTP/2 counts in 32 bits.
+    /// Returns the number of bytes as a `u32`, capped at its maximum. HTTP/2 windows have 32 bits.
     pub(crate) fn size_u32(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
     }
 }
 
-/// A number and one of the units; no sign, no fraction, no space.
+/// Parses a number with a unit, without sign, fraction or space.
 fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -67,7 +67,7 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// The greatest unit that leaves no fraction.
+/// Writes a number with the largest unit that leaves no fraction.
 fn show(n: u64, units: &[(&str, u64)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (unit, factor) = units
         .iter()
@@ -119,7 +119,7 @@ impl Serialize for ByteSize {
     }
 }
 
-/// Text or a bare number, as TOML has both.
+/// A text or a number, as in TOML.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {

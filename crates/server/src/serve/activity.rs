@@ -1,4 +1,4 @@
-//! What a connection of the admin port is doing, and how long it has been doing nothing.
+//! The activity of a connection of the admin port, and how long it has been idle.
 
 use std::{
     io,
@@ -18,39 +18,40 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The first bytes of an HTTP/2 connection.
+/// The connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a connection may be without progress.
+/// The maximum times that a connection may spend without progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// From the connection to the whole header of its first request.
+    /// From the start of the connection to the end of its first request header.
     pub(crate) header: Duration,
-    /// Without a request, after that; and while it does not take the answer.
+    /// Without a request after that, and while the client does not read the response.
     pub(crate) idle: Duration,
-    /// For the body of a request, besides what it may take by its size.
+    /// For the body of a request, in addition to the time that depends on its size.
     pub(crate) body: Duration,
 }
 
-/// One connection, as its task and the accept loop see it.
+/// The activity of one connection, shared by its task and the accept loop.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// Requests whose answers have not ended.
+    /// The number of requests whose responses have not ended.
     requests: AtomicUsize,
     state: Mutex<State>,
-    /// Cancelled to make room for another connection.
+    /// Cancelled to close this connection in favor of another one.
     pub(crate) evicted: CancellationToken,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The last time at which something was begun or ended.
+    /// The time at which the connection was opened or its last request ended.
     since: Instant,
-    /// Its first bytes, as long as they are those of HTTP/2.
+    /// The number of bytes of the preface that have been received, or its length if the connection
+    /// is not HTTP/2.
     greeted: usize,
-    /// It has sent a whole header, or the greeting of HTTP/2.
+    /// Whether the client has sent a complete request header, or the preface of HTTP/2.
     is_known: bool,
-    /// Since when it takes nothing of what is sent.
+    /// The time since which the client has read nothing that the server sends.
     blocked: Option<Instant>,
 }
 
@@ -72,19 +73,19 @@ impl Activity {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a request, which ends when the guard is dropped.
+    /// Begins a request. The request ends when the returned guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.state().is_known = true;
         Busy(Arc::clone(self))
     }
 
-    /// Since when it has had no request; `None` while it has one.
+    /// Returns the time since which there has been no request, or `None` if there is one.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         (self.requests.load(Ordering::Relaxed) == 0).then(|| self.state().since)
     }
 
-    /// When it is to be closed if nothing happens by then.
+    /// Returns the time at which the connection is closed unless something happens before.
     pub(crate) fn due(&self, limits: &Limits) -> Instant {
         let idle_since = self.idle_since();
         let state = self.state();
@@ -107,7 +108,7 @@ impl Activity {
             state.greeted += n;
             state.is_known = state.greeted == PREFACE.len();
         } else {
-            // HTTP/1: its header counts.
+            // HTTP/1 is known by its request header.
             state.greeted = PREFACE.len();
         }
     }
@@ -123,7 +124,7 @@ impl Activity {
     }
 }
 
-/// A request at work.
+/// A guard for a running request.
 #[derive(Debug)]
 pub(crate) struct Busy(Arc<Activity>);
 
@@ -134,7 +135,7 @@ impl Drop for Busy {
     }
 }
 
-/// A connection that is watched.
+/// A connection whose activity is recorded.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) stream: TcpStream,
@@ -207,11 +208,14 @@ mod tests {
         assert_eq!(activity.due(&LIMITS), start + LIMITS.header);
         activity.on_read(b"OST /");
         activity.on_read(&PREFACE[1..]);
-        assert_eq!(activity.due(&LIMITS), start + LIMITS.header, "HTTP/1 without its header");
+        assert_eq!(activity.due(&LIMITS), start + LIMITS.header, "HTTP/1 without a header");
         let busy = activity.begin();
         assert_eq!(activity.idle_since(), None);
         tokio::time::advance(Duration::from_secs(3600)).await;
-        assert!(activity.due(&LIMITS) > Instant::now(), "a long wait is no idle connection");
+        assert!(
+            activity.due(&LIMITS) > Instant::now(),
+            "a connection with a long request is not idle"
+        );
         activity.on_write(&Poll::<()>::Pending);
         let blocked = Instant::now();
         tokio::time::advance(Duration::from_secs(5)).await;

@@ -1,5 +1,5 @@
-//! Bodies of the admin port: requests that have to come in time, answers that keep their connection
-//! busy until they have ended.
+//! Bodies of the admin port. Request bodies have a time limit, and response bodies keep their
+//! connection busy until they end.
 
 use std::{
     pin::Pin,
@@ -13,19 +13,21 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::Busy;
 
-/// Least bytes per second of a body, after the time that each has.
+/// The minimum rate of a body, in bytes per second, after the initial grace time.
 const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
 
-/// Why a body was given up.
+/// An error of a request body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error(transparent)]
     Connection(#[from] hyper::Error),
-    #[error("only {received} bytes came in {time:?} (admin.body_timeout)")]
+    #[error(
+        "the request body has timed out: only {received} bytes arrived in {time:?} (admin.body_timeout)"
+    )]
     Slow { received: u64, time: Duration },
 }
 
-/// The body of a request.
+/// A request body with a time limit.
 pub(crate) struct Timely {
     inner: Incoming,
     start: Instant,
@@ -79,7 +81,7 @@ impl Body for Timely {
     }
 }
 
-/// The body of an answer.
+/// A response body that keeps its connection busy.
 pub(crate) struct Answer {
     pub(crate) inner: axum::body::Body,
     pub(crate) _busy: Busy,

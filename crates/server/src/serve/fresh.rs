@@ -1,11 +1,11 @@
-//! Whether this replica has what the cluster has committed, asked of its leader.
+//! The check with the leader that this replica has everything that the cluster has committed.
 
 use std::{future::Future, pin::Pin, time::Duration};
 
 use chancery_fanout::Fresh;
 use chancery_store::Replica;
 
-/// Asks the leader, for a bounded time.
+/// Asks the leader, for at most `timeout`.
 #[derive(Debug)]
 pub(super) struct FromLeader {
     pub(super) replica: Replica,

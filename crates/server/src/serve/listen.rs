@@ -1,7 +1,7 @@
-//! The accept loop of the admin port: HTTP/1 and HTTP/2, with limits, until it is told to stop.
+//! The accept loop of the admin port, for HTTP/1 and HTTP/2, with limits.
 //!
-//! Invariant: a connection that does nothing never keeps another one from its answer. It is closed after
-//! a time, and at once when its place is needed.
+//! Invariant: an inactive connection never prevents another connection from being served. It is
+//! closed after a time, and at once if the limit of connections is reached.
 
 use std::{
     collections::BTreeMap,
@@ -36,21 +36,23 @@ use super::{
     body::{Answer, Timely},
 };
 
-/// Quiet HTTP/2 connections are probed at this interval, and closed if the probe stays unanswered.
+/// The interval at which quiet HTTP/2 connections receive a PING. A connection without an answer is
+/// closed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests at a time on one HTTP/2 connection.
+/// The maximum number of concurrent requests on one HTTP/2 connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 200;
 const HEADER_LIST_BYTES_MAX: u32 = 32 << 10;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Pause after an accept that failed for a reason of ours: too many open files, mostly.
+/// The pause after a failed accept. The usual cause is too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a connection without a request has to end in order, before it is cut.
+/// The time that a connection without a request has to close in order, before it is cut off.
 const PARTING: Duration = Duration::from_secs(1);
-/// Connections that are told at the same time that there is no place; further ones are just closed.
+/// The maximum number of rejected connections that receive an explanation at the same time. Further
+/// ones are closed without it.
 const REFUSALS_MAX: usize = 64;
-/// What they are told.
+/// The explanation for rejected connections.
 const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\
     connection: close\r\ncontent-length: 63\r\n\r\n\
     all connections are busy with requests (admin.connections_max)\n";
@@ -66,8 +68,8 @@ impl Open {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more, at the cost of the one that has been idle longest if there are `max`.
-    /// `None` if all are busy.
+    /// Adds a connection. If there are `max` connections, it replaces the one that has been idle
+    /// longest. Returns `None` if all are busy.
     fn admit(&self, id: u64, max: usize) -> Option<Place> {
         let mut all = self.all();
         if all.len() >= max {
@@ -83,7 +85,7 @@ impl Open {
     }
 }
 
-/// A place among the open connections, free again when it is dropped.
+/// A slot among the open connections. It is free again when it is dropped.
 struct Place {
     open: Open,
     id: u64,
@@ -96,7 +98,7 @@ impl Drop for Place {
     }
 }
 
-/// Serves `router` until `stop`; then connections are asked to end, and it returns when all have.
+/// Serves `router` until `stop`. Then asks the connections to end, and returns when all have ended.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -116,10 +118,10 @@ pub(crate) async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let Some(place) = open.admit(id, connections_max) else {
-                    debug!(%peer, connections_max, "admin connection refused: all are busy");
+                    debug!(%peer, connections_max, "admin connection rejected: all connections are busy");
                     if let Ok(turn) = Arc::clone(&refusals).try_acquire_owned() {
                         tracker.spawn(async move {
-                            // Whoever does not take it has gone.
+                            // If the client does not read the explanation, it is dropped.
                             drop(timeout(PARTING, refuse(stream)).await);
                             drop(turn);
                         });
@@ -135,7 +137,7 @@ pub(crate) async fn serve(
             }
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
-                warn!(%error, "can not accept admin connections; trying on");
+                warn!(%error, "cannot accept admin connections; retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -145,8 +147,9 @@ pub(crate) async fn serve(
     tracker.wait().await;
 }
 
-/// Says that there is no place. What the client has sent is read first: closing over it would make
-/// its kernel throw the answer away.
+/// Rejects a connection with an explanation. The function first reads what the client has sent.
+/// Otherwise the close would reset the connection, and the client's kernel would discard the
+/// explanation.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let mut request = [0; 4096];
     let _read: usize = stream.read(&mut request).await?;
@@ -195,7 +198,7 @@ async fn connection(
     connection.as_mut().graceful_shutdown();
     match timeout(PARTING, connection.as_mut()).await {
         Ok(ended) => ended,
-        // A request has begun in the meantime, and may end.
+        // A request has begun in the meantime and is served.
         Err(_) if activity.idle_since().is_none() && activity.due(&limits) > Instant::now() => {
             connection.await
         }
@@ -205,7 +208,7 @@ async fn connection(
 
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // Its times are watched here, from the first byte on.
+    // [`Activity::due`] limits the time for the header, from the first byte on.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
     builder
         .http2()
@@ -219,7 +222,8 @@ fn builder() -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// The client went away while it was being accepted: nothing of ours is wrong.
+/// Returns whether the client closed the connection before it was accepted. The server has no
+/// problem then.
 fn is_of_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! The log: to the standard error, as text or JSON.
+//! The log on standard error, as text or JSON.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::config::{Log, LogFormat};
 
-/// Starts logging. What a later second call would do is nothing.
+/// Starts logging. A second call fails.
 pub(crate) fn start(log: &Log) -> Result<(), String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| error.to_string())?;
     let builder = fmt().with_env_filter(filter).with_writer(io::stderr);

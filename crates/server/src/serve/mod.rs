@@ -1,9 +1,9 @@
-//! `chancery serve`: puts the parts together, runs them, and takes them down in order.
+//! The command `chancery serve`: starts the components, runs them, and stops them in order.
 //!
-//! Order of start: store (its state is loaded, it is member of a cluster), shards, admin port, caught up
-//! with the cluster (OPS-04), xDS port, the line that says ready. Order of end (OPS-15): the lead goes to
-//! another replica, not ready any more, streams of clients, admin requests, shards, store. Each step of
-//! the end has a limit in time.
+//! Order of the start: store (its state is loaded and the replica is a member of a cluster),
+//! shards, admin port, catching up with the cluster (OPS-04), xDS port, ready line. Order of the
+//! end (OPS-15): leadership moves to another replica, the replica is no longer ready, streams of
+//! clients, admin requests, shards, store. Each step of the end has a time limit.
 
 mod activity;
 mod body;
@@ -46,31 +46,34 @@ use store::Opened;
 
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Samples of histograms are folded in this often, whether or not anybody asks for metrics.
+/// The interval at which histograms process their samples, whether or not anybody reads the
+/// metrics.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
-/// Threads of the admin port: writes, questions and health checks do not wait for what streams do.
+/// The threads of the admin port. Writes, queries and health checks do not wait for work on
+/// streams.
 const ADMIN_THREADS: usize = 2;
-/// How long shards may take to end once their streams have.
+/// The maximum time for shards to end after their streams.
 const SHARDS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long admin requests may take to end once the streams have, if those have used up the time
-/// for all.
+/// The minimum time for admin requests to end after the streams, even if the streams have used up
+/// the common time limit.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long another replica may take to take over the lead; the store gives up before.
+/// The maximum time for another replica to take over leadership. The store gives up earlier.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long threads may take to end at last: a request that still reads a huge input must not hold the
-/// process up, and a store that is still being read has to be closed before the process ends.
+/// The maximum time for threads to end at the end of the process. A request that still reads a huge
+/// input must not delay the end. A store that is still in use must be closed before the process
+/// ends.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 const LOADING_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections that the kernel takes before they are accepted.
+/// The number of connections that the kernel queues before they are accepted.
 const BACKLOG: u32 = 4096;
-/// Upper bounds of the buckets of times, in seconds: from an fsync on fast disks to a client's
-/// patience.
+/// The upper bounds of histogram buckets for times, in seconds. They range from an fsync on a fast
+/// disk to the time that a client waits.
 const SECONDS: [f64; 18] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
 ];
-/// Upper bounds of the buckets of sizes, in bytes: one is what a gRPC client takes by default, and
-/// beyond it are full states.
+/// The upper bounds of histogram buckets for sizes, in bytes. One bound is the default message
+/// limit of gRPC clients. Full states are larger.
 const BYTES: [f64; 10] = [
     256.0,
     1024.0,
@@ -87,7 +90,7 @@ const BYTES: [f64; 10] = [
 /// Runs a replica until a signal ends it.
 ///
 /// # Errors
-/// What kept it from starting, or from ending cleanly.
+/// Fails if the replica cannot start or cannot end cleanly.
 pub(crate) fn run(loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     log::start(&loaded.config.log).map_err(Failure::new)?;
     for warning in &loaded.warnings {
@@ -123,7 +126,10 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
         })
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(|error| fail(error.to_string()))?;
-    metrics::describe_gauge!("chancery_build_info", "1, with the version of the program");
+    metrics::describe_gauge!(
+        "chancery_build_info",
+        "Always 1; the label version is the version of the program"
+    );
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
     Ok(handle)
 }
@@ -136,7 +142,7 @@ async fn serve(
 ) -> Result<Closed, Failure> {
     let config = &loaded.config;
     let mut signals = Signals::new()
-        .map_err(|error| Failure::new(format_args!("cannot take signals: {error}")))?;
+        .map_err(|error| Failure::new(format_args!("cannot install signal handlers: {error}")))?;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
     let connections = [config.xds.connections_max, config.admin.connections_max];
@@ -145,8 +151,9 @@ async fn serve(
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
     let opened = store::open(loaded, &mut signals).await?;
-    // At the same time as the store, and before the line that says ready: the first write is then as
-    // fast as the second. Should it fail, so will that write, and say so.
+    // The warm-up runs parallel to the start of the store and ends before the ready line, so that
+    // the first write is as fast as the second. If it fails, the first write fails and reports the
+    // error.
     let is_warm = warm_up.await.is_ok();
     debug!(is_warm, time = ?start.elapsed(), "descriptors are read");
     let (replica, ended) = match opened {
@@ -165,11 +172,11 @@ async fn serve(
     if closed.is_ok() {
         info!("stopped");
     }
-    // The first reason says more.
+    // The first error explains more.
     ended.and(closed).map(|()| Closed::Yes)
 }
 
-/// Runs all but the store, until a signal or a failure ends it.
+/// Runs all components except the store, until a signal or a failure ends them.
 async fn run_parts(
     config: &Config,
     replica: &Replica,
@@ -190,7 +197,8 @@ async fn run_parts(
             announce(&running, replica, out);
             tokio::select! {
                 ended = running.until_ended(signals) => ended,
-                // What it has gets old, and nobody would know (L5): its clients go elsewhere.
+                // The state of a removed replica becomes outdated unnoticed (L5). Its clients must
+                // connect to other replicas.
                 removal = replica.removed() => Ended::removed(removal),
             }
         }
@@ -206,7 +214,7 @@ async fn run_parts(
     }
 }
 
-/// The one line on the standard output. A replica serves on if nobody reads it.
+/// Prints the ready line on standard output. The replica continues if nobody reads it.
 fn announce(running: &Running, replica: &Replica, out: &mut dyn Write) {
     if running.xds.is_none() {
         return;
@@ -223,18 +231,18 @@ fn announce(running: &Running, replica: &Replica, out: &mut dyn Write) {
     }
 }
 
-/// How the store has ended.
+/// How the use of the store ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closed {
     Yes,
-    /// The process ends before it was open. Threads may still read it.
+    /// The process ends before the store was open. Threads may still read it.
     NeverOpen,
 }
 
-/// Why a replica ends.
+/// The reason why a replica ends.
 enum Ended {
     Signal(&'static str),
-    /// A part that runs for ever has ended.
+    /// A component that must not end has ended.
     Part(String),
 }
 
@@ -244,29 +252,31 @@ impl Ended {
     }
 }
 
-/// The parts of a replica at work.
+/// The running components of a replica.
 struct Running {
     xds_address: SocketAddr,
     admin_address: SocketAddr,
     fanout: Fanout,
-    /// The place of the discovery services; taken when they begin.
+    /// The socket of the discovery services. It is taken when they start.
     xds_socket: Option<TcpSocket>,
-    /// `None` as long as the replica has not caught up.
+    /// `None` until the replica has caught up.
     xds: Option<JoinHandle<io::Result<()>>>,
     admin: JoinHandle<()>,
-    /// Cancelled when the discovery services begin: the replica is ready.
+    /// Cancelled when the discovery services start: the replica is ready.
     started: CancellationToken,
-    /// Cancelled first of all at the end: the replica is not ready any more, and ends its clients' streams.
+    /// Cancelled at the start of the shutdown: the replica is no longer ready, and ends the streams
+    /// of its clients.
     drain: CancellationToken,
-    /// Cancelled when the streams have ended.
+    /// Cancelled after the streams have ended.
     stop_admin: CancellationToken,
-    /// Cancelled when nobody can reach the shards any more.
+    /// Cancelled when nothing can reach the shards.
     stop_shards: CancellationToken,
     shards: TaskTracker,
 }
 
 impl Running {
-    /// Starts all but the discovery services, whose port is taken, but refuses connections.
+    /// Starts all components except the discovery services. Their port is bound, but refuses
+    /// connections.
     async fn start(
         config: &Config,
         replica: Replica,
@@ -320,22 +330,22 @@ impl Running {
         })
     }
 
-    /// Begins the discovery services when the replica has caught up with its cluster, so that no client
-    /// is sent an older state than it was sent before; or, if nobody can be asked what there is, with
-    /// what the replica has.
+    /// Starts the discovery services when the replica has caught up with its cluster, so that no
+    /// client receives an older state than before. If the replica finds no leader in time, it
+    /// starts with its own state.
     async fn begin(&mut self, config: &Config, replica: &Replica) -> Result<(), Failure> {
         let patience = config.raft.catch_up_timeout.duration();
         let caught_up = replica.catch_up(patience).await.map_err(Failure::new)?;
         if replica.diverged().is_some() {
-            // It is not ready and says so; a client that connects is refused.
+            // The replica is not ready and reports that. Connections of clients are refused.
             return Ok(());
         }
         if caught_up == CaughtUp::Alone {
             let revision = replica.state().revision.0;
             warn!(
                 revision,
-                "no leader was found within {patience:?}: serving what this replica has, which may be \
-                 older than what others have; writes wait until most voters are there"
+                "no leader was found within {patience:?}; serving the state of this replica, which may be \
+                 older than that of other replicas; writes wait for a majority of the voters"
             );
         }
         let Some(socket) = self.xds_socket.take() else { return Ok(()) };
@@ -348,7 +358,7 @@ impl Running {
             let mut xds = std::pin::pin!(xds);
             tokio::select! {
                 ended = &mut xds => ended,
-                // Its streams end, nobody gets another one, and the admin API says why.
+                // Streams end and no new ones are accepted. The admin API reports the reason.
                 _ = replica.until_diverged() => {
                     drain.cancel();
                     xds.await?;
@@ -361,7 +371,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for a signal, or for a part to end that must not.
+    /// Waits for a signal, or for the end of a component that must not end.
     async fn until_ended(&mut self, signals: &mut Signals) -> Ended {
         let xds = async {
             match &mut self.xds {
@@ -383,15 +393,15 @@ impl Running {
         }
     }
 
-    /// Takes all down but the store. First another replica takes over the lead, so that no write has to
-    /// wait for an election.
+    /// Stops all components except the store. First another replica takes over leadership, so that
+    /// no write must wait for an election.
     async fn stop(mut self, config: &Config, replica: &Replica, reason: &Ended) {
         match reason {
             Ended::Signal(signal) => info!(signal, "draining"),
             Ended::Part(reason) => error!(%reason, "draining"),
         }
         if timeout(STEP_DOWN_TIMEOUT, replica.step_down()).await.is_err() {
-            warn!("nobody has taken over the lead within {STEP_DOWN_TIMEOUT:?}");
+            warn!("no other replica has taken over leadership within {STEP_DOWN_TIMEOUT:?}");
         }
         self.drain.cancel();
         let patience = config.shutdown.timeout.duration();
@@ -399,13 +409,13 @@ impl Running {
         if let Some(xds) = self.xds.as_mut().filter(|xds| !xds.is_finished())
             && timeout(patience, &mut *xds).await.is_err()
         {
-            warn!("streams have not ended within {patience:?}: cutting them");
+            warn!("streams have not ended within {patience:?}; aborting them");
             xds.abort();
         }
         self.stop_admin.cancel();
         let left = patience.saturating_sub(start.elapsed()).max(ADMIN_TIMEOUT);
         if !self.admin.is_finished() && timeout(left, &mut self.admin).await.is_err() {
-            warn!("admin requests have not ended within {left:?}: cutting them");
+            warn!("admin requests have not ended within {left:?}; aborting them");
             self.admin.abort();
         }
         self.stop_shards.cancel();
@@ -420,14 +430,14 @@ fn cannot_listen(what: &str, address: SocketAddr, error: &io::Error) -> Failure 
     Failure::new(format_args!("cannot listen on {address} ({what}.address): {error}"))
 }
 
-/// Takes a port without listening on it yet: whoever connects is refused, and goes elsewhere.
+/// Binds a port without listening on it. Clients that connect are refused, and try another replica.
 fn take_port(what: &str, address: SocketAddr) -> Result<(TcpSocket, SocketAddr), Failure> {
     let taken = || {
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
         };
-        // A port that was in use a moment ago can be taken.
+        // Allows a port that was in use a moment ago.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         let bound = socket.local_addr()?;

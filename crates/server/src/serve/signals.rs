@@ -11,7 +11,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes over the signals. From now on they no longer end the process by themselves.
+    /// Installs handlers for the signals. They no longer end the process by themselves.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -19,7 +19,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -28,8 +28,8 @@ impl Signals {
     }
 }
 
-/// Ends the process without running anything more: not even the destructors of libraries, which
-/// must not run while their threads do. What was acknowledged is durable.
+/// Ends the process at once, without the destructors of libraries. These must not run while the
+/// threads of the libraries run. Acknowledged writes are durable.
 pub(crate) fn end_now() -> ! {
     let killed =
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

@@ -1,4 +1,4 @@
-//! How the store is opened when the process starts, and closed when it ends.
+//! Opening and closing the store.
 
 use std::{io, time::Duration};
 
@@ -9,20 +9,20 @@ use tracing::{info, warn};
 use super::signals::{self, Signals};
 use crate::{cli::Failure, config::Loaded};
 
-/// How long the store may take to end.
+/// The maximum time for the store to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is nearly open when a signal comes is opened and closed in order; what waits for other
-/// replicas is given up.
+/// The time after a signal in which a store that is nearly open may finish opening, to be closed in
+/// order. A store that waits for other replicas is given up.
 const OPEN_GRACE: Duration = Duration::from_secs(1);
 
-/// What came of opening the store.
+/// The result of opening the store.
 pub(super) enum Opened {
     Replica(Replica),
-    /// A signal came while it was being opened; then this is what is left to close.
+    /// A signal arrived while the store was being opened. The replica, if any, must be closed.
     Ended(&'static str, Option<Replica>),
 }
 
-/// Opens the store. It may wait for other replicas for as long as it takes; a signal ends that.
+/// Opens the store. It may wait for other replicas without a limit; a signal ends the wait.
 pub(super) async fn open(loaded: &Loaded, signals: &mut Signals) -> Result<Opened, Failure> {
     let opening = open_and_listen(loaded);
     tokio::pin!(opening);
@@ -35,15 +35,16 @@ pub(super) async fn open(loaded: &Loaded, signals: &mut Signals) -> Result<Opene
         opened = timeout(OPEN_GRACE, opening) => match opened {
             Ok(Ok(replica)) => Ok(Opened::Ended(signal, Some(replica))),
             Ok(Err(failure)) => Err(failure),
-            // Dropped: it asks nobody any more, and nothing has been promised to anybody.
+            // Dropping the future stops all requests to other replicas. This replica has not
+            // acknowledged anything.
             Err(_) => Ok(Opened::Ended(signal, None)),
         },
         _ = signals.next() => signals::end_now(),
     }
 }
 
-/// An address that nobody has given may be in use by another replica on the same machine: a cluster of
-/// one goes on without it.
+/// Opens the store. If the default address is in use, possibly by another replica on the same
+/// machine, a cluster of one replica continues without listening.
 async fn open_and_listen(loaded: &Loaded) -> Result<Replica, Failure> {
     let config = loaded.config.store();
     let must_listen = loaded.is_given("raft.address") || loaded.config.raft.names_others();
@@ -62,17 +63,17 @@ async fn open_and_listen(loaded: &Loaded) -> Result<Replica, Failure> {
     if status.voters.len() + status.learners.len() > 1 {
         drop(replica.shutdown().await);
         return Err(Failure::new(format_args!(
-            "{refused}: the other replicas of the cluster could not reach this one"
+            "{refused}; the other replicas of the cluster could not reach this one"
         )));
     }
     warn!(
-        "{refused}; going on as a cluster of one that no other replica can join: give it an address of its own \
-         (--raft) if it is to have others"
+        "{refused}; continuing as a cluster of one replica, which no other replica can join; set another address \
+         (--raft) to add replicas"
     );
     Ok(replica)
 }
 
-/// Closes the store, in bounded time.
+/// Closes the store within a bounded time.
 pub(super) async fn close(replica: &Replica, signals: &mut Signals) -> Result<(), Failure> {
     let closed = tokio::select! {
         closed = timeout(CLOSE_TIMEOUT, replica.shutdown()) => closed,
@@ -82,7 +83,7 @@ pub(super) async fn close(replica: &Replica, signals: &mut Signals) -> Result<()
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(Failure::new(error)),
         Err(_) => {
-            Err(Failure::new(format_args!("the store has not ended within {CLOSE_TIMEOUT:?}")))
+            Err(Failure::new(format_args!("the store has not closed within {CLOSE_TIMEOUT:?}")))
         }
     }
 }

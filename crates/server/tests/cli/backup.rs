@@ -1,4 +1,4 @@
-//! `backup` and `restore` as they are typed.
+//! The commands `backup` and `restore`.
 
 use std::{
     fs,
@@ -31,8 +31,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Design 4.2: a state is saved while it is in use, restored into an empty directory, and served from
-/// there with the same versions at a later revision.
+/// Design 4.2: a state is saved while it is in use. It is restored into an empty directory, and
+/// served from there with the same versions at a later revision.
 #[test]
 fn a_state_is_saved_and_restored() {
     let directory = tempfile::tempdir().unwrap();
@@ -45,11 +45,11 @@ fn a_state_is_saved_and_restored() {
     assert_eq!(saved["source"], "current");
     assert_eq!(saved["bytes"], fs::metadata(path("file")).unwrap().len());
     let mode = fs::metadata(path("file")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "it has secrets in it");
+    assert_eq!(mode & 0o777, 0o600, "the file contains secrets");
 
     let again = server.run(&["backup", &text("file")]);
     assert_eq!(again.code, 1);
-    assert!(again.err.contains("is there already; --force takes its place"), "{again:?}");
+    assert!(again.err.contains("already exists; use --force to replace it"), "{again:?}");
     let before = server.json(&["get"], "");
     let again = server.run(&["backup", &text("file"), "--force"]);
     assert_eq!(again.code, 0, "{again:?}");
@@ -60,7 +60,11 @@ fn a_state_is_saved_and_restored() {
     assert!(busy.code == 1 && busy.err.contains("is in use by process"), "{busy:?}");
     let missing = server.run(&["backup", &text("none/file")]);
     assert!(missing.code == 1 && missing.err.contains("cannot create"), "{missing:?}");
-    assert_eq!(names(directory.path()), ["data", "data.log", "file", "stale"], "nothing by halves");
+    assert_eq!(
+        names(directory.path()),
+        ["data", "data.log", "file", "stale"],
+        "no incomplete file remains"
+    );
 
     assert_eq!(server.terminate().0, Some(0));
     let offline_saved = json(&["backup", &text("offline"), "--data-dir", &text("data")]);
@@ -88,7 +92,7 @@ fn a_state_is_saved_and_restored() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// What else is in the directory stays as it is, whatever it is called and whatever it is.
+/// Other files in the directory stay as they are, whatever their names and types.
 #[test]
 fn a_backup_touches_nothing_but_its_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -108,7 +112,7 @@ fn a_backup_touches_nothing_but_its_file() {
     for name in ["socket", "link"] {
         for args in [vec!["backup"], vec!["backup", "--force"]] {
             let refused = server.run(&[args, vec![&text(name)]].concat());
-            let said = refused.err.contains("is there already, and is not a regular file");
+            let said = refused.err.contains("already exists and is not a regular file");
             assert!(refused.code == 1 && said, "{refused:?}");
         }
     }
@@ -121,7 +125,7 @@ fn a_backup_touches_nothing_but_its_file() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// A backup can go through a pipe; what is said of it goes elsewhere.
+/// A backup can go through a pipe. The summary goes to standard error.
 #[test]
 fn a_backup_goes_to_the_standard_output() {
     let directory = tempfile::tempdir().unwrap();
@@ -141,7 +145,7 @@ fn a_backup_goes_to_the_standard_output() {
     let full = backup(fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
     let text = String::from_utf8_lossy(&full.stderr);
     assert!(full.status.code() == Some(1), "{text}");
-    assert!(text.contains("cannot write the backup to the standard output"), "{text}");
+    assert!(text.contains("cannot write the backup to standard output"), "{text}");
     assert_eq!(server.terminate().0, Some(0));
     fs::write(&file, &done.stdout).unwrap();
     let new = directory.path().join("new");
@@ -170,5 +174,5 @@ fn a_file_that_is_no_backup_is_refused_and_nothing_is_made() {
         format!("error: cannot restore {}: it is not a backup: it does not begin", file.display());
     assert!(foreign.code == 1 && foreign.err.starts_with(&expected), "{foreign:?}");
     assert!(!data.exists());
-    assert_eq!(offline(&["restore", "file"]).code, 2, "where to is not guessed");
+    assert_eq!(offline(&["restore", "file"]).code, 2, "the directory is required");
 }

@@ -1,4 +1,5 @@
-//! Three replicas as processes: formed, broken, repaired and restarted, as operators do it.
+//! Three replicas as processes. The tests form, break, repair and restart the cluster as operators
+//! do.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +21,7 @@ use serde_json::Value;
 
 use crate::support::{DEADLINE, Done, chancery, clusters, http_get, run, signal};
 
-/// Polls until something holds; `what` says what, at the end of patience.
+/// Polls until `probe` returns a value. Panics with `what` at the deadline.
 pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -39,7 +40,7 @@ pub(crate) struct Replica {
     pub(crate) raft: String,
     pub(crate) admin: String,
     pub(crate) child: Option<Child>,
-    /// Keys of the configuration.
+    /// Environment variables of the configuration.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
@@ -59,7 +60,7 @@ impl Replica {
         fs::read_to_string(self.directory.with_extension(what)).unwrap_or_default()
     }
 
-    /// Starts it, and returns at once.
+    /// Starts the replica and returns at once.
     pub(crate) fn start(&mut self, args: &[&str]) {
         let file = |what: &str| File::create(self.directory.with_extension(what)).unwrap();
         let mut command = chancery();
@@ -100,11 +101,11 @@ impl Replica {
         child.wait().unwrap();
     }
 
-    /// Ends it in order.
+    /// Ends the replica with SIGTERM.
     pub(crate) fn terminate(&mut self) {
         let mut child = self.child.take().unwrap();
         signal(&child, Signal::TERM);
-        let status = eventually("it ends", || child.try_wait().unwrap());
+        let status = eventually("the replica ends", || child.try_wait().unwrap());
         assert_eq!(status.code(), Some(0), "{}", self.output("log"));
     }
 
@@ -124,7 +125,7 @@ impl Replica {
         assert_eq!(done.code, 0, "{done:?}");
     }
 
-    /// Waits until it sees so many voters that answer, and a leader.
+    /// Waits until the replica sees `n` voters that answer, and a leader.
     pub(crate) fn wait_voters(&self, n: u64) -> Value {
         eventually(&format!("{n} voters answer"), || {
             let done = self.run(&["cluster", "status", "-o", "json"], "");
@@ -158,7 +159,7 @@ pub(crate) fn index(id: &Value) -> usize {
     usize::try_from(id.as_u64().unwrap() - 1).unwrap()
 }
 
-/// Three replicas: the first forms the cluster, the others join it.
+/// Starts three replicas: the first forms the cluster, and the others join it.
 pub(crate) fn joined(root: &Path) -> [Replica; 3] {
     let mut replicas = [1, 2, 3].map(|id| Replica::new(root, id));
     let first = replicas[0].raft.clone();
@@ -179,13 +180,13 @@ fn a_cluster_is_formed_broken_and_repaired() {
     let mut replicas = joined(root.path());
     let all = replicas.each_ref().map(|replica| replica.admin.as_str()).join(",");
 
-    // A write is taken anywhere, and read anywhere at once.
+    // Every replica accepts writes, and reads on all replicas see them at once.
     replicas[2].apply("a");
     for replica in &replicas {
         assert_eq!(names(&replica.json(&["get"])), BTreeSet::from(["a".to_owned()]));
     }
 
-    // The leader dies: the others go on.
+    // The leader is killed; the other replicas continue.
     let status = replicas[1].wait_voters(3);
     let leader = index(&status["leader"]);
     let other = (leader + 1) % 3;
@@ -204,7 +205,7 @@ fn a_cluster_is_formed_broken_and_repaired() {
     replicas[leader].wait_voters(3);
     assert_eq!(names(&replicas[leader].json(&["get"])).len(), 2);
 
-    // A replica whose data is gone comes back.
+    // A replica without its data joins again.
     let join = replicas[leader].raft.clone();
     replicas[other].terminate();
     fs::remove_dir_all(&replicas[other].directory).unwrap();
@@ -216,8 +217,8 @@ fn a_cluster_is_formed_broken_and_repaired() {
     what_is_left_without_a_quorum(&mut replicas);
 }
 
-/// A replica that was removed while it runs is told nothing any more: it finds out by itself, and ends, so
-/// that its clients go elsewhere.
+/// A replica that was removed while it runs receives no more messages. It detects its removal and
+/// ends, so that its clients connect to other replicas.
 #[test]
 fn a_replica_that_was_removed_ends() {
     let root = tempfile::tempdir().unwrap();
@@ -229,16 +230,16 @@ fn a_replica_that_was_removed_ends() {
     assert_eq!((done.code, done.out), (0, format!("replica {id} was removed\n")), "{}", done.err);
     for again in [false, true] {
         if again {
-            // Its directory is that of somebody who is no member.
+            // Its directory belongs to a replica that is not a member.
             replicas[removed].start(&[]);
         }
         let mut child = replicas[removed].child.take().unwrap();
-        let status = eventually("it ends", || child.try_wait().unwrap());
+        let status = eventually("the removed replica ends", || child.try_wait().unwrap());
         let log = replicas[removed].output("log");
         assert_eq!(status.code(), Some(1), "{log}");
         assert!(log.contains("this replica was removed from its cluster"), "{log}");
     }
-    // It has not disturbed the others, and can join again without its data.
+    // It has not disturbed the others. Without its data it can join again.
     replicas[asked].wait_voters(2);
     let join = replicas[asked].raft.clone();
     fs::remove_dir_all(&replicas[removed].directory).unwrap();
@@ -272,7 +273,8 @@ fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
     assert!(done.code == 1 && done.err.contains("at most 261"), "{done:?}");
 }
 
-/// OPS-04, design 4.10: what a replica has it serves, whoever is gone; what is current it can not know.
+/// OPS-04, design 4.10: a replica serves the state that it has, whichever replicas are lost. It
+/// cannot know whether that state is current.
 fn what_is_left_without_a_quorum(replicas: &mut [Replica; 3]) {
     replicas[0].kill();
     replicas[1].kill();
@@ -284,7 +286,7 @@ fn what_is_left_without_a_quorum(replicas: &mut [Replica; 3]) {
     let still_served = |left: &Replica| {
         refused(left, &["get"], "", "--stale");
         refused(left, &["apply", "--dry-run", "-f", "-"], &clusters(&["c"], "1s"), "--stale");
-        // If it led until now it has put the write into its log, from where it may still take effect.
+        // A former leader has appended the write to its log, from where it may still take effect.
         let done = left.run(&["apply", "-f", "-"], &clusters(&["b"], "1s"));
         let told = done.err.contains("no leader") || done.err.contains("it may still be");
         assert!(done.code == 1 && told, "{done:?}");
@@ -297,7 +299,7 @@ fn what_is_left_without_a_quorum(replicas: &mut [Replica; 3]) {
         assert!(text.contains("only 1 of 3 voters answer"), "{text}");
     };
     still_served(left);
-    // It starts without the others, too, and says so.
+    // It also starts without the others, and logs that.
     left.terminate();
     left.start_and_wait(&[]);
     assert!(left.output("log").contains("no leader was found within 3s"), "{}", left.output("log"));
@@ -309,7 +311,7 @@ fn what_is_left_without_a_quorum(replicas: &mut [Replica; 3]) {
     assert_eq!(there, ["a", "b", "d"].map(str::to_owned).into());
 }
 
-/// As a StatefulSet starts them: all know all, and nobody is first to be started.
+/// Replicas start like in a StatefulSet: each one knows all others, and none is started first.
 #[test]
 fn writes_go_on_while_all_replicas_are_restarted_one_by_one() {
     let root = tempfile::tempdir().unwrap();
@@ -372,26 +374,28 @@ fn writes_go_on_while_all_replicas_are_restarted_one_by_one() {
     }
 }
 
-/// A replica that waits to be let in ends at once, and so does one whose state never came.
+/// A replica that waits to join a cluster ends at once, and so does one whose state never arrived.
 #[test]
-fn a_replica_that_waits_for_others_ends_when_told_to() {
+fn replica_that_waits_to_join_ends_on_sigterm() {
     let root = tempfile::tempdir().unwrap();
     let mut replica = Replica::new(root.path(), 2);
     let nobody = reserve_port();
     replica.start(&["--join", &format!("127.0.0.1:{nobody}")]);
-    eventually("it waits", || replica.output("log").contains("waiting to join").then_some(()));
+    eventually("the replica waits", || {
+        replica.output("log").contains("waiting to join").then_some(())
+    });
     let start = Instant::now();
     replica.terminate();
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(replica.output("out"), "", "it was never ready");
 }
 
-/// Several replicas run on one machine without being told of each other; one that is told where to
-/// listen does so, or says why not.
+/// Several replicas without configured replication addresses run on one machine. A replica with a
+/// configured address listens on it, or fails with the reason.
 #[test]
 fn the_default_address_for_replicas_is_no_obstacle() {
     let root = tempfile::tempdir().unwrap();
-    // Whoever else has it: it is in use.
+    // If the bind fails, another process has the address, so that it is in use anyway.
     let _taken = TcpListener::bind("127.0.0.1:18002");
     let serve = |name: &str, more: &[&str]| {
         let mut command = chancery();
@@ -408,11 +412,12 @@ fn the_default_address_for_replicas_is_no_obstacle() {
     let mut alone = serve("alone", &[]);
     alone.wait_ready();
     assert!(alone.output("out").trim_end().ends_with(" raft=none"), "{}", alone.output("out"));
-    assert!(alone.output("log").contains("going on as a cluster of one"));
+    assert!(alone.output("log").contains("continuing as a cluster of one replica"));
     alone.terminate();
 
     let mut told = serve("told", &["--raft", "127.0.0.1:18002"]);
-    let status = eventually("it ends", || told.child.as_mut().unwrap().try_wait().unwrap());
+    let status =
+        eventually("the replica ends", || told.child.as_mut().unwrap().try_wait().unwrap());
     assert_eq!(status.code(), Some(1));
     let log = told.output("log");
     assert!(log.contains("error: cannot listen on 127.0.0.1:18002 (raft.address): "), "{log}");

@@ -1,4 +1,4 @@
-//! Connections of the admin port that do not do their part.
+//! Idle, slow and invalid connections of the admin port.
 
 use std::{
     io::{Read, Write},
@@ -15,7 +15,7 @@ fn connect(server: &Server, say: &[u8]) -> TcpStream {
     stream
 }
 
-/// All that comes until the other side closes.
+/// Returns all bytes until the other side closes the connection.
 fn until_closed(mut stream: &TcpStream, what: &str) -> Vec<u8> {
     let mut all = Vec::new();
     match stream.read_to_end(&mut all) {
@@ -28,7 +28,7 @@ fn until_closed(mut stream: &TcpStream, what: &str) -> Vec<u8> {
 
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// Each kind of silence has its limit.
+/// Each kind of inactivity has its own time limit.
 #[test]
 fn a_connection_that_says_nothing_is_closed() {
     let directory = tempfile::tempdir().unwrap();
@@ -58,9 +58,9 @@ fn a_connection_that_says_nothing_is_closed() {
         let got = String::from_utf8_lossy(&until_closed(&stream, what)).into_owned();
         assert!(got.starts_with(answer), "{what}: {got}");
         assert!(!answer.is_empty() || got.is_empty(), "{what}: {got}");
-        assert!(start.elapsed() >= Duration::from_millis(250), "{what}: it had no time");
+        assert!(start.elapsed() >= Duration::from_millis(250), "{what}: it was closed too early");
     }
-    // HTTP/2: its greeting and an empty SETTINGS frame, and no stream ever.
+    // HTTP/2: the preface and an empty SETTINGS frame, without a stream.
     let greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let start = Instant::now();
     let got = until_closed(&connect(&server, greeting), "an idle connection of HTTP/2");
@@ -69,7 +69,7 @@ fn a_connection_that_says_nothing_is_closed() {
 }
 
 #[test]
-fn a_full_port_answers_all_the_same() {
+fn full_port_still_answers() {
     let directory = tempfile::tempdir().unwrap();
     let max = [("CHANCERY_ADMIN_CONNECTIONS_MAX", "4")];
     let server = Server::start_with(&directory.path().join("data"), &max);
@@ -81,7 +81,7 @@ fn a_full_port_answers_all_the_same() {
     let start = Instant::now();
     let idle: Vec<TcpStream> = (0..12).map(|_| connect(&server, b"")).collect();
     assert!(health().starts_with("HTTP/1.1 200"));
-    // The first ones had to go for it, long before their time was up.
+    // The oldest connections were closed for the new one, long before their time limit.
     until_closed(&idle[0], "the connection that was idle longest");
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 
@@ -89,7 +89,7 @@ fn a_full_port_answers_all_the_same() {
     let busy: Vec<TcpStream> = (0..4)
         .map(|_| {
             let mut stream = connect(&server, begin);
-            // That its body is asked for says that its request has begun.
+            // The request for the body shows that the request has begun.
             let mut answer = [0; 12];
             stream.read_exact(&mut answer).unwrap();
             assert_eq!(&answer, b"HTTP/1.1 100");
@@ -102,15 +102,15 @@ fn a_full_port_answers_all_the_same() {
     drop(busy);
     let start = Instant::now();
     while !health().starts_with("HTTP/1.1 200") {
-        assert!(start.elapsed() < DEADLINE, "places are not free again");
+        assert!(start.elapsed() < DEADLINE, "no connection is free again");
     }
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// T6, OPS-20: bytes that are no request are refused or their connection is closed, on either port; the
-/// next request is answered.
+/// T6, OPS-20: bytes that are not a request are rejected, or their connection is closed, on both
+/// ports. The next request is answered.
 #[test]
-fn garbage_on_a_port_is_not_taken_for_a_request() {
+fn garbage_on_a_port_is_not_treated_as_a_request() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     let long_header = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
@@ -123,16 +123,13 @@ fn garbage_on_a_port_is_not_taken_for_a_request() {
         ("no HTTP", b"HELO example.com\r\n\r\n"),
         ("an invalid method", b"G@T / HTTP/1.1\r\nhost: localhost\r\n\r\n"),
         ("a header that is too long", long_header.as_bytes()),
-        (
-            "HTTP/2 that is none",
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
-        ),
+        ("invalid HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
     ];
     for (what, bytes) in cases {
         for address in [&server.admin, &server.xds] {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(DEADLINE)).unwrap();
-            // It may be closed before it has said all.
+            // The server may close the connection before all bytes are sent.
             drop(stream.write_all(bytes));
             let answer = until_closed(&stream, what);
             let is_http = answer.starts_with(b"HTTP/1.1 ");
@@ -148,8 +145,8 @@ fn garbage_on_a_port_is_not_taken_for_a_request() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// T6, T7: a replica raises its soft limit of open files, or it would never have the connections that it
-/// may have.
+/// T6, T7: a replica raises its soft limit of open files. Otherwise it would never reach its limits
+/// of connections.
 #[test]
 fn the_limit_of_open_files_is_raised() {
     let directory = tempfile::tempdir().unwrap();

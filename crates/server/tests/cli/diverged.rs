@@ -1,4 +1,4 @@
-//! A replica whose log or state differs from that of the cluster, as its clients and operators see it.
+//! A replica whose log or state differs from that of the cluster, as seen by clients and operators.
 
 use std::{fs, net::TcpStream, path::Path};
 
@@ -41,7 +41,7 @@ async fn subscribe(xds: &str) -> Result<(Requests, Streaming<DeltaDiscoveryRespo
     Ok((requests, response.into_inner()))
 }
 
-/// An entry that carries nothing, as it is on disk.
+/// Returns a blank entry in its format on disk.
 fn blank_record(id: pb::LogId) -> Vec<u8> {
     const LOG_FAMILY: u8 = 4;
     const FORMAT_VERSION: u8 = 1;
@@ -56,7 +56,7 @@ fn blank_record(id: pb::LogId) -> Vec<u8> {
     [&[FORMAT_VERSION][..], &hash.digest().to_le_bytes(), &message].concat()
 }
 
-/// Sends a replica another entry under the log id of its last one.
+/// Sends a replica a different entry with the log ID of its last entry.
 async fn send_other_entry(to: &Replica, from: u64) -> Status {
     let url = format!("http://{}", to.raft);
     let mut client = ReplicationClient::connect(url).await.unwrap();
@@ -80,8 +80,9 @@ async fn send_other_entry(to: &Replica, from: u64) -> Status {
     client.append(append).await.unwrap_err()
 }
 
-/// L13: it is not ready, ends its streams with `UNAVAILABLE` and takes no others, refuses reads, stale ones too, and
-/// writes, and says what to do; the others go on and show it.
+/// L13: the replica is not ready and ends its streams with `UNAVAILABLE`. It accepts no streams,
+/// reads (even stale ones) or writes, and says what to do. The other replicas continue and report
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_with_another_entry_stops_serving_and_says_why() {
     let root = tempfile::tempdir().unwrap();
@@ -100,7 +101,7 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
     assert_eq!(refused.code(), Code::DataLoss, "{refused}");
     let ended = tokio::time::timeout(DEADLINE, responses.message()).await.expect("in time");
     assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
-    assert!(subscribe(xds).await.is_err(), "it takes no stream");
+    assert!(subscribe(xds).await.is_err(), "the replica accepts no stream");
     let (status, text) = http_get(&replicas[wrong].admin, "/readyz");
     assert_eq!(status, 503);
     assert!(text.contains("the log holds a different entry"), "{text}");
@@ -113,14 +114,14 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
 
     replicas[leader].apply("b");
     let id = replicas[wrong].id;
-    eventually("the others show it", || {
+    eventually("the leader reports it", || {
         let status = replicas[leader].run(&["cluster", "status"], "").out;
         status.contains(&format!("replica {id} takes no writes: the log holds")).then_some(())
     });
     replicas[wrong].terminate();
     replicas[wrong].start(&[]);
     let mut child = replicas[wrong].child.take().unwrap();
-    let status = eventually("it does not start", || child.try_wait().unwrap());
+    let status = eventually("the replica does not start", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(1));
     let log = replicas[wrong].output("log");
     assert!(log.contains("its state or log differs from that of its cluster"), "{log}");
@@ -144,8 +145,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// L1, L11: a follower that is started from an older copy of its directory is not ready and says why; the leader stays
-/// ready, takes writes and shows the follower; an empty directory repairs it.
+/// L1, L11: a follower that starts with an older copy of its directory is not ready and says why.
+/// The leader stays ready, accepts writes and reports the follower. An empty directory repairs it.
 #[test]
 fn replica_whose_directory_went_back_stops_and_the_leader_stays_ready() {
     let root = tempfile::tempdir().unwrap();
@@ -161,24 +162,27 @@ fn replica_whose_directory_went_back_stops_and_the_leader_stays_ready() {
     for name in ["b", "c", "d"] {
         replicas[leader].apply(name);
     }
-    // It has acknowledged all of that.
+    // The follower has acknowledged all these writes.
     replicas[old].json(&["get"]);
     replicas[old].terminate();
     fs::remove_dir_all(&present).unwrap();
     fs::rename(&copied, &present).unwrap();
     replicas[old].start(&[]);
     let id = replicas[old].id;
-    eventually("the leader shows it", || {
+    eventually("the leader reports it", || {
         let status = replicas[leader].run(&["cluster", "status"], "").out;
         status.contains(&format!("replica {id} takes no writes: it lacks log entry")).then_some(())
     });
-    // The replica finds out before its admin port is open.
-    eventually("it listens", || TcpStream::connect(&replicas[old].admin).ok());
+    // The replica detects the divergence before it opens its admin port.
+    eventually("the admin port is open", || TcpStream::connect(&replicas[old].admin).ok());
     let (status, text) = http_get(&replicas[old].admin, "/readyz");
     assert_eq!(status, 503);
     assert!(text.contains("its data directory is an older copy"), "{text}");
     assert!(text.contains("empty its data directory"), "{text}");
-    assert!(replicas[old].child.as_mut().unwrap().try_wait().unwrap().is_none(), "it stays up");
+    assert!(
+        replicas[old].child.as_mut().unwrap().try_wait().unwrap().is_none(),
+        "the process continues"
+    );
     replicas[leader].apply("e");
     assert_eq!(http_get(&replicas[leader].admin, "/readyz"), (200, "ready\n".to_owned()));
     let lines = replicas[leader].output("log");

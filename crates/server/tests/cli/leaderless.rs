@@ -1,4 +1,5 @@
-//! A replica that hears nobody any more, though all connections are there; and who stands for election.
+//! A replica without contact to a majority, although all connections are open; and the count of
+//! elections.
 
 use std::{
     thread,
@@ -12,8 +13,8 @@ use crate::{
     support::{http_get, signal},
 };
 
-/// From the last word of a leader to 0 it takes a second, and a fifth until that is told. The rest is for a
-/// busy machine.
+/// The metric becomes 0 one second after the last message of a leader, and shows that within a
+/// fifth of a second. The rest of the time is for a busy machine.
 const SECONDS: Duration = Duration::from_secs(20);
 
 fn metric(replica: &Replica, name: &str) -> f64 {
@@ -34,10 +35,10 @@ fn wait_for(has: bool, replica: &Replica, what: &str) {
     }
 }
 
-/// Issue 4: two of three replicas fall silent. The third one says that it has no leader, whether it led or
-/// followed; and that it has one when the others speak again.
+/// Issue 4: two of three replicas stop responding. The third one reports that it has no leader,
+/// whether it was leader or follower. It reports a leader again when the others respond.
 #[test]
-fn a_leader_that_is_silent_is_none() {
+fn silent_leader_is_reported_as_no_leader() {
     let root = tempfile::tempdir().unwrap();
     let replicas = joined(root.path());
     elections_are_counted_where_somebody_stood(&replicas);
@@ -53,26 +54,25 @@ fn a_leader_that_is_silent_is_none() {
             }
         };
         send(Signal::STOP);
-        wait_for(false, left, "no leader is heard");
+        wait_for(false, left, "there is no leader");
         let status = left.json(&["cluster", "status"]);
         assert!(status["leader"].is_null(), "{status}");
         let text = left.run(&["cluster", "status"], "").out;
         let checked = left.run(&["cluster", "status", "--check"], "");
-        let said = format!(
-            "error: the server at {} hears no leader: nothing can be written there\n",
-            left.admin
-        );
+        let said =
+            format!("error: the server at {} has no leader: it accepts no writes\n", left.admin);
         assert_eq!((checked.code, checked.err), (1, said));
-        assert!(checked.out.contains("): no leader, "), "the answer is shown all the same");
+        assert!(checked.out.contains("): no leader, "), "the status is shown anyway");
         assert!(text.contains("): no leader, 1 of 3 voters answer (2 needed)"), "{text}");
-        // It serves on, and is ready.
+        // The replica continues to serve, and is ready.
         assert_eq!(http_get(&left.admin, "/readyz"), (200, "ready\n".to_owned()));
         send(Signal::CONT);
-        wait_for(true, left, "a leader is heard again");
+        wait_for(true, left, "there is a leader again");
     }
 }
 
-/// The first one has elected itself; another one stands when it is told to.
+/// The first replica has elected itself. Another one stands for election when leadership is
+/// transferred to it.
 fn elections_are_counted_where_somebody_stood(replicas: &[Replica; 3]) {
     let elections = |replica: &Replica| metric(replica, "chancery_raft_elections_total");
     assert!(elections(&replicas[0]) >= 1.0);

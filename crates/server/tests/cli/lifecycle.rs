@@ -1,4 +1,4 @@
-//! Start, ready line, restart, end.
+//! Start, ready line, restart and end of a replica.
 
 use std::{
     fs,
@@ -13,7 +13,8 @@ use serde_json::json;
 
 use crate::support::{DEADLINE, Server, chancery, clusters, run, signal};
 
-/// Design 8: one line when it is ready, exit 0 on SIGTERM, and the same state afterwards.
+/// Design 8: the replica prints one line when it is ready, exits with 0 on SIGTERM, and has the
+/// same state after a restart.
 #[test]
 fn the_state_survives_a_restart_and_a_kill() {
     let directory = tempfile::tempdir().unwrap();
@@ -23,7 +24,7 @@ fn the_state_survives_a_restart_and_a_kill() {
     assert_eq!(applied["revision"], 1);
     let before = server.json(&["get"], "");
     let (code, rest) = server.terminate();
-    assert_eq!((code, rest.as_str()), (Some(0), ""), "one line, and no more");
+    assert_eq!((code, rest.as_str()), (Some(0), ""), "only one line");
 
     let mut server = Server::start(&data);
     assert_eq!(server.json(&["get"], ""), before);
@@ -33,13 +34,13 @@ fn the_state_survives_a_restart_and_a_kill() {
     server.child.wait().unwrap();
 
     let server = Server::start(&data);
-    assert_eq!(server.json(&["get"], ""), before, "what was acknowledged survives kill -9");
+    assert_eq!(server.json(&["get"], ""), before, "acknowledged writes survive kill -9");
     assert_eq!(before["revision"], 2);
     assert_eq!(server.terminate().0, Some(0));
 }
 
 #[test]
-fn what_keeps_it_from_starting_is_told_and_exits_with_1() {
+fn failed_start_reports_the_reason_and_exits_with_1() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let server = Server::start(&data);
@@ -72,7 +73,8 @@ fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let mut server = Server::start(&data);
-    // Two that say nothing, one that has said half a request, and one that keeps its connection.
+    // Two connections without data, one with half a request, and one that stays open after its
+    // request.
     let silent = TcpStream::connect(&server.xds).unwrap();
     let silent_admin = TcpStream::connect(&server.admin).unwrap();
     let mut half = TcpStream::connect(&server.admin).unwrap();
@@ -90,7 +92,7 @@ fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
         if let Some(status) = server.child.try_wait().unwrap() {
             break status;
         }
-        assert!(start.elapsed() < DEADLINE, "it has not ended");
+        assert!(start.elapsed() < DEADLINE, "the replica has not ended");
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(status.code(), Some(0));
@@ -110,7 +112,7 @@ fn what_the_first_write_needs_is_there_before_the_ready_line() {
 
     let server = Server::start(&data);
     let log = fs::read_to_string(data.with_extension("log")).unwrap();
-    assert!(!log.contains("openraft"), "what is no trouble is not told: {log}");
+    assert!(!log.contains("openraft"), "messages of openraft are not logged: {log}");
     assert_eq!(server.terminate().0, Some(0));
 }
 
@@ -150,7 +152,7 @@ fn one_port_answers_http_and_the_log_is_json_if_wanted() {
     assert!(errors[0].starts_with("error: ") && errors.len() == 1, "{errors:?}");
 }
 
-/// The first signal waits for requests to end, the second one does not.
+/// After the first signal the replica waits for requests to end; after the second one it does not.
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -159,21 +161,21 @@ fn a_second_signal_ends_it_at_once() {
     let mut half = TcpStream::connect(&server.admin).unwrap();
     half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nres")
         .unwrap();
-    // Its request is being read before the signal comes: another one, on the same port, is
-    // answered.
+    // The request on `half` is being read before the signal arrives, because a later request on the
+    // same port is answered.
     server.json(&["get"], "");
     signal(&server.child, Signal::TERM);
     let start = Instant::now();
     let log = data.with_extension("log");
     while !fs::read_to_string(&log).unwrap().contains("draining") {
-        assert!(start.elapsed() < DEADLINE, "it does not drain");
+        assert!(start.elapsed() < DEADLINE, "the replica does not drain");
         std::thread::sleep(Duration::from_millis(5));
     }
     signal(&server.child, Signal::TERM);
     let status = server.child.wait().unwrap();
     assert_eq!(status.signal(), Some(9), "{status:?}");
 
-    // What was acknowledged is there all the same, and the directory is free.
+    // Acknowledged writes are durable, and the directory is not locked.
     let server = Server::start(&data);
     assert_eq!(server.json(&["get"], "")["revision"], 0);
     assert_eq!(server.terminate().0, Some(0));

@@ -1,4 +1,4 @@
-//! The binary as a user meets it: what it prints, where, and how it exits.
+//! Tests of the binary as a user runs it: its output and its exit codes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 

@@ -1,4 +1,4 @@
-//! What `/metrics` shows is what the tables describe, and all of it, from the start.
+//! `/metrics` shows exactly the metrics that the tables describe, from the start of the process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,13 +23,13 @@ const SOTW: &str =
 const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Kind and help by name.
+/// The kind and the help of each metric, by name.
 type Families = BTreeMap<String, (String, String)>;
 
-/// What one `GET /metrics` shows.
+/// The result of one `GET /metrics`.
 struct Scrape {
     families: Families,
-    /// By name and labels, as they are written.
+    /// The values by name and labels, as in the text.
     samples: BTreeMap<String, f64>,
 }
 
@@ -57,7 +57,7 @@ impl Scrape {
         scrape
     }
 
-    /// The sum of all samples of this name, whatever their labels.
+    /// Returns the sum of all samples with this name, over all labels.
     fn sum(&self, name: &str) -> f64 {
         let own = self.samples.iter().filter(|(sample, _)| {
             sample.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
@@ -65,7 +65,7 @@ impl Scrape {
         own.map(|(_, value)| value).sum()
     }
 
-    /// Names of the families that samples belong to.
+    /// Returns the names of the families that have samples.
     fn sampled(&self) -> BTreeSet<&str> {
         let family = |sample: &str| {
             let name = sample.split('{').next().unwrap_or_default().to_owned();
@@ -78,7 +78,7 @@ impl Scrape {
     }
 }
 
-/// All tables of the crates that the binary is made of.
+/// Returns the metrics of all tables of the binary's crates.
 fn described() -> Families {
     let of = |kind: MetricKind| match kind {
         MetricKind::Counter => "counter",
@@ -94,7 +94,10 @@ fn described() -> Families {
     for (name, kind, help) in chancery_admin::METRICS.iter().chain(chancery_store::METRICS) {
         all.insert((*name).to_owned(), ((*kind).to_owned(), (*help).to_owned()));
     }
-    let build = ("gauge".to_owned(), "1, with the version of the program".to_owned());
+    let build = (
+        "gauge".to_owned(),
+        "Always 1; the label version is the version of the program".to_owned(),
+    );
     all.insert("chancery_build_info".to_owned(), build);
     all
 }
@@ -120,7 +123,7 @@ impl<Q: Message + 'static, R: Message + Default + 'static> Client<Q, R> {
     }
 
     async fn next(&mut self) -> Result<Option<R>, tonic::Status> {
-        tokio::time::timeout(DEADLINE, self.responses.message()).await.expect("nothing came")
+        tokio::time::timeout(DEADLINE, self.responses.message()).await.expect("a response in time")
     }
 }
 
@@ -129,7 +132,8 @@ fn node(id: &str) -> Option<prost::bytes::Bytes> {
     Some(node.encode_to_vec().into())
 }
 
-/// Clients of both variants: one accepts all, one rejects, one breaks a limit.
+/// Runs clients of both protocol variants: one accepts everything, one rejects, and one exceeds a
+/// limit.
 async fn play(server: &Server) {
     let type_url = || CLUSTER.to_owned();
     let first = DiscoveryRequest { type_url: type_url(), node: node("s"), ..Default::default() };
@@ -165,7 +169,7 @@ async fn play(server: &Server) {
     let status = limited.next().await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
 
-    // Both clients are still there, the one with what it has rejected.
+    // The first two clients are still connected. One of them has rejected its resources.
     let expected = [
         ("chancery_xds_acks_total{type=\"cluster\"}", 1.0),
         ("chancery_xds_nacks_total{type=\"cluster\"}", 1.0),
@@ -192,7 +196,7 @@ async fn play(server: &Server) {
     }
 }
 
-/// What the alert rules of the documentation select: name, and labels as they are written.
+/// Returns the names and labels that the alert rules of the documentation select.
 fn selected(document: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
     let rules = document.split("```yaml").nth(1).unwrap().split("```").next().unwrap();
     let rest = rules.match_indices("chancery_").map(|(at, _)| &rules[at..]);
@@ -210,7 +214,7 @@ fn selected(document: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
     .collect()
 }
 
-/// Issue 3: an alert rule of the documentation that selects nothing would never wake anybody.
+/// Issue 3: an alert rule of the documentation that selects nothing would never fire.
 #[test]
 fn every_alert_rule_selects_something() {
     let directory = tempfile::tempdir().unwrap();
@@ -234,8 +238,8 @@ fn every_alert_rule_selects_something() {
     }
 }
 
-/// Issue 3: each metric of a table is there from the start, with its kind and its help, so that an alert
-/// sees 0 and not nothing; and what is there is in a table, whatever happens.
+/// Issue 3: each metric of a table exists from the start with its kind and its help, so that alerts
+/// see 0 instead of no data. Every metric that appears later is in a table, too.
 #[test]
 fn what_is_scraped_is_what_the_tables_describe() {
     let directory = tempfile::tempdir().unwrap();
@@ -245,7 +249,7 @@ fn what_is_scraped_is_what_the_tables_describe() {
         let names: BTreeSet<&str> = described.keys().map(String::as_str).collect();
         let sampled = scrape.sampled();
         let missing: Vec<_> = names.difference(&sampled).collect();
-        assert!(missing.is_empty(), "described, and not to be seen: {missing:?}");
+        assert!(missing.is_empty(), "described but not exported: {missing:?}");
         for (name, shown) in &scrape.families {
             assert_eq!(Some(shown), described.get(name), "{name}");
         }
@@ -265,7 +269,7 @@ fn what_is_scraped_is_what_the_tables_describe() {
     runtime.block_on(play(&server));
     drop(runtime);
 
-    // Samples of histograms are shown at the latest when they are asked for.
+    // A scrape includes all samples of histograms up to then.
     let scrape = Scrape::of(&server);
     check(&scrape);
     for moved in [
@@ -286,6 +290,6 @@ fn what_is_scraped_is_what_the_tables_describe() {
         "chancery_xds_queue_wait_seconds_count",
         "chancery_xds_shard_turn_seconds_sum",
     ] {
-        assert!(scrape.sum(moved) > 0.0, "{moved} has not moved");
+        assert!(scrape.sum(moved) > 0.0, "{moved} is still 0");
     }
 }

@@ -1,4 +1,4 @@
-//! What `docs/operations.md` says about a lost majority, done with real processes.
+//! The procedure of `docs/operations.md` for a lost majority, with real processes.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use crate::support::{DEADLINE, Server, chancery, clusters, signal};
 const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Three machines, each a directory and a port for replication.
+/// Three machines, each with a directory and a replication port.
 struct Machines {
     dir: tempfile::TempDir,
     ports: [u16; 3],
@@ -41,7 +41,7 @@ impl Machines {
         self.dir.path().join(replica.to_string()).join(name)
     }
 
-    /// A command as it is typed on the machine of a replica.
+    /// Returns a command that an operator runs on the machine of a replica.
     fn command(&self, replica: usize, line: &str) -> Command {
         let mut line = line
             .replace("/var/lib/chancery", &self.path(replica, "chancery").display().to_string())
@@ -56,7 +56,7 @@ impl Machines {
             None => panic!("{line:?} is no command"),
         };
         command.args(words);
-        // They share one machine here.
+        // The replicas share one machine in this test.
         command.env("CHANCERY_XDS_ADDRESS", "127.0.0.1:0");
         command.env("CHANCERY_ADMIN_ADDRESS", "127.0.0.1:0");
         command.env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB");
@@ -75,7 +75,8 @@ impl Machines {
     }
 }
 
-/// The commands below a heading of the page, with the replica on whose machine each is typed.
+/// Returns the commands below a heading of the page, each with the replica on whose machine it
+/// runs.
 fn commands(heading: &str) -> Vec<(usize, String)> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
     let page = fs::read_to_string(page).unwrap();
@@ -109,8 +110,8 @@ fn kill(child: &mut Child) {
     child.wait().unwrap();
 }
 
-/// A client that holds clusters in these versions asks for all of them; what it is sent first, if it is
-/// sent anything soon.
+/// Subscribes to all clusters as a client that holds the given versions. Returns the first
+/// response.
 async fn resume(server: &Server, held: &BTreeMap<String, String>) -> DeltaDiscoveryResponse {
     let channel = Channel::from_shared(format!("http://{}", server.xds)).unwrap();
     let mut client = tonic::client::Grpc::new(channel.connect().await.unwrap());
@@ -130,7 +131,7 @@ async fn resume(server: &Server, held: &BTreeMap<String, String>) -> DeltaDiscov
         client.streaming(Request::new(ReceiverStream::new(stream)), path, codec).await.unwrap();
     let mut responses: Streaming<DeltaDiscoveryResponse> = response.into_inner();
     let next = tokio::time::timeout(DEADLINE, responses.message()).await;
-    next.expect("an answer in time").unwrap().unwrap()
+    next.expect("a response in time").unwrap().unwrap()
 }
 
 fn versions(response: &DeltaDiscoveryResponse) -> BTreeMap<String, String> {
@@ -138,8 +139,9 @@ fn versions(response: &DeltaDiscoveryResponse) -> BTreeMap<String, String> {
     resources.map(|resource| (resource.name.clone(), resource.version.clone())).collect()
 }
 
-/// L1, L5: two of three replicas are gone for good; the commands of the page bring back all that the third
-/// one had, in a cluster that takes writes, and clients are sent only what differs.
+/// L1, L5: two of three replicas are permanently lost. The commands of the page restore the whole
+/// state of the third replica in a cluster that accepts writes. Clients receive only the
+/// differences.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_for_a_lost_majority_bring_the_cluster_back() {
     let machines = Machines::new();
@@ -161,7 +163,7 @@ async fn the_commands_for_a_lost_majority_bring_the_cluster_back() {
     eventually("three voters", || is_whole(&first));
     second.json(&["apply", "-f", "-"], &clusters(&["a", "b", "c"], "1s"));
     let old_cluster = status(&first)["cluster_id"].clone();
-    // The third one has it, and so does a client of it.
+    // The third replica and one of its clients have the write.
     let held = versions(&resume(&third, &BTreeMap::new()).await);
     assert_eq!(held.len(), 3);
 
@@ -171,9 +173,9 @@ async fn the_commands_for_a_lost_majority_bring_the_cluster_back() {
         fs::remove_dir_all(machines.path(replica, "chancery")).unwrap();
     }
     let served = versions(&resume(&third, &BTreeMap::new()).await);
-    assert_eq!(served, held, "it goes on serving what it has");
+    assert_eq!(served, held, "it continues to serve its state");
     let refused = third.run_with_input(&["apply", "-f", "-"], &clusters(&["d"], "1s"));
-    assert_eq!(refused.code, 1, "nothing can be written: {refused:?}");
+    assert_eq!(refused.code, 1, "no write is possible: {refused:?}");
     assert_eq!(third.terminate().0, Some(0));
 
     let mut servers = BTreeMap::new();
@@ -197,7 +199,7 @@ async fn the_commands_for_a_lost_majority_bring_the_cluster_back() {
         assert_eq!(all.len(), 4);
         assert!(held.iter().all(|(name, version)| all[name] == *version), "{held:?} {all:?}");
         let differs = versions(&resume(server, &held).await);
-        assert_eq!(differs.into_keys().collect::<Vec<_>>(), ["new"], "and nothing else is sent");
+        assert_eq!(differs.into_keys().collect::<Vec<_>>(), ["new"], "nothing else is sent");
     }
     for (_, server) in servers {
         assert_eq!(server.terminate().0, Some(0));

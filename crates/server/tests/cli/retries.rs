@@ -1,4 +1,4 @@
-//! Servers that hang, and answers that are lost on their way.
+//! Servers that hang, and answers that are lost.
 
 use std::{
     io::{Read, Write},
@@ -28,11 +28,11 @@ fn revision(admin: &str) -> u64 {
     list["revision"].as_u64().unwrap()
 }
 
-/// More than all that is sent before a write, and less than the write.
+/// More bytes than a command sends before a write, and fewer than the write.
 const SMALL: usize = 4 << 10;
 
-/// A way to a server, for one connection, that brings back nothing once more than a little was sent, and
-/// breaks when the server has written what was sent.
+/// Starts a proxy for one connection to a server. It returns nothing to the client after more than
+/// [`SMALL`] bytes were sent, and breaks the connection when the server has committed the write.
 fn cut_when_written(admin: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -47,7 +47,8 @@ fn cut_when_written(admin: &str) -> String {
             let (mut server, mut client, silent) = back;
             copy(&mut server, |bytes| {
                 if !silent.load(Ordering::SeqCst) {
-                    // The test ends with what the client says, also if it has gone.
+                    // The write fails if the client has closed the connection, which does not
+                    // matter here.
                     drop(client.write_all(bytes));
                 }
             });
@@ -81,7 +82,7 @@ fn copy(from: &mut TcpStream, mut to: impl FnMut(&[u8])) {
     }
 }
 
-/// A server that answers everything as a replica without a leader answers a write.
+/// Starts a server that answers every request like a replica without a leader answers a write.
 fn without_leader() -> String {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -105,8 +106,8 @@ fn without_leader() -> String {
     told.recv().unwrap()
 }
 
-/// Issue 4: the first attempt is written and its answer is lost; the others reach a replica that has no
-/// leader, which says of its own attempt that nothing has been written.
+/// Issue 4: the first attempt is written and its answer is lost. The other attempts reach a replica
+/// without a leader, which reports that it has written nothing.
 #[test]
 fn a_write_that_may_be_there_is_not_said_not_to_be() {
     let directory = tempfile::tempdir().unwrap();
@@ -119,7 +120,9 @@ fn a_write_that_may_be_there_is_not_said_not_to_be() {
     let lost = with(&[&cut, &idle, &idle], &["apply", "-f", "-"], &manifest);
     assert_eq!((lost.code, lost.out.as_str()), (1, ""), "{lost:?}");
     let lines: Vec<&str> = lost.err.lines().collect();
-    let may = format!("error: it may have been written, or may still be: attempt 1, at {cut}: ");
+    let may = format!(
+        "error: the write may have taken effect, or may still take effect: attempt 1, at {cut}: "
+    );
     assert!(lines[0].starts_with(&may), "{lost:?}");
     let last =
         format!("error: attempt 3, at {idle}: the server could not answer: no leader; nothing");
@@ -133,19 +136,20 @@ fn a_write_that_may_be_there_is_not_said_not_to_be() {
     let history = server.json(&["history"], "");
     assert_eq!(history["entries"].as_array().unwrap().len(), 1, "it took effect once");
 
-    // Nothing of the kind is said where it is known.
+    // If the outcome is known, the message does not mention a possible write.
     let known = with(&[&idle, &idle], &["apply", "-f", "-"], &manifest);
     let said = "error: the server could not answer: no leader; nothing has been written\n";
     assert_eq!((known.code, known.err.as_str()), (1, said));
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// A server that was stopped takes connections, and says nothing on them: the next one is asked.
+/// A stopped server accepts connections but sends nothing. The command continues with the next
+/// server.
 #[test]
-fn a_server_that_hangs_is_passed_over() {
+fn hanging_server_is_skipped() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
-    // The system takes its connections.
+    // The operating system accepts its connections.
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let hung_address = hung.local_addr().unwrap().to_string();
     let servers = [hung_address.as_str(), server.admin.as_str()];
@@ -164,7 +168,7 @@ fn a_server_that_hangs_is_passed_over() {
     });
     let nobody = with(&[&hung_address, &hung_address], &["get"], "");
     let said = format!(
-        "error: the server at {hung_address} takes connections, but has not answered within 5s\n"
+        "error: the server at {hung_address} accepts connections, but has not answered within 5s\n"
     );
     assert_eq!((nobody.code, nobody.err), (1, said.repeat(2)));
     drop(hung);

@@ -1,14 +1,14 @@
-//! A disk with less room than has to stay free.
+//! A disk with less free space than `store.free_bytes_min`.
 
 use crate::support::{Server, chancery, clusters, run};
 
-/// More than any disk has.
+/// More space than any disk has.
 const TOO_MUCH: (&str, &str) = ("CHANCERY_STORE_FREE_BYTES_MIN", "1000000GiB");
 
-/// Nobody saw why writes were refused: the status had no warning, and a start that failed said that it needed
-/// no restart.
+/// The reason for rejected writes was not visible: the status had no warning, and a start that
+/// failed reported that no restart was needed.
 #[test]
-fn a_disk_without_room_is_told_by_the_status_and_by_a_start_that_is_refused() {
+fn full_disk_is_reported_by_the_status_and_by_a_failed_start() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let mut command = chancery();

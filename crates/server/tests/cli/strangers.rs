@@ -1,12 +1,12 @@
-//! Connections to the replication port that are no replica's.
+//! Connections to the replication port from other programs than replicas.
 
 use std::{fs, net::TcpStream, thread, time::Instant};
 
 use crate::support::{DEADLINE, Server, http_get};
 
-/// Files that the replica may have open: it has about 60 itself.
+/// The limit of open files. The replica itself needs about 60.
 const FILES: &str = "ulimit -n 128 && exec \"$0\" \"$@\"";
-/// More connections than that.
+/// More connections than the limit of open files.
 const HELD: usize = 200;
 
 fn metric(server: &Server, sample: &str) -> f64 {
@@ -16,7 +16,8 @@ fn metric(server: &Server, sample: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {sample}")).parse().unwrap()
 }
 
-/// Issue 4: when no file is free the replication port takes nobody, and goes on as soon as some are.
+/// Issue 4: without free file descriptors the replication port accepts no connections. It accepts
+/// them again as soon as descriptors are free.
 #[test]
 fn the_replication_port_outlives_a_lack_of_files() {
     let directory = tempfile::tempdir().unwrap();
@@ -30,7 +31,7 @@ fn the_replication_port_outlives_a_lack_of_files() {
     let log = || fs::read_to_string(data.with_extension("log")).unwrap();
     while !log().contains("cannot accept a connection to the replication port") {
         assert!(start.elapsed() < DEADLINE, "there are files left: {}", log());
-        // They are closed when they have said nothing for a while.
+        // The replica closes connections that send nothing for a while.
         held.push_back(TcpStream::connect(&address).unwrap());
         if held.len() > HELD {
             held.pop_front();
@@ -41,7 +42,11 @@ fn the_replication_port_outlives_a_lack_of_files() {
     let environment = [("CHANCERY_RAFT_REPLICA_ID", "2"), ("CHANCERY_RAFT_JOIN", address.as_str())];
     let second = Server::start_with(&directory.path().join("second"), &environment);
     while second.json(&["cluster", "status"], "")["voters_up"] != 2 {
-        assert!(start.elapsed() < 2 * DEADLINE, "it has not become a voter: {}", log());
+        assert!(
+            start.elapsed() < 2 * DEADLINE,
+            "the second replica has not become a voter: {}",
+            log()
+        );
         thread::sleep(std::time::Duration::from_millis(20));
     }
     let refused = |reason: &str| {
@@ -49,7 +54,10 @@ fn the_replication_port_outlives_a_lack_of_files() {
     };
     assert!(refused("accept") >= 1.0);
     assert_eq!(refused("tls"), 0.0);
-    assert!(metric(&first, "chancery_raft_connections") >= 1.0, "that of the other replica");
+    assert!(
+        metric(&first, "chancery_raft_connections") >= 1.0,
+        "the connection of the other replica"
+    );
     for server in [second, first] {
         assert_eq!(server.terminate().0, Some(0));
     }

@@ -1,4 +1,4 @@
-//! A replica as a process of its own, and commands that talk to it.
+//! A replica as a separate process, and commands that connect to it.
 
 use std::{
     fs::File,
@@ -11,17 +11,17 @@ use std::{
 
 use serde_json::Value;
 
-/// A limit for what must not take long, on a busy machine too.
+/// A limit for operations that are short, even on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The binary, with nothing of the environment that could change what it does.
+/// Returns the binary without environment variables that could change its behavior.
 pub(crate) fn chancery() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chancery"));
     command.env_clear().env("USER", "tester").stdin(Stdio::null());
     command
 }
 
-/// The same, started by another program.
+/// Returns the binary, started by another program.
 fn by(program: &[&str]) -> Command {
     let [name, args @ ..] = program else { return chancery() };
     let mut command = Command::new(name);
@@ -43,12 +43,13 @@ impl Server {
         Self::start_with(data_dir, &[])
     }
 
-    /// The same, with keys of the configuration.
+    /// Starts a replica with environment variables for its configuration.
     pub(crate) fn start_with(data_dir: &Path, environment: &[(&str, &str)]) -> Self {
         Self::start_by(&[], data_dir, environment)
     }
 
-    /// The same, by another program that takes the binary and its arguments after its own.
+    /// Starts a replica by another program. The binary and its arguments follow the arguments of
+    /// that program.
     pub(crate) fn start_by(
         program: &[&str],
         data_dir: &Path,
@@ -66,7 +67,7 @@ impl Server {
         Self::spawn(command)
     }
 
-    /// One that is started by a command of any kind. Returns when it is ready.
+    /// Runs a command that starts a replica. Returns when the replica is ready.
     pub(crate) fn spawn(mut command: Command) -> Self {
         command.stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -81,19 +82,19 @@ impl Server {
         Self { child, xds, admin, stdout }
     }
 
-    /// Runs a command against it.
+    /// Runs a command that connects to this replica.
     pub(crate) fn run(&self, args: &[&str]) -> Done {
         self.run_with_input(args, "")
     }
 
-    /// The same, with something on the standard input.
+    /// Runs a command with standard input.
     pub(crate) fn run_with_input(&self, args: &[&str], input: &str) -> Done {
         let mut command = chancery();
         command.args(args).env("CHANCERY_SERVER", &self.admin);
         run(command, input)
     }
 
-    /// The JSON of a command that is done.
+    /// Returns the JSON output of a command that succeeds.
     pub(crate) fn json(&self, args: &[&str], input: &str) -> Value {
         let args = [args, ["-o", "json"].as_slice()].concat();
         let done = self.run_with_input(&args, input);
@@ -101,7 +102,7 @@ impl Server {
         serde_json::from_str(&done.out).unwrap()
     }
 
-    /// Asks it to end; gives its exit code, and what else it wrote to the standard output.
+    /// Sends SIGTERM. Returns the exit code and the rest of standard output.
     pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         signal(&self.child, rustix::process::Signal::TERM);
         let start = Instant::now();
@@ -109,7 +110,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(start.elapsed() < DEADLINE, "it has not ended");
+            assert!(start.elapsed() < DEADLINE, "the replica has not ended");
             std::thread::sleep(Duration::from_millis(10));
         };
         let mut rest = String::new();
@@ -120,8 +121,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A test that failed must not leave it behind; one that has ended it has nothing left to
-        // end.
+        // The process must not survive a failed test. For a process that has ended, both calls have
+        // no effect.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -132,7 +133,7 @@ pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -144,7 +145,7 @@ pub(crate) fn run(mut command: Command, input: &str) -> Done {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A command that does not read its input may have gone by now.
+    // A command that does not read its input may already have ended.
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
@@ -155,7 +156,7 @@ pub(crate) fn run(mut command: Command, input: &str) -> Done {
     }
 }
 
-/// A manifest with clusters.
+/// Returns a manifest with clusters.
 pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
     let cluster = |name: &&str| {
         format!(
@@ -166,7 +167,7 @@ pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
     format!("resources:\n{}", names.iter().map(cluster).collect::<String>())
 }
 
-/// Status and body of `GET`.
+/// Returns the status and the body of a `GET` request.
 pub(crate) fn http_get(admin: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(admin).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();

@@ -1,4 +1,4 @@
-//! Three replicas as processes that show each other certificates.
+//! Three replicas as processes that authenticate each other with certificates.
 
 use std::{
     fs,
@@ -27,7 +27,8 @@ impl Ca {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Certificate and key of a replica, good until the first day of a year.
+    /// Returns the certificate and the key of a replica. The certificate expires on the first day
+    /// of `year`.
     fn sign(&self, year: i32) -> (String, String) {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -48,7 +49,7 @@ impl Files {
         Self(dir)
     }
 
-    /// Puts other files in their place.
+    /// Replaces the files atomically.
     fn place(&self, (cert, key): (String, String), trusted: &[&Ca]) {
         let ca: String = trusted.iter().map(|ca| ca.0.pem()).collect();
         for (name, content) in [("ca", ca), ("cert", cert), ("key", key)] {
@@ -74,7 +75,7 @@ fn metric(replica: &Replica, sample: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {sample}")).parse().unwrap()
 }
 
-/// The year in which the certificate that a replica uses expires, on its first day.
+/// Returns the year on whose first day the certificate of a replica expires.
 fn good_until(replica: &Replica) -> u64 {
     let left = metric(replica, "chancery_raft_certificate_seconds_left");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -90,9 +91,10 @@ fn days_before(year: u64) -> f64 {
     (1970..year).map(|year| if leap(year) { 366.0 } else { 365.0 }).sum()
 }
 
-/// T15, T18: three processes form a cluster over TLS and take writes anywhere. One with a certificate of another
-/// CA is refused, is told why, and the log of those that it asks says so. Files that are replaced are taken
-/// without a restart, and then the new CA's replicas can join.
+/// T15, T18: three processes form a cluster over TLS and accept writes on every replica. A process
+/// with a certificate of another CA is rejected and learns why, and the log of the contacted
+/// replicas shows it. Replaced files are loaded without a restart; then replicas of the new CA can
+/// join.
 #[test]
 fn processes_with_certificates_keep_to_themselves() {
     let root = tempfile::tempdir().unwrap();
@@ -120,13 +122,13 @@ fn processes_with_certificates_keep_to_themselves() {
         assert_eq!(names(&replica.json(&["get"])).len(), 3);
     }
 
-    // It trusts them, but they do not trust it.
+    // The fourth replica trusts the others, but they do not trust it.
     files[3].place(other.sign(2090), &[&other, &ca]);
     four.start(&join);
     let refused = "was rejected on the replication port: invalid peer certificate: UnknownIssuer";
     eventually("it is refused", || one.output("log").contains(refused).then_some(()));
     let told = || four.output("log").contains(&format!("waiting to join the cluster: {first}"));
-    eventually("it is told", || told().then_some(()));
+    eventually("it waits to join", || told().then_some(()));
     assert_eq!(four.output("out"), "", "it was never ready");
     four.terminate();
     let status = one.wait_voters(3);
@@ -134,7 +136,7 @@ fn processes_with_certificates_keep_to_themselves() {
     let refused = "chancery_raft_refused_connections_total{reason=\"tls\"}";
     assert!(metric(one, refused) >= 1.0);
 
-    // First both are trusted everywhere, then the certificates are replaced.
+    // First all replicas trust both CAs, then the certificates are replaced.
     for files in &files[..3] {
         files.place(ca.sign(2090), &[&ca, &new]);
     }
@@ -149,7 +151,7 @@ fn processes_with_certificates_keep_to_themselves() {
         files.place(new.sign(2095), &[&ca, &new]);
     }
     for replica in [&*one, &*two, &*three] {
-        eventually("the new one is used", || (good_until(replica) == 2095).then_some(()));
+        eventually("the new certificate is used", || (good_until(replica) == 2095).then_some(()));
     }
     files[3].place(new.sign(2096), &[&new]);
     fs::remove_dir_all(&four.directory).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Commands that need no server: usage, configuration, help.
+//! Commands that need no server: usage, configuration and help.
 
 use std::fs;
 
@@ -12,7 +12,8 @@ fn code_and_error(args: &[&str]) -> (i32, String) {
     (done.code, done.err)
 }
 
-/// Design 8: 1 is refused or failed, 2 is wrong usage, and the reason is on the standard error.
+/// Design 8: exit code 1 means rejected or failed, 2 means wrong usage. The reason goes to standard
+/// error.
 #[test]
 fn exit_codes_tell_failure_from_wrong_usage() {
     for (args, code, text) in [
@@ -44,7 +45,7 @@ fn exit_codes_tell_failure_from_wrong_usage() {
     }
 }
 
-/// It would be another directory, with no word about it.
+/// The replica would silently use another directory.
 #[test]
 fn a_data_directory_that_is_not_text_is_refused() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
@@ -62,9 +63,9 @@ fn a_data_directory_that_is_not_text_is_refused() {
     }
 }
 
-/// A replica that was to join a cluster formed one of its own, and nothing told why.
+/// A replica that was configured to join a cluster formed its own cluster, and nothing showed why.
 #[test]
-fn a_variable_that_sets_nothing_is_told() {
+fn unknown_variable_is_reported() {
     for (name, meant) in [
         ("CHANCERY_JOIN", "CHANCERY_RAFT_JOIN"),
         ("CHANCERY_RAFTT_JOIN", "CHANCERY_RAFT_JOIN"),
@@ -77,7 +78,7 @@ fn a_variable_that_sets_nothing_is_told() {
         command.args(["config", "check"]).env(name, "127.0.0.1:1").env("CHANCERY_SERVER", "h:1");
         let done = run(command, "");
         let expected = format!(
-            "warning: the environment variable {name} sets no key: perhaps it was to be {meant}\n\
+            "warning: the environment variable {name} sets no key; did you mean {meant}?\n\
              the configuration is valid\n"
         );
         assert_eq!((done.code, done.out), (0, expected));
@@ -87,10 +88,7 @@ fn a_variable_that_sets_nothing_is_told() {
     let server = Server::start_with(&data, &[("CHANCERY_JOIN", "127.0.0.1:1")]);
     assert_eq!(server.terminate().0, Some(0));
     let log = fs::read_to_string(data.with_extension("log")).unwrap();
-    assert!(
-        log.contains("CHANCERY_JOIN sets no key: perhaps it was to be CHANCERY_RAFT_JOIN"),
-        "{log}"
-    );
+    assert!(log.contains("CHANCERY_JOIN sets no key; did you mean CHANCERY_RAFT_JOIN?"), "{log}");
 }
 
 #[test]
@@ -99,7 +97,7 @@ fn help_and_version_and_completions_are_no_failure() {
         (["--help"].as_slice(), "an xds control plane"),
         (&["apply", "--help"], "--prune"),
         (&["apply", "--help"], "[default: $user, or none if that is unset]"),
-        (&["apply", "--help"], "3  with --wait: written, but nobody was asked"),
+        (&["apply", "--help"], "3  with --wait: written, but not confirmed: the write concerns"),
         (&["delete", "--help"], "4  with --wait: written, but it is unknown"),
         (&["--version"], "chancery 0."),
         (&["completions", "bash"], "_chancery"),
@@ -145,11 +143,11 @@ fn the_configuration_is_checked_and_printed_with_what_overrides_it() {
     assert_eq!(json["admin"]["address"], "127.0.0.1:7002");
     assert_eq!(json["xds"]["address"], "127.0.0.1:7001");
 
-    // What is printed is a configuration.
+    // The output of `config print` is a valid configuration.
     fs::write(&file, printed.out).unwrap();
     assert_eq!(config(&["check"]).code, 0);
 
-    // Files that are named are read, as they are at the start.
+    // `config check` reads the files that the configuration names, as a start does.
     fs::write(&file, "[raft]\ntls_cert = \"c.pem\"\ntls_key = \"k.pem\"\ntls_ca = \"none.pem\"\n")
         .unwrap();
     let missing = config(&["check"]);

@@ -1,4 +1,4 @@
-//! apply, get, delete and the rest against a running replica.
+//! Tests of `apply`, `get`, `delete` and other commands with a running replica.
 
 use std::fs;
 
@@ -41,11 +41,11 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
     let list = server.json(&["get", "cds"], "");
     assert_eq!((&list["revision"], list["resources"].as_array().unwrap().len()), (&json!(1), 2));
 
-    // No client is there that could be asked.
+    // No client is connected.
     let args = ["apply", "-f", "-", "--prune", "--wait=5s", "-o", "json"];
     let waited = server.run_with_input(&args, &clusters(&["a"], "2s"));
     assert_eq!(waited.code, 3, "{}", waited.err);
-    assert!(waited.err.starts_with("warning: written, but nobody was asked"), "{}", waited.err);
+    assert!(waited.err.starts_with("warning: written, but not confirmed"), "{}", waited.err);
     let pruned: serde_json::Value = serde_json::from_str(&waited.out).unwrap();
     assert_eq!((&pruned["revision"], &pruned["removed"]), (&json!(2), &json!(1)));
     assert_eq!(pruned["wait"]["settled"], true);
@@ -67,7 +67,7 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
     assert_eq!(
         (&again["revision"], &again["unchanged"]),
         (&json!(3), &json!(1)),
-        "what get prints can be applied"
+        "the output of get can be applied"
     );
 
     let missing = server.run(&["delete", "cds", "a", "zz"]);
@@ -97,7 +97,7 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// A refusal names the file as the author knows it, and every problem has a line.
+/// An error names the file as the author named it, and each problem has its own line.
 #[test]
 fn a_directory_is_one_transaction_and_its_problems_name_their_files() {
     let directory = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn a_directory_is_one_transaction_and_its_problems_name_their_files() {
             "{line}"
         );
     }
-    assert_eq!(server.json(&["get"], "")["revision"], 0, "nothing of it is applied");
+    assert_eq!(server.json(&["get"], "")["revision"], 0, "nothing is applied");
 
     fs::remove_file(manifests.join("sub/c.yml")).unwrap();
     fs::write(manifests.join("sub/c.yml"), clusters(&["c"], "1s")).unwrap();
@@ -128,7 +128,7 @@ fn a_directory_is_one_transaction_and_its_problems_name_their_files() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// What the README shows works, and `expect: absent` holds once.
+/// The examples of the README work, and `expect: absent` holds once.
 #[test]
 fn the_manifests_of_the_readme_are_taken() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Configurations and what is wrong with them.
+//! Tests of valid and invalid configurations.
 
 use std::io::Write;
 
@@ -24,11 +24,11 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ("[xds]\naddress = 18000", format!("xds.address = 18000 (from FILE): {address}")),
         (
             "[raft]\naddress = 'localhost:1'",
-            format!("raft.address = \"localhost:1\" (from FILE): {address}; a name goes into raft.advertise"),
+            format!("raft.address = \"localhost:1\" (from FILE): {address}; put a host name into raft.advertise"),
         ),
         (
             "[store]\nsnapshot_log_entries = 0",
-            "store.snapshot_log_entries = 0 (from FILE): has to be at least 1".to_owned(),
+            "store.snapshot_log_entries = 0 (from FILE): must be at least 1".to_owned(),
         ),
         (
             "[store]\nsnapshot_log_entries = -1",
@@ -53,11 +53,11 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ),
         (
             "[log]\nlevle = 'info'",
-            "FILE: log.levle is no key; keys of [log] are format, level".to_owned(),
+            "FILE: log.levle is not a key; the keys of [log] are format, level".to_owned(),
         ),
         (
             "[xdss]\n",
-            "FILE: [xdss] is no section; sections are admin, log, raft, shutdown, store, xds".to_owned(),
+            "FILE: [xdss] is not a section; the sections are admin, log, raft, shutdown, store, xds".to_owned(),
         ),
         (
             "xds = 1",
@@ -65,7 +65,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ),
         (
             "[admin]\naddress = '127.0.0.1:18000'",
-            "admin.address = \"127.0.0.1:18000\" (from FILE): is also that of xds.address".to_owned(),
+            "admin.address = \"127.0.0.1:18000\" (from FILE): is already used by xds.address".to_owned(),
         ),
     ] {
         assert_eq!(load_with(file, &[]).unwrap_err(), expected);
@@ -76,7 +76,8 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         "raft.replica_id = \"18446744073709551615\" (from CHANCERY_RAFT_REPLICA_ID): is not a whole number from 1 to \
          9223372036854775807"
     );
-    // Two crates check this value. The error was reported twice, once under a name that is not a key.
+    // The store and the server check this value. The error was reported twice, once under a name
+    // that is not a key.
     let none = [("CHANCERY_RAFT_CONNECTIONS_MAX", "0")];
     assert_eq!(
         load_with("", &none).unwrap_err(),
@@ -87,7 +88,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
 }
 
 #[test]
-fn silence_is_allowed_for_ever_or_for_longer_than_an_answer_takes() {
+fn ack_close_after_is_zero_or_longer_than_ack_timeout() {
     let rule = "must be 0s, or from 10s to 24h and longer than xds.ack_timeout";
     for file in [
         "[xds]\nack_close_after = '5s'",
@@ -104,7 +105,7 @@ fn silence_is_allowed_for_ever_or_for_longer_than_an_answer_takes() {
     assert_eq!(loaded.config.fanout().session.ack_close_after_ms, None);
 }
 
-/// OPS-11: an impossible limit is refused with its key, its value and its rule.
+/// OPS-11: an impossible limit is rejected with its key, its value and its rule.
 #[test]
 fn every_limit_of_the_xds_port_has_a_rule() {
     let positive = "it has to be more than 0";
@@ -112,8 +113,8 @@ fn every_limit_of_the_xds_port_has_a_rule() {
         ("shards", "1025", "must be at most 1024"),
         ("connections_max", "0", positive),
         ("connections_per_peer_max", "0", positive),
-        ("streams_max", "0", "has to be at least 1"),
-        ("subscriptions_bytes_max", "\"0\"", "has to be at least 1"),
+        ("streams_max", "0", "must be at least 1"),
+        ("subscriptions_bytes_max", "\"0\"", "must be at least 1"),
         ("streams_per_connection_max", "0", positive),
         ("request_bytes_max", "\"1023\"", "it has to be from 1024 to 1073741824"),
         ("request_bytes_max", "\"2GiB\"", "it has to be from 1024 to 1073741824"),
@@ -150,7 +151,7 @@ fn every_limit_of_the_xds_port_has_a_rule() {
         let error = load_with(&format!("[xds]\n{key} = {value}"), &[]).unwrap_err();
         assert!(error.starts_with(&format!("xds.{key} = ")), "{key}: {error}");
         assert!(error.ends_with(rule) && error.lines().count() == 1, "{key}: {error}");
-        // The environment sets it as well.
+        // The environment variable of the key has the same rule.
         let variable = format!("CHANCERY_XDS_{}", key.to_uppercase());
         let error = load_with("", &[(&variable, value.trim_matches('"'))]).unwrap_err();
         let from = format!("(from {variable}): ");
@@ -158,7 +159,7 @@ fn every_limit_of_the_xds_port_has_a_rule() {
     }
 }
 
-/// A word that is no level silenced the log.
+/// An unknown word in `log.level` silenced the log.
 #[test]
 fn levels_of_the_log_are_words_that_are_known() {
     for (level, wrong) in [
@@ -190,7 +191,7 @@ fn lists_are_arrays_in_a_file_and_have_commas_elsewhere() {
     assert!(!loaded.is_given("raft.address"));
     let loaded = load_with("", &[("CHANCERY_RAFT_JOIN", "a:1, b:2,")]).unwrap();
     assert_eq!(loaded.config.store().join, join);
-    // A replica that was meant to join would form a cluster of its own.
+    // Otherwise a replica that is configured to join would form its own cluster.
     for empty in ["", " ", ",,", "a:1,,b:1"] {
         let error = load_with("", &[("CHANCERY_RAFT_JOIN", empty)]).unwrap_err();
         let said = error.contains("(from CHANCERY_RAFT_JOIN): names an empty address");
@@ -204,7 +205,7 @@ fn lists_are_arrays_in_a_file_and_have_commas_elsewhere() {
     let error = load_with("", &[("CHANCERY_RAFT_PEERS", "1=a:1,2=b")]).unwrap_err();
     assert_eq!(
         error,
-        "raft.peers = [\"1=a:1\", \"2=b\"] (from CHANCERY_RAFT_PEERS): \"2=b\" has to be ID=HOST:PORT, such \
+        "raft.peers = [\"1=a:1\", \"2=b\"] (from CHANCERY_RAFT_PEERS): \"2=b\" must be ID=HOST:PORT, such \
          as 2=10.0.0.2:18002"
     );
     let peers = [("CHANCERY_RAFT_PEERS", "1=a:1,2=b:1"), ("CHANCERY_RAFT_REPLICA_ID", "2")];
@@ -213,28 +214,29 @@ fn lists_are_arrays_in_a_file_and_have_commas_elsewhere() {
 }
 
 #[test]
-fn a_file_that_does_not_parse_is_told_with_the_line() {
+fn syntax_error_names_the_line() {
     let error = load_with("[xds]\n\naddress = = 1", &[]).unwrap_err();
     assert!(error.starts_with("FILE:3: "), "{error}");
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_problems_are_reported_together() {
     let error = load_with("[xds]\naddress = 'x'\n[shutdown]\ntimeout = 'y'", &[]).unwrap_err();
     assert_eq!(error.lines().count(), 2, "{error}");
-    // Unknown keys and sections, types, rules of ours and two of one component.
+    // The file has unknown keys and sections, wrong types, broken rules, and two broken rules of
+    // one component.
     let file = "[nope]\n[xds]\nadress = 'x'\nshards = 'x'\ntypes_max = 0\nrequests_burst_max = 0\n\
                 requests_per_second_max = 0\n[store]\nsnapshot_log_entries = 0\n[log]\nlevle = 'x'\n";
     let error = load_with(file, &[]).unwrap_err();
     for start in [
-        "FILE: [nope] is no section",
-        "FILE: xds.adress is no key",
-        "FILE: log.levle is no key",
+        "FILE: [nope] is not a section",
+        "FILE: xds.adress is not a key",
+        "FILE: log.levle is not a key",
         "xds.shards = \"x\" (from FILE): ",
         "xds.types_max = 0 (from FILE): must be at least 1",
         "xds.requests_burst_max = 0 (from FILE): it has to be more than 0",
         "xds.requests_per_second_max = 0 (from FILE): it has to be more than 0",
-        "store.snapshot_log_entries = 0 (from FILE): has to be at least 1",
+        "store.snapshot_log_entries = 0 (from FILE): must be at least 1",
     ] {
         assert_eq!(
             error.lines().filter(|line| line.starts_with(start)).count(),
