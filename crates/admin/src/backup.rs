@@ -1,4 +1,4 @@
-//! `chancery.admin.v1.BackupService`: the state as the bytes of a file.
+//! `chancery.admin.v1.BackupService`: the state as the bytes of a backup file.
 
 use std::{pin::Pin, time::Duration};
 
@@ -11,12 +11,12 @@ use tonic::{Request, Response, Status};
 
 use crate::{AdminError, service::Service};
 
-/// How long a replica may take to know that it has all that was committed.
+/// The maximum time for a replica to confirm that it has everything that was committed.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pieces that wait for the network; making them waits when there are so many.
+/// The maximum number of pieces that wait for the network. The producer waits when it is reached.
 const PIECES_WAITING: usize = 4;
 
-/// The service.
+/// The backup service.
 #[derive(Clone)]
 pub(crate) struct GrpcBackup(pub(crate) Service);
 
@@ -35,7 +35,7 @@ impl BackupService for GrpcBackup {
             false => replica.backup(BARRIER_TIMEOUT).await,
         };
         let backup = backup.map_err(|error| Status::from(refusal(&error)))?;
-        tracing::info!(revision = backup.info().revision.0, "a backup is read");
+        tracing::info!(revision = backup.info().revision.0, "sending a backup");
         Ok(Response::new(Box::pin(pieces(backup))))
     }
 }
@@ -46,13 +46,14 @@ fn refusal(error: &BackupError) -> AdminError {
             AdminError::Unavailable(reason.to_string())
         }
         BackupError::NotCurrent(reason) => AdminError::Unavailable(format!(
-            "{reason}; `chancery backup --stale` gives what this replica has"
+            "{reason}; `chancery backup --stale` saves the state of this replica"
         )),
         error => AdminError::Unavailable(error.to_string()),
     }
 }
 
-/// Made as they are sent, on a thread that may take its time. Ends when nobody reads any more.
+/// Returns the pieces of a backup. A thread for blocking work encodes them while they are sent, and
+/// stops when the client is gone.
 fn pieces(backup: Backup) -> impl Stream<Item = Result<pb::BackupResponse, Status>> + Send {
     let (sender, receiver) = mpsc::channel(PIECES_WAITING);
     tokio::task::spawn_blocking(move || {

@@ -1,19 +1,19 @@
-//! Bounds the number of fields of a gRPC request before any of them is built.
+//! A limit on the number of fields of a gRPC request, before any of them is decoded.
 //!
-//! 60 million empty files fit into a request of 120 MB and take 7 GB once they are messages. The bytes are
-//! counted as they come, whatever their boundaries.
+//! 60 million empty files fit into a request of 120 MB, and take 7 GB as decoded messages. The
+//! fields are counted as the bytes arrive, whatever the boundaries of the chunks.
 
 use axum::{BoxError, body::Body, extract::Request, middleware::Next, response::Response};
 use futures::StreamExt;
 use tonic::Status;
 
-/// The maximum number of fields of one request of `chancery.admin.v1.Admin`, of the outermost message. The
-/// repeated ones among them are the files of an `Apply` and the names of a `Delete`.
+/// The maximum number of fields of the outermost message of a request of `chancery.admin.v1.Admin`.
+/// Repeated fields are the files of an `Apply` and the names of a `Delete`.
 const FIELDS_MAX: usize = 100_000;
 
 const SERVICE: &str = "/chancery.admin.v1.Admin/";
 
-/// Ends requests with too many fields.
+/// Rejects requests with too many fields.
 pub(crate) async fn refuse_many_fields(request: Request, next: Next) -> Response {
     if !request.uri().path().starts_with(SERVICE) {
         return next.run(request).await;
@@ -29,24 +29,24 @@ pub(crate) async fn refuse_many_fields(request: Request, next: Next) -> Response
     next.run(request).await
 }
 
-/// A place in the bytes of a request: gRPC frames with protobuf messages in them.
+/// A position in the bytes of a request, which is a sequence of gRPC frames with protobuf messages.
 #[derive(Debug, Default)]
 struct Scan {
     part: Part,
-    /// Bytes of the message that are still to come.
+    /// The number of bytes of the message that have not arrived.
     left: u64,
     fields: usize,
 }
 
 #[derive(Debug)]
 enum Part {
-    /// The header of a frame, and how much of it has come.
+    /// The header of a frame: the number of bytes that have arrived, and the length so far.
     Header(u32, u64),
-    /// A key, a number, or a length: the value so far, and how many bits it has.
+    /// A field key, a number, or a length: the value so far, and its number of bits.
     Key(u64, u32),
     Number,
     Length(u64, u32),
-    /// Bytes to skip.
+    /// The number of bytes to skip.
     Skip(u64),
 }
 
@@ -62,7 +62,7 @@ impl Scan {
         while let [byte, rest @ ..] = bytes {
             let in_header = matches!(self.part, Part::Header(..));
             if !in_header && self.left == 0 {
-                // The message has ended, in the middle of a field or not: its reader says so.
+                // The message has ended, possibly within a field. The decoder reports that.
                 self.part = Part::default();
                 continue;
             }
@@ -80,7 +80,7 @@ impl Scan {
             let low = u64::from(byte & 0x7f);
             let ends = byte & 0x80 == 0;
             self.part = match self.part {
-                // Five bytes: whether it is compressed, and the length.
+                // A frame header has five bytes: a compression flag and the length.
                 Part::Header(4, length) => {
                     (self.left, self.fields) = (length << 8 | u64::from(*byte), 0);
                     KEY
@@ -99,7 +99,7 @@ impl Scan {
                         1 => Part::Skip(8),
                         2 => Part::Length(0, 0),
                         5 => Part::Skip(4),
-                        // Groups: their fields are counted with the others.
+                        // The fields of a group are counted like other fields.
                         _ => KEY,
                     }
                 }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn each_message_is_counted_by_itself_and_damage_is_passed_over() {
+    fn messages_are_counted_separately_and_damage_is_ignored() {
         let mut scan = Scan::default();
         for _ in 0..3 {
             scan.take(&files(60_000)).unwrap();

@@ -1,4 +1,4 @@
-//! What a write changed, for its author.
+//! The changes that a write made, for its author.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use serde_json::Value;
 
 use crate::{cluster::show_assignment, json::Shape, resources};
 
-/// Changes that an answer lists.
+/// The maximum number of changes in an answer.
 const CHANGES_MAX: usize = 1000;
-/// Differences that are listed of one resource.
+/// The maximum number of differences of one resource.
 const DIFFERENCES_MAX: usize = 100;
-/// Bytes of one value in a difference.
+/// The maximum length of one value in a difference, in bytes.
 const VALUE_BYTES_MAX: usize = 1000;
 
 /// Whether the changes are in effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// They are: versions are known.
+    /// The changes are in effect, and their versions are known.
     Committed,
-    /// They would be: what differs is shown field by field.
+    /// The changes are hypothetical. The differences are shown field by field.
     DryRun,
 }
 
-/// Puts the changes of a transaction that was applied to `before` into the answer, and how many of
-/// them are left out.
+/// Adds the changes of a transaction to the answer, with the number of omitted changes. The
+/// transaction was applied to `before`.
 pub(crate) fn list(
     before: &State,
     applied: &Applied,
@@ -46,7 +46,7 @@ pub(crate) fn list(
     }
 }
 
-/// The assignments that differ, by name.
+/// Returns the assignments that differ, sorted by name.
 fn list_assignments(before: &[Assignment], after: &[Assignment]) -> Vec<pb::AssignmentChange> {
     let by_name = |rules: &[Assignment]| -> BTreeMap<_, _> {
         rules.iter().map(|rule| (rule.name.clone(), rule.clone())).collect()
@@ -102,7 +102,7 @@ fn kind(kind: ChangeKind) -> &'static str {
     }
 }
 
-/// What differs between a resource before and after, secrets redacted.
+/// Returns the differences between a resource before and after, with redacted secrets.
 fn differences(before: &State, change: &Change) -> Vec<pb::FieldDifference> {
     let (Some(old), Some(new)) = (before.get(&change.scope, &change.key), &change.resource) else {
         return Vec::new();
@@ -122,19 +122,18 @@ fn differences(before: &State, change: &Change) -> Vec<pb::FieldDifference> {
     diff("", Some(&old_body), Some(&new_body), &mut out);
     diff("", Some(&old_rest), Some(&new_rest), &mut out);
     if out.is_empty() && old.body() != new.body() {
-        // The secret itself, or an encoding that means the same.
+        // The difference is in a secret, or in an encoding with the same meaning.
         out.push(pb::FieldDifference {
             path: "body".to_owned(),
             before: format!("{} bytes", old.body().len()),
-            after: format!("{} bytes, not the same", new.body().len()),
+            after: format!("{} bytes, with different content", new.body().len()),
         });
     }
     out.truncate(DIFFERENCES_MAX);
     out
 }
 
-/// Adds the leaves at which `before` and `after` differ. The JSON of a body is no deeper than what
-/// admission let in.
+/// Adds the leaves at which `before` and `after` differ. Admission limits the depth of the JSON.
 fn diff(
     path: &str,
     before: Option<&Value>,
@@ -185,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_told_at_the_leaf() {
+    fn difference_is_shown_at_the_leaf() {
         let before = json!({"a": {"b": [1, {"c": 2}]}, "gone": true, "same": 1});
         let after = json!({"a": {"b": [1, {"c": 3}, 4]}, "new": "x", "same": 1});
         let mut out = Vec::new();

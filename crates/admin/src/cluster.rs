@@ -1,4 +1,4 @@
-//! The replica, its history and the assignments.
+//! Operations on the replica, the history and the assignments.
 
 use chancery_model::{Assignment, Glob};
 use chancery_proto::admin::v1 as pb;
@@ -9,13 +9,13 @@ use crate::{
     service::{Freshness, Service},
 };
 
-/// Entries of the history that are listed if no number is given.
+/// The default number of history entries.
 const HISTORY_DEFAULT: u32 = 20;
-/// Most entries of the history in one answer.
+/// The maximum number of history entries in one answer.
 const HISTORY_MAX: u32 = 10_000;
 
 impl Service {
-    /// The assignments in the order in which they are tried.
+    /// Returns the assignments in the order in which they are tried.
     pub(crate) async fn list_assignments(
         &self,
         request: pb::ListAssignmentsRequest,
@@ -27,7 +27,7 @@ impl Service {
         })
     }
 
-    /// The newest revisions.
+    /// Returns the newest revisions.
     pub(crate) async fn list_history(
         &self,
         request: pb::ListHistoryRequest,
@@ -35,7 +35,8 @@ impl Service {
         let limit = match request.limit {
             0 => HISTORY_DEFAULT,
             limit if limit > HISTORY_MAX => {
-                let reason = format!("the limit is {limit}, at most {HISTORY_MAX} are listed");
+                let reason =
+                    format!("the limit is {limit}; at most {HISTORY_MAX} revisions are listed");
                 return Err(AdminError::Parameter(reason));
             }
             limit => limit,
@@ -57,7 +58,7 @@ impl Service {
         Ok(pb::ListHistoryResponse { entries: entries.collect() })
     }
 
-    /// The replica, and the cluster as it sees it.
+    /// Returns the status of the replica, and of the cluster as the replica sees it.
     pub(crate) async fn get_cluster(&self) -> pb::ClusterStatus {
         let found = self.replica.members().await;
         let removed = members::says_removed(&found);
@@ -100,7 +101,7 @@ impl Service {
         }
     }
 
-    /// The version of the program.
+    /// Returns the version of the program.
     pub(crate) fn version(&self) -> pb::VersionInfo {
         pb::VersionInfo { version: self.version.to_owned() }
     }
@@ -111,7 +112,7 @@ fn show_digest(digest: &StateDigest) -> pb::StateDigest {
     pb::StateDigest { applied_index: index, digest: format!("{digest:016x}") }
 }
 
-/// An assignment as people see it.
+/// Converts an assignment to a message.
 pub(crate) fn show_assignment(rule: &Assignment) -> pb::Assignment {
     let text = |glob: &Option<Glob>| glob.as_ref().map(|glob| glob.as_str().to_owned());
     let matcher = &rule.matcher;

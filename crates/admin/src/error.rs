@@ -1,4 +1,4 @@
-//! Why a request was refused: one enum, shown as a gRPC status or as HTTP JSON.
+//! The error of a rejected request. It becomes a gRPC status or HTTP JSON.
 
 use chancery_model::{Expectation, NameError, Refusal};
 use chancery_proto::admin::v1 as pb;
@@ -8,55 +8,55 @@ use tonic::{
     metadata::{MetadataMap, MetadataValue},
 };
 
-/// Problems that an HTTP answer lists.
+/// The maximum number of problems in an HTTP answer.
 const PROBLEMS_MAX: usize = 1000;
-/// Bytes of problems in a status: base64 makes 5.4 KB of it, which with the message stays below the
-/// 8 KB of headers that gRPC implementations take.
+/// The maximum size of the problems in a status, in bytes. Base64 turns them into 5.4 KB. Together
+/// with the message, this is below the 8 KB of headers that gRPC implementations accept.
 const STATUS_DETAIL_BYTES_MAX: usize = 4 << 10;
-/// Bytes of the message of a status.
+/// The maximum length of the message of a status, in bytes.
 const STATUS_MESSAGE_BYTES_MAX: usize = 1 << 10;
 
-/// Why a request of the admin API was refused.
+/// The error of a rejected request of the admin API.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AdminError {
-    /// The manifests are wrong.
+    /// The manifests are invalid.
     #[error("{}", problems_line(.0))]
     Input(Vec<pb::Problem>),
-    /// A parameter is wrong.
+    /// A parameter is invalid.
     #[error("{0}")]
     Parameter(String),
-    /// What is asked for is not there.
+    /// The requested object does not exist.
     #[error("{0}")]
     NotFound(String),
     /// A precondition does not hold.
     #[error("{0}")]
     Precondition(String),
-    /// The request, or the transaction that it asks for, is larger than allowed.
+    /// The request or its transaction is larger than allowed.
     #[error("{0}")]
     TooLarge(String),
-    /// The method is not one of the path.
+    /// The path does not support the method.
     #[error("{0}")]
     Method(String),
     /// The request comes from a web page of another origin.
     #[error("{0}")]
     Forbidden(String),
-    /// The replica can not answer now; another one, or a later try, may.
+    /// The replica cannot answer now. Another replica may, or this one later. Nothing was written.
     #[error("{0}")]
     Unavailable(String),
-    /// The replica can not say whether the write takes effect; sent again with its `request_id` it does so
-    /// once.
+    /// The replica does not know whether the write takes effect. A retry with the same `request_id`
+    /// takes effect once.
     #[error("{0}")]
     OutcomeUnknown(String),
-    /// The store is out of room.
+    /// The disk of the store is full.
     #[error("{0}")]
     Exhausted(String),
-    /// Something of ours is broken.
+    /// An internal error of the server.
     #[error("{0}")]
     Internal(String),
 }
 
 impl AdminError {
-    /// The gRPC code.
+    /// Returns the gRPC code.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -71,7 +71,7 @@ impl AdminError {
         }
     }
 
-    /// The HTTP status, and the name of the gRPC code that goes into the body.
+    /// Returns the HTTP status, and the name of the gRPC code for the body.
     pub(crate) fn http(&self) -> (http::StatusCode, &'static str) {
         use http::StatusCode as S;
         match self {
@@ -89,7 +89,7 @@ impl AdminError {
         }
     }
 
-    /// The error as the body of an HTTP answer.
+    /// Returns the error as the body of an HTTP answer.
     pub(crate) fn to_response(&self) -> pb::ErrorResponse {
         let problems = match self {
             Self::Input(problems) => problems.iter().take(PROBLEMS_MAX).cloned().collect(),
@@ -118,7 +118,7 @@ impl From<Refusal> for AdminError {
     }
 }
 
-/// `google.rpc.Status`: what `grpc-status-details-bin` has.
+/// `google.rpc.Status`, the content of `grpc-status-details-bin`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]
@@ -163,18 +163,18 @@ impl From<AdminError> for Status {
     }
 }
 
-/// Trailer of a status.
+/// The trailer of a status of a request that wrote nothing.
 const WRITTEN: &str = "chancery-written";
 const WRITTEN_NO: &str = "no";
 
-/// Whether a status with the code `UNAVAILABLE` is that of a server that knows that it has written nothing.
-/// Without its word it may have: a proxy says `UNAVAILABLE` too.
+/// Returns whether the server says that a request with the status `UNAVAILABLE` has written
+/// nothing. Otherwise the request may have written, because proxies return `UNAVAILABLE`, too.
 #[must_use]
 pub fn says_not_written(status: &Status) -> bool {
     status.metadata().get(WRITTEN).is_some_and(|value| value == WRITTEN_NO)
 }
 
-/// A problem of admission as a message.
+/// Converts a problem of admission to a message.
 pub(crate) fn problem(problem: chancery_admission::Problem) -> pb::Problem {
     let (line, column) = problem.position.unwrap_or_default();
     pb::Problem {
@@ -188,8 +188,8 @@ pub(crate) fn problem(problem: chancery_admission::Problem) -> pb::Problem {
     }
 }
 
-/// A problem as one line: `web.yaml:3:7: document 2: resources[3] Cluster "web": lb_policy: the
-/// rule`.
+/// Formats a problem as one line: `web.yaml:3:7: document 2: resources[3] Cluster "web": lb_policy:
+/// the rule`.
 #[must_use]
 pub fn problem_line(problem: &pb::Problem) -> String {
     let text = |text: &String| (!text.is_empty()).then(|| text.clone());
@@ -206,13 +206,13 @@ pub fn problem_line(problem: &pb::Problem) -> String {
 
 fn problems_line(problems: &[pb::Problem]) -> String {
     match problems {
-        [] => "the input is refused".to_owned(),
+        [] => "the input was rejected".to_owned(),
         [only] => problem_line(only),
         [first, rest @ ..] => format!("{} (and {} more problems)", problem_line(first), rest.len()),
     }
 }
 
-/// At most `max` bytes, at a character boundary.
+/// Cuts a text to at most `max` bytes, at a character boundary.
 fn cut(mut text: String, max: usize) -> String {
     if text.len() > max {
         text.truncate(text.floor_char_boundary(max));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_not_to_be_written_is_said_to_be() {
+    fn only_unavailable_is_reported_as_not_written() {
         let says = |error: AdminError| says_not_written(&Status::from(error));
         assert!(says(AdminError::Unavailable("no leader".to_owned())));
         assert!(!says(AdminError::OutcomeUnknown("not in time".to_owned())));

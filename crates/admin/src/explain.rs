@@ -1,4 +1,4 @@
-//! Why a node does or does not get a resource.
+//! Explanations why a node does or does not receive a resource.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Service {
-    /// The way from a node to its resources.
+    /// Explains how a node gets its resources.
     pub(crate) async fn explain(
         &self,
         request: pb::ExplainRequest,
@@ -31,7 +31,7 @@ impl Service {
     }
 }
 
-/// What the question is about.
+/// The subject of the question.
 enum About {
     Everything,
     Type(TypeUrl),
@@ -73,7 +73,7 @@ fn explain(
     streams: &[&StreamStatus],
     about: &About,
 ) -> pb::ExplainResponse {
-    // A node that reconnects may say something else of itself: the newest stream counts.
+    // A node that reconnects may describe itself differently. The newest stream counts.
     let node = streams.last().map_or_else(
         || Arc::new(Node { id: id.to_owned(), ..Node::default() }),
         |stream| Arc::clone(&stream.node),
@@ -90,8 +90,8 @@ fn explain(
     let mut conclusions = Vec::new();
     if streams.is_empty() {
         conclusions.push(format!(
-            "Node {id:?} is not connected to this replica. The rest is worked out from its id alone: rules about its \
-             cluster, locality or metadata can not be tried."
+            "Node {id:?} is not connected to this replica. The rest is derived from its ID alone: rules about its \
+             cluster, locality or metadata cannot be evaluated."
         ));
     }
     conclude_assignment(&mut conclusions, matched, &seen);
@@ -122,7 +122,7 @@ fn explain(
     }
 }
 
-/// The assignments up to the first that matches, and that one.
+/// Returns the assignments up to the first match, and the matching assignment.
 fn try_assignments<'a>(
     state: &'a State,
     node: &Node,
@@ -156,7 +156,7 @@ fn try_scopes(
         rule.scopes.iter().map(|template| template.resolve(node)).collect();
     let mut trials = Vec::new();
     for (index, template) in rule.scopes.iter().enumerate() {
-        // A scope that is named twice counts at its first place.
+        // If a scope is listed twice, its first position counts.
         let scope = resolved[index]
             .as_ref()
             .filter(|scope| resolved[..index].iter().flatten().all(|earlier| earlier != *scope));
@@ -188,13 +188,13 @@ fn asks_for(stream: &StreamStatus, type_url: &TypeUrl) -> bool {
 
 fn conclude_assignment(out: &mut Vec<String>, matched: Option<&Assignment>, seen: &[ScopeName]) {
     let Some(rule) = matched else {
-        out.push("No assignment matches the node: it gets no answer at all.".to_owned());
+        out.push("No assignment matches the node: it receives no response.".to_owned());
         return;
     };
     if seen.is_empty() {
         let name = &rule.name;
         out.push(format!(
-            "Assignment {name:?} matches the node, but none of its scopes can be named for it: it sees nothing."
+            "Assignment {name:?} matches the node, but none of its scope templates has a value for it: it sees nothing."
         ));
         return;
     }
@@ -218,8 +218,8 @@ fn conclude_content(out: &mut Vec<String>, state: &State, seen: &[ScopeName], ab
                 .sum();
             let name = type_url.message_name();
             out.push(match n {
-                0 => format!("Those scopes have no {name}."),
-                n => format!("Those scopes have {n} of {name}, shadowed ones included."),
+                0 => format!("These scopes have no {name}."),
+                n => format!("These scopes have {n} resources of {name}, including shadowed ones."),
             });
         }
         About::Resource(key) => match scope_seen(state, seen, key) {
@@ -248,7 +248,7 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
     let Some(type_url) = about.type_url() else { return };
     let name = type_url.message_name();
     if asking.is_empty() {
-        out.push(format!("No stream of the node asks for {name}: it is sent none."));
+        out.push(format!("No stream of the node subscribes to {name}."));
         return;
     }
     let subscriptions = asking
@@ -263,9 +263,7 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
             (false, n) => format!("{n} resources by name"),
         };
         let named = match about {
-            About::Resource(_) if !subscription.wildcard => {
-                " (which names, only the client can tell)"
-            }
+            About::Resource(_) if !subscription.wildcard => " (the status does not show the names)",
             _ => "",
         };
         let asked = format!("{asked} of {name}{named}");
@@ -273,17 +271,17 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
         let acked = acked.unwrap_or_else(|| "nothing".to_owned());
         out.push(match subscription.state {
             SyncState::Synced => {
-                format!("It asks for {asked}, and has acknowledged all (version {acked}).")
+                format!("It subscribes to {asked}, and has acknowledged all (version {acked}).")
             }
-            SyncState::Idle => format!("It asks for {asked}; there is nothing to send."),
+            SyncState::Idle => format!("It subscribes to {asked}; there is nothing to send."),
             SyncState::Pending => format!(
-                "It asks for {asked}; something is being sent or not yet acknowledged (acknowledged: {acked})."
+                "It subscribes to {asked}; a response is being sent or not yet acknowledged (acknowledged: {acked})."
             ),
             SyncState::Nacked => {
                 let message = subscription.nack.as_ref().map(|nack| nack.message.as_str());
                 let message = message.unwrap_or_default();
                 format!(
-                    "It asks for {asked}, and has rejected what it was sent (still uses: {acked}): {message}"
+                    "It subscribes to {asked}, and has rejected a response (still uses: {acked}): {message}"
                 )
             }
         });

@@ -1,4 +1,4 @@
-//! `chancery.admin.v1.Admin`: the operations as gRPC.
+//! `chancery.admin.v1.Admin`: the operations as gRPC methods.
 
 use std::pin::Pin;
 
@@ -8,13 +8,14 @@ use tonic::{Request, Response, Status};
 
 use crate::{AdminError, service::Service};
 
-/// The service.
+/// The admin service.
 #[derive(Clone)]
 pub(crate) struct GrpcAdmin(pub(crate) Service);
 
 type Pieces<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Puts refused input into the answer, if that was asked for.
+/// Returns the result of a write. The problems of rejected input go into the response if the
+/// request asks for that.
 fn answer(
     options: Option<&pb::WriteOptions>,
     result: Result<pb::WriteResponse, AdminError>,

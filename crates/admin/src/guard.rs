@@ -1,16 +1,18 @@
-//! Keeps web pages away from the admin port.
+//! Protection of the admin port against web pages.
 //!
-//! An operator's browser can reach the port when the page that it shows cannot. A page of another site may
-//! send requests there (cross-site), and one whose name was made to resolve to this address may even read
-//! the answers (DNS rebinding).
+//! An operator's browser can reach the port even when the page that it shows cannot. A page of
+//! another site may send requests to the port (cross-site). A page whose name was made to resolve
+//! to this address may even read the answers (DNS rebinding).
 //!
 //! Rules, in this order:
-//! - `/metrics`, `/healthz` and `/readyz` reveal no configuration and answer to every name: monitoring and
-//!   probes use names that nobody configures.
-//! - A request that a browser has marked as coming from another site (`Origin`, `Sec-Fetch-Site`) is refused.
-//! - A gRPC call over HTTP/2 is served under every name: no browser speaks HTTP/2 without TLS. Over HTTP/1.1
-//!   it is refused, for a page could send it.
-//! - Any other request is refused unless its host is an IP address, `localhost`, or a configured name.
+//! - `/metrics`, `/healthz` and `/readyz` reveal no configuration and accept every host name.
+//!   Monitoring and probes use names that nobody configures.
+//! - A request is rejected if a browser has marked it as coming from another site (`Origin`,
+//!   `Sec-Fetch-Site`).
+//! - A gRPC call over HTTP/2 is accepted under every host name, because no browser uses HTTP/2
+//!   without TLS. Over HTTP/1.1 it is rejected, because a page could send it.
+//! - Any other request is rejected unless its host is an IP address, `localhost`, or a configured
+//!   name.
 
 use std::{collections::BTreeSet, net::Ipv6Addr, sync::Arc};
 
@@ -23,12 +25,12 @@ use http::{HeaderMap, Method, Version, header, header::HeaderName, uri::Authorit
 
 use crate::AdminError;
 
-/// Paths that answer to every name.
+/// Paths that accept every host name.
 const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The names under which the port answers, in lower case.
+/// The host names that the port accepts, in lower case.
 #[derive(Debug, Clone)]
 pub(crate) struct Hosts(Arc<BTreeSet<String>>);
 
@@ -50,7 +52,7 @@ fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Answers requests of web pages with 403.
+/// Rejects requests of web pages with 403.
 pub(crate) async fn refuse_web_pages(
     State(hosts): State<Hosts>,
     request: Request,
@@ -81,7 +83,7 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
         let own = authority.as_ref().map(|host| format!("http://{host}").to_ascii_lowercase());
         if !is_read || own != Some(origin.to_ascii_lowercase()) {
             return Err(format!(
-                "the request comes from a web page (Origin {origin:?}), and the admin port serves no web pages"
+                "the request comes from a web page (Origin {origin:?}); the admin port serves no web pages"
             ));
         }
     }
@@ -97,11 +99,11 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
         return match request.version() {
             Version::HTTP_2 => Ok(()),
-            version => Err(format!("gRPC needs HTTP/2, and the request came over {version:?}")),
+            version => Err(format!("gRPC needs HTTP/2, but the request uses {version:?}")),
         };
     }
     match authority {
-        // Every browser names the host.
+        // Every browser sends the host.
         None => Ok(()),
         Some(authority) if hosts.allows(authority.host()) => Ok(()),
         Some(authority) => Err(format!(
@@ -111,7 +113,7 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
     }
 }
 
-/// The value of a header that may be there once.
+/// Returns the value of a header that may occur once.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
@@ -156,7 +158,7 @@ mod tests {
         let post = http::Request::post("/v1/apply").header("host", "evil.example");
         let told = checked(post).unwrap_err();
         assert!(told.contains("evil.example") && told.contains("admin.hosts"), "{told}");
-        // HTTP/1.0 need not name it.
+        // HTTP/1.0 does not require a host.
         assert_eq!(checked(http::Request::get("/v1/resources")), Ok(()));
         checked(get("localhost").header("host", "evil.example")).unwrap_err();
         // In HTTP/2 the authority is the host.

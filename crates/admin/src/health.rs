@@ -11,12 +11,12 @@ use tonic_health::pb::{
 
 use crate::service::Service;
 
-/// How often a watcher's answer is worked out anew.
+/// The interval at which a watch computes the status again.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// The services that are known.
+/// The known services.
 const SERVICES: [&str; 2] = ["", "xds"];
 
-/// The health service. It holds no state: each answer is worked out when it is asked for.
+/// The health service. It keeps no state, and computes each answer on request.
 #[derive(Clone)]
 pub(crate) struct GrpcHealth(pub(crate) Service);
 
@@ -43,7 +43,7 @@ impl Health for GrpcHealth {
         let service = request.into_inner().service;
         match self.status(&service) {
             ServingStatus::ServiceUnknown => {
-                Err(Status::not_found(format!("there is no service {service:?}")))
+                Err(Status::not_found(format!("unknown service {service:?}")))
             }
             status => Ok(Response::new(respond(status))),
         }
@@ -51,7 +51,7 @@ impl Health for GrpcHealth {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// Answers at once, and then whenever the status has changed. Ends when the replica drains.
+    /// Answers at once, and after each change of the status. Ends when the replica drains.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
@@ -69,7 +69,7 @@ impl Health for GrpcHealth {
                     if health.0.drain.is_cancelled() {
                         return None;
                     }
-                    // Either is a reason to look again.
+                    // The status is computed again after the interval, or when the replica drains.
                     drop(tokio::time::timeout(WATCH_INTERVAL, health.0.drain.cancelled()).await);
                 }
             }

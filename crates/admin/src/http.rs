@@ -1,7 +1,6 @@
-//! The operations as HTTP and JSON, and what monitoring asks for.
+//! The operations as HTTP with JSON, and the endpoints for monitoring.
 //!
-//! Errors are `{"error": {"code", "message", "problems": [...]}}`. Parameters that nobody knows are
-//! errors.
+//! Errors are `{"error": {"code", "message", "problems": [...]}}`. Unknown parameters are errors.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -29,7 +28,7 @@ use crate::{
     service::Service,
 };
 
-/// What the handlers work with.
+/// The state of the handlers.
 #[derive(Clone)]
 struct Http {
     service: Service,
@@ -39,7 +38,7 @@ struct Http {
 
 type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
-/// The HTTP routes. The fallback answers paths that are not known, those of gRPC too.
+/// Adds the HTTP routes. The fallback answers unknown paths, including those of gRPC.
 pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> Router {
     let http = Http {
         service,
@@ -72,10 +71,10 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .layer(middleware::from_fn_with_state(hosts, guard::refuse_web_pages))
 }
 
-/// A known path with another method is refused in our form.
+/// Rejects other methods on a known path with an error of this API.
 fn only(methods: MethodRouter<Http>) -> MethodRouter<Http> {
     methods.fallback(|method: Method, uri: Uri| async move {
-        AdminError::Method(format!("{} does not take {method}", uri.path())).into_response()
+        AdminError::Method(format!("{} does not support {method}", uri.path())).into_response()
     })
 }
 
@@ -138,12 +137,12 @@ async fn import(State(http): State<Http>, pairs: Pairs, request: Request) -> Res
 }
 
 impl Http {
-    /// The body of a request as a manifest.
+    /// Reads the body of a request as a manifest.
     async fn manifest(&self, request: Request) -> Result<pb::File, AdminError> {
         let max = self.request_bytes_max;
         let too_large = || {
             AdminError::TooLarge(format!(
-                "the request has more than {max} bytes, the most that admin.request_bytes_max allows"
+                "the request has more than {max} bytes, the maximum (admin.request_bytes_max)"
             ))
         };
         let announced = request.headers().get(header::CONTENT_LENGTH);
@@ -191,13 +190,13 @@ async fn list_resources(State(http): State<Http>, pairs: Pairs) -> Response {
     }
 }
 
-/// Resources as JSON: the form is that of one `ListResourcesResponse`.
+/// Returns resources as JSON in the form of one `ListResourcesResponse`.
 fn stream_list(listing: Listing) -> Body {
     let head = format!("{{\"revision\":{},\"resources\":[", listing.revision());
     stream_json(head, listing.into_stream().map(|piece| piece.resources))
 }
 
-/// A list as JSON, piece by piece: however long it is, one piece is in memory.
+/// Returns a list as JSON. Only one piece at a time is in memory.
 fn stream_json<M: Shape>(
     head: String,
     pieces: impl Stream<Item = Vec<M>> + Send + 'static,
@@ -228,12 +227,12 @@ async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
         params.finish()?;
         if names.len() > 1 && !if_version.is_empty() {
             let n = names.len();
-            let text = format!("if_version is the version of one resource, but {n} are named");
+            let text = format!("if_version applies to one resource, but {n} are named");
             return Err(AdminError::Parameter(text));
         }
         if type_name.is_empty() || names.is_empty() {
             let text =
-                "a delete needs the parameters type and name (several times for several resources)";
+                "a delete needs the parameters type and name; repeat name for several resources";
             return Err(AdminError::Parameter(text.to_owned()));
         }
         parse_type(&type_name)?;
@@ -340,7 +339,7 @@ async fn get_cluster(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(get.await)
 }
 
-/// The number of a replica; 0, which is none's, if it is not given.
+/// Returns the parameter `id`, or 0 if it is missing. No replica has the ID 0.
 fn replica_id(params: &mut Params) -> Result<u64, AdminError> {
     Ok(params.number("id")?.unwrap_or_default())
 }
@@ -419,12 +418,12 @@ async fn metrics(State(http): State<Http>) -> Response {
     ([(header::CONTENT_TYPE, content_type)], (http.metrics)()).into_response()
 }
 
-/// Whether the process works at all: it does, if it answers.
+/// Answers as long as the process works.
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether the replica takes streams.
+/// Returns whether the replica accepts streams.
 async fn readyz(State(http): State<Http>) -> Response {
     match http.service.readiness() {
         Ok(()) => "ready\n".into_response(),
@@ -437,5 +436,5 @@ async fn unknown_path(method: Method, uri: Uri, request: Request) -> Response {
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
         return tonic::Status::unimplemented("").into_http::<Body>();
     }
-    AdminError::NotFound(format!("there is nothing at {method} {}", uri.path())).into_response()
+    AdminError::NotFound(format!("there is no route for {method} {}", uri.path())).into_response()
 }

@@ -1,8 +1,8 @@
-//! The messages of the admin API as JSON: HTTP answers, and the output of the command line.
+//! The messages of the admin API as JSON, for HTTP answers and the output of the command line.
 //!
-//! Field names are those of the .proto, 64-bit integers are numbers, default values are printed; a
-//! field with presence is left out when it is not set. The one exception to plain proto JSON is the
-//! body of a resource, which only the Envoy descriptors can read.
+//! Field names are those of the .proto. 64-bit integers are numbers. Default values are printed,
+//! and a field with presence is omitted when it is not set. The body of a resource is the only
+//! exception to proto JSON, because only the Envoy descriptors can decode it.
 
 use chancery_proto::{admin::v1 as pb, own_pool};
 use prost::Message;
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::redact;
 
-/// A message that has a place in the JSON API.
+/// A message of the JSON API.
 pub trait Shape: Message + Sized {
-    /// Its full name in the .proto.
+    /// The full name of the message in the .proto.
     const NAME: &'static str;
 
-    /// The message as JSON.
+    /// Returns the message as JSON.
     fn to_json(&self) -> Value {
         plain(self)
     }
@@ -84,7 +84,7 @@ impl Shape for pb::DescribeResourceResponse {
     }
 }
 
-/// A message without an `Any` in it as JSON.
+/// Returns a message without an `Any` as JSON.
 fn plain<M: Shape>(message: &M) -> Value {
     const OPTIONS: SerializeOptions = SerializeOptions::new()
         .use_proto_field_name(true)
@@ -96,7 +96,7 @@ fn plain<M: Shape>(message: &M) -> Value {
     DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())
         .expect("generated code writes what its own descriptor reads")
         .serialize_with_options(serde_json::value::Serializer, &OPTIONS)
-        .expect("only an Any of an unknown type can fail, and there is none")
+        .expect("only an Any of an unknown type can fail, and the message has no Any")
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! The admin API: gRPC `chancery.admin.v1`, health, reflection, and HTTP with JSON, on one port.
+//! The admin API on one port: gRPC `chancery.admin.v1`, health, reflection, and HTTP with JSON.
 //!
-//! Every operation exists once (`service`); `grpc` and `http` are two ways to call it, and the
-//! .proto is the one source of shape ([`json`]).
+//! Every operation exists once (`service`). `grpc` and `http` are two ways to call it. The .proto
+//! is the only source of the message shapes ([`json`]).
 //!
 //! Invariants:
-//! - What is written went through admission, and takes effect as one transaction or not at all.
-//! - Secrets never leave: `chancery_admission::redacted` is on the way of every body that is shown.
-//! - Nothing here holds state, and reads never wait for writes.
+//! - Every write goes through admission, and takes effect as one transaction or not at all.
+//! - Secrets are never shown: every body in an answer goes through `chancery_admission::redacted`.
+//! - This crate keeps no state, and reads never wait for writes.
 
 mod backup;
 mod bounds;
@@ -45,7 +45,7 @@ pub use error::{AdminError, problem_line, says_not_written};
 pub use metrics::METRICS;
 pub use service::AdminDeps;
 
-/// Does once what the first request would have to do: reads the descriptors of the Envoy API. It takes
+/// Reads the descriptors of the Envoy API, so that the first request does not have to. This takes
 /// most of a second on a slow machine.
 pub fn warm_up() {
     let manifest = chancery_admission::Manifest {
@@ -62,7 +62,7 @@ pub fn warm_up() {
     }
 }
 
-/// The routes of the admin port.
+/// Returns the routes of the admin port.
 pub fn router(deps: &AdminDeps) -> Router {
     let service = service::Service::new(deps);
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! The members of the cluster: how they do, what is wrong with them, and how they are changed.
+//! The members of the cluster: their status, warnings, and membership changes.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,12 +7,12 @@ use chancery_store::{ChangeError, Member, MemberChange, Role};
 
 use crate::{AdminError, service::Service};
 
-/// A member that lacks more entries than this is told.
+/// A member that lacks more log entries causes a warning.
 const LAG_MAX: u64 = 10_000;
-/// How long a snapshot may take.
+/// The maximum time for a snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The members with what each says of itself.
+/// Returns the members with their reports.
 pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
     let leader = members.iter().find(|member| member.role == Role::Leader);
     let last = leader.and_then(|leader| Some(leader.report.as_ref()?.last_log_index));
@@ -55,23 +55,23 @@ fn voters(members: &[pb::MemberStatus]) -> impl Iterator<Item = &pb::MemberStatu
     members.iter().filter(|member| matches!(member.role.as_str(), "leader" | "voter"))
 }
 
-/// Voters that answer.
+/// Returns the number of voters that answer.
 pub(crate) fn voters_up(members: &[pb::MemberStatus]) -> u64 {
     voters(members).filter(|member| member.up).count() as u64
 }
 
-/// The member that says that the replica that answers was removed; `None` if nobody does.
+/// Returns a member that reports that the answering replica was removed.
 pub(crate) fn says_removed(members: &[Member]) -> Option<u64> {
     let disowns = |member: &&Member| member.report.as_ref().is_some_and(|report| report.disowns);
     members.iter().find(disowns).map(|member| member.replica_id)
 }
 
-/// That a replica that does not lead could take no writes if it did.
+/// Returns the warning that a replica that does not lead could not accept writes as the leader.
 pub(crate) fn would_refuse(id: u64, full: &str) -> String {
-    format!("replica {id}, which answers, will take no writes when it leads: {full}")
+    format!("replica {id}, which answers, cannot accept writes if it becomes the leader: {full}")
 }
 
-/// What is wrong with the cluster, or may soon be: the worst first.
+/// Returns the present and imminent problems of the cluster, the most severe first.
 pub(crate) fn warnings(
     members: &[pb::MemberStatus],
     leader: Option<u64>,
@@ -83,23 +83,23 @@ pub(crate) fn warnings(
     let quorum = n_voters / 2 + 1;
     if n_up < quorum {
         warnings.push(format!(
-            "only {n_up} of {n_voters} voters answer, {quorum} are needed: nothing can be written, and reads need \
-             --stale; streams are served on"
+            "only {n_up} of {n_voters} voters answer, but {quorum} are needed: no writes are possible, and reads need \
+             --stale; streams are still served"
         ));
     } else if leader.is_none() {
         warnings.push(
-            "this replica hears no leader: nothing can be written here, and reads need --stale; streams are \
-             served on"
+            "this replica has no leader: it accepts no writes, and reads need --stale; streams are \
+             still served"
                 .to_owned(),
         );
     }
-    let told = removed.map(|by| format!(" (says replica {by})")).unwrap_or_default();
+    let told = removed.map(|by| format!(" (reported by replica {by})")).unwrap_or_default();
     if removed.is_some() || !members.iter().any(|member| member.replica_id == this) {
         warnings.insert(
             0,
             format!(
-                "replica {this}, which answers, is no member any more{told}, and is told nothing new: end it, and \
-                 delete its data before it joins again; ask another replica about the cluster"
+                "replica {this}, which answers, was removed from the cluster{told} and receives no updates; stop it, \
+                 and delete its data before it joins again; ask another replica about the cluster"
             ),
         );
     }
@@ -125,7 +125,7 @@ pub(crate) fn warnings(
     }
     if n_voters > 1 && n_up == quorum {
         warnings.push(format!(
-            "{n_up} of {n_voters} voters answer: if one more is lost, nothing can be written"
+            "{n_up} of {n_voters} voters answer: if one more is lost, no writes are possible"
         ));
     }
     let versions: BTreeSet<&str> =
@@ -146,11 +146,11 @@ fn not_changed(error: ChangeError) -> AdminError {
     }
 }
 
-/// The number of a replica, which has to be given.
+/// Returns an error if the ID of the replica is missing.
 fn given(replica_id: u64) -> Result<u64, AdminError> {
     match replica_id {
         0 => Err(AdminError::Parameter(
-            "the number of the replica is missing: it is at least 1".to_owned(),
+            "the ID of the replica is missing; it must be at least 1".to_owned(),
         )),
         id => Ok(id),
     }
@@ -162,7 +162,7 @@ impl Service {
         Ok(pb::ChangeResponse { message })
     }
 
-    /// Makes a replica a member.
+    /// Adds a replica to the cluster.
     pub(crate) async fn add_member(
         &self,
         request: pb::AddMemberRequest,
@@ -189,7 +189,7 @@ impl Service {
         self.change(MemberChange::Remove(given(request.replica_id)?)).await
     }
 
-    /// Lets another voter lead.
+    /// Transfers leadership to another voter.
     pub(crate) async fn transfer_leader(
         &self,
         request: pb::TransferLeaderRequest,
@@ -198,11 +198,13 @@ impl Service {
         self.change(MemberChange::TransferLeader(to)).await
     }
 
-    /// Takes a snapshot here.
+    /// Takes a snapshot on this replica.
     pub(crate) async fn take_snapshot(&self) -> Result<pb::TakeSnapshotResponse, AdminError> {
         let snapshot_index = match self.replica.snapshot(SNAPSHOT_TIMEOUT).await {
             Ok(index) => index,
-            Err(error) => return Err(AdminError::Unavailable(format!("no snapshot: {error}"))),
+            Err(error) => {
+                return Err(AdminError::Unavailable(format!("cannot take a snapshot: {error}")));
+            }
         };
         Ok(pb::TakeSnapshotResponse {
             replica_id: self.replica.status().replica_id,
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_the_worst_first() {
+    fn warnings_are_ordered_by_severity() {
         let mut members = vec![
             member(1, "leader", true),
             member(2, "voter", true),
@@ -248,7 +250,7 @@ mod tests {
             [
                 "replica 3 (voter) does not answer at \"r3:1\"",
                 "replica 4 (learner) does not answer at \"r4:1\"",
-                "2 of 3 voters answer: if one more is lost, nothing can be written",
+                "2 of 3 voters answer: if one more is lost, no writes are possible",
             ]
         );
         members[2].failure = "at its address is replica 3 of another cluster, ab".to_owned();
@@ -259,14 +261,14 @@ mod tests {
         members[2].failure.clear();
         members[1].up = false;
         let told = warnings(&members, None, 1, None);
-        assert!(told[0].starts_with("only 1 of 3 voters answer, 2 are needed: "), "{told:?}");
+        assert!(told[0].starts_with("only 1 of 3 voters answer, but 2 are needed: "), "{told:?}");
         members[1] = member(2, "voter", true);
         let told = warnings(&members, None, 9, None);
         assert!(told[0].contains("replica 9, which") && told[1].contains("no leader"), "{told:?}");
         let told = warnings(&members, Some(1), 2, Some(1));
-        assert!(
-            told[0].starts_with("replica 2, which answers, is no member any more (says replica 1)")
-        );
+        assert!(told[0].starts_with(
+            "replica 2, which answers, was removed from the cluster (reported by replica 1)"
+        ));
         members[2].up = true;
         members[2].state_alarm = "its state differs".to_owned();
         assert_eq!(warnings(&members, Some(1), 1, None)[0], "ALARM: replica 3: its state differs");

@@ -1,4 +1,4 @@
-//! What the admin API counts. Handles are made once; the outcomes are a closed set.
+//! The metrics of the admin API. Handles are created once, and the outcomes are a closed set.
 
 use metrics::{Counter, Histogram, counter, describe_counter, describe_histogram, histogram};
 
@@ -9,15 +9,15 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     (
         WRITES,
         "counter",
-        "Writes by authors, by outcome: done (dry runs too), refused for their input or a precondition, failed",
+        "Writes of authors, by outcome: done (including dry runs), refused_input, refused_precondition, failed",
     ),
-    (WRITE_SECONDS, "histogram", "Time that a write took, without waiting for clients"),
+    (WRITE_SECONDS, "histogram", "Duration of a write, without the wait for clients"),
 ];
 
 const WRITES: &str = "chancery_admin_writes_total";
 const WRITE_SECONDS: &str = "chancery_admin_write_seconds";
 
-/// Cached handles.
+/// The handles of the metrics.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     done: Counter,

@@ -1,4 +1,4 @@
-//! Connected nodes: all streams with the same node id.
+//! Connected nodes: all streams with the same node ID.
 
 use std::{
     collections::BTreeMap,
@@ -12,17 +12,18 @@ use chancery_protocol::{Protocol, SubscriptionStatus, SyncState};
 
 use crate::{AdminError, service::Service, work::Size};
 
-/// Nodes of one piece of the list.
+/// The maximum number of nodes in one piece of the list.
 const PIECE_NODES_MAX: usize = 200;
 
-/// More streams are looked through on a thread for blocking work.
+/// The maximum number of streams that are processed inline. More streams are processed on a thread
+/// for blocking work.
 pub(crate) const INLINE_STREAMS_MAX: usize = 500;
 
-/// The words for the state of a node, the worst first.
+/// The names of the states of a node, the worst first.
 const STATES: [&str; 4] = ["unassigned", "nacked", "pending", "synced"];
 
 impl Service {
-    /// The connected nodes, in pieces.
+    /// Returns the connected nodes in pieces.
     pub(crate) async fn list_nodes(
         &self,
         request: pb::ListNodesRequest,
@@ -30,7 +31,7 @@ impl Service {
         if !request.state.is_empty() && !STATES.contains(&request.state.as_str()) {
             let (state, known) = (request.state, STATES.join(", "));
             return Err(AdminError::Parameter(format!(
-                "{state:?} is no state of a node: those are {known}"
+                "{state:?} is not a state of a node; the states are {known}"
             )));
         }
         let streams = self.fanout.nodes().await;
@@ -40,7 +41,7 @@ impl Service {
         self.work.run(Size::Large, move || list(&streams, &request)).await
     }
 
-    /// One connected node.
+    /// Returns one connected node.
     pub(crate) async fn get_node(
         &self,
         request: pb::GetNodeRequest,
@@ -78,7 +79,7 @@ fn list(streams: &[StreamStatus], request: &pb::ListNodesRequest) -> Vec<pb::Lis
     }
 }
 
-/// The streams of a node, by the time they were opened.
+/// Returns the streams of a node, sorted by start time.
 pub(crate) fn streams_of<'a>(streams: &'a [StreamStatus], id: &str) -> Vec<&'a StreamStatus> {
     let mut of_node: Vec<&StreamStatus> =
         streams.iter().filter(|stream| stream.node.id == id).collect();
@@ -86,12 +87,12 @@ pub(crate) fn streams_of<'a>(streams: &'a [StreamStatus], id: &str) -> Vec<&'a S
     of_node
 }
 
-/// What is said of a node without a stream.
+/// Returns the error for a node without a stream.
 pub(crate) fn not_connected(id: &str) -> AdminError {
     AdminError::NotFound(format!("node {id:?} is not connected to this replica"))
 }
 
-/// Milliseconds since 1970.
+/// Converts a time to milliseconds since 1970.
 pub(crate) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -117,7 +118,7 @@ fn show_node(streams: &[&StreamStatus]) -> pb::NodeStatus {
     }
 }
 
-/// How a stream stands, the worse the greater.
+/// The state of a stream. A worse state is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum NodeState {
     #[default]
@@ -150,7 +151,7 @@ fn stream_state(stream: &StreamStatus) -> NodeState {
     states.max().unwrap_or_default()
 }
 
-/// A stream as people see it.
+/// Converts a stream to a message.
 pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
     let mut subscriptions: Vec<pb::SubscriptionStatus> =
         stream.subscriptions.iter().map(show_subscription).collect();
@@ -197,7 +198,7 @@ fn show_subscription(subscription: &SubscriptionStatus) -> pb::SubscriptionStatu
     }
 }
 
-/// A rejection as people see it.
+/// Converts a rejection to a message.
 pub(crate) fn show_nack(node: &str, nack: &NackRecord) -> pb::Nack {
     pb::Nack {
         node: node.to_owned(),

@@ -1,4 +1,4 @@
-//! Query parameters of the HTTP API: each known, each at most once unless it is a list.
+//! Query parameters of the HTTP API. Each parameter must be known, and only lists may be repeated.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use chancery_proto::admin::v1 as pb;
 
 use crate::AdminError;
 
-/// How long `wait` waits if it is not told.
+/// The default time of `wait`.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// The parameters that have not been asked for yet.
+/// The parameters that have not been read.
 #[derive(Debug)]
 pub(crate) struct Params {
     left: Vec<(String, String)>,
@@ -21,7 +21,7 @@ impl Params {
         Self { left: pairs, known: Vec::new() }
     }
 
-    /// All values of a parameter.
+    /// Returns all values of a parameter.
     pub(crate) fn list(&mut self, name: &'static str) -> Vec<String> {
         self.known.push(name);
         let (taken, left) =
@@ -31,7 +31,7 @@ impl Params {
         taken.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// The value of a parameter that may be given once.
+    /// Returns the value of a parameter that may occur once.
     pub(crate) fn one(&mut self, name: &'static str) -> Result<Option<String>, AdminError> {
         let mut values = self.list(name);
         match values.len() {
@@ -40,34 +40,35 @@ impl Params {
         }
     }
 
-    /// Text, empty if it is not given.
+    /// Returns a text, or an empty text if the parameter is missing.
     pub(crate) fn text(&mut self, name: &'static str) -> Result<String, AdminError> {
         Ok(self.one(name)?.unwrap_or_default())
     }
 
-    /// `true`, `1` or nothing for yes, `false` or `0` for no.
+    /// Returns a flag: `true`, `1` or an empty value for true, `false` or `0` for false.
     pub(crate) fn flag(&mut self, name: &'static str) -> Result<bool, AdminError> {
         match self.one(name)?.as_deref() {
             None | Some("false" | "0") => Ok(false),
             Some("" | "true" | "1") => Ok(true),
             Some(value) => Err(AdminError::Parameter(format!(
-                "the parameter {name} is {value:?}, it has to be true or false"
+                "the parameter {name} is {value:?}; it must be true or false"
             ))),
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<u64>, AdminError> {
         let Some(value) = self.one(name)? else { return Ok(None) };
         value.parse().map(Some).map_err(|_| {
             let text =
-                format!("the parameter {name} is {value:?}, it has to be a whole number from 0");
+                format!("the parameter {name} is {value:?}; it must be a whole number from 0");
             AdminError::Parameter(text)
         })
     }
 
-    /// What all writes have in common. `wait` is a time, as in `--wait=10s`; `wait=true` waits for `timeout`, or for
-    /// 30 seconds. A number without a unit is refused: it could be a time or a yes.
+    /// Returns the options that all writes have. `wait` is a time, as in `--wait=10s`. `wait=true`
+    /// waits for `timeout`, or for 30 seconds. A number without a unit is rejected, because it
+    /// could be a time or a flag.
     pub(crate) fn write_options(&mut self) -> Result<pb::WriteOptions, AdminError> {
         let timeout = self.one("timeout")?;
         let wait = self.one("wait")?;
@@ -95,18 +96,18 @@ impl Params {
         })
     }
 
-    /// Refuses parameters that nobody asked for.
+    /// Rejects parameters that the handler has not read.
     pub(crate) fn finish(self) -> Result<(), AdminError> {
         let Some((name, _)) = self.left.first() else { return Ok(()) };
         let known = match self.known.as_slice() {
-            [] => "there are none".to_owned(),
-            known => format!("known are {}", known.join(", ")),
+            [] => "no parameters are known here".to_owned(),
+            known => format!("known parameters are {}", known.join(", ")),
         };
-        Err(AdminError::Parameter(format!("unknown parameter {name:?}: {known}")))
+        Err(AdminError::Parameter(format!("unknown parameter {name:?}; {known}")))
     }
 }
 
-/// `500ms`, `10s`, `2m`, `1h`.
+/// Parses a time such as `500ms`, `10s`, `2m` or `1h`.
 fn time(name: &str, text: &str, what: &str) -> Result<Duration, AdminError> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -120,7 +121,7 @@ fn time(name: &str, text: &str, what: &str) -> Result<Duration, AdminError> {
     let millis = factor.and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor));
     millis.map(Duration::from_millis).ok_or_else(|| {
         AdminError::Parameter(format!(
-            "the parameter {name} is {text:?}, it has to be {what} with its unit, such as 500ms, 10s or 2m"
+            "the parameter {name} is {text:?}; it must be {what} with its unit, such as 500ms, 10s or 2m"
         ))
     })
 }
@@ -146,28 +147,28 @@ mod tests {
         assert!(wait(&[("wait", "true"), ("timeout", "2")]).is_err());
     }
 
-    /// As with `--wait=`, which could not tell a yes from a number of seconds either.
+    /// Like `--wait=`, which also could not distinguish a flag from a number of seconds.
     #[test]
     fn wait_without_a_unit_is_refused() {
         for value in ["", "0", "1", "2", "soon"] {
             let error = params(&[("wait", value)]).write_options().unwrap_err().to_string();
-            let rule = "it has to be true, false or a time with its unit, such as 500ms, 10s or 2m";
-            assert_eq!(error, format!("the parameter wait is {value:?}, {rule}"));
+            let rule = "it must be true, false or a time with its unit, such as 500ms, 10s or 2m";
+            assert_eq!(error, format!("the parameter wait is {value:?}; {rule}"));
         }
     }
 
     #[test]
-    fn a_parameter_that_is_wrong_is_told() {
+    fn invalid_parameter_is_rejected() {
         let error = params(&[("dry_run", "maybe")]).flag("dry_run").unwrap_err().to_string();
-        assert_eq!(error, "the parameter dry_run is \"maybe\", it has to be true or false");
+        assert_eq!(error, "the parameter dry_run is \"maybe\"; it must be true or false");
         let error = params(&[("n", "-1")]).number("n").unwrap_err().to_string();
-        assert_eq!(error, "the parameter n is \"-1\", it has to be a whole number from 0");
+        assert_eq!(error, "the parameter n is \"-1\"; it must be a whole number from 0");
         let error = params(&[("n", "1"), ("n", "2")]).number("n").unwrap_err().to_string();
         assert_eq!(error, "the parameter n is given 2 times");
         let mut two = params(&[("scope", "a"), ("prun", "true")]);
         two.text("scope").unwrap();
         two.flag("prune").unwrap();
         let error = two.finish().unwrap_err().to_string();
-        assert_eq!(error, "unknown parameter \"prun\": known are scope, prune");
+        assert_eq!(error, "unknown parameter \"prun\"; known parameters are scope, prune");
     }
 }

@@ -1,15 +1,15 @@
-//! Secrets never leave the store through the admin API: of a body that is shown, `chancery_admission` replaces
-//! the secret values.
+//! The display of redacted bodies. Secrets never leave the store through the admin API, because
+//! `chancery_admission` replaces the secret values of each body that is shown.
 
 use chancery_admission::{KEY_MARK, MARK};
 use chancery_model::TypeUrl;
 use serde_json::Value;
 
-/// The marks in base64: how proto JSON shows them in a field of bytes.
+/// The marks in base64, as proto JSON shows them in a field of bytes.
 const MARKS_IN_BASE64: [(&str, &str); 2] =
     [("W3JlZGFjdGVkXQ==", MARK), ("W3JlZGFjdGVkIHByaXZhdGUga2V5XQ==", KEY_MARK)];
 
-/// A redacted body as JSON, with the mark readable where the field is one of bytes.
+/// Returns a redacted body as JSON, with readable marks in fields of bytes.
 pub(crate) fn body_to_json(body: &prost_types::Any) -> Value {
     let Ok(type_url) = TypeUrl::new(&body.type_url) else {
         return serde_json::json!({"@type": body.type_url});
@@ -58,7 +58,7 @@ mod tests {
         body_to_json(&prost_types::Any { type_url: any.type_url, value })
     }
 
-    /// CSDS-14, OPS-19: what must not be seen is not in the answer.
+    /// CSDS-14, OPS-19: the answer contains no secret values.
     #[test]
     fn keys_and_passwords_of_a_secret_are_replaced() {
         let secret = json!({

@@ -1,4 +1,4 @@
-//! Reading resources: the list, what one node sees, and all about one.
+//! Reads of resources: lists, the view of one node, and the details of one resource.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,9 +16,9 @@ use crate::{
     work::Size,
 };
 
-/// Nodes that are listed of those that see a resource.
+/// The maximum number of listed nodes that see a resource.
 const NODES_MAX: usize = 100;
-/// Rejections that are listed of a resource's type.
+/// The maximum number of listed rejections of a resource's type.
 const NACKS_MAX: usize = 20;
 
 /// Whether the body of a resource is shown.
@@ -28,7 +28,7 @@ pub(crate) enum Body {
     LeftOut,
 }
 
-/// A resource as people see it: without its secrets.
+/// Converts a resource to a message, without its secrets.
 pub(crate) fn show(
     scope: &ScopeName,
     type_url: &TypeUrl,
@@ -54,26 +54,26 @@ pub(crate) fn show(
     }
 }
 
-/// A type as an author wrote it.
+/// Parses a type as an author writes it.
 pub(crate) fn parse_type(text: &str) -> Result<TypeUrl, AdminError> {
     types::by_alias(text).map_err(AdminError::Parameter)
 }
 
-/// Text that may be left out.
+/// Returns `None` for an empty text.
 fn given(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Resources of one state, one piece at a time: however many there are, only a piece of them is in
-/// memory in its shown form, and all are of the same revision.
+/// A list of the resources of one state, in pieces. Only one piece at a time is in memory in its
+/// shown form, and all pieces have the same revision.
 #[derive(Debug)]
 pub(crate) struct Listing {
     revision: u64,
     body: Body,
     pieces: Vec<Piece>,
-    /// Place in `pieces`.
+    /// The index in `pieces`.
     at: usize,
-    /// Name of the resource shown last, of the current piece.
+    /// The name of the last listed resource of the current piece.
     after: Option<ResourceName>,
     is_started: bool,
 }
@@ -81,24 +81,24 @@ pub(crate) struct Listing {
 /// Resources of one type and one scope.
 #[derive(Debug)]
 enum Piece {
-    /// All of them.
+    /// All resources.
     All(Arc<Collection>),
-    /// Those named.
+    /// The given resources.
     Some(ScopeName, TypeUrl, Vec<Arc<Resource>>),
 }
 
-/// Bytes of bodies, and number of resources, of one piece.
+/// The maximum size of the bodies, and the maximum number of resources, of one piece.
 const PIECE_BYTES_MAX: usize = 256 << 10;
 const PIECE_RESOURCES_MAX: usize = 200;
 
 impl Listing {
-    /// The revision of the state that is listed.
+    /// Returns the revision of the listed state.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The pieces. Each is made when the client can take it, and other tasks get their turn in
-    /// between.
+    /// Returns the pieces as a stream. Each piece is created when the client can receive it, and
+    /// other tasks run between two pieces.
     pub(crate) fn into_stream(self) -> impl Stream<Item = pb::ListResourcesResponse> + Send {
         stream::unfold(self, |mut listing| async move {
             tokio::task::yield_now().await;
@@ -107,7 +107,7 @@ impl Listing {
         })
     }
 
-    /// The next piece; `None` after the last. There is at least one.
+    /// Returns the next piece, or `None` after the last one. There is at least one piece.
     pub(crate) fn next_piece(&mut self) -> Option<pb::ListResourcesResponse> {
         let mut resources = Vec::new();
         let mut bytes = 0;
@@ -145,7 +145,7 @@ impl Piece {
         }
     }
 
-    /// The resources after the one of that name, by name.
+    /// Returns the resources after the given name, sorted by name.
     fn after<'a>(
         &'a self,
         name: Option<&'a ResourceName>,
@@ -200,7 +200,7 @@ impl Service {
         })
     }
 
-    /// All that is known of one resource.
+    /// Returns the details of one resource.
     pub(crate) async fn describe_resource(
         &self,
         request: pb::DescribeResourceRequest,
@@ -263,7 +263,7 @@ fn pieces_of_scopes(
         .collect()
 }
 
-/// What a stream's view has, each resource under the scope it comes from.
+/// Returns the resources in the view of a stream, each under the scope from which it comes.
 fn pieces_of_view(
     state: &State,
     stream: &StreamStatus,
@@ -300,7 +300,7 @@ fn pieces_of_view(
         .collect()
 }
 
-/// The scope of the list from which a view takes a resource: the last that has it.
+/// Returns the scope from which a view takes a resource: the first scope of the list that has it.
 pub(crate) fn scope_seen<'a>(
     state: &State,
     scopes: &'a [ScopeName],
@@ -342,7 +342,7 @@ fn in_scope(
     }
 }
 
-/// The newest rejections of the type, by nodes that see the resource.
+/// Returns the newest rejections of the type by nodes that see the resource.
 fn nacks(state: &State, streams: &[StreamStatus], key: &ResourceKey) -> Vec<pb::Nack> {
     let mut nacks: Vec<pb::Nack> = streams
         .iter()

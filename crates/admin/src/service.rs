@@ -1,4 +1,4 @@
-//! The operations, once: gRPC and HTTP are two ways to call them.
+//! The operations of the admin API. gRPC and HTTP are two ways to call them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,41 +9,41 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{AdminError, metrics::Metrics, wait::Waits, work::Work};
 
-/// A read waits so long at most for what has been committed.
+/// The maximum time for which a read waits for the committed entries.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How new what is read has to be.
+/// The required freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// All that had been committed when the request came.
+    /// Everything that had been committed when the request arrived.
     Current,
-    /// Whatever this replica has.
+    /// The present state of this replica.
     Stale,
 }
 
 impl Freshness {
-    /// What a request says with `stale`.
+    /// Returns the freshness for the field `stale` of a request.
     pub(crate) fn of(stale: bool) -> Self {
         if stale { Self::Stale } else { Self::Current }
     }
 }
 
-/// What the admin API works with.
+/// The dependencies of the admin API.
 #[derive(Clone)]
 pub struct AdminDeps {
-    /// The store.
+    /// The replica's store.
     pub replica: Replica,
-    /// The streams.
+    /// The streams of clients.
     pub fanout: Fanout,
     /// Renders the metrics in the text format of Prometheus.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Cancelled when the replica takes streams: until then it is not ready.
+    /// Cancelled when the replica accepts streams. Before that it is not ready.
     pub started: CancellationToken,
-    /// Cancelled when the replica begins to drain: from then on it is not ready.
+    /// Cancelled when the replica begins to drain. After that it is not ready.
     pub drain: CancellationToken,
-    /// Largest request, in bytes.
+    /// The maximum size of a request, in bytes.
     pub request_bytes_max: u64,
-    /// Names under which the HTTP API answers, besides IP addresses and `localhost`.
+    /// The host names that the HTTP API accepts, in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
     /// The version of the program.
     pub version: &'static str,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for AdminDeps {
     }
 }
 
-/// The operations of the admin API. Cheap to clone.
+/// The operations of the admin API. A clone is cheap.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) replica: Replica,
@@ -85,13 +85,13 @@ impl Service {
         }
     }
 
-    /// The state to read from.
+    /// Returns the state for a read.
     pub(crate) async fn state(&self, freshness: Freshness) -> Result<Arc<State>, AdminError> {
         self.catch_up(freshness).await?;
         Ok(self.replica.state())
     }
 
-    /// Returns when what this replica has is as new as it has to be.
+    /// Waits until the state of this replica has the required freshness.
     pub(crate) async fn catch_up(&self, freshness: Freshness) -> Result<(), AdminError> {
         let read = match freshness {
             Freshness::Stale => self.replica.check_diverged(),
@@ -105,8 +105,8 @@ impl Service {
         })
     }
 
-    /// Whether the replica takes streams; if not, why. Who leads, and whether anybody does, makes no
-    /// difference: what a replica has it serves (design 4.10).
+    /// Returns whether the replica accepts streams, or the reason why it does not. A replica is
+    /// ready without a leader, because it serves the state that it has (design 4.10).
     pub(crate) fn readiness(&self) -> Result<(), String> {
         if self.drain.is_cancelled() {
             return Err("the replica is shutting down".to_owned());

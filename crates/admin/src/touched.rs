@@ -18,12 +18,13 @@ impl Named {
     }
 }
 
-/// Returns what `summary` says was changed.
+/// Returns the change that `summary` describes.
 ///
-/// If the write was tried on the state that it was committed to, the trial knows the changed resources. Otherwise
-/// another write came in between, or this one was written before, by an earlier request: then the resources that
-/// the write names count, unless `now` shows that it left them unchanged. So do those of a write that changed
-/// nothing: its author waits until they are live.
+/// If the write was tried on the state to which it was committed, the trial knows the changed
+/// resources. Otherwise another write came in between, or an earlier request had already written
+/// this one. In that case all resources that the write names count, except those that `now` shows
+/// to be unchanged. If the write changed nothing, all resources that it names count as well,
+/// because its author waits until they are live.
 pub(crate) fn change(
     summary: Summary,
     named: &Named,
@@ -105,7 +106,7 @@ mod tests {
         }
     }
 
-    /// The names of the change that a wait is for.
+    /// Returns the names in the change that a wait is for.
     fn names(
         transaction: &Transaction,
         before: &State,
@@ -127,13 +128,13 @@ mod tests {
         let now = &committed.state;
         let b_and_c = BTreeSet::from(["b".to_owned(), "c".to_owned()]);
         assert_eq!(names(&transaction, &first, &committed, now), b_and_c, "as it was tried");
-        assert_eq!(names(&transaction, now, &committed, now), b_and_c, "written before");
+        assert_eq!(names(&transaction, now, &committed, now), b_and_c, "already written");
         let between = first.apply(&put(&[("x", "1")])).state;
         let committed = between.apply(&transaction);
         assert_eq!(names(&transaction, &first, &committed, &committed.state), b_and_c);
         let all = BTreeSet::from(["a", "b", "c"].map(str::to_owned));
         assert_eq!(names(&transaction, &first, &committed, &first), all, "not here yet");
-        // Another write that came in between has changed `a`, and this one changes it back.
+        // Another write has changed `a` in between, and this write changes it back.
         let between = first.apply(&put(&[("a", "2")])).state;
         let committed = between.apply(&transaction);
         assert_eq!(names(&transaction, &first, &committed, &committed.state), all);

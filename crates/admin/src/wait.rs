@@ -1,8 +1,8 @@
 //! Waiting until a change is live.
 //!
-//! Each waiter asks the shards about the sessions that its change concerns. One question is asked at a time, and
-//! waiters pause between questions for a multiple of the cost of a question, the longer the more of them there
-//! are: all waits together take a small part of the time of the shards.
+//! Each waiter queries the shards for the sessions that its change concerns. Only one query runs at
+//! a time. Waiters pause between queries for a multiple of the duration of a query, and longer the
+//! more waiters there are. All waits together thus use a small fraction of the shards' time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,28 +20,29 @@ use chancery_model::{ScopeName, State, TypeUrl};
 use chancery_view::View;
 use tokio::time::Instant;
 
-/// First pause between two questions. It doubles each time.
+/// The first pause between two queries. It doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// Longest pause, if a question is cheap.
+/// The maximum pause, if queries are fast.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// A pause lasts at least this many times as long as a question took, for each waiter.
+/// The minimum pause of each waiter, as a multiple of the duration of a query and the number of
+/// waiters.
 const PAUSE_PER_COST: u32 = 10;
 
-/// How a wait ended.
+/// The result of a wait.
 #[derive(Debug)]
 pub(crate) struct Waited {
-    /// The sessions that have not acknowledged, one entry for each type of a session.
+    /// The sessions that have not acknowledged, with one entry for each type of a session.
     pub(crate) unsettled: Vec<Unsettled>,
-    /// Sessions that were asked.
+    /// The number of sessions that were asked.
     pub(crate) n_asked: usize,
-    /// Sessions that have acknowledged.
+    /// The number of sessions that have acknowledged.
     pub(crate) n_acknowledged: usize,
-    /// Sessions that ended, or gave up their subscription, before they answered.
+    /// The number of sessions that ended, or gave up their subscription, before they answered.
     pub(crate) n_left: usize,
     pub(crate) time: Duration,
 }
 
-/// All waits of a replica. Cheap to clone.
+/// All waits of a replica. A clone is cheap.
 #[derive(Clone, Default)]
 pub(crate) struct Waits {
     shared: Arc<Shared>,
@@ -49,12 +50,12 @@ pub(crate) struct Waits {
 
 #[derive(Default)]
 struct Shared {
-    /// Held while the shards are asked: so there is one question at a time.
+    /// Locked during a query, so that only one query runs at a time.
     asking: tokio::sync::Mutex<()>,
     n_waiting: AtomicU32,
 }
 
-/// A place among those that wait.
+/// A guard that counts a waiter.
 struct Place<'a>(&'a Shared);
 
 impl<'a> Place<'a> {
@@ -70,7 +71,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// All sessions that were asked, with what they last said; some have gone since.
+/// All sessions that were asked, with their last known state. Some may have ended.
 #[derive(Default)]
 struct Seen(HashMap<SessionId, Asked>);
 
@@ -79,7 +80,8 @@ impl Seen {
         self.0.extend(settlement.asked.iter().map(|(id, asked)| (*id, asked.clone())));
     }
 
-    /// The number of sessions that have gone without an answer, and whose nodes have not come back.
+    /// Returns the number of sessions that ended without an answer, and whose nodes have not
+    /// reconnected.
     fn n_left(&self, settlement: &Settlement) -> usize {
         let has_left = |(id, asked): &(&SessionId, &Asked)| {
             !asked.has_acknowledged && !settlement.asked.contains_key(*id)
@@ -95,8 +97,9 @@ impl Seen {
 }
 
 impl Waits {
-    /// Asks the shards again and again which sessions have not acknowledged `change`, until none is left, or
-    /// only sessions that have rejected it, or the time is up.
+    /// Queries the shards repeatedly for the sessions that have not acknowledged `change`. Ends
+    /// when no such session remains, when all remaining sessions have rejected the change, or at
+    /// the timeout.
     pub(crate) async fn wait(
         &self,
         shards: &impl Shards,
@@ -130,7 +133,7 @@ impl Waits {
 
 impl Waited {
     fn new(settlement: Settlement, seen: &Seen, time: Duration) -> Self {
-        // Of a shard that is behind it is not known who has left.
+        // For a shard that is behind, it is unknown which sessions have ended.
         let n_left = if settlement.is_behind { 0 } else { seen.n_left(&settlement) };
         let n_acknowledged = seen.0.values().filter(|asked| asked.has_acknowledged).count();
         let n_open = settlement.asked.values().filter(|asked| !asked.has_acknowledged).count();
@@ -139,19 +142,19 @@ impl Waited {
     }
 }
 
-/// Whether no other verdict is to be expected from anybody.
+/// Returns whether no further verdict is expected from any session.
 async fn is_final(shards: &impl Shards, unsettled: &[Unsettled]) -> bool {
     let all_rejected = unsettled.iter().all(|one| matches!(one.state, UnsettledState::Nacked(_)));
     unsettled.is_empty() || (all_rejected && shards.have_nothing_newer(unsettled).await)
 }
 
-/// Whom a waiter asks.
+/// The source of the sessions' states.
 pub(crate) trait Shards: Sync {
-    /// The sessions that `change` concerns, and those that have not acknowledged it.
+    /// Returns the sessions that `change` concerns, and those that have not acknowledged it.
     fn settlement(&self, change: &Arc<Change>) -> impl Future<Output = Settlement> + Send;
 
-    /// Whether all these have rejected the newest that there is for them, so that nothing is on its
-    /// way that they could take.
+    /// Returns whether all these sessions have rejected the newest version for them. Nothing that
+    /// they could accept is then on its way.
     fn have_nothing_newer(&self, rejected: &[Unsettled]) -> impl Future<Output = bool> + Send;
 }
 
@@ -172,8 +175,8 @@ impl<S: Fn() -> Arc<State> + Sync> Shards for Replica<'_, S> {
     }
 }
 
-/// Whether each of `rejected` still rejects the newest of its type. One that does not has been sent
-/// something since, or will be.
+/// Returns whether each of `rejected` still rejects the newest version of its type. Otherwise the
+/// session has been sent a newer version, or will be.
 fn all_reject_newest(state: &State, streams: &[StreamStatus], rejected: &[Unsettled]) -> bool {
     let mut open: BTreeSet<(&str, Option<&TypeUrl>)> =
         rejected.iter().map(|one| (one.node.as_str(), one.type_url.as_ref())).collect();
@@ -206,14 +209,14 @@ mod tests {
 
     use super::*;
 
-    /// Shards with one client that is silent until `verdict`, and gone from `end` on.
+    /// Shards with one client that does not answer before `verdict`, and is gone from `end` on.
     struct Fake {
         verdict: Instant,
         end: Option<Instant>,
         nack: bool,
-        /// How long a question takes.
+        /// The duration of a query.
         cost: Duration,
-        /// How long the shards were busy with questions.
+        /// The total time that queries took.
         busy: Mutex<Duration>,
     }
 
@@ -271,7 +274,8 @@ mod tests {
         for waited in futures::future::join_all(waiters).await {
             assert!(waited.unsettled.is_empty() && waited.n_acknowledged == 1, "{waited:?}");
         }
-        // Each asks at once, and after the verdict; in between, a tenth of the time.
+        // Each waiter queries once at the start and once after the verdict. In between, queries
+        // take a tenth of the time.
         let busy = *fake.busy.lock().unwrap();
         assert!(busy <= Duration::from_secs(9), "the shards were busy for {busy:?} of 50 seconds");
         assert_eq!(waits.shared.n_waiting.load(Ordering::Relaxed), 0);
@@ -292,14 +296,14 @@ mod tests {
         let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;
         assert!(waited.unsettled.is_empty() && waited.time < Duration::from_secs(2), "{waited:?}");
         assert_eq!((waited.n_asked, waited.n_acknowledged, waited.n_left), (1, 0, 1));
-        // A session that leaves after its answer is no loss.
+        // A session that ends after its answer is not counted as left.
         let end = Some(Instant::now() + Duration::from_secs(1));
         let fake = Fake { end, ..Fake::new(Duration::ZERO, false) };
         let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;
         assert_eq!((waited.n_asked, waited.n_acknowledged, waited.n_left), (1, 1, 0));
     }
 
-    /// A node whose session ends and that comes back with a new one is asked there.
+    /// If the session of a node ends and the node reconnects, the new session counts.
     #[test]
     fn node_that_comes_back_has_not_left() {
         let asked = |id, has_acknowledged| {
@@ -339,8 +343,8 @@ mod tests {
         }
     }
 
-    /// A client that has rejected an older version looks as if it had rejected this one until it is sent
-    /// this one.
+    /// A client that has rejected an older version appears to reject the newest one until it is
+    /// sent the newest one.
     #[test]
     fn a_rejection_is_final_only_if_it_is_of_the_newest() {
         let scope = ScopeName::new("default").unwrap();
@@ -358,8 +362,8 @@ mod tests {
             [Unsettled { node: "n".to_owned(), type_url: Some(type_url), state: state_of }];
         let is_final = |nack| all_reject_newest(&state, &[stream(&scope, nack)], &rejected);
         assert!(is_final(Some(7)));
-        assert!(!is_final(Some(6)), "the newest is still to be sent");
+        assert!(!is_final(Some(6)), "the newest version has not been sent");
         assert!(!is_final(None), "it has been acknowledged in the meantime");
-        assert!(!all_reject_newest(&state, &[], &rejected), "it has gone in the meantime");
+        assert!(!all_reject_newest(&state, &[], &rejected), "the stream has ended in the meantime");
     }
 }

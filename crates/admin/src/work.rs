@@ -1,11 +1,12 @@
-//! Work that takes its time: never on the threads that serve streams, and only so much at once.
+//! Long-running work, which never runs on the threads that serve streams, and of which only a
+//! limited amount runs at a time.
 //!
-//! Small work has threads of its own, which take one piece after the other without going to sleep in
-//! between: waking a thread for each costs as much as reading a small manifest.
+//! Small work has its own threads, which process one job after the other without sleeping. Waking a
+//! thread for each job would cost as much as reading a small manifest.
 //!
-//! Invariant: a place is held until its work is done, also if nobody waits for the result any more. A
-//! client that sends and hangs up gets no more of the machine than one that waits. Work that looks at its
-//! stop flag ends soon after that.
+//! Invariant: a job keeps its permit until it is done, even if nobody waits for the result. A
+//! client that sends a request and disconnects thus gets no more of the machine than one that
+//! waits. A job that checks its stop flag ends soon after the client has left.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -21,16 +22,16 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::AdminError;
 
-/// Large pieces of work at a time: inputs that take many times their size while they are read, lists
-/// of a whole fleet. Further ones wait.
+/// The maximum number of concurrent large jobs: inputs that need many times their size while they
+/// are read, and lists of a whole fleet. Further jobs wait.
 const LARGE_MAX: usize = 2;
-/// Small pieces of work at a time. Few: they share the processors with the streams. They have threads
-/// of their own, so that they do not wait behind large ones.
+/// The maximum number of concurrent small jobs. It is low because they share the processors with
+/// the streams. They have their own threads, so that they do not wait behind large jobs.
 const SMALL_MAX: usize = 2;
-/// Small pieces of work that have been handed to these threads. Further ones wait to be.
+/// The maximum number of small jobs in the queue of these threads. Further jobs wait.
 const SMALL_WAITING_MAX: usize = 64;
 
-/// How much a piece of work may take.
+/// The expected cost of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     /// Milliseconds.
@@ -45,18 +46,18 @@ impl Size {
     }
 }
 
-/// The places for work. Cheap to clone.
+/// The limits and threads for work. A clone is cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// For the threads that do the small pieces. They end when the last sender is gone.
+    /// The queue of the threads for small jobs. They end when the last sender is dropped.
     jobs: Sender<Job>,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Sets the flag when whoever waits has its answer, or is gone.
+/// Sets the flag when the caller has the result or is gone.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -72,9 +73,9 @@ impl Work {
         for _ in 0..SMALL_MAX {
             let waiting = Arc::clone(&waiting);
             let thread = thread::Builder::new().name("chancery-admit".to_owned());
-            // Without any the receiver is gone, and all work goes the way of large work.
+            // Without any such thread the receiver is dropped, and small jobs run like large ones.
             if let Err(error) = thread.spawn(move || do_small(&waiting)) {
-                tracing::warn!(%error, "no thread for small work of the admin port");
+                tracing::warn!(%error, "cannot start a thread for small requests of the admin port");
             }
         }
         Self {
@@ -84,7 +85,8 @@ impl Work {
         }
     }
 
-    /// Runs `work` on another thread, as soon as there is a place. Its flag is set when the caller leaves.
+    /// Runs `work` on another thread when a permit is free. Its flag is set when the caller is
+    /// gone.
     pub(crate) async fn run_while_awaited<T: Send + 'static>(
         &self,
         size: Size,
@@ -102,7 +104,7 @@ impl Work {
         }
     }
 
-    /// Runs `work` on another thread, as soon as there is a place.
+    /// Runs `work` on another thread when a permit is free.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         size: Size,
@@ -112,9 +114,9 @@ impl Work {
         let place = place.map_err(|error| AdminError::Internal(error.to_string()))?;
         let (answer, done) = oneshot::channel();
         let job: Job = Box::new(move || {
-            // Whoever has hung up while it waited wants no work any more.
+            // A caller that is gone needs no result.
             if !answer.is_closed() {
-                // Whoever hangs up now gets no answer.
+                // The send fails if the caller has gone in the meantime.
                 drop(answer.send(work()));
             }
             drop(place);
@@ -133,12 +135,12 @@ impl Work {
     }
 }
 
-/// Does what comes, until nothing can come any more.
+/// Runs jobs until all senders are dropped.
 fn do_small(waiting: &Mutex<Receiver<Job>>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
-        // Whoever waits for it is told by the answer that is dropped.
+        // If the job panics, the dropped sender of the result reports that to the caller.
         drop(catch_unwind(AssertUnwindSafe(job)));
     }
 }
@@ -158,7 +160,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    /// A manifest of 370 bytes can take long to read: its size says nothing about the time.
+    /// A manifest of 370 bytes can take long to read, so that its size does not bound the time.
     #[tokio::test]
     async fn no_work_runs_on_the_threads_that_serve() {
         let work = Work::new();
@@ -182,7 +184,7 @@ mod tests {
                 tasks.push(tokio::spawn(async move {
                     let job = move || {
                         started.fetch_add(1, Ordering::SeqCst);
-                        // It ends when the gate is dropped.
+                        // The job ends when the gate is dropped.
                         assert!(wait.recv().is_err());
                     };
                     work.run(size, job).await
@@ -205,7 +207,7 @@ mod tests {
         }
     }
 
-    /// A reader of 400,000 files went on for 37 s after its caller had left.
+    /// A reader of 400,000 files continued for 37 s after its caller had left.
     #[tokio::test]
     async fn work_is_stopped_when_its_caller_leaves() {
         for size in [Size::Small, Size::Large] {

@@ -1,4 +1,4 @@
-//! Writes: from input to a transaction, and what came of it.
+//! Writes: from the input to a transaction and its result.
 
 use std::{
     collections::BTreeMap,
@@ -33,36 +33,36 @@ use crate::{
 
 /// Input of more bytes is large work.
 const SMALL_INPUT_BYTES_MAX: usize = 32 << 10;
-/// Input of more files is large work, however short they are.
+/// Input of more files is large work, even if the files are short.
 const SMALL_FILES_MAX: usize = 100;
-/// Files that one request may have.
+/// The maximum number of files in one request.
 const FILES_MAX: usize = 10_000;
 /// Transactions of more operations are large work.
 const SMALL_OPERATIONS_MAX: usize = 100;
 /// Transactions whose bodies have more bytes are large work.
 const SMALL_BODY_BYTES_MAX: usize = 256 << 10;
-/// Longest wait.
+/// The maximum time of a wait.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// Who has not settled: listed at most.
+/// The maximum number of listed sessions that have not settled.
 const UNSETTLED_MAX: usize = 100;
-/// Expectations of a delete that do not hold: told at most.
+/// The maximum number of reported expectations of a delete that do not hold.
 const UNMET_MAX: usize = 100;
 const LABEL_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The scope that is meant if none is given.
+/// The scope of a request that does not name one.
 const DEFAULT_SCOPE: &str = "default";
 
-/// A transaction, and what would come of it.
+/// A transaction with its result on a local state.
 struct Tried {
     transaction: Transaction,
-    /// The state on which it was tried, which tells what each resource was before.
+    /// The state on which the transaction was tried. It has the previous versions of the resources.
     before: Arc<State>,
-    /// It counts only if no other write comes in between.
+    /// The result. It is valid only if no other write comes in between.
     applied: Applied,
 }
 
-/// A transaction that was read.
+/// A transaction that was read from the input.
 enum Attempt {
     Untried(Transaction),
     Tried(Box<Tried>),
@@ -82,7 +82,7 @@ impl Attempt {
     }
 }
 
-/// Options of a write that were checked.
+/// Valid options of a write.
 struct Checked {
     effect: Effect,
     wait: Option<Duration>,
@@ -96,7 +96,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     let refuse = |text: String| Err(AdminError::Parameter(text));
     let options = options.unwrap_or_default();
     if options.dry_run && options.wait_ms.is_some() {
-        return refuse("a dry run writes nothing that could be waited for".to_owned());
+        return refuse("a dry run cannot wait for clients, because it writes nothing".to_owned());
     }
     if options.stale && !options.dry_run {
         return refuse("only a dry run can start from a stale state".to_owned());
@@ -110,7 +110,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if let Some(c) = label.chars().find(|c| !allowed(*c)) {
         return refuse(format!(
-            "the label {label:?} has the character {c:?}, only letters, digits, '.', '_' and '-' are allowed"
+            "the label {label:?} contains the character {c:?}; only letters, digits, '.', '_' and '-' are allowed"
         ));
     }
     for (what, text) in [("author", &options.author), ("reason", &options.reason)] {
@@ -123,7 +123,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     }
     let wait = options.wait_ms.map(Duration::from_millis);
     if let Some(wait) = wait.filter(|wait| *wait > WAIT_MAX) {
-        return refuse(format!("the wait of {wait:?} is longer than the longest, {WAIT_MAX:?}"));
+        return refuse(format!("the wait of {wait:?} exceeds the maximum of {WAIT_MAX:?}"));
     }
     Ok(Checked {
         effect: if options.dry_run { Effect::DryRun } else { Effect::Committed },
@@ -140,7 +140,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     })
 }
 
-/// The name of a request; a new one if it has none.
+/// Returns the ID of a request, or a random one if the request has none.
 fn request_id(text: &str) -> Result<RequestId, AdminError> {
     if text.is_empty() {
         return RequestId::random().map_err(|error| AdminError::Internal(error.to_string()));
@@ -194,13 +194,14 @@ impl Service {
             meta: checked.meta.clone(),
         };
         let size = Size::of(is_small && bytes <= SMALL_INPUT_BYTES_MAX);
-        // What is written is tried in the same go, on the state of here and now.
+        // The transaction of a write is tried in the same job, on the present state of this
+        // replica.
         let state = (checked.freshness == Freshness::Stale).then(|| self.replica.state());
         let read = move |stop: &Arc<AtomicBool>| {
             let transaction = chancery_admission::admit_unless(&manifests, &options, stop);
             let transaction = transaction.map_err(refused)?;
             match state {
-                // What comes of a small input may be large work.
+                // A small input may become a large transaction.
                 Some(state) if self::size(&transaction) == size => Attempt::of(transaction, state),
                 _ => Ok(Attempt::Untried(transaction)),
             }
@@ -240,7 +241,7 @@ impl Service {
         self.commit(transaction, checked).await
     }
 
-    /// Deletes resources that are there.
+    /// Deletes existing resources.
     pub(crate) async fn delete(
         &self,
         request: pb::DeleteRequest,
@@ -262,7 +263,7 @@ impl Service {
         let transaction = self.work.run(size, read).await??;
         let expected = transaction.preconditions.clone();
         match self.commit(transaction, checked).await {
-            // It says what was found first: that which the author has to know is all of it.
+            // The error contains only the first unmet expectation. The author needs all of them.
             Err(AdminError::NotFound(first)) => {
                 Err(AdminError::NotFound(self.all_unmet(size, expected, first).await?))
             }
@@ -273,7 +274,7 @@ impl Service {
         }
     }
 
-    /// The expectations that do not hold, in one text; `first` if by now all of them do.
+    /// Returns all expectations that do not hold, as one text, or `first` if all of them hold now.
     async fn all_unmet(
         &self,
         size: Size,
@@ -285,7 +286,7 @@ impl Service {
         self.work.run_while_awaited(size, list).await
     }
 
-    /// Deletes an assignment that is there.
+    /// Deletes an existing assignment.
     pub(crate) async fn delete_assignment(
         &self,
         request: pb::DeleteAssignmentRequest,
@@ -315,7 +316,8 @@ impl Service {
         transaction: Transaction,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        // A dry run is a read; what is written is decided by the leader, whatever is shown of it.
+        // A dry run is a read. For a write, the leader decides, and the local state is only for the
+        // answer.
         let before = self.state(checked.freshness).await?;
         let size = size(&transaction);
         let tried = self.work.run(size, move || Tried::new(transaction, before)).await??;
@@ -365,7 +367,7 @@ impl Service {
         }
     }
 
-    /// What a transaction would change.
+    /// Returns the changes that a transaction would make.
     async fn dry_run(
         &self,
         before: Arc<State>,
@@ -383,7 +385,7 @@ impl Service {
         self.work.run(size, list).await
     }
 
-    /// Waits until every session that the change concerns has acknowledged it, or will not.
+    /// Waits until every session that the change concerns has acknowledged it, or will not do so.
     async fn wait(&self, change: Change, timeout: Duration) -> pb::WaitResult {
         let shards = wait::Replica { fanout: &self.fanout, state: || self.replica.state() };
         let is_over = || self.drain.is_cancelled();
@@ -407,7 +409,7 @@ impl Service {
     }
 }
 
-/// The expectations that do not hold, in one text; `first` if by now all of them do.
+/// Returns all expectations that do not hold, as one text, or `first` if all of them hold now.
 fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &AtomicBool) -> String {
     let (mut unmet, mut omitted) = (Vec::new(), 0_usize);
     for precondition in expected.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -428,7 +430,7 @@ fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &Ato
     unmet.join("; ")
 }
 
-/// A transaction that deletes resources, each in the version that is expected of it.
+/// Returns a transaction that deletes resources, each in its expected version.
 fn deletion(
     resources: &[pb::ResourceRef],
     scope: &ScopeName,
@@ -440,7 +442,9 @@ fn deletion(
         match expected.insert(key, expectation) {
             Some(other) if other != expectation => {
                 let name = &resource.name;
-                let text = format!("two versions of {name:?} are expected, it can have one");
+                let text = format!(
+                    "two different versions of {name:?} are expected; a resource has only one version"
+                );
                 return Err(AdminError::Parameter(text));
             }
             _ => {}
@@ -457,20 +461,20 @@ fn deletion(
     Ok(transaction)
 }
 
-/// What is to be deleted, and how it has to be.
+/// Returns the resource to delete, and the expectation about it.
 fn wanted(resource: &pb::ResourceRef) -> Result<(ResourceKey, Expectation), AdminError> {
     let type_url = parse_type(&resource.r#type)?;
     let key = ResourceKey { type_url, name: ResourceName::new(&resource.name)? };
     let expectation = match resource.if_version.as_str() {
         "" => Expectation::Present,
         version => Expectation::Version(Version::parse(version).ok_or_else(|| {
-            AdminError::Parameter(format!("{version:?} is no version of a resource"))
+            AdminError::Parameter(format!("{version:?} is not a version of a resource"))
         })?),
     };
     Ok((key, expectation))
 }
 
-/// An empty transaction with what the options say.
+/// Returns an empty transaction with the options.
 fn transaction(checked: &Checked) -> Transaction {
     Transaction {
         preconditions: checked.if_revision.map(Precondition::Revision).into_iter().collect(),
@@ -479,7 +483,7 @@ fn transaction(checked: &Checked) -> Transaction {
     }
 }
 
-/// How much it takes to try a transaction, and to tell what differs.
+/// Returns the cost of trying a transaction and computing the differences.
 fn size(transaction: &Transaction) -> Size {
     let operations = transaction.upserts.len() + transaction.deletes.len();
     let bytes: usize = transaction.upserts.iter().map(|upsert| upsert.draft.body.len()).sum();
@@ -487,7 +491,7 @@ fn size(transaction: &Transaction) -> Size {
     Size::of(few && transaction.prune.is_empty())
 }
 
-/// Refuses bodies that were read through this API, with the mark where the secret was.
+/// Rejects bodies that were read through this API and have a mark in place of the secret.
 fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
     let marked = transaction
         .upserts
@@ -541,7 +545,7 @@ fn show_unsettled(unsettled: &chancery_fanout::Unsettled) -> pb::Unsettled {
         UnsettledState::Pending => ("pending", String::new()),
         UnsettledState::Nacked(message) => ("nacked", message.clone()),
         UnsettledState::Behind(reached) => {
-            ("behind", format!("a part of the server is still at revision {reached}"))
+            ("behind", format!("a shard of the replica is still at revision {reached}"))
         }
     };
     pb::Unsettled {

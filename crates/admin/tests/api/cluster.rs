@@ -1,4 +1,4 @@
-//! The cluster over HTTP, writes that are sent twice, and reads that do not wait.
+//! The cluster over HTTP, repeated writes, and stale reads.
 
 use http::StatusCode;
 use serde_json::json;
@@ -15,11 +15,11 @@ async fn a_write_that_is_sent_twice_takes_effect_once() {
     assert_eq!((&first["revision"], &first["changed"]), (&json!(1), &json!(1)));
     server.done("POST", "/v1/apply", &clusters(&["a"], "2s")).await;
     assert_eq!(first["repeated"], false);
-    // What others have done since does not change what came of it.
+    // Later writes do not change the result of the first one.
     let again = server.done("POST", &uri, &clusters(&["a"], "1s")).await;
     assert_eq!((&again["revision"], &again["changed"]), (&json!(1), &json!(1)));
     assert_eq!(again["repeated"], true);
-    // Another write is another request.
+    // A different write needs a different request ID.
     let other = server.refused("POST", &uri, &clusters(&["a", "b"], "1s")).await;
     let text = format!(
         "the request ID {ID} belongs to another write, which became revision 1; nothing has been written; use a new \
@@ -91,15 +91,15 @@ async fn the_members_are_shown_and_changed() {
     assert!(taken["snapshot_index"].as_u64().unwrap() > 0, "{taken}");
 
     for (method, uri, status, text) in [
-        ("POST", "/v1/cluster/members?address=a:1", 400, "the number of the replica is missing"),
+        ("POST", "/v1/cluster/members?address=a:1", 400, "the ID of the replica is missing"),
         ("POST", "/v1/cluster/members?id=2&address=a", 400, "HOST:PORT"),
         ("POST", "/v1/cluster/members?id=1&address=a:1", 409, "is the leader itself"),
         ("DELETE", "/v1/cluster/members?id=1", 409, "is the only voter"),
         ("DELETE", "/v1/cluster/members?id=2", 409, "replica 2 is not a member"),
         ("POST", "/v1/cluster/promote?id=2", 409, "add it first"),
         ("POST", "/v1/cluster/transfer-leader", 409, "no other voter answers"),
-        ("POST", "/v1/cluster/transfer-leader?id=0", 400, "the number of the replica is missing"),
-        ("GET", "/v1/cluster/promote", 405, "does not take GET"),
+        ("POST", "/v1/cluster/transfer-leader?id=0", 400, "the ID of the replica is missing"),
+        ("GET", "/v1/cluster/promote", 405, "does not support GET"),
         ("POST", "/v1/cluster/snapshot?now=1", 400, "unknown parameter"),
     ] {
         let (got, _, message) = server.refused(method, uri, "").await;
@@ -109,7 +109,7 @@ async fn the_members_are_shown_and_changed() {
     server.stop().await;
 }
 
-/// Design 4.10: a replica that has not caught up says so, and shows what it has to those who ask.
+/// Design 4.10: a replica that has not caught up reports that, and shows its state on request.
 #[tokio::test]
 async fn a_replica_that_starts_is_not_ready() {
     let server = Server::start_unready().await;

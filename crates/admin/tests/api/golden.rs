@@ -1,12 +1,12 @@
-//! The shape that programs outside of the repository rely on.
+//! The API that other programs rely on.
 
 use std::{collections::BTreeSet, env, fs, path::Path};
 
 use chancery_proto::own_pool;
 use prost_reflect::Cardinality;
 
-/// Every message, field, number and type, and every method. What is in the file must stay as it is; a
-/// line that is new is added to it: `UPDATE_GOLDEN=1 cargo test -p chancery-admin --test api`.
+/// Every message, field, number and type, and every method. The lines of the file must not change.
+/// New lines are added with `UPDATE_GOLDEN=1 cargo test -p chancery-admin --test api`.
 #[test]
 fn names_numbers_and_types_of_the_api_stay() {
     let mut lines = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! gRPC: the service, health and reflection.
+//! The gRPC services: admin, health and reflection.
 
 use chancery_proto::admin::v1 as pb;
 use tonic::Code;
@@ -70,7 +70,11 @@ async fn one_of_several_deletes_that_is_not_there_keeps_all() {
     let status = client.delete(request).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
     for missing in ["\"b\"", "\"c\""] {
-        assert!(status.message().contains(missing), "all are told: {}", status.message());
+        assert!(
+            status.message().contains(missing),
+            "all missing resources are named: {}",
+            status.message()
+        );
     }
     let mut pieces =
         client.list_resources(pb::ListResourcesRequest::default()).await.unwrap().into_inner();
@@ -100,7 +104,7 @@ async fn health_follows_readiness() {
     server.drain.cancel();
     let second = watch.message().await.unwrap().unwrap();
     assert_eq!(second.status(), ServingStatus::NotServing);
-    assert!(watch.message().await.unwrap().is_none(), "a drain waits for no watcher");
+    assert!(watch.message().await.unwrap().is_none(), "a drain ends the watch");
     server.stop().await;
 }
 
@@ -140,7 +144,7 @@ async fn an_unknown_method_is_unimplemented() {
     server.stop().await;
 }
 
-/// 400,000 empty files took 37 s, and 60 million took 7 GB.
+/// Building 400,000 empty files took 37 s, and 60 million took 7 GB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_a_request_are_bounded_before_they_are_built() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! HTTP and JSON.
+//! The HTTP API with JSON.
 
 use axum::body::Body;
 use http::Request;
@@ -29,7 +29,7 @@ async fn what_is_applied_can_be_read_changed_pruned_and_deleted() {
     let list = server.done("GET", "/v1/resources?without_body=true", "").await;
     assert!(list["resources"][0].get("body").is_none(), "{list}");
 
-    // The same again changes nothing.
+    // The same manifest again changes nothing.
     let again = server.done("POST", "/v1/apply", &clusters(&["a", "b"], "1s")).await;
     assert_eq!((&again["revision"], &again["unchanged"]), (&json!(1), &json!(2)));
 
@@ -66,7 +66,7 @@ async fn what_is_applied_can_be_read_changed_pruned_and_deleted() {
     let (status, _, message) = server.refused("DELETE", &format!("{uri}&name=b"), "").await;
     assert_eq!((status, message.contains("2 are named")), (400, true), "{message}");
     let (status, _, message) = server.refused("DELETE", &format!("{uri}x"), "").await;
-    assert_eq!((status, message.contains("is no version")), (400, true), "{message}");
+    assert_eq!((status, message.contains("is not a version")), (400, true), "{message}");
     let deleted = server.done("DELETE", &uri, "").await;
     assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(3), &json!(1)));
     let list = server.done("GET", "/v1/resources", "").await;
@@ -125,7 +125,7 @@ async fn a_refusal_has_the_status_the_code_and_all_problems() {
         ("POST", "/v1/apply?scope=a%20b", &one, 400, "INVALID_ARGUMENT", "the scope name \"a b\""),
         ("POST", "/v1/apply?label=a%20b", &one, 400, "INVALID_ARGUMENT", "the label \"a b\""),
         ("POST", "/v1/apply?dry_run&wait=true", &one, 400, "INVALID_ARGUMENT", "a dry run"),
-        ("POST", "/v1/apply?wait=2h", &one, 400, "INVALID_ARGUMENT", "longer than the longest"),
+        ("POST", "/v1/apply?wait=2h", &one, 400, "INVALID_ARGUMENT", "exceeds the maximum of"),
         (
             "DELETE",
             "/v1/resources?type=cds&name=zz",
@@ -176,11 +176,11 @@ async fn a_refusal_has_the_status_the_code_and_all_problems() {
             "does not exist in any scope",
         ),
         ("GET", "/v1/nodes/a%2Fb/c", "", 404, "NOT_FOUND", "node \"a/b/c\" is not connected"),
-        ("GET", "/v1/nodes?state=good", "", 400, "INVALID_ARGUMENT", "no state of a node"),
+        ("GET", "/v1/nodes?state=good", "", 400, "INVALID_ARGUMENT", "is not a state of a node"),
         ("GET", "/v1/explain", "", 400, "INVALID_ARGUMENT", "the node's id is empty"),
         ("GET", "/v1/history?limit=99999", "", 400, "INVALID_ARGUMENT", "at most 10000"),
-        ("GET", "/v1/nothing", "", 404, "NOT_FOUND", "there is nothing at GET /v1/nothing"),
-        ("PUT", "/v1/cluster", "", 405, "UNIMPLEMENTED", "/v1/cluster does not take PUT"),
+        ("GET", "/v1/nothing", "", 404, "NOT_FOUND", "there is no route for GET /v1/nothing"),
+        ("PUT", "/v1/cluster", "", 405, "UNIMPLEMENTED", "/v1/cluster does not support PUT"),
     ] {
         let (got_status, got_code, got_message) = server.refused(method, uri, body).await;
         assert_eq!(
@@ -193,7 +193,7 @@ async fn a_refusal_has_the_status_the_code_and_all_problems() {
     server.stop().await;
 }
 
-/// OPS-11: a request over the limit is told the limit, however it is sent.
+/// OPS-11: the error of a request over the limit names the limit, however the request is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_over_the_limit_is_refused_with_the_limit() {
     let server = Server::start().await;
@@ -256,10 +256,10 @@ async fn wait_that_asked_nobody_is_not_complete() {
     server.stop().await;
 }
 
-/// CSDS-14, OPS-19: what the store holds, the API does not show; and what was shown can not be
+/// CSDS-14, OPS-19: the API does not show secrets of the store, and a redacted secret cannot be
 /// applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_is_never_shown_and_its_mark_is_not_taken_for_one() {
+async fn secret_is_never_shown_and_its_mark_is_rejected() {
     let server = Server::start().await;
     let secret = |key: &str, certificate: &str| {
         json!({"resources": [{

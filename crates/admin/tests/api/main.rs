@@ -1,4 +1,4 @@
-//! The admin API over a real store and real shards: only the sockets are missing.
+//! Tests of the admin API with a real store and real shards, but without sockets.
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 mod cluster;

@@ -1,4 +1,4 @@
-//! What is said of connected nodes: state, rejections, waits, and why.
+//! The information about connected nodes: state, rejections, waits and explanations.
 
 use chancery_model::types::{CLUSTER, LISTENER};
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ async fn a_node_is_shown_from_pending_to_acknowledged() {
     server.stop().await;
 }
 
-/// Design 4.8: a rejection is shown to the author, with the client's words.
+/// Design 4.8: a rejection is shown to the author, with the text of the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
     let server = Server::start().await;
@@ -76,7 +76,7 @@ async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
     assert_eq!(applied["revision"], 2);
     assert_eq!(applied["wait"]["settled"], false, "{applied}");
     let waited = applied["wait"]["waited_ms"].as_u64().unwrap();
-    assert!(waited < 60_000, "nobody is left to wait for: {applied}");
+    assert!(waited < 60_000, "the wait ends at the rejection: {applied}");
     let unsettled = &applied["wait"]["unsettled"][0];
     assert_eq!((&unsettled["node"], &unsettled["state"]), (&json!("n1"), &json!("nacked")));
     assert_eq!(
@@ -94,7 +94,7 @@ async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
     let last = explained["conclusions"].as_array().unwrap().last().unwrap().as_str().unwrap();
     assert!(last.contains("has rejected") && last.ends_with("no such filter"), "{explained}");
 
-    // What repairs it settles the wait.
+    // The corrected resource settles the wait.
     let repaired = clusters(&["web"], "3s");
     let apply = server.done("POST", "/v1/apply?wait=10s", &repaired);
     let accept = async {
@@ -128,14 +128,15 @@ async fn a_wait_for_a_silent_client_ends_with_its_name() {
     server.stop().await;
 }
 
-/// Design 4.8: a session counts for the writes that concern it, and with the types that they concern.
+/// Design 4.8: a wait covers only sessions that the write concerns, and only the types that it
+/// concerns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wait_asks_only_sessions_that_the_write_concerns() {
     let server = Server::start().await;
     let mut client = Client::open(&server, "n1");
     client.subscribe(LISTENER).await;
     client.response().await;
-    // The listeners stay unanswered.
+    // The client leaves the listeners unanswered.
     in_state(&server, "n1", "pending").await;
     let applied = server.done("POST", "/v1/apply?wait=10m", &clusters(&["web"], "1s")).await;
     let wait = &applied["wait"];
@@ -179,11 +180,11 @@ async fn session_that_leaves_during_a_wait_is_reported() {
                 drop(client);
             };
             let (applied, ()) = tokio::join!(apply, leave);
-            // It may leave before it is asked.
+            // The client may leave before it is asked.
             let wait = applied["wait"].clone();
             (wait["asked"] != 0).then_some(wait)
         },
-        "it leaves when it has been asked",
+        "the client leaves after it was asked",
     )
     .await;
     assert_eq!((&wait["asked"], &wait["left"]), (&json!(1), &json!(1)), "{wait}");
@@ -202,7 +203,7 @@ async fn explain_tells_the_way_from_the_node_to_the_resource() {
     server.done("POST", "/v1/apply?scope=node/edge-1", &clusters(&["web"], "2s")).await;
     server.done("POST", "/v1/apply?scope=elsewhere", &clusters(&["far"], "2s")).await;
 
-    // Not connected: by its id alone, and it says so.
+    // A node that is not connected is explained by its ID alone, and the explanation says so.
     let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=web", "").await;
     assert_eq!(explained["connected"], false);
     let conclusions = |explained: &Value| explained["conclusions"].to_string();
@@ -225,7 +226,7 @@ async fn explain_tells_the_way_from_the_node_to_the_resource() {
         (&json!("zone/{locality.zone}"), &json!(""))
     );
 
-    // Connected: what its streams ask for counts too.
+    // For a connected node, the subscriptions of its streams count, too.
     let mut client = Client::open(&server, "edge-1");
     client.subscribe(CLUSTER).await;
     let response = client.response().await;
@@ -241,12 +242,12 @@ async fn explain_tells_the_way_from_the_node_to_the_resource() {
     let explained = server.done("GET", "/v1/explain?node=edge-1&type=eds&name=x", "").await;
     let text = conclusions(&explained);
     assert!(text.contains("does not exist in any scope"), "{text}");
-    assert!(text.contains("No stream of the node asks for"), "{text}");
+    assert!(text.contains("No stream of the node subscribes to"), "{text}");
     let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=far", "").await;
     let text = conclusions(&explained);
     assert!(text.contains("is not in the node's scopes; it exists in elsewhere"), "{text}");
 
-    // What the node sees is one resource per name, from the scope on top.
+    // The node sees one resource per name, from the first scope that has it.
     let view = server.done("GET", "/v1/resources?view_of_node=edge-1&type=cds", "").await;
     let seen: Vec<(&str, &str)> = view["resources"]
         .as_array()
@@ -259,7 +260,7 @@ async fn explain_tells_the_way_from_the_node_to_the_resource() {
     assert_eq!(described["scopes"][0]["nodes_shadowed"], 1);
     assert_eq!(described["scopes"][0]["nodes_total"], 0);
 
-    // Without any assignment there is no answer at all.
+    // Without an assignment the node receives no response.
     for name in ["edge", "others", "default"] {
         server.done("DELETE", &format!("/v1/assignments?name={name}"), "").await;
     }

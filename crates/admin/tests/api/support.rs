@@ -1,4 +1,4 @@
-//! A replica in a directory of its own, and a client of its streams.
+//! A replica with its own directory, and a client of its streams.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-/// A limit for what must not take long.
+/// A limit for operations that are short.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A replica with its admin API.
@@ -39,7 +39,7 @@ impl Server {
         Self::start_as(started).await
     }
 
-    /// One that has not caught up with its cluster.
+    /// Starts a replica that has not caught up with its cluster.
     pub(crate) async fn start_unready() -> Self {
         Self::start_as(CancellationToken::new()).await
     }
@@ -72,7 +72,7 @@ impl Server {
         Self { router, fanout, drain, replica, shards, _directory: directory }
     }
 
-    /// A client without a socket.
+    /// Returns a client without a socket.
     pub(crate) fn grpc(&self) -> AdminClient<Router> {
         AdminClient::new(self.router.clone()).max_decoding_message_size(usize::MAX)
     }
@@ -84,7 +84,7 @@ impl Server {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// Status and JSON of a request.
+    /// Returns the status and the JSON of a request.
     pub(crate) async fn call(&self, method: &str, uri: &str, body: &str) -> (StatusCode, Value) {
         let request =
             Request::builder().method(method).uri(uri).body(Body::from(body.to_owned())).unwrap();
@@ -92,14 +92,14 @@ impl Server {
         (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
     }
 
-    /// The JSON of a request that is done.
+    /// Returns the JSON of a successful request.
     pub(crate) async fn done(&self, method: &str, uri: &str, body: &str) -> Value {
         let (status, json) = self.call(method, uri, body).await;
         assert_eq!(status, StatusCode::OK, "{method} {uri}: {json}");
         json
     }
 
-    /// Status, code and message of a request that is refused.
+    /// Returns the status, code and message of a rejected request.
     pub(crate) async fn refused(
         &self,
         method: &str,
@@ -113,14 +113,14 @@ impl Server {
         (status.as_u16(), text("code"), text("message"))
     }
 
-    /// Ends the replica: the threads of its store must not outlive the test.
+    /// Ends the replica. The threads of its store must not outlive the test.
     pub(crate) async fn stop(self) {
         self.shards.cancel();
         self.replica.shutdown().await.unwrap();
     }
 }
 
-/// A manifest with clusters.
+/// Returns a manifest with clusters.
 pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
     let cluster = |name: &&str| {
         format!(
@@ -151,26 +151,26 @@ impl Client {
         self.intake.request(Discovery::Delta(request), self.node.take(), None).await.unwrap();
     }
 
-    /// Asks for all of a type.
+    /// Subscribes to all resources of a type.
     pub(crate) async fn subscribe(&mut self, type_url: &str) {
         self.request(DeltaRequest { type_url: type_url.to_owned(), ..DeltaRequest::default() })
             .await;
     }
 
-    /// The next response.
+    /// Returns the next response.
     pub(crate) async fn response(&mut self) -> DeltaDiscoveryResponse {
         let next = poll_fn(|cx| self.outlet.poll_next(cx));
         match tokio::time::timeout(DEADLINE, next).await.expect("a response in time") {
             Delivery::Message(message) => {
                 let bytes: Vec<u8> = message.flat_map(|chunk| chunk.to_vec()).collect();
-                // gRPC's own 5 bytes come first.
+                // The message follows the 5 bytes of the gRPC frame header.
                 DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap()
             }
             Delivery::End(end) => panic!("the stream has ended: {end:?}"),
         }
     }
 
-    /// Takes the last response, or refuses it with a message.
+    /// Acknowledges a response, or rejects it with a message.
     pub(crate) async fn answer(&mut self, response: &DeltaDiscoveryResponse, nack: Option<&str>) {
         let error_detail =
             nack.map(|message| ErrorDetail { code: 13, message: message.to_owned() });
@@ -181,7 +181,7 @@ impl Client {
             ..DeltaRequest::default()
         })
         .await;
-        // Asking for more is what tells the shard that the response has left.
+        // The poll for the next message shows the shard that the transport has taken the response.
         poll_fn(|cx| {
             let next = self.outlet.poll_next(cx);
             assert!(next.is_pending(), "nothing else is sent: {next:?}");
@@ -191,7 +191,7 @@ impl Client {
     }
 }
 
-/// Polls `probe` until it gives something.
+/// Polls `probe` until it returns a value.
 pub(crate) async fn eventually<T>(mut probe: impl AsyncFnMut() -> Option<T>, what: &str) -> T {
     let probing = async {
         loop {
