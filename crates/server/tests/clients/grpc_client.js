@@ -1,8 +1,8 @@
-// A proxyless gRPC client that calls all the time, through one channel for each of its targets.
+// A proxyless gRPC client that makes calls continuously, through one channel per target.
 //
-// Each line on its standard input is answered with one line: what came of the calls since the last
-// one, {"answers": {text: count}, "failed": {reason: count}}. Ends when its standard input does.
-// Needs GRPC_XDS_BOOTSTRAP and NODE_PATH in its environment, and the targets as its arguments.
+// It answers each line of standard input with one line, the results of the calls since the last one:
+// {"answers": {text: count}, "failed": {reason: count}}. It ends at the end of standard input.
+// It needs GRPC_XDS_BOOTSTRAP and NODE_PATH in its environment, and the targets as its arguments.
 "use strict";
 
 const readline = require("readline");
@@ -10,7 +10,7 @@ const grpc = require("@grpc/grpc-js");
 const grpcXds = require("@grpc/grpc-js-xds");
 
 const PAUSE_MS = 2;
-// Long enough for a busy machine; a call that takes longer has failed.
+// Long enough for a busy machine. A longer call counts as failed.
 const TIMEOUT_MS = 10_000;
 
 grpcXds.register();

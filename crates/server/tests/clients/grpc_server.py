@@ -1,8 +1,8 @@
 """A gRPC server that answers every call with its name.
 
-Prints {"port": N} when it is ready. Ends when its standard input does. With --xds-port it listens on
-that port, as xDS tells it to; it then needs GRPC_XDS_BOOTSTRAP in its environment, and is ready before
-it serves.
+It prints {"port": N} when it is ready, and ends at the end of standard input. With --xds-port it
+listens on that port with a configuration from xDS. It then needs GRPC_XDS_BOOTSTRAP in its environment,
+and is ready before it serves.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-//! Connections end: by their age, by a drain, by silence. Clients live through it without a failed
-//! request, and what an author publishes meanwhile arrives.
+//! Connections that end by their age, by a drain, or by silence. Clients survive this without a
+//! failed request, and receive the resources that are published meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -22,36 +22,37 @@ use crate::{
     },
 };
 
-/// Connections of this age, more or less a tenth, are asked to go, and ended half a second later.
+/// Connections of this age, plus or minus a tenth, receive GOAWAY, and are closed half a second
+/// later.
 const SHORT_LIVES: [(&str, &str); 2] =
     [("CHANCERY_XDS_CONNECTION_AGE_MAX", "2s"), ("CHANCERY_XDS_CONNECTION_AGE_GRACE", "500ms")];
-/// How often a client has to come back.
+/// The number of reconnects of a client.
 const RECONNECTS: usize = 5;
-/// Several times what that takes.
+/// Several times the duration of the reconnects.
 const LIFE: Duration = Duration::from_secs(90);
 
-/// OPS-13, SOTW-14, SOTW-100, CLI-E-10: the connection of an aggregated SotW stream ends at its age, five
-/// times; the same versions come again, and Envoy has nothing to change.
+/// OPS-13, SOTW-14, SOTW-100, CLI-E-10: the connection of an aggregated SotW stream ends at its
+/// age, five times. Envoy receives the same versions, and changes nothing.
 #[test]
 fn sotw_ads_lives_through_five_ends_of_its_connection() -> Result<()> {
     ages(Mode::SotwAds)
 }
 
-/// OPS-13, DELTA-58, DELTA-70, CLI-E-21: the connection of an aggregated delta stream ends at its age, five
-/// times; what Envoy says it holds is not sent again.
+/// OPS-13, DELTA-58, DELTA-70, CLI-E-21: the connection of an aggregated delta stream ends at its
+/// age, five times. Resources that Envoy reports as present are not sent again.
 #[test]
 fn delta_ads_lives_through_five_ends_of_its_connection() -> Result<()> {
     ages(Mode::DeltaAds)
 }
 
-/// OPS-13, DELTA-58, DELTA-70, ADS-24: the one connection of all delta streams of an Envoy ends at its
-/// age, five times.
+/// OPS-13, DELTA-58, DELTA-70, ADS-24: all delta streams of an Envoy share one connection, which
+/// ends at its age, five times.
 #[test]
 fn delta_per_type_lives_through_five_ends_of_its_connection() -> Result<()> {
     ages(Mode::DeltaPerType)
 }
 
-/// A proxy's resources; `upstream` is where its requests end.
+/// Returns the resources of a proxy that forwards to `upstream`.
 fn proxied(mode: Mode, port: u16, upstream: u16) -> [Value; 4] {
     [
         cluster(mode, "one", "1s"),
@@ -93,8 +94,9 @@ fn ages(mode: Mode) -> Result<()> {
             bail!("Envoy changed something: before {counts:?}, afterwards {again:?}");
         }
         if mode.is_delta() {
-            // Wildcards resume by what the client holds; names are answered on each new stream
-            // (DELTA-22), and there is at most one for each connection.
+            // Wildcard subscriptions resume from the versions that the client reports. Named
+            // resources are sent once per new stream (DELTA-22), and there is at most one stream
+            // per connection.
             let n_streams = tap.seen().n_connections;
             let allowed = [
                 ("cluster", 1),
@@ -106,7 +108,9 @@ fn ages(mode: Mode) -> Result<()> {
                 let label = format!("type=\"{alias}\"");
                 let n_pushed = chancery.metric("chancery_xds_pushed_resources_total", &label)?;
                 if n_pushed > f64::from(u32::try_from(n_allowed)?) {
-                    bail!("{n_pushed} resources of {alias} were sent, {n_allowed} have a reason");
+                    bail!(
+                        "{n_pushed} resources of {alias} were sent, but only {n_allowed} were necessary"
+                    );
                 }
             }
         }
@@ -116,29 +120,29 @@ fn ages(mode: Mode) -> Result<()> {
     })
 }
 
-/// Streams were ended by the server, and by nothing else.
+/// Fails unless the server ended streams because of their age, and for no other reason.
 fn expect_moved_streams(chancery: &Chancery) -> Result<()> {
     let n_moved = chancery.metric("chancery_xds_stream_ends_total", "reason=\"moved\"")?;
     let n_refused = chancery.metric("chancery_xds_stream_ends_total", "reason=\"refused\"")?;
     if n_moved < f64::from(u32::try_from(RECONNECTS)?) || n_refused > 0.0 {
-        bail!("{n_moved} streams were asked to connect anew, {n_refused} were refused");
+        bail!("{n_moved} streams were asked to reconnect, {n_refused} were refused");
     }
     Ok(())
 }
 
-/// OPS-13, CLI-G-15: C-core comes back at once each time that its connection has ended at its age.
+/// OPS-13, CLI-G-15: C-core reconnects at once each time its connection has ended at its age.
 #[test]
 fn c_core_lives_through_five_ends_of_its_connection() -> Result<()> {
     grpc_ages(Kind::Python)
 }
 
-/// OPS-13, CLI-G-15: grpc-js comes back each time that its connection has ended at its age.
+/// OPS-13, CLI-G-15: grpc-js reconnects each time its connection has ended at its age.
 #[test]
 fn grpc_js_lives_through_five_ends_of_its_connection() -> Result<()> {
     grpc_ages(Kind::Node)
 }
 
-/// OPS-13, CLI-G-15: grpc-go comes back each time that its connection has ended at its age.
+/// OPS-13, CLI-G-15: grpc-go reconnects each time its connection has ended at its age.
 #[test]
 fn grpc_go_lives_through_five_ends_of_its_connection() -> Result<()> {
     grpc_ages(Kind::Go)
@@ -180,14 +184,14 @@ fn grpc_ages(kind: Kind) -> Result<()> {
     })
 }
 
-/// OPS-15, CLI-E-13: SIGTERM ends an aggregated SotW stream by GOAWAY; Envoy serves on, comes back to the
-/// restarted server, and takes what changes then.
+/// OPS-15, CLI-E-13: SIGTERM ends an aggregated SotW stream with GOAWAY. Envoy continues to serve,
+/// reconnects to the restarted server, and applies later changes.
 #[test]
 fn sotw_ads_lives_through_a_drain_and_a_restart() -> Result<()> {
     drained(Mode::SotwAds)
 }
 
-/// OPS-15, CLI-E-13: SIGTERM ends an aggregated delta stream by GOAWAY; Envoy comes back.
+/// OPS-15, CLI-E-13: SIGTERM ends an aggregated delta stream with GOAWAY, and Envoy reconnects.
 #[test]
 fn delta_ads_lives_through_a_drain_and_a_restart() -> Result<()> {
     drained(Mode::DeltaAds)
@@ -231,7 +235,7 @@ fn expect_goaway(tap: &Tap) -> Result<()> {
     seen.expect_no_blame()
 }
 
-/// OPS-14, CLI-E-43: an Envoy that pings four times a second keeps its one connection.
+/// OPS-14, CLI-E-43: an Envoy that sends four PINGs per second keeps its connection.
 #[test]
 fn frequent_pings_of_envoy_are_answered() -> Result<()> {
     const PINGS: usize = 20;
@@ -250,7 +254,7 @@ fn frequent_pings_of_envoy_are_answered() -> Result<()> {
         wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-pings", "synced", &TYPES)?;
-        wait_for("pings and their answers", LIFE, || {
+        wait_for("PINGs and their answers", LIFE, || {
             let seen = tap.seen();
             Ok((seen.n_client_pings >= PINGS && seen.n_answered_pings >= PINGS).then_some(()))
         })?;
@@ -258,7 +262,7 @@ fn frequent_pings_of_envoy_are_answered() -> Result<()> {
         load.wait_for_only("b")?;
         let seen = tap.seen();
         if seen.n_connections != 1 || !seen.goaways.is_empty() {
-            bail!("one connection for ever was due: {seen:?}");
+            bail!("one permanent connection was expected: {seen:?}");
         }
         envoy.expect_running()?;
         load.finish_without_failure(500)?;
@@ -266,8 +270,8 @@ fn frequent_pings_of_envoy_are_answered() -> Result<()> {
     })
 }
 
-/// OPS-14: an Envoy that has stopped to answer loses its stream; when it goes on, it comes back and
-/// takes what it has missed.
+/// OPS-14: an Envoy that no longer answers loses its stream. When it continues, it reconnects and
+/// receives what it has missed.
 #[test]
 fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
     const NODE: &str = "envoy-frozen";
@@ -284,11 +288,11 @@ fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         let load = Load::start(port);
         load.wait_for_more(200)?;
-        // Nobody can ask a frozen proxy anything.
+        // A frozen proxy answers no requests.
         load.finish_without_failure(200)?;
 
         envoy.freeze()?;
-        wait_for("the stream to be given up", STEP, || {
+        wait_for("the stream to be closed", STEP, || {
             let is_free = chancery.total("chancery_xds_connections")? == 0.0
                 && chancery.n_streams(NODE)? == 0;
             Ok(is_free.then_some(()))
@@ -304,8 +308,8 @@ fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
     })
 }
 
-/// ADS-06, ADS-08, DELTA-46, DELTA-58, OPS-13: clusters and routes move all the time, also while the connection of
-/// a delta stream has just ended.
+/// ADS-06, ADS-08, DELTA-46, DELTA-58, OPS-13: clusters and routes change continuously, even right
+/// after the connection of a delta stream has ended.
 #[test]
 fn delta_ads_follows_moves_through_ends_of_its_connection() -> Result<()> {
     storm(Mode::DeltaAds)
@@ -352,14 +356,15 @@ fn storm(mode: Mode) -> Result<()> {
     })
 }
 
-/// ADS-06, ADS-08, SOTW-100, CLI-E-10: the cluster that Envoy routes to is replaced while it has no stream. A SotW
-/// client does not say what it holds when it comes back; the server still knows.
+/// ADS-06, ADS-08, SOTW-100, CLI-E-10: the cluster of Envoy's route is replaced while Envoy has no
+/// stream. A SotW client does not report its resources when it reconnects, but the server remembers
+/// them.
 #[test]
 fn sotw_ads_takes_a_move_that_it_was_not_there_for() -> Result<()> {
     missed_moves(Mode::SotwAds)
 }
 
-/// ADS-06, ADS-08, DELTA-46: the same in delta, where the client says what it holds.
+/// ADS-06, ADS-08, DELTA-46: the same in delta, where the client reports its resources.
 #[test]
 fn delta_ads_takes_a_move_that_it_was_not_there_for() -> Result<()> {
     missed_moves(Mode::DeltaAds)
@@ -391,7 +396,7 @@ fn missed_moves(mode: Mode) -> Result<()> {
             })?;
             chancery.publish(&state(round))?;
             load.wait_for_only(if round.is_multiple_of(2) { "a" } else { "b" })?;
-            wait_for("the old cluster to go", STEP, || {
+            wait_for("the removal of the old cluster", STEP, || {
                 Ok((envoy.active_cluster_names()? == [format!("cluster-{round}")]).then_some(()))
             })?;
         }
@@ -401,8 +406,8 @@ fn missed_moves(mode: Mode) -> Result<()> {
     })
 }
 
-/// ADS-06, ADS-08, CLI-G-08, CLI-G-15: clusters and routes move all the time, also while the connection ends; C-core
-/// comes back with what it held.
+/// ADS-06, ADS-08, CLI-G-08, CLI-G-15: clusters and routes change continuously, even while the
+/// connection ends. C-core reconnects with the resources that it had.
 #[test]
 fn c_core_follows_moves_through_ends_of_its_connection() -> Result<()> {
     grpc_moves(Kind::Python)

@@ -1,4 +1,5 @@
-//! Publishing faster than a client can follow: whatever is skipped, no request is lost.
+//! Publishing faster than a client can follow: intermediate states may be skipped, but no request
+//! fails.
 
 use std::{env, thread, time::Duration};
 
@@ -16,36 +17,37 @@ use crate::support::{
     upstream, wait_for,
 };
 
-/// Transactions, each with a new cluster, the route moved to it, and the last cluster gone.
+/// Returns the number of transactions. Each adds a cluster, moves the route to it, and removes the
+/// previous cluster.
 fn n_rounds() -> usize {
     if env::var_os("CHANCERY_TEST_LONG").is_some() { 500 } else { 40 }
 }
 
-/// SOTW-36, SOTW-92, ADS-03, ADS-06, ADS-08: make-before-break again and again, without waiting.
+/// SOTW-36, SOTW-92, ADS-03, ADS-06, ADS-08: make-before-break repeatedly, without waiting.
 #[test]
 fn sotw_ads_follows_a_storm_of_moves() -> Result<()> {
     storm(Mode::SotwAds, Interruption::None)
 }
 
-/// DELTA-42, DELTA-44, ADS-03, ADS-06, ADS-08: make-before-break again and again, without waiting.
+/// DELTA-42, DELTA-44, ADS-03, ADS-06, ADS-08: make-before-break repeatedly, without waiting.
 #[test]
 fn delta_ads_follows_a_storm_of_moves() -> Result<()> {
     storm(Mode::DeltaAds, Interruption::None)
 }
 
-/// SOTW-36, ADS-06, ADS-08: the storm with the other SotW client.
+/// SOTW-36, ADS-06, ADS-08: the same storm with the unified SotW client.
 #[test]
 fn the_unified_sotw_mux_follows_a_storm_of_moves() -> Result<()> {
     storm(Mode::SotwAdsUnified, Interruption::None)
 }
 
-/// DELTA-46, DELTA-58, ADS-08: the storm and the kills with the other delta client.
+/// DELTA-46, DELTA-58, ADS-08: the storm and the kills with the unified delta client.
 #[test]
 fn the_unified_delta_mux_follows_a_storm_of_moves_through_kills() -> Result<()> {
     storm(Mode::DeltaAdsUnified, Interruption::Kills)
 }
 
-/// DELTA-46, DELTA-58, ADS-08: the same, with a server that is killed in the middle of it, twice.
+/// DELTA-46, DELTA-58, ADS-08: the same with a server that is killed twice during the storm.
 #[test]
 fn delta_ads_follows_a_storm_of_moves_through_kills() -> Result<()> {
     storm(Mode::DeltaAds, Interruption::Kills)
@@ -80,7 +82,8 @@ fn storm(mode: Mode, interruption: Interruption) -> Result<()> {
         let n_rounds = n_rounds();
         for round in 1..=n_rounds {
             chancery.publish(&state(round))?;
-            // Some come as fast as the command line can; some when Envoy is in the midst of the last.
+            // Some transactions come as fast as the command line allows, others while Envoy applies
+            // the last one.
             thread::sleep(Duration::from_millis(u64::try_from(round % 5)? * 7));
             if interruption == Interruption::Kills && round % (n_rounds / 2) == n_rounds / 4 {
                 chancery.kill()?;

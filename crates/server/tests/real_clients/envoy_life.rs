@@ -1,4 +1,4 @@
-//! An Envoy's whole life under continuous load: nothing an author publishes costs a request.
+//! The life of an Envoy under continuous load: no published change costs a request.
 
 use std::time::Duration;
 
@@ -16,45 +16,47 @@ use crate::support::{
     upstream, wait_for,
 };
 
-/// Envoy waits this long, by default, for endpoints that never come again after its cluster changed.
-/// What takes effect well before it was not left to that timeout.
+/// Envoy's default timeout for endpoints that do not come again after a change of their cluster is
+/// longer. A change that takes effect within this time did not wait for that timeout.
 const WARMING: Duration = Duration::from_secs(9);
 
-/// SOTW-02, SOTW-69, ADS-03, ADS-06, ADS-08, ADS-11: boot, a moved endpoint, make-before-break in one
-/// transaction, a changed cluster, and listeners that come and go, on one aggregated SotW stream.
+/// SOTW-02, SOTW-69, ADS-03, ADS-06, ADS-08, ADS-11: start, a moved endpoint, make-before-break in
+/// one transaction, a changed cluster, and added and removed listeners, on one aggregated SotW
+/// stream.
 #[test]
 fn sotw_ads_loses_no_request() -> Result<()> {
     life(Mode::SotwAds)
 }
 
-/// DELTA-22, DELTA-42, ADS-03, ADS-06, ADS-08, ADS-11, CLI-E-26: an Envoy's whole life on one aggregated delta stream.
+/// DELTA-22, DELTA-42, ADS-03, ADS-06, ADS-08, ADS-11, CLI-E-26: the life of an Envoy on one
+/// aggregated delta stream.
 #[test]
 fn delta_ads_loses_no_request() -> Result<()> {
     life(Mode::DeltaAds)
 }
 
-/// CLI-E-12, ADS-11, ADS-12: the same life with the SotW client that does not ask for endpoints again when
-/// their cluster has changed.
+/// CLI-E-12, ADS-11, ADS-12: the same life with the unified SotW client. It does not request
+/// endpoints again after a change of their cluster.
 #[test]
 fn sotw_ads_loses_no_request_with_the_unified_mux() -> Result<()> {
     life(Mode::SotwAdsUnified)
 }
 
-/// ADS-11, CLI-E-26: the same life with the other delta client.
+/// ADS-11, CLI-E-26: the same life with the unified delta client.
 #[test]
 fn delta_ads_loses_no_request_with_the_unified_mux() -> Result<()> {
     life(Mode::DeltaAdsUnified)
 }
 
-/// SVC-05, ADS-24: an Envoy's whole life with a SotW stream per type and, for endpoints, per cluster;
-/// the author makes before the break, in steps.
+/// SVC-05, ADS-24: the life of an Envoy with a SotW stream per type and, for endpoints, per
+/// cluster. The author publishes make-before-break in steps.
 #[test]
 fn sotw_per_type_loses_no_request() -> Result<()> {
     life(Mode::SotwPerType)
 }
 
-/// SVC-05, ADS-24: an Envoy's whole life with delta streams per type; the author makes before the
-/// break, in steps.
+/// SVC-05, ADS-24: the life of an Envoy with delta streams per type. The author publishes
+/// make-before-break in steps.
 #[test]
 fn delta_per_type_loses_no_request() -> Result<()> {
     life(Mode::DeltaPerType)
@@ -67,7 +69,7 @@ fn life(mode: Mode) -> Result<()> {
         let main_listener = listener(mode, "main", port, "main", "main");
         let chancery = Chancery::start(dir)?;
 
-        // Boot.
+        // Start.
         chancery.publish(&[
             cluster(mode, "one", "1s"),
             endpoints("one", a),
@@ -89,7 +91,7 @@ fn life(mode: Mode) -> Result<()> {
         ])?;
         load.wait_for_only("b")?;
 
-        // One transaction: a new cluster, the route moves to it, the old cluster goes.
+        // One transaction adds a cluster, moves the route to it, and removes the old cluster.
         let second = |connect_timeout| {
             [
                 cluster(mode, "two", connect_timeout),
@@ -103,12 +105,12 @@ fn life(mode: Mode) -> Result<()> {
         }
         chancery.publish(&second("1s"))?;
         load.wait_for_only("a")?;
-        wait_for("the old cluster to go", STEP, || {
+        wait_for("the removal of the old cluster", STEP, || {
             Ok(envoy.active_cluster("one")?.is_none().then_some(()))
         })?;
         load.wait_for_more(200)?;
 
-        // The cluster changes: Envoy warms the new one before it takes it.
+        // The cluster changes. Envoy warms the new version before it uses it.
         chancery.publish(&second("3s"))?;
         wait_for("the changed cluster to be in use", WARMING, || {
             let timeout = envoy.active_cluster("two")?.map(|it| it["connect_timeout"].clone());
@@ -128,8 +130,8 @@ fn life(mode: Mode) -> Result<()> {
     })
 }
 
-/// Streams per type carry no order between each other (ADS-24), so that the author makes the steps that
-/// an aggregated stream makes out of one transaction. `--wait` ends a step when Envoy has taken it.
+/// Publishes in steps what an aggregated stream orders by itself, because separate streams have no
+/// common order (ADS-24). `--wait` ends a step when Envoy has acknowledged it.
 fn in_steps(mode: Mode, chancery: &Chancery, listener: &Value, a: u16, b: u16) -> Result<()> {
     let both = |used| {
         [
@@ -145,7 +147,7 @@ fn in_steps(mode: Mode, chancery: &Chancery, listener: &Value, a: u16, b: u16) -
     chancery.publish_and_wait(&both("two"))
 }
 
-/// A second listener, with load of its own: added, changed, removed.
+/// Adds, changes and removes a second listener, with its own load.
 fn listeners(mode: Mode, chancery: &Chancery, envoy: &Envoy, rest: &[Value]) -> Result<u64> {
     let port = reserve_port();
     let with = |stat_prefix| {
@@ -160,7 +162,8 @@ fn listeners(mode: Mode, chancery: &Chancery, envoy: &Envoy, rest: &[Value]) -> 
 
     chancery.publish(&with("after"))?;
     wait_for("requests on the changed listener", STEP, || {
-        // Connections stay with the listener that accepted them; a new one gets the new listener.
+        // Connections stay with the listener that accepted them. A new connection reaches the new
+        // listener.
         http::get(port, "/")?;
         Ok((envoy.stat("http.after.downstream_rq_total")? > 0).then_some(()))
     })?;
@@ -168,7 +171,7 @@ fn listeners(mode: Mode, chancery: &Chancery, envoy: &Envoy, rest: &[Value]) -> 
     let tally = load.finish_without_failure(400)?;
 
     chancery.publish(rest)?;
-    wait_for("the removed listener to go", STEP, || {
+    wait_for("the removal of the listener", STEP, || {
         Ok(http::get(port, "/").is_err().then_some(()))
     })?;
     Ok(tally.n_answered())

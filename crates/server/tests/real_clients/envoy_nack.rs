@@ -1,4 +1,5 @@
-//! What Envoy rejects: seen with its own words, harmless, and healed by the next good version.
+//! Rejections by Envoy: they are reported with Envoy's text, do no harm, and end with the next
+//! valid version.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -15,25 +16,25 @@ use crate::support::{
     upstream, wait_for,
 };
 
-/// SOTW-20, SOTW-21, SOTW-23, SOTW-27, SOTW-28: a listener that can not bind.
+/// SOTW-20, SOTW-21, SOTW-23, SOTW-27, SOTW-28: a listener that cannot bind.
 #[test]
 fn sotw_nack_is_seen_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::SotwAds)
 }
 
-/// DELTA-11, DELTA-16, SOTW-28: a listener that can not bind.
+/// DELTA-11, DELTA-16, SOTW-28: a listener that cannot bind.
 #[test]
 fn delta_nack_is_seen_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::DeltaAds)
 }
 
-/// SOTW-20, SOTW-21, SOTW-23: the same with the other SotW client.
+/// SOTW-20, SOTW-21, SOTW-23: the same with the unified SotW client.
 #[test]
 fn a_nack_of_the_unified_sotw_mux_is_seen_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::SotwAdsUnified)
 }
 
-/// DELTA-11, DELTA-16: the same with the other delta client.
+/// DELTA-11, DELTA-16: the same with the unified delta client.
 #[test]
 fn a_nack_of_the_unified_delta_mux_is_seen_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::DeltaAdsUnified)
@@ -58,7 +59,7 @@ fn nack_and_recovery(mode: Mode) -> Result<()> {
         let load = Load::start(port);
         chancery.wait_for_node("envoy-nack", "synced", &TYPES)?;
 
-        // No check of ours can foresee it: on this machine the port belongs to somebody else.
+        // Admission cannot detect this conflict: another process on this machine uses the port.
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
         let taken = (taken.local_addr()?.port(), taken);
         let second = |port| listener(mode, "second", port, "main", "second");
@@ -82,17 +83,17 @@ fn nack_and_recovery(mode: Mode) -> Result<()> {
             bail!("the node's state is {}", node["state"]);
         }
 
-        // The rest of the stream goes on meanwhile, and what was rejected is not sent again.
+        // The other resources still change, and the rejected resource is not sent again.
         let rejected = envoy.stat("listener_manager.lds.update_rejected")?;
         chancery.publish(&[base(b).as_slice(), &[second(taken.0)]].concat())?;
         load.wait_for_only("b")?;
         load.wait_for_more(500)?;
         let again = envoy.stat("listener_manager.lds.update_rejected")?;
         if (rejected, again) != (1, 1) {
-            bail!("one rejection was due, and Envoy counts {rejected} and then {again}");
+            bail!("one rejection was expected, but Envoy counts {rejected} and then {again}");
         }
 
-        // A good version.
+        // A valid version.
         let free = reserve_port();
         chancery.publish(&[base(b).as_slice(), &[second(free)]].concat())?;
         wait_for("the good listener", STEP, || http::get(free, "/").map(Some))?;
@@ -141,16 +142,16 @@ fn one_of_two(mode: Mode) -> Result<()> {
 
         let free = reserve_port();
         chancery.publish(&with(free, &["one", "two"]))?;
-        wait_for("the mended listener", STEP, || http::get(free, "/").map(Some))?;
+        wait_for("the corrected listener", STEP, || http::get(free, "/").map(Some))?;
         if mode.is_delta() {
             chancery.wait_for_node("envoy-one-of-two", "nacked", &TYPES)?;
             chancery.terminate()?;
             chancery.start_again()?;
         }
         chancery.wait_for_node("envoy-one-of-two", "synced", &TYPES)?;
-        // A cluster that nothing refers to goes.
+        // An unused cluster is removed.
         chancery.publish(&with(free, &["one"]))?;
-        wait_for("the unused cluster to go", STEP, || {
+        wait_for("the removal of the unused cluster", STEP, || {
             Ok(envoy.active_cluster("two")?.is_none().then_some(()))
         })?;
         load.finish_without_failure(100)?;
@@ -158,13 +159,13 @@ fn one_of_two(mode: Mode) -> Result<()> {
     })
 }
 
-/// SOTW-24: back to what was there before a rejected version.
+/// SOTW-24: a rollback to the content before a rejected version.
 #[test]
 fn sotw_rollback_after_a_nack_is_sent() -> Result<()> {
     rollback_after_nack(Mode::SotwAds)
 }
 
-/// DELTA-18: back to what was there before a rejected version.
+/// DELTA-18: a rollback to the content before a rejected version.
 #[test]
 fn delta_rollback_after_a_nack_is_sent() -> Result<()> {
     rollback_after_nack(Mode::DeltaAds)
@@ -200,9 +201,9 @@ fn rollback_after_nack(mode: Mode) -> Result<()> {
     })
 }
 
-/// `apply --wait` tells the author who rejected it, and in which words.
+/// `apply --wait` reports the node that rejected the write, and its text.
 #[test]
-fn the_author_who_waits_is_told_of_the_nack() -> Result<()> {
+fn author_who_waits_learns_of_the_nack() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let a = upstream::spawn("a")?;
@@ -232,12 +233,12 @@ fn the_author_who_waits_is_told_of_the_nack() -> Result<()> {
         let bad = listener(mode, "third", taken.local_addr()?.port(), "main", "third");
         // The command fails, and its message names the node and the listener.
         let told = match apply(&bad) {
-            Ok(answer) => bail!("`apply --wait` says that all is well: {answer}"),
+            Ok(answer) => bail!("`apply --wait` reports no problem: {answer}"),
             Err(error) => format!("{error:#}"),
         };
         for word in ["exit status: 1", "envoy-wait", "rejected", "third"] {
             if !told.contains(word) {
-                bail!("{word:?} is missing in what the author is told: {told}");
+                bail!("{word:?} is missing in the author's error: {told}");
             }
         }
         http::get(port, "/")?;

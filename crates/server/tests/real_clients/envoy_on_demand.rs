@@ -1,4 +1,4 @@
-//! Clusters that a proxy asks for when a request needs them (ODCDS).
+//! Clusters that a proxy requests when traffic needs them (ODCDS).
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::support::{
     upstream, wait_for,
 };
 
-/// Envoy gives a request up after 5 s, by default.
+/// Less than the 5 s after which Envoy gives a request up by default.
 const PROMPT: Duration = Duration::from_secs(4);
 
 /// DELTA-40, DELTA-43, DELTA-68, CLI-E-40: Envoy requests a cluster by name, and sends no other request. The
@@ -52,7 +52,7 @@ fn clusters_come_on_demand() -> Result<()> {
             let start = Instant::now();
             let answer = ask(name)?;
             if answer.status != status || start.elapsed() > PROMPT {
-                bail!("{name}: {status} was due, not {answer:?} after {:?}", start.elapsed());
+                bail!("{name}: {status} was expected, not {answer:?} after {:?}", start.elapsed());
             }
             Ok(())
         };
@@ -65,9 +65,9 @@ fn clusters_come_on_demand() -> Result<()> {
         let mut envoy = Envoy::start_with(dir, NODE, &bootstrap)?;
         wait_for("the listener", STEP, || ask("").map(Some))?;
         if !envoy.active_cluster_names()?.is_empty() {
-            bail!("there are clusters that nobody asked for: {:?}", envoy.active_cluster_names()?);
+            bail!("there are clusters that no request needs: {:?}", envoy.active_cluster_names()?);
         }
-        // The first request is held until the cluster is there.
+        // Envoy holds the first request until it has the cluster.
         expect("one", 200)?;
         expect("two", 503)?;
         let load = Load::start_with(port, Request::with_header("x-cluster", "one"));
@@ -75,7 +75,7 @@ fn clusters_come_on_demand() -> Result<()> {
         let types = [LISTENER, CLUSTER, ENDPOINT];
         chancery.wait_for_node(NODE, "synced", &types)?;
 
-        // Envoy has stopped to wait for it, and is told all the same.
+        // Envoy no longer waits for the cluster, and receives it anyway.
         chancery.publish(&[
             main.clone(),
             one.clone(),
@@ -94,13 +94,14 @@ fn clusters_come_on_demand() -> Result<()> {
         chancery.wait_for_node(NODE, "synced", &types)?;
         chancery.publish(&[main, one, endpoints("one", a)])?;
         load.wait_for_only("a")?;
-        wait_for("the removed cluster to go", STEP, || {
+        wait_for("the removal of the cluster", STEP, || {
             Ok((envoy.active_cluster_names()? == ["one"]).then_some(()))
         })?;
-        // Envoy still subscribes to it, sends nothing, and waits for its own timeout.
+        // Envoy still subscribes to the cluster. It sends no new request, and waits for its own
+        // timeout.
         let answer = ask("two")?;
         if answer.status != 503 {
-            bail!("a cluster that is gone: {answer:?}");
+            bail!("a removed cluster: {answer:?}");
         }
         chancery.wait_for_node(NODE, "synced", &types)?;
         envoy.expect_running()?;

@@ -1,5 +1,5 @@
-//! References that move between resources in use: after `{p1 → x, p2 → y}` becomes `{p1 → y, p3 → x}`, all of them
-//! work, for each kind of parent and child.
+//! References that move between resources in use. After `{p1 → x, p2 → y}` becomes `{p1 → y, p3 →
+//! x}`, all of them work, for each kind of parent and child.
 
 use std::{
     path::Path,
@@ -29,7 +29,7 @@ const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtension
 const HEADER_MUTATION: &str =
     "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation";
 
-/// The maximum duration of a move. Envoy waits 15 s for a child that does not come.
+/// The maximum duration of a move. Envoy waits 15 s for a missing child.
 const PROMPT: Duration = Duration::from_secs(9);
 
 /// ADS-12, ADS-18: scopes and routes over SotW.
@@ -104,15 +104,16 @@ fn delta_listeners_exchange_their_secrets() -> Result<()> {
     server_certificates(Mode::DeltaAds)
 }
 
-/// A parent: the port of its listener, and the scope of its requests if there are scopes.
+/// A parent: the port of its listener, and the scope of its requests if scopes are used.
 type Parent = (u16, Option<&'static str>);
 
-/// Requests to a parent.
+/// Returns a request to a parent.
 fn request(scope: Option<&str>) -> Request {
     scope.map_or_else(|| Request::new("/"), |scope| Request::with_header("x-scope", scope))
 }
 
-/// Publishes the resources and waits until the requests to each parent are answered with the named child.
+/// Publishes the resources, and waits until requests to each parent are answered with the given
+/// child.
 fn move_and_expect(
     chancery: &Chancery,
     resources: &[Value],
@@ -128,12 +129,12 @@ fn move_and_expect(
         })?;
     }
     if begun.elapsed() > PROMPT {
-        bail!("the move took {:?}: Envoy waited for something", begun.elapsed());
+        bail!("the move took {:?}: Envoy waited for a timeout", begun.elapsed());
     }
     Ok(())
 }
 
-/// Makes `{p1 → x, p2 → y}` into `{p1 → y, p3 → x}` and back, with load on `p1`.
+/// Changes `{p1 → x, p2 → y}` to `{p1 → y, p3 → x}` and back, with load on `p1`.
 fn exchange(
     dir: &Path,
     mode: Mode,
@@ -158,7 +159,7 @@ fn exchange(
     Ok(())
 }
 
-/// Two clusters with different answers.
+/// Returns two clusters whose upstreams give different answers.
 fn two_clusters(mode: Mode) -> Result<[Value; 4]> {
     Ok([
         cluster(mode, "one", "1s"),
@@ -197,7 +198,8 @@ fn listeners(mode: Mode) -> Result<()> {
         let with = |listeners: &[Value]| [base.as_slice(), listeners].concat();
         let before =
             with(&[listener(mode, "l1", p1, "ra", "l1"), listener(mode, "l2", p2, "rb", "l2")]);
-        // The new listener takes the routes by a block of its own (ADS-18).
+        // A different config source gives the new listener its own subscription to the route
+        // (ADS-18).
         let mut manager = connection_manager(mode, "ra", "l3");
         manager["rds"]["config_source"]["initial_fetch_timeout"] = json!("14s");
         let after = with(&[listener(mode, "l1", p1, "rb", "l1"), listener_of("l3", p3, &manager)]);
@@ -265,15 +267,16 @@ fn extensions(mode: Mode) -> Result<()> {
     })
 }
 
-/// A TLS context with a certificate from SDS. `fetch_timeout` tells a subscription from others to the same secret
-/// (ADS-18): Envoy asks for the secret again.
+/// Returns a TLS context with a certificate from SDS. A different `fetch_timeout` creates a
+/// separate subscription to the same secret (ADS-18), so that Envoy requests the secret again.
 fn showing(mode: Mode, secret: &str, fetch_timeout: &str) -> Value {
     let mut source = mode.config_source();
     source["initial_fetch_timeout"] = json!(fetch_timeout);
     json!({"tls_certificate_sds_secret_configs": [{"name": secret, "sds_config": source}]})
 }
 
-/// A route to the service, which answers with what the listener knows of its TLS connection.
+/// Returns a route to the service that adds a property of the listener's TLS connection to the
+/// request. The service returns it.
 fn route_telling(what: &str) -> Value {
     let mut route = route("service", "service");
     route["request_headers_to_add"] = json!([{
@@ -283,7 +286,8 @@ fn route_telling(what: &str) -> Value {
     route
 }
 
-/// Listeners `l1` to `l3`, each with a route to a cluster of its own, `c1` to `c3`, whose endpoints are these ports.
+/// Returns listeners `l1` to `l3`, each with a route to its own cluster, `c1` to `c3`. The
+/// clusters' endpoints are the ports `to`.
 fn ways(mode: Mode, ports: [u16; 3], to: [u16; 3]) -> Vec<Value> {
     let mut ways = Vec::new();
     for (n, (port, to)) in ports.into_iter().zip(to).enumerate() {
@@ -295,8 +299,8 @@ fn ways(mode: Mode, ports: [u16; 3], to: [u16; 3]) -> Vec<Value> {
     ways
 }
 
-/// Requests go through a listener and its cluster, over TLS to another listener of the same Envoy, which tells the
-/// subject of the client's certificate.
+/// Requests go through a listener and its cluster, over TLS to another listener of the same Envoy.
+/// The answer is the subject of the client's certificate.
 fn client_certificates(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let service = upstream::spawn_echo("x-subject")?;
@@ -326,8 +330,8 @@ fn client_certificates(mode: Mode) -> Result<()> {
     })
 }
 
-/// Requests go through a listener and its cluster, over TLS to another listener of the same Envoy, which tells the
-/// subject of its own certificate.
+/// Requests go through a listener and its cluster, over TLS to another listener of the same Envoy.
+/// The answer is the subject of that listener's certificate.
 fn server_certificates(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let service = upstream::spawn_echo("x-subject")?;

@@ -1,4 +1,4 @@
-//! The server dies and comes back: with the same state, and with another.
+//! The server is killed and restarts, with the same state or with a changed one.
 
 use anyhow::{Result, bail};
 use chancery_testing::reserve_port;
@@ -13,14 +13,15 @@ use crate::support::{
     report, upstream, wait_for,
 };
 
-/// SOTW-14, SOTW-100, CLI-E-10, CLI-E-36: after `kill -9` the same versions; Envoy finds nothing to change.
+/// SOTW-14, SOTW-100, CLI-E-10, CLI-E-36: after `kill -9` the versions are the same, and Envoy
+/// changes nothing.
 #[test]
 fn sotw_ads_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::SotwAds)
 }
 
-/// DELTA-22, DELTA-58, DELTA-70, CLI-E-21, CLI-E-36: after `kill -9` the same versions; only what was asked for by name is
-/// sent again, once.
+/// DELTA-22, DELTA-58, DELTA-70, CLI-E-21, CLI-E-36: after `kill -9` the versions are the same.
+/// Only resources requested by name are sent again, once.
 #[test]
 fn delta_ads_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::DeltaAds)
@@ -38,13 +39,13 @@ fn delta_per_type_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::DeltaPerType)
 }
 
-/// SOTW-14, SOTW-100: the same with the other SotW client.
+/// SOTW-14, SOTW-100: the same with the unified SotW client.
 #[test]
 fn the_unified_sotw_mux_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::SotwAdsUnified)
 }
 
-/// DELTA-22, DELTA-58, DELTA-70: the same with the other delta client.
+/// DELTA-22, DELTA-58, DELTA-70: the same with the unified delta client.
 #[test]
 fn the_unified_delta_mux_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::DeltaAdsUnified)
@@ -72,7 +73,7 @@ fn same_state(mode: Mode) -> Result<()> {
         let versions = acked_versions(&chancery, "envoy-same")?;
         let counts = envoy.change_counts()?;
         if chancery.metric("chancery_xds_pushed_resources_total", "type=\"cluster\"")? < 1.0 {
-            bail!("the metric that is judged below did not count the boot");
+            bail!("the metric did not count the resources of the start");
         }
 
         chancery.kill()?;
@@ -82,15 +83,15 @@ fn same_state(mode: Mode) -> Result<()> {
         load.wait_for_more(200)?;
 
         if chancery.cli(&["get"], "")? != resources {
-            bail!("the resources are not what they were before the kill");
+            bail!("the resources differ from those before the kill");
         }
         let again = envoy.change_counts()?;
         if again != counts {
             bail!("Envoy changed something: before {counts:?}, afterwards {again:?}");
         }
         if mode.is_delta() {
-            // Wildcard types resume by what the client says it holds. What it asks for by name is
-            // answered on every new stream (DELTA-22).
+            // Wildcard subscriptions resume from the versions that the client reports. Named
+            // resources are sent on every new stream (DELTA-22).
             for (alias, demanded) in
                 [("cluster", 0.0), ("listener", 0.0), ("endpoint", 1.0), ("route", 1.0)]
             {
@@ -107,7 +108,7 @@ fn same_state(mode: Mode) -> Result<()> {
             }
         }
 
-        // The streams that resumed are alive.
+        // The resumed streams receive changes.
         chancery.publish(&state(b))?;
         load.wait_for_only("b")?;
         envoy.expect_running()?;
@@ -116,7 +117,7 @@ fn same_state(mode: Mode) -> Result<()> {
     })
 }
 
-/// Type URLs with the version that the node acknowledged.
+/// Returns the type URLs with the versions that the node acknowledged.
 fn acked_versions(chancery: &Chancery, node: &str) -> Result<Vec<(String, String)>> {
     let mut versions: Vec<_> = chancery
         .subscriptions(node)?
@@ -127,7 +128,8 @@ fn acked_versions(chancery: &Chancery, node: &str) -> Result<Vec<(String, String
     Ok(versions)
 }
 
-/// ADS-08, DELTA-46, DELTA-58: what Envoy still routes to is removed only after its routes moved.
+/// ADS-08, DELTA-46, DELTA-58: a cluster to which Envoy still routes is removed only after its
+/// routes have moved.
 #[test]
 fn delta_ads_loses_no_request_to_a_changed_state() -> Result<()> {
     let n_failed = changed_state(Mode::DeltaAds)?;
@@ -137,7 +139,7 @@ fn delta_ads_loses_no_request_to_a_changed_state() -> Result<()> {
     Ok(())
 }
 
-/// ADS-08, DELTA-46, DELTA-58: the same with the other delta client.
+/// ADS-08, DELTA-46, DELTA-58: the same with the unified delta client.
 #[test]
 fn the_unified_delta_mux_loses_no_request_to_a_changed_state() -> Result<()> {
     let n_failed = changed_state(Mode::DeltaAdsUnified)?;
@@ -147,8 +149,8 @@ fn the_unified_delta_mux_loses_no_request_to_a_changed_state() -> Result<()> {
     Ok(())
 }
 
-/// SOTW-100: the server can not know what a SotW client holds, so that some requests may fail. How many
-/// is reported; afterwards not one fails any more.
+/// SOTW-100: the server cannot know which resources a SotW client has, so that some requests may
+/// fail. The test reports their number; afterwards no request fails.
 #[test]
 fn sotw_ads_recovers_to_a_changed_state() -> Result<()> {
     let n_failed = changed_state(Mode::SotwAds)?;
@@ -156,7 +158,7 @@ fn sotw_ads_recovers_to_a_changed_state() -> Result<()> {
     Ok(())
 }
 
-/// Returns how many requests failed until the new state was in use.
+/// Returns the number of requests that failed until the new state was in use.
 fn changed_state(mode: Mode) -> Result<u64> {
     let mut n_failed = 0;
     in_directory(|dir| {
@@ -178,7 +180,8 @@ fn changed_state(mode: Mode) -> Result<u64> {
         load.wait_for_only("a")?;
         chancery.wait_for_node("envoy-changed", "synced", &TYPES)?;
 
-        // Changed where Envoy can not see it: the same data, on other ports.
+        // The state changes where Envoy cannot see it: a server with the same data runs on other
+        // ports.
         chancery.kill()?;
         let seen_by_envoy = std::mem::replace(&mut chancery.at, Addresses::free()?);
         chancery.start_again()?;
@@ -189,7 +192,7 @@ fn changed_state(mode: Mode) -> Result<u64> {
         chancery.start_again()?;
 
         load.wait_for_only("b")?;
-        wait_for("the old cluster to go", STEP, || {
+        wait_for("the removal of the old cluster", STEP, || {
             Ok(envoy.active_cluster("one")?.is_none().then_some(()))
         })?;
         chancery.wait_for_node("envoy-changed", "synced", &TYPES)?;

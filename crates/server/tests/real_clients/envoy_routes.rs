@@ -1,4 +1,4 @@
-//! Routes that come in other ways than as a whole: by scope (SRDS) and by virtual host (VHDS).
+//! Routes by scope (SRDS) and by virtual host (VHDS).
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,12 @@ use crate::support::{
 };
 
 const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
-/// Envoy waits 15 s, by default, for what it misses; and so it is a wait that nobody should see.
+/// The maximum duration of a step. Envoy waits 15 s by default for a missing resource, and no step
+/// may need that timeout.
 const PROMPT: Duration = Duration::from_secs(9);
 
-/// SOTW-73, CLI-E-01, ADS-03: scopes over SotW are sent in full, so that a changed, an added and a removed one
-/// leave the others alone.
+/// SOTW-73, CLI-E-01, ADS-03: scopes are sent in full over SotW. A changed, added or removed scope
+/// does not affect the others.
 #[test]
 fn sotw_scoped_routes_come_and_go() -> Result<()> {
     scoped_routes(Mode::SotwAds)
@@ -93,7 +94,7 @@ fn scoped_routes(mode: Mode) -> Result<()> {
     })
 }
 
-/// A virtual host of the route configuration `main`; Envoy finds it by its aliases.
+/// Returns a virtual host of the route configuration `main`. Envoy requests it by its aliases.
 fn virtual_host(name: &str, cluster: &str) -> Value {
     let domain = format!("{name}.test");
     json!({
@@ -162,11 +163,11 @@ fn virtual_hosts_come_on_demand() -> Result<()> {
             bail!("the start took {:?}", start.elapsed());
         }
 
-        // Nobody has it yet. The request is held until that is known, and no longer.
+        // The host does not exist. Envoy holds the request until it knows that, and no longer.
         let start = Instant::now();
         let answer = ask("c.test")?;
         if answer.status != 404 || start.elapsed() > PROMPT {
-            bail!("a host that nobody has: {answer:?} after {:?}", start.elapsed());
+            bail!("a host that does not exist: {answer:?} after {:?}", start.elapsed());
         }
         let (host_a, host_b, host_c) =
             (virtual_host("a", "two"), virtual_host("b", "two"), virtual_host("c", "one"));
@@ -174,14 +175,14 @@ fn virtual_hosts_come_on_demand() -> Result<()> {
         one.wait_for_only("b")?;
         wait_for_status("c.test", 200)?;
 
-        // What was asked for by name is asked for again.
+        // After a restart Envoy requests the same names again.
         chancery.kill()?;
         chancery.start_again()?;
         chancery.wait_for_node(NODE, "synced", &types)?;
         chancery.publish(&with(&vhds, &[host_a, host_b]))?;
         wait_for_status("c.test", 404)?;
 
-        // Another source: Envoy forgets all hosts, and asks anew.
+        // With another config source, Envoy drops all hosts and requests them again.
         vhds["config_source"]["initial_fetch_timeout"] = "10s".into();
         let hosts = [virtual_host("a", "one"), virtual_host("b", "two"), virtual_host("c", "one")];
         chancery.publish(&with(&vhds, &hosts))?;

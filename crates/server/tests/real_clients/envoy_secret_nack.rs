@@ -1,4 +1,4 @@
-//! A key in a resource that Envoy rejects: Envoy quotes the whole resource, and nobody is shown the key.
+//! Secrets that Envoy rejects. Envoy quotes the whole resource, but the key is shown nowhere.
 
 use std::{collections::HashSet, fs};
 
@@ -20,20 +20,20 @@ const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ9mXqTz7vQ0
                    -----END PRIVATE KEY-----\n";
 const PASSWORD: &str = "quokka-lantern-orbit";
 
-/// A SotW client rejects a secret: its key is shown nowhere.
+/// A SotW client rejects a secret, and its key is shown nowhere.
 #[test]
 fn sotw_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
     rejected_secret(Mode::SotwAds)
 }
 
-/// A delta client rejects a secret: its key is shown nowhere.
+/// A delta client rejects a secret, and its key is shown nowhere.
 #[test]
 fn delta_key_in_a_rejected_secret_is_shown_nowhere() -> Result<()> {
     rejected_secret(Mode::DeltaAds)
 }
 
-/// Secrets that Envoy rejects: one breaks a rule of its proto files, so that Envoy quotes the resource; the other has
-/// a key that cannot be loaded.
+/// Returns secrets that Envoy rejects. The first violates a rule of Envoy's proto files, so that
+/// Envoy quotes the resource. The key of the second cannot be loaded.
 fn bad_secrets() -> [Value; 2] {
     let secret = |chain: Value, key: Value| {
         json!({"@type": SECRET, "name": "shown", "tls_certificate": {
@@ -72,7 +72,7 @@ fn rejected_secret(mode: Mode) -> Result<()> {
         for (round, secret) in bad_secrets().into_iter().enumerate() {
             let manifest = json!({"resources": [secret]}).to_string();
             let told = match chancery.cli(&["apply", "-f", "-", "--wait=20s"], &manifest) {
-                Ok(answer) => bail!("`apply --wait` says that all is well: {answer}"),
+                Ok(answer) => bail!("`apply --wait` reports no problem: {answer}"),
                 Err(error) => format!("{error:#}"),
             };
             let message = wait_for("the NACK in `chancery node`", STEP, || {
@@ -82,10 +82,10 @@ fn rejected_secret(mode: Mode) -> Result<()> {
                 Ok((of_secrets["state"] == "nacked")
                     .then(|| of_secrets["nack_message"].to_string()))
             })?;
-            // The cause is still there.
+            // The message still contains the cause.
             let cause = ["Proto constraint validation failed", "certificate chain"][round];
             if !message.contains(cause) || !told.contains("has rejected secret") {
-                bail!("the author is told {told:?}, and the node has {message:?}");
+                bail!("the author receives {told:?}, and the node has {message:?}");
             }
             for (place, text) in [
                 ("the author of --wait", told),
@@ -105,9 +105,10 @@ fn rejected_secret(mode: Mode) -> Result<()> {
     })
 }
 
-/// Fails if the text contains eight bytes in a row of a secret. A debug log has more than 100 MB.
+/// Fails if the text contains eight consecutive bytes of a secret. A debug log has more than 100
+/// MB.
 fn expect_no_secret(place: &str, text: &str) -> Result<()> {
-    // Envoy itself writes these words.
+    // Envoy's own text contains these words.
     let harmless: HashSet<&[u8]> = " PRIVATE KEY".as_bytes().windows(8).collect();
     let secrets = [KEY.as_bytes(), PASSWORD.as_bytes()];
     let runs: HashSet<&[u8]> = secrets.into_iter().flat_map(|secret| secret.windows(8)).collect();

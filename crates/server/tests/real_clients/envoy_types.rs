@@ -1,5 +1,6 @@
-//! What a proxy takes by name beside its clusters and routes: runtime values, extensions, secrets.
-//! Requests show what is in use. A removal of what something still refers to never breaks them.
+//! Further types that a proxy requests by name: runtime values, extensions and secrets. Requests
+//! show which values are in use. The removal of a resource that is still referenced never breaks
+//! them.
 
 use anyhow::{Context as _, Result, bail};
 use chancery_testing::reserve_port;
@@ -22,8 +23,8 @@ use crate::support::{
 const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime";
 const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
-/// SOTW-76, DELTA-48, CLI-E-38: runtime values come first over SotW and decide a route; their removal is kept
-/// from Envoy, which would reject it.
+/// SOTW-76, DELTA-48, CLI-E-38: runtime values come first over SotW and decide a route. Envoy would
+/// reject their removal, so that it is not sent.
 #[test]
 fn sotw_runtime_values_decide_a_route() -> Result<()> {
     runtime_values(Mode::SotwAds)
@@ -67,7 +68,7 @@ fn runtime_values(mode: Mode) -> Result<()> {
             json!({"name": "rt", "rtds_layer": {"name": "rt", "rtds_config": mode.config_source()}}),
         );
         let mut envoy = Envoy::start_with(dir, NODE, &bootstrap)?;
-        // Not one request goes the default way: the values are there before anything listens.
+        // No request takes the default route, because the values arrive before anything listens.
         wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
         load.wait_for_more(100)?;
@@ -81,7 +82,8 @@ fn runtime_values(mode: Mode) -> Result<()> {
         load.wait_for_only("a")?;
         chancery.publish(&with(Some(100)))?;
         load.wait_for_only("b")?;
-        // Removed. A later change of another type has arrived, so that this one would have.
+        // The values are removed. A later change of another type arrives, so the removal would have
+        // arrived, too.
         let mut removed = with(None);
         removed[1] = endpoints("one", b);
         chancery.publish(&removed)?;
@@ -102,8 +104,8 @@ fn runtime_values(mode: Mode) -> Result<()> {
     })
 }
 
-/// SVC-25, DELTA-48, ADS-19: an HTTP filter that comes by its configured name over SotW; its removal is kept
-/// from Envoy while the listener refers to it.
+/// SVC-25, DELTA-48, ADS-19: an HTTP filter is requested by its configured name over SotW. Its
+/// removal is not sent while the listener refers to it.
 #[test]
 fn sotw_extensions_change_a_filter() -> Result<()> {
     extensions(Mode::SotwAds)
@@ -115,7 +117,7 @@ fn delta_extensions_change_a_filter() -> Result<()> {
     extensions(Mode::DeltaAds)
 }
 
-/// A filter named `stamp` that writes `x-stamp` into requests.
+/// Returns a filter with the name `stamp` that adds the header `x-stamp` to requests.
 fn stamp(value: &str) -> Value {
     json!({
         "@type": EXTENSION,
@@ -164,7 +166,7 @@ fn extensions(mode: Mode) -> Result<()> {
 
         chancery.publish(&with(&manager, "1s", Some(stamp("second"))))?;
         load.wait_for_only("second")?;
-        // Removed with something that is seen to arrive.
+        // The filter is removed together with a visible change.
         chancery.publish(&with(&manager, "3s", None))?;
         wait_for("what was published with the removal", STEP, || {
             Ok(envoy.active_cluster("one")?.filter(|it| it["connect_timeout"] == "3s"))
@@ -172,7 +174,8 @@ fn extensions(mode: Mode) -> Result<()> {
         chancery.wait_for_node(NODE, "synced", &types)?;
         load.wait_for_more(200)?;
         load.wait_for_only("second")?;
-        // The parent lets go; then it comes back, and with it the extension.
+        // The listener no longer refers to the filter. Later it does again, and the extension
+        // returns.
         chancery.publish(&with(&plain, "3s", None))?;
         wait_for("a listener without the filter", STEP, || {
             Ok((http::get(port, "/")? == "none").then_some(()))
@@ -187,8 +190,8 @@ fn extensions(mode: Mode) -> Result<()> {
     })
 }
 
-/// ADS-19, DELTA-49, CLI-E-25: certificates over SotW, rotated under load; a removed secret that is in use stays in
-/// use.
+/// ADS-19, DELTA-49, CLI-E-25: certificates over SotW are rotated under load. A removed secret that
+/// is in use remains in use.
 #[test]
 fn sotw_secrets_rotate() -> Result<()> {
     secrets(Mode::SotwAds)
@@ -200,7 +203,8 @@ fn delta_secrets_rotate() -> Result<()> {
     secrets(Mode::DeltaAds)
 }
 
-/// Requests go through a listener, over TLS to a second listener of the same Envoy, and to the service.
+/// Requests go through a listener, over TLS to a second listener of the same Envoy, and to the
+/// service.
 fn secrets(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-secrets";
     in_directory(|dir| {
@@ -239,18 +243,19 @@ fn secrets(mode: Mode) -> Result<()> {
         load.wait_for_more(100)?;
         load.finish_without_failure(100)?;
 
-        // Both at once. Which of the two sides is first is Envoy's affair, so that nobody asks meanwhile.
+        // Both secrets change. Envoy decides which side changes first, so that no requests run
+        // meanwhile.
         chancery.publish_and_wait(&with(&[new.shown("shown")?, new.trusted("trusted")?]))?;
         wait_for("an answer with the new certificate", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
         load.wait_for_more(100)?;
-        // Removed, while both sides refer to them.
+        // Both secrets are removed while both sides refer to them.
         chancery.publish_and_wait(&with(&[]))?;
         load.wait_for_more(200)?;
         chancery.wait_for_node(NODE, "synced", &types)?;
         load.finish_without_failure(300)?;
 
-        // Only one side has the old one back: it is taken, for nothing works any more.
+        // Only one side has its old secret again. It is in use, because requests fail.
         chancery.publish_and_wait(&with(&[old.shown("shown")?]))?;
         wait_for("a certificate that nobody trusts", STEP, || {
             Ok(http::get(port, "/").is_err().then_some(()))

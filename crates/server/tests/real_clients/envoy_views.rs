@@ -1,4 +1,4 @@
-//! What a node sees changes by its assignment, and may be large: neither costs a request.
+//! The view of a node changes by its assignment, and may be large. Neither costs a request.
 
 use anyhow::{Result, bail};
 use chancery_testing::reserve_port;
@@ -19,17 +19,17 @@ use crate::{
     },
 };
 
-/// Moves of a node from one scope to the other.
+/// The number of moves of a node from one scope to the other.
 const MOVES: usize = 6;
 
-/// Puts resources into a scope of their own.
+/// Publishes resources in the given scope.
 fn fill(chancery: &Chancery, scope: &str, resources: &[Value]) -> Result<()> {
     let manifest = json!({"scope": scope, "resources": resources});
     chancery.cli(&["apply", "-f", "-", "--prune"], &manifest.to_string())?;
     Ok(())
 }
 
-/// Gives all nodes this scope.
+/// Assigns this scope to all nodes.
 fn assign(chancery: &Chancery, scope: &str) -> Result<()> {
     let manifest = json!({"assignments": [
         {"name": "all", "priority": 10, "match": {"id": "*"}, "scopes": [scope]},
@@ -38,7 +38,8 @@ fn assign(chancery: &Chancery, scope: &str) -> Result<()> {
     Ok(())
 }
 
-/// DELTA-50, SOTW-71, ADS-06, ADS-08: all that a proxy has is replaced, by a changed assignment, over SotW.
+/// DELTA-50, SOTW-71, ADS-06, ADS-08: a changed assignment replaces all resources of a proxy, over
+/// SotW.
 #[test]
 fn sotw_ads_moves_between_scopes() -> Result<()> {
     envoy_moves(Mode::SotwAds)
@@ -77,9 +78,9 @@ fn envoy_moves(mode: Mode) -> Result<()> {
             let name = if round % 2 == 0 { "blue" } else { "green" };
             assign(&chancery, name)?;
             load.wait_for_only(name)?;
-            // Now and then all comes to rest in between.
+            // In some rounds the client becomes idle before the next move.
             if round % 3 == 0 {
-                wait_for("the other scope's cluster to go", STEP, || {
+                wait_for("the removal of the other scope's cluster", STEP, || {
                     Ok((envoy.active_cluster_names()? == [name]).then_some(()))
                 })?;
                 chancery.wait_for_node(NODE, "synced", &TYPES)?;
@@ -91,7 +92,7 @@ fn envoy_moves(mode: Mode) -> Result<()> {
     })
 }
 
-/// SOTW-71, CLI-G-09, ADS-06, ADS-08: all that C-core has is replaced by a changed assignment.
+/// SOTW-71, CLI-G-09, ADS-06, ADS-08: a changed assignment replaces all resources of C-core.
 #[test]
 fn c_core_moves_between_scopes() -> Result<()> {
     grpc_moves(Kind::Python)
@@ -141,8 +142,9 @@ fn grpc_moves(kind: Kind) -> Result<()> {
     })
 }
 
-/// DELTA-53, DELTA-58, DELTA-71, OPS-12, OPS-13: 2,000 clusters in parts over delta, all of them changed again and
-/// again while the connection ends at its age: each resumes where it was.
+/// DELTA-53, DELTA-58, DELTA-71, OPS-12, OPS-13: 2,000 clusters are sent in parts over delta. All
+/// of them change repeatedly while connections end at their age. Each connection resumes at its
+/// position.
 #[test]
 fn a_large_state_in_parts_outlives_its_connections() -> Result<()> {
     const CLUSTERS: usize = 2000;
@@ -185,7 +187,7 @@ fn a_large_state_in_parts_outlives_its_connections() -> Result<()> {
             })?;
         }
         load.wait_for_only("a")?;
-        wait_for("every cluster's last version to be in use", STEP, || {
+        wait_for("the last version of every cluster", STEP, || {
             let n_warming = envoy.stat("cluster_manager.warming_clusters")?;
             let timeout = format!("{}s", ROUNDS + 1);
             for at in [0, CLUSTERS / 2, CLUSTERS - 1] {

@@ -1,5 +1,5 @@
-//! A fault of Envoy (1.36 to 1.40): a clusters' response in which a new EDS cluster fails late, beside a
-//! good new one, is neither acknowledged nor rejected until the bad cluster is removed.
+//! A fault of Envoy 1.36 to 1.40. A response adds an EDS cluster that fails late, and a valid
+//! cluster. Envoy neither acknowledges nor rejects the response until the bad cluster is removed.
 
 use anyhow::{Context as _, Result, bail};
 use chancery_testing::reserve_port;
@@ -17,8 +17,8 @@ use crate::support::{
 
 const NODE: &str = "envoy-wedge";
 
-/// SOTW-31, SOTW-112, ADS-22: what Envoy never answers delays nothing but clusters, and those at most by the
-/// timeout; the removal of the bad one heals all.
+/// SOTW-31, SOTW-112, ADS-22: the unanswered response delays only clusters, and those at most by
+/// the timeout. The removal of the bad cluster ends the fault.
 #[test]
 fn sotw_clusters_that_are_never_acknowledged_block_nothing() -> Result<()> {
     wedge(Mode::SotwAds)
@@ -56,18 +56,18 @@ fn wedge(mode: Mode) -> Result<()> {
         let load = Load::start(port);
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
 
-        // Envoy takes the good one to warm, and says nothing.
+        // Envoy warms the valid cluster and does not answer.
         chancery.publish(&with(a, &[bad.as_slice(), &good].concat()))?;
         wait_for("Envoy to warm the good cluster", STEP, || {
             Ok((envoy.stat("cluster_manager.warming_clusters")? > 0).then_some(()))
         })?;
         expect_unanswered(&chancery)?;
-        // Endpoints go on meanwhile.
+        // Endpoints still change meanwhile.
         chancery.publish(&with(b, &[bad.as_slice(), &good].concat()))?;
         load.wait_for_only("b")?;
         expect_unanswered(&chancery)?;
 
-        // The removal gets through without an answer to what was before it.
+        // The removal is sent without an answer to the previous response.
         chancery.publish(&with(b, &good))?;
         wait_for("the good cluster alone", STEP, || {
             let names = envoy.active_cluster_names()?;
@@ -76,8 +76,8 @@ fn wedge(mode: Mode) -> Result<()> {
             }
             bail!("there are {names:?}")
         })?;
-        // Now the rejection comes, late; in SotW with the nonce of the very response that healed it. It
-        // stands until all that it may mean has been replaced.
+        // Now the late rejection arrives. In SotW it has the nonce of the response that ended the
+        // fault. The rejection stands until all resources that it may concern have been replaced.
         chancery.wait_for_node(NODE, "nacked", &TYPES)?;
         let changed = [cluster(mode, "good", "3s"), endpoints("good", b)];
         chancery.publish(&with(a, &changed))?;
@@ -89,7 +89,7 @@ fn wedge(mode: Mode) -> Result<()> {
     })
 }
 
-/// An error if Envoy has answered the clusters after all: then this test shows nothing.
+/// Fails if Envoy has answered the clusters, because the test would then prove nothing.
 fn expect_unanswered(chancery: &Chancery) -> Result<()> {
     let subscriptions = chancery.subscriptions(NODE)?;
     let clusters = subscriptions

@@ -1,4 +1,4 @@
-//! Real proxyless gRPC clients (C-core, grpc-js, grpc-go), which call all the time.
+//! Real proxyless gRPC clients (C-core, grpc-js, grpc-go) that make calls continuously.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::support::{
 const SERVICE: &str = "greeter.e2e";
 const NODE: &str = "grpc-client";
 
-/// Runs a test with a client of this kind; says so if this machine can not have it.
+/// Runs a test with a client of this kind, or reports that this machine cannot run it.
 pub(crate) fn with(kind: Kind, test: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if let Some(reason) = kind.absence()? {
         skip(Lack::Go, &reason);
@@ -58,7 +58,7 @@ fn life(kind: Kind) -> Result<()> {
             ]
         };
 
-        // Boot.
+        // Start.
         chancery.publish(&state("one", a.port))?;
         let mut client = GrpcClient::start(dir, kind, NODE, chancery.at.xds, SERVICE)?;
         client.wait_for_only("a")?;
@@ -68,13 +68,13 @@ fn life(kind: Kind) -> Result<()> {
         chancery.publish(&state("one", b.port))?;
         client.wait_for_only("b")?;
 
-        // One transaction: a new cluster, the route moves to it, the old cluster goes.
+        // One transaction adds a cluster, moves the route to it, and removes the old cluster.
         chancery.publish(&state("two", a.port))?;
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         client.wait_for_more(200)?;
 
-        // The server is killed and comes back; its client resumes.
+        // The server is killed and restarts; its client resumes.
         chancery.kill()?;
         client.wait_for_more(100)?;
         chancery.start_again()?;
@@ -83,14 +83,15 @@ fn life(kind: Kind) -> Result<()> {
         chancery.publish(&state("two", b.port))?;
         client.wait_for_only("b")?;
 
-        // Deletion: calls fail because the service is gone, and come back with it.
+        // Deletion: calls fail because the service does not exist, and succeed when it exists
+        // again.
         chancery.cli(&["delete", "listener", SERVICE], "")?;
         let failed = client.wait_for_failures()?;
         if failed.iter().any(|(reason, _)| !reason.to_uppercase().starts_with("UNAVAILABLE")) {
             bail!("calls of a deleted service failed with {failed:?}");
         }
         let mut again = state("two", a.port);
-        // grpc-js 1.14 keeps what was deleted to compare with, and ignores an equal listener.
+        // grpc-js 1.14 compares a listener with the deleted one, and ignores an equal one.
         again[0]["api_listener"]["api_listener"]["stat_prefix"] = "again".into();
         chancery.publish(&again)?;
         client.wait_for_recovery("a")?;
@@ -99,7 +100,7 @@ fn life(kind: Kind) -> Result<()> {
     })
 }
 
-/// SOTW-36, SOTW-92, ADS-06, ADS-08: make-before-break again and again, without waiting.
+/// SOTW-36, SOTW-92, ADS-06, ADS-08: make-before-break repeatedly, without waiting.
 #[test]
 fn c_core_loses_no_call_in_a_storm_of_moves() -> Result<()> {
     storm(Kind::Python)
@@ -137,7 +138,7 @@ fn storm(kind: Kind) -> Result<()> {
         client.wait_for_only("a")?;
         for round in 1..=ROUNDS {
             chancery.publish(&state(round))?;
-            // Now and then the client comes to rest in between.
+            // In some rounds the client becomes idle before the next move.
             client.wait_for_more(if round.is_multiple_of(4) { 100 } else { 1 })?;
         }
         client.wait_for_only("a")?;
@@ -147,7 +148,8 @@ fn storm(kind: Kind) -> Result<()> {
     })
 }
 
-/// SOTW-20, SOTW-27, CLI-G-11, CLI-G-12: C-core's own words about what it rejects; the old config serves.
+/// SOTW-20, SOTW-27, CLI-G-11, CLI-G-12: C-core's own text about the rejected resource; the old
+/// configuration serves.
 #[test]
 fn c_core_rejects_with_words_and_recovers() -> Result<()> {
     nack(Kind::Python)
@@ -182,7 +184,7 @@ fn nack(kind: Kind) -> Result<()> {
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
 
-        // Envoy takes such a cluster; gRPC knows no balancing policy of this kind.
+        // Envoy accepts such a cluster; gRPC does not support this load balancing policy.
         let mut bad = state("one", a.port);
         bad[2]["lb_policy"] = "MAGLEV".into();
         chancery.publish(&bad)?;
@@ -194,7 +196,7 @@ fn nack(kind: Kind) -> Result<()> {
             subscription["nack_message"].as_str().is_some_and(|message| message.contains(word))
         });
         if !is_told {
-            bail!("nobody says {word:?}: {subscriptions:?}");
+            bail!("no rejection contains {word:?}: {subscriptions:?}");
         }
         client.wait_for_more(200)?;
 

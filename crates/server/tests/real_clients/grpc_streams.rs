@@ -1,4 +1,4 @@
-//! gRPC processes with more than one stream, and gRPC servers that xDS configures.
+//! gRPC processes with more than one stream, and gRPC servers that are configured by xDS.
 
 use anyhow::{Result, bail};
 use chancery_testing::reserve_port;
@@ -19,20 +19,20 @@ use crate::{
 
 const NODE: &str = "grpc-client";
 
-/// CLI-G-25, ADS-02: C-core opens a stream for each channel's target; both belong to one node, and each is
-/// served on its own.
+/// CLI-G-25, ADS-02: C-core opens a stream for the target of each channel. Both streams belong to
+/// one node, and the server serves each of them separately.
 #[test]
 fn c_core_has_a_stream_per_target() -> Result<()> {
     two_targets(Kind::Python, 2)
 }
 
-/// CLI-G-06, CLI-G-25: grpc-js asks for all targets on one stream, name by name.
+/// CLI-G-06, CLI-G-25: grpc-js requests all targets on one stream, name by name.
 #[test]
 fn grpc_js_has_one_stream_for_all_targets() -> Result<()> {
     two_targets(Kind::Node, 1)
 }
 
-/// CLI-G-25, ADS-02: grpc-go opens a stream for each channel's target.
+/// CLI-G-25, ADS-02: grpc-go opens a stream for the target of each channel.
 #[test]
 fn grpc_go_has_a_stream_per_target() -> Result<()> {
     two_targets(Kind::Go, 2)
@@ -60,9 +60,9 @@ fn two_targets(kind: Kind, n_streams: usize) -> Result<()> {
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         if chancery.n_streams(NODE)? != n_streams {
-            bail!("{n_streams} streams were due: {}", chancery.node(NODE)?);
+            bail!("{n_streams} streams were expected: {}", chancery.node(NODE)?);
         }
-        // One service moves; then the other.
+        // One service moves, then the other.
         chancery.publish(&state(a.port, b.port))?;
         wait_for("answers of both services", STEP, || {
             let tally = client.take()?;
@@ -83,8 +83,8 @@ fn two_targets(kind: Kind, n_streams: usize) -> Result<()> {
     })
 }
 
-/// CLI-G-03, CLI-G-02: a gRPC server asks for the listener of its address, serves by it, and takes its changes; its
-/// client finds it by xDS too.
+/// CLI-G-03, CLI-G-02: a gRPC server requests the listener of its address, serves by it, and
+/// applies its changes. Its client finds it by xDS, too.
 #[test]
 fn a_grpc_server_serves_by_its_listener() -> Result<()> {
     const SERVICE: &str = "greeter.e2e";
@@ -135,7 +135,7 @@ fn a_grpc_server_serves_by_its_listener() -> Result<()> {
         chancery.wait_for_node(SERVER, "synced", &[LISTENER])?;
         client.wait_for_more(50)?;
 
-        // What the server is told decides: it lets nobody in, and then everybody.
+        // The listener decides who is allowed: first it denies all calls, then it allows all calls.
         let deny = json!({"name": "rbac", "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
             "rules": {"action": "DENY", "policies": {

@@ -1,9 +1,9 @@
-//! The whole server against real clients, under continuous load: Envoy 1.40, C-core (grpcio), grpc-js,
-//! grpc-go.
+//! Tests of the whole server with real clients under continuous load: Envoy 1.40, C-core (grpcio),
+//! grpc-js and grpc-go.
 //!
-//! Each test starts the `chancery` binary, upstreams and a client of its own, on ports and in a
-//! directory of its own. The clients come from `cargo xtask setup`; without them a test fails and
-//! says so. Nothing here waits without a deadline, and all that was started ends with its test.
+//! Each test starts its own `chancery` binary, upstreams and client, on its own ports and in its
+//! own directory. `cargo xtask setup` installs the clients; without them a test fails and says so.
+//! Every wait has a deadline, and all processes end with their test.
 
 mod connection_life;
 mod envoy_churn;

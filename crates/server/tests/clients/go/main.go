@@ -1,8 +1,8 @@
-// A proxyless gRPC client that calls all the time, through one channel for each of its targets.
+// A proxyless gRPC client that makes calls continuously, through one channel per target.
 //
-// Each line on its standard input is answered with one line: what came of the calls since the last
-// one, {"answers": {text: count}, "failed": {reason: count}}. Ends when its standard input does.
-// Needs GRPC_XDS_BOOTSTRAP in its environment, and the targets as its arguments.
+// It answers each line of standard input with one line, the results of the calls since the last one:
+// {"answers": {text: count}, "failed": {reason: count}}. It ends at the end of standard input.
+// It needs GRPC_XDS_BOOTSTRAP in its environment, and the targets as its arguments.
 package main
 
 import (
@@ -22,11 +22,11 @@ import (
 
 const (
 	pause = 2 * time.Millisecond
-	// Long enough for a busy machine; a call that takes longer has failed.
+	// Long enough for a busy machine. A longer call counts as failed.
 	timeout = 10 * time.Second
 )
 
-// raw takes messages as the bytes that they are.
+// raw is a codec that passes messages as plain bytes.
 type raw struct{}
 
 func (raw) Name() string { return "raw" }

@@ -1,4 +1,4 @@
-//! The server under test: the `chancery` binary, and its command line.
+//! The server under test: the `chancery` binary and its command line.
 
 use std::{
     fs,
@@ -16,11 +16,11 @@ use serde_json::Value;
 use super::{http, process::Process, wait_for};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
-/// How long a start may take, in a debug build on a busy machine.
+/// The maximum duration of a start, in a debug build on a busy machine.
 const START: Duration = Duration::from_secs(30);
 const COMMAND: Duration = Duration::from_secs(60);
 
-/// Where a replica listens.
+/// The ports of a replica.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) xds: u16,
@@ -34,7 +34,7 @@ impl Addresses {
     }
 }
 
-/// A replica, running or not; its data and its addresses stay.
+/// A replica, running or not. Its data and its addresses do not change.
 #[derive(Debug)]
 pub(crate) struct Chancery {
     dir: PathBuf,
@@ -48,7 +48,7 @@ impl Chancery {
         Self::start_with(dir, &[])
     }
 
-    /// Starts it with keys of its configuration set by the environment (`CHANCERY_XDS_...`).
+    /// Starts a replica with configuration keys from environment variables (`CHANCERY_XDS_...`).
     pub(crate) fn start_with(dir: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut chancery = Self {
@@ -61,7 +61,7 @@ impl Chancery {
         Ok(chancery)
     }
 
-    /// Starts it on its data, where clients expect it.
+    /// Starts the replica with its existing data on the same ports.
     pub(crate) fn start_again(&mut self) -> Result<()> {
         let loopback = |port| format!("127.0.0.1:{port}");
         let mut serve = Command::new(BINARY);
@@ -76,7 +76,7 @@ impl Chancery {
         serve.envs(self.settings.iter().map(|(name, value)| (name, value)));
         let process = self.process.insert(Process::spawn("chancery", &self.dir, &serve)?);
         let admin = self.at.admin;
-        // Not inside the wait: a server that has ended will not get ready.
+        // This loop does not use `wait_for`, because a server that has ended will not become ready.
         let deadline = Instant::now() + START;
         while http::get(admin, "/readyz").is_err() {
             process.expect_running()?;
@@ -88,12 +88,12 @@ impl Chancery {
         Ok(())
     }
 
-    /// SIGKILL.
+    /// Ends the server with SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.process.take().context("the server does not run")?.kill()
     }
 
-    /// SIGTERM; it has to drain and end with 0.
+    /// Ends the server with SIGTERM. It must drain and exit with 0.
     pub(crate) fn terminate(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the server does not run")?;
         let status = process.terminate(Duration::from_secs(20))?;
@@ -103,7 +103,7 @@ impl Chancery {
         Ok(())
     }
 
-    /// Runs a command of the CLI and reads its JSON. `input` is its standard input.
+    /// Runs a command of the command line and returns its JSON. `input` is its standard input.
     pub(crate) fn cli(&self, args: &[&str], input: &str) -> Result<Value> {
         let shown = format!("chancery {}", args.join(" "));
         let output = self.dir.join("cli.out");
@@ -117,7 +117,7 @@ impl Chancery {
             .stderr(fs::File::create(&errors)?)
             .spawn()
             .with_context(|| format!("start {shown}"))?;
-        // Our inputs fit into a pipe's buffer, so that this can not block.
+        // The inputs fit into a pipe's buffer, so that the write cannot block.
         let mut stdin = child.stdin.take().context("no pipe")?;
         let written = stdin.write_all(input.as_bytes());
         drop(stdin);
@@ -141,28 +141,28 @@ impl Chancery {
         serde_json::from_str(&output).with_context(|| format!("{shown} printed {output:?}"))
     }
 
-    /// One transaction after which the scope `default` holds exactly these resources.
+    /// Publishes one transaction, after which the scope `default` contains exactly these resources.
     pub(crate) fn publish(&self, resources: &[Value]) -> Result<Value> {
         let manifest = serde_json::json!({"scope": "default", "resources": resources});
         self.cli(&["apply", "-f", "-", "--prune"], &manifest.to_string())
     }
 
-    /// The same, and every client that should have it has acknowledged it afterwards.
+    /// Publishes like [`Self::publish`], and waits until every concerned client has acknowledged.
     pub(crate) fn publish_and_wait(&self, resources: &[Value]) -> Result<()> {
         let manifest = serde_json::json!({"scope": "default", "resources": resources});
         let done = self.cli(&["apply", "-f", "-", "--prune", "--wait"], &manifest.to_string())?;
         if done["wait"]["settled"] != true {
-            bail!("it did not settle: {done}");
+            bail!("the write did not settle: {done}");
         }
         Ok(())
     }
 
-    /// What `chancery node ID` says.
+    /// Returns the output of `chancery node ID`.
     pub(crate) fn node(&self, id: &str) -> Result<Value> {
         self.cli(&["node", id], "")
     }
 
-    /// All subscriptions of a node, over all of its streams.
+    /// Returns all subscriptions of a node, over all its streams.
     pub(crate) fn subscriptions(&self, id: &str) -> Result<Vec<Value>> {
         let node = self.node(id)?;
         let streams = node["streams"].as_array().with_context(|| format!("no streams: {node}"))?;
@@ -174,7 +174,7 @@ impl Chancery {
             .collect())
     }
 
-    /// How many streams the node has open.
+    /// Returns the number of open streams of a node.
     pub(crate) fn n_streams(&self, id: &str) -> Result<usize> {
         let nodes = self.cli(&["nodes"], "")?;
         let nodes = nodes["nodes"].as_array().with_context(|| format!("no nodes: {nodes}"))?;
@@ -183,7 +183,7 @@ impl Chancery {
         streams.with_context(|| format!("no streams: {node}"))
     }
 
-    /// Waits until the node is in this state, and subscribed to these types.
+    /// Waits until the node is in this state and subscribes to these types.
     pub(crate) fn wait_for_node(&self, id: &str, state: &str, types: &[&str]) -> Result<()> {
         wait_for(&format!("node {id} to be {state}"), Duration::from_secs(40), || {
             let subscriptions = self.subscriptions(id)?;
@@ -198,14 +198,15 @@ impl Chancery {
         })
     }
 
-    /// A metric without labels; 0 if it is not there.
+    /// Returns a metric without labels, or 0 if it does not exist.
     pub(crate) fn total(&self, name: &str) -> Result<f64> {
         let page = http::get(self.at.admin, "/metrics")?;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name} is {value:?}")))
     }
 
-    /// The sum of a metric over the series with this label (`name="value"`); 0 if there is none.
+    /// Returns the sum of a metric over the series with this label (`name="value"`), or 0 if there
+    /// is none.
     pub(crate) fn metric(&self, name: &str, label: &str) -> Result<f64> {
         let page = http::get(self.at.admin, "/metrics")?;
         sum_of_metric(&page, name, label)

@@ -1,4 +1,4 @@
-//! A real Envoy.
+//! A real Envoy process.
 
 use std::{
     fs,
@@ -16,14 +16,14 @@ use super::{
     wait_for,
 };
 
-/// How an Envoy takes its config.
+/// How an Envoy receives its configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     SotwAds,
     DeltaAds,
     SotwPerType,
     DeltaPerType,
-    /// With Envoy's other implementation of both variants, which asks for less on its own.
+    /// With Envoy's unified implementation of both variants, which sends fewer requests on its own.
     SotwAdsUnified,
     DeltaAdsUnified,
 }
@@ -41,7 +41,7 @@ impl Mode {
         matches!(self, Self::SotwAdsUnified | Self::DeltaAdsUnified)
     }
 
-    /// The `ConfigSource` that resources and the bootstrap name.
+    /// Returns the `ConfigSource` of resources and of the bootstrap.
     pub(crate) fn config_source(self) -> Value {
         if self.is_aggregated() {
             return json!({"resource_api_version": "V3", "ads": {}});
@@ -58,7 +58,7 @@ impl Mode {
         })
     }
 
-    /// The bootstrap of a node that finds the server at `xds`.
+    /// Returns the bootstrap of a node that connects to the server at `xds`.
     pub(crate) fn bootstrap(self, node: &str, xds: u16) -> Value {
         let mut dynamic =
             json!({"lds_config": self.config_source(), "cds_config": self.config_source()});
@@ -94,8 +94,8 @@ impl Mode {
     }
 }
 
-/// Replaces the Python process by the Envoy binary of the package, so that the process we start is
-/// the one we kill.
+/// Replaces the Python process by the Envoy binary of the package, so that the test kills the
+/// process that it started.
 const EXEC: &str = "\
 import os, sys, envoy
 binary = os.path.join(list(envoy.__path__)[0], '_bin', 'envoy')
@@ -113,7 +113,7 @@ impl Envoy {
         Self::start_with(dir, node, &mode.bootstrap(node, xds))
     }
 
-    /// Starts it with a bootstrap of the test's own.
+    /// Starts Envoy with a bootstrap that the test supplies.
     pub(crate) fn start_with(dir: &Path, node: &str, bootstrap: &Value) -> Result<Self> {
         let path = dir.join(format!("{node}.json"));
         fs::write(&path, bootstrap.to_string())?;
@@ -138,17 +138,17 @@ impl Envoy {
         self.process.expect_running()
     }
 
-    /// SIGSTOP: it holds its connections, and does nothing.
+    /// Sends SIGSTOP. Envoy keeps its connections and does nothing.
     pub(crate) fn freeze(&self) -> Result<()> {
         self.process.signal("STOP")
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub(crate) fn thaw(&self) -> Result<()> {
         self.process.signal("CONT")
     }
 
-    /// A counter or gauge; 0 if Envoy does not have it yet.
+    /// Returns a counter or gauge, or 0 if Envoy does not have it yet.
     pub(crate) fn stat(&self, name: &str) -> Result<u64> {
         let page = http::get(self.admin, "/stats?format=json")?;
         let page: Value = serde_json::from_str(&page)?;
@@ -159,12 +159,12 @@ impl Envoy {
             .map_or(0, |stat| stat["value"].as_u64().unwrap_or_default()))
     }
 
-    /// The dynamic clusters that are in use.
+    /// Returns the dynamic clusters in use.
     fn active_clusters(&self) -> Result<Vec<Value>> {
         self.dump("dynamic_active_clusters", "cluster")
     }
 
-    /// Their names.
+    /// Returns the names of the dynamic clusters in use.
     pub(crate) fn active_cluster_names(&self) -> Result<Vec<String>> {
         let mut names: Vec<String> = self
             .active_clusters()?
@@ -175,7 +175,7 @@ impl Envoy {
         Ok(names)
     }
 
-    /// The active dynamic cluster of this name.
+    /// Returns the active dynamic cluster with this name.
     pub(crate) fn active_cluster(&self, name: &str) -> Result<Option<Value>> {
         Ok(self.active_clusters()?.into_iter().find(|cluster| cluster["name"] == name))
     }
@@ -187,7 +187,7 @@ impl Envoy {
         Ok(configs.iter_mut().map(|config| config[field].take()).collect())
     }
 
-    /// What counts how often Envoy took something new: unchanged if nothing new was sent.
+    /// Returns the counters of accepted changes. They stay the same if nothing new was sent.
     pub(crate) fn change_counts(&self) -> Result<Vec<(&'static str, u64)>> {
         const COUNTERS: [&str; 8] = [
             "cluster_manager.cluster_added",
@@ -203,7 +203,7 @@ impl Envoy {
     }
 }
 
-/// The port in the file that Envoy writes when it has bound it.
+/// Returns the port in the file that Envoy writes after it has bound the port.
 fn admin_port(path: &PathBuf) -> Result<Option<u16>> {
     let Ok(address) = fs::read_to_string(path) else { return Ok(None) };
     match address.rsplit(':').next().map(str::parse) {

@@ -19,7 +19,7 @@ use super::{
     report, wait_for,
 };
 
-/// How long a script may take for one answer; the start of Python with grpc is the slowest of them.
+/// The maximum time for an answer of a script. The slowest answer is the start of Python with grpc.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// A script that answers each line of input with one line.
@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 struct Script {
     stdin: ChildStdin,
     lines: mpsc::Receiver<String>,
-    // Last: the script ends after its pipes are closed.
+    // The last field: the script ends after its pipes are closed.
     process: Process,
 }
 
@@ -36,7 +36,8 @@ impl Script {
         let mut process = Process::spawn_piped(name, dir, command)?;
         let stdin = process.child().stdin.take().context("no pipe to the script")?;
         let stdout = process.child().stdout.take().context("no pipe from the script")?;
-        // Holds 16 lines; the script waits when it is full. It never writes more than one unasked.
+        // The channel holds 16 lines, and the script waits when it is full. The script writes at
+        // most one line without a request.
         let (sender, lines) = mpsc::sync_channel(16);
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -50,7 +51,7 @@ impl Script {
 
     fn answer(&mut self) -> Result<Value> {
         let line = self.lines.recv_timeout(ANSWER).context("the script does not answer")?;
-        serde_json::from_str(&line).with_context(|| format!("the script said {line:?}"))
+        serde_json::from_str(&line).with_context(|| format!("the script printed {line:?}"))
     }
 
     fn ask(&mut self, what: &str) -> Result<Value> {
@@ -77,7 +78,7 @@ impl GrpcServer {
         Ok(Self { port: u16::try_from(port)?, _script: script })
     }
 
-    /// One that serves on `port` as the server at `xds` tells it to.
+    /// Starts a server that serves on `port` with the configuration of the server at `xds`.
     pub(crate) fn start_by_xds(dir: &Path, name: &str, port: u16, xds: u16) -> Result<Self> {
         let node = format!("grpc-server-{name}");
         let mut command = Command::new(python()?);
@@ -91,7 +92,7 @@ impl GrpcServer {
     }
 }
 
-/// The bootstrap of a node that finds the server at `xds`, in a file.
+/// Writes the bootstrap of a node that connects to the server at `xds`, and returns its path.
 fn bootstrap(dir: &Path, node: &str, xds: u16) -> Result<PathBuf> {
     let path = dir.join(format!("{node}.json"));
     let bootstrap = json!({
@@ -120,7 +121,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Why it can not be run on this machine, if `cargo xtask setup` has found it so.
+    /// Returns the reason why this kind cannot run on this machine, as found by `cargo xtask
+    /// setup`.
     pub(crate) fn absence(self) -> Result<Option<String>> {
         let absent = installed()?.join("go/absent");
         match self {
@@ -129,14 +131,14 @@ impl Kind {
         }
     }
 
-    /// Whether a call failed by a fault of the client's own that no server can avoid.
+    /// Returns whether a call failed because of a fault of the client that no server can avoid.
     fn is_own_fault(self, reason: &str) -> bool {
-        // grpc-go takes a new route into use an instant before the picker that knows its cluster
-        // (`clientconn.go`: the config selector is swapped before the balancer is told).
+        // grpc-go uses a new route an instant before the picker that knows its cluster
+        // (`clientconn.go`: it swaps the config selector before it updates the balancer).
         self == Self::Go && reason.contains("unknown cluster selected for RPC")
     }
 
-    /// A client that calls what its targets name.
+    /// Returns the command of a client that calls its targets.
     fn command(self, targets: &[String]) -> Result<Command> {
         let mut command;
         match self {
@@ -163,17 +165,17 @@ impl Kind {
     }
 }
 
-/// A client that calls all the time, through one channel.
+/// A client that makes calls continuously, through one channel per target.
 #[derive(Debug)]
 pub(crate) struct GrpcClient {
     kind: Kind,
     script: Script,
-    /// Calls that failed by the client's own fault.
+    /// The number of calls that failed because of the client's own faults.
     n_own_faults: u64,
 }
 
 impl GrpcClient {
-    /// Dials `xds:///<service>` as `node`.
+    /// Starts a client that calls `xds:///<service>` as `node`.
     pub(crate) fn start(
         dir: &Path,
         kind: Kind,
@@ -184,7 +186,7 @@ impl GrpcClient {
         Self::start_to(dir, kind, node, xds, &[service])
     }
 
-    /// Dials all of these, each through a channel of its own.
+    /// Starts a client that calls all these services, each through its own channel.
     pub(crate) fn start_to(
         dir: &Path,
         kind: Kind,
@@ -198,8 +200,8 @@ impl GrpcClient {
         Ok(Self { kind, script: Script::start(node, dir, &command)?, n_own_faults: 0 })
     }
 
-    /// What came of the calls since the last question: `answers` by name, `failed` by reason. Faults of
-    /// the client's own are counted apart.
+    /// Returns the results of the calls since the last query: `answers` by name, `failed` by
+    /// reason. The client's own faults are counted separately.
     pub(crate) fn take(&mut self) -> Result<GrpcTally> {
         let tally = self.script.ask("take")?;
         let counts = |field: &str| {
@@ -214,18 +216,18 @@ impl GrpcClient {
         Ok(GrpcTally { answers: counts("answers")?, failed })
     }
 
-    /// An error if more calls than these failed by the client's own fault.
+    /// Fails if more than `n_max` calls failed because of the client's own faults.
     pub(crate) fn expect_own_faults(&self, n_max: u64) -> Result<()> {
         if self.n_own_faults > 0 {
             report(&format!("{:?}: {} calls failed in the client", self.kind, self.n_own_faults));
         }
         if self.n_own_faults > n_max {
-            bail!("{} calls failed in the client, at most {n_max} can", self.n_own_faults);
+            bail!("{} calls failed in the client, but at most {n_max} may", self.n_own_faults);
         }
         Ok(())
     }
 
-    /// Waits until calls are answered by `name` alone. Not one may fail meanwhile.
+    /// Waits until only `name` answers calls. No call may fail meanwhile.
     pub(crate) fn wait_for_only(&mut self, name: &str) -> Result<()> {
         let mut failed = None;
         wait_for(&format!("only {name:?} from gRPC"), STEP, || {
@@ -244,7 +246,7 @@ impl GrpcClient {
         }
     }
 
-    /// Waits until calls fail, and none is answered any more; returns the reasons.
+    /// Waits until calls fail and none is answered. Returns the reasons.
     pub(crate) fn wait_for_failures(&mut self) -> Result<Vec<(String, u64)>> {
         wait_for("calls to fail", STEP, || {
             thread::sleep(Duration::from_millis(90));
@@ -253,7 +255,7 @@ impl GrpcClient {
         })
     }
 
-    /// Waits until calls are answered again, whatever fails before.
+    /// Waits until calls are answered again. Earlier calls may fail.
     pub(crate) fn wait_for_recovery(&mut self, name: &str) -> Result<()> {
         wait_for("calls to be answered again", STEP, || {
             thread::sleep(Duration::from_millis(90));
@@ -263,7 +265,7 @@ impl GrpcClient {
         })
     }
 
-    /// Waits for `n` more answers; not one call may fail meanwhile.
+    /// Waits for `n` more answers. No call may fail meanwhile.
     pub(crate) fn wait_for_more(&mut self, n: u64) -> Result<()> {
         let mut n_answered = 0;
         let mut failed = Vec::new();
@@ -280,7 +282,7 @@ impl GrpcClient {
     }
 }
 
-/// What came of calls.
+/// The results of calls.
 #[derive(Debug)]
 pub(crate) struct GrpcTally {
     pub(crate) answers: Vec<(String, u64)>,

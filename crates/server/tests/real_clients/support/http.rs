@@ -1,4 +1,4 @@
-//! As much of an HTTP/1.1 client as asking an admin port and making load takes.
+//! A minimal HTTP/1.1 client for admin ports and load.
 
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
@@ -8,24 +8,24 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-/// Envoy may hold a request for 5 s until it knows its cluster.
+/// Longer than the 5 s for which Envoy may hold a request until it knows the cluster.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
-    /// The server closes the connection after it.
+    /// Whether the server closes the connection after the response.
     pub(crate) closes: bool,
 }
 
-/// What of a request decides where Envoy sends it.
+/// The parts of a request that decide where Envoy routes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     host: String,
     path: String,
-    /// Whole lines.
+    /// Complete header lines.
     headers: String,
 }
 
@@ -43,7 +43,7 @@ impl Request {
     }
 }
 
-/// A connection that may be used again.
+/// A keep-alive connection.
 #[derive(Debug)]
 pub(crate) struct Connection(BufReader<TcpStream>);
 
@@ -58,8 +58,9 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends a request and reads the whole answer. `None` if the connection was closed before the
-    /// first byte of an answer: on a connection that was used before, every client then tries anew.
+    /// Sends a request and reads the whole answer. Returns `None` if the connection was closed
+    /// before the first byte of the answer. Every client retries in that case on a connection that
+    /// was used before.
     pub(crate) fn get(&mut self, request: &Request) -> Result<Option<Answer>> {
         let Request { host, path, headers } = request;
         let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n");
@@ -94,7 +95,7 @@ impl Connection {
         let body = match length {
             Some(length) => self.exactly(length)?,
             None if chunked => self.chunks()?,
-            None => bail!("an answer without a length"),
+            None => bail!("the answer has no length"),
         };
         let body = String::from_utf8(body).context("read the body")?;
         Ok(Some(Answer { status, body, closes }))
@@ -128,14 +129,14 @@ fn is_closed(kind: ErrorKind) -> bool {
     )
 }
 
-/// One request on a connection of its own, whatever its answer is.
+/// Sends one request on a new connection. Accepts any status.
 pub(crate) fn ask(port: u16, request: &Request) -> Result<Answer> {
     Connection::open(port)?
         .get(request)?
         .with_context(|| format!("{}: the connection was closed", request.path))
 }
 
-/// The same; anything but 200 is an error.
+/// Sends one request on a new connection. Fails unless the status is 200.
 pub(crate) fn get(port: u16, path: &str) -> Result<String> {
     let answer = ask(port, &Request::new(path))?;
     if answer.status != 200 {

@@ -1,4 +1,4 @@
-//! Continuous HTTP load, and every failure of it.
+//! Continuous HTTP load, with a record of every failure.
 
 use std::{
     collections::BTreeMap,
@@ -20,17 +20,17 @@ use super::{
 
 const THREADS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(1);
-/// Failures that are kept in words; all are counted.
+/// The maximum number of failures whose text is kept. All failures are counted.
 const WORDS_MAX: usize = 20;
 
-/// What came of the requests.
+/// The results of the requests.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Tally {
-    /// By answer.
+    /// The number of requests by answer.
     pub(crate) answers: BTreeMap<String, u64>,
-    /// Requests without a 200.
+    /// The number of requests without a status of 200.
     pub(crate) n_failed: u64,
-    /// The first of them, with the second of the load's life.
+    /// The first failures, each with the time since the start of the load.
     pub(crate) failures: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Tally {
     }
 }
 
-/// Requests from [`THREADS`] keep-alive connections until it is dropped.
+/// Requests from [`THREADS`] keep-alive connections. The load ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Load {
     port: u16,
@@ -61,7 +61,7 @@ impl Load {
         Self::start_with(port, Request::new("/"))
     }
 
-    /// The same request again and again.
+    /// Starts a load that repeats the given request.
     pub(crate) fn start_with(port: u16, request: Request) -> Self {
         let shared = Arc::new(Shared {
             request,
@@ -82,12 +82,12 @@ impl Load {
         self.shared.tally().clone()
     }
 
-    /// Forgets what was, so that a later part is judged alone; returns it.
+    /// Resets the tally, so that the next part is judged separately, and returns it.
     pub(crate) fn take(&self) -> Tally {
         std::mem::take(&mut *self.shared.tally())
     }
 
-    /// Waits until `answer` comes, and then no other.
+    /// Waits until requests are answered with `answer`, and with no other answer.
     pub(crate) fn wait_for_only(&self, answer: &str) -> Result<()> {
         let mut seen = self.tally().answers;
         wait_for(&format!("only {answer:?} on port {}", self.port), STEP, || {
@@ -109,7 +109,7 @@ impl Load {
         })
     }
 
-    /// Stops it. Not one request may have failed, and there were at least `n_min`.
+    /// Stops the load. Fails if any request failed, or if there were fewer than `n_min`.
     pub(crate) fn finish_without_failure(mut self, n_min: u64) -> Result<Tally> {
         self.join();
         let tally = self.tally();
@@ -124,7 +124,7 @@ impl Load {
         }
         if tally.n_answered() < n_min {
             bail!(
-                "only {} requests on port {}, at least {n_min} are a load",
+                "only {} requests on port {}, at least {n_min} were expected",
                 tally.n_answered(),
                 self.port
             );
@@ -173,14 +173,14 @@ impl Shared {
     }
 }
 
-/// One request, on the open connection if there is one.
+/// Sends one request, on the open connection if there is one.
 fn send(port: u16, request: &Request, connection: &mut Option<Connection>) -> Result<String> {
     if let Some(mut open) = connection.take()
         && let Some(answer) = open.get(request)?
     {
         return judge(answer, open, connection);
     }
-    // None was open, or it was closed while it was idle.
+    // There was no open connection, or it was closed while it was idle.
     let mut open = Connection::open(port)?;
     match open.get(request)? {
         Some(answer) => judge(answer, open, connection),

@@ -1,4 +1,4 @@
-//! Resources as an author writes them.
+//! Resources in the form in which an author writes them.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ pub(crate) const ENDPOINT: &str =
     "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 pub(crate) const SCOPED_ROUTE: &str =
     "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
-/// The four types that every client here subscribes to.
+/// The four types to which every client of these tests subscribes.
 pub(crate) const TYPES: [&str; 4] = [LISTENER, ROUTE, CLUSTER, ENDPOINT];
 
 pub(crate) fn cluster(mode: Mode, name: &str, connect_timeout: &str) -> Value {
@@ -53,12 +53,12 @@ pub(crate) fn route(name: &str, cluster: &str) -> Value {
     })
 }
 
-/// A listener of a proxy.
+/// Returns a listener of a proxy.
 pub(crate) fn listener(mode: Mode, name: &str, port: u16, route: &str, stat_prefix: &str) -> Value {
     listener_of(name, port, &connection_manager(mode, route, stat_prefix))
 }
 
-/// A listener of a proxy, with a connection manager of the test's own.
+/// Returns a listener of a proxy with the given connection manager.
 pub(crate) fn listener_of(name: &str, port: u16, manager: &Value) -> Value {
     json!({
         "@type": LISTENER,
@@ -71,7 +71,7 @@ pub(crate) fn listener_of(name: &str, port: u16, manager: &Value) -> Value {
     })
 }
 
-/// A listener of a gRPC client: the name that it dials.
+/// Returns a listener of a gRPC client. Its name is the target of the client.
 pub(crate) fn api_listener(name: &str, route: &str) -> Value {
     json!({
         "@type": LISTENER,
@@ -80,7 +80,7 @@ pub(crate) fn api_listener(name: &str, route: &str) -> Value {
     })
 }
 
-/// The connection manager of an HTTP listener that takes its routes from RDS.
+/// Returns the connection manager of an HTTP listener that gets its routes from RDS.
 pub(crate) fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> Value {
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -93,7 +93,7 @@ pub(crate) fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> 
     })
 }
 
-/// The routes of the requests with the header `x-scope: <name>`.
+/// Returns the routes of requests with the header `x-scope: <name>`.
 pub(crate) fn scope(name: &str, route: &str) -> Value {
     json!({
         "@type": SCOPED_ROUTE,
@@ -103,7 +103,7 @@ pub(crate) fn scope(name: &str, route: &str) -> Value {
     })
 }
 
-/// The connection manager of an HTTP listener that takes its routes from SRDS.
+/// Returns the connection manager of an HTTP listener that gets its routes from SRDS.
 pub(crate) fn scoped_connection_manager(mode: Mode, stat_prefix: &str) -> Value {
     let mut manager = connection_manager(mode, "", stat_prefix);
     manager["rds"].take();

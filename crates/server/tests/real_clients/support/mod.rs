@@ -1,4 +1,4 @@
-//! What the tests are made of: processes, load, manifests, and waiting for a state.
+//! The building blocks of the tests: processes, load, manifests, and waiting for a state.
 
 use std::{
     fs,
@@ -21,11 +21,11 @@ pub(crate) mod tap;
 pub(crate) mod tls;
 pub(crate) mod upstream;
 
-/// How long a step may take that ends in well under a second on a quiet machine.
+/// The maximum duration of a step that takes well under a second on a quiet machine.
 pub(crate) const STEP: Duration = Duration::from_secs(20);
 
-/// Asks every few milliseconds until there is an answer. An error of `ask` is kept for the message
-/// and counts as "not yet".
+/// Calls `ask` every few milliseconds until it returns an answer. An error of `ask` counts as "not
+/// yet", and the last one becomes part of the message.
 pub(crate) fn wait_for<T>(
     what: &str,
     timeout: Duration,
@@ -45,7 +45,8 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// Runs a test in a directory of its own; when it fails, shows the end of every log in it.
+/// Runs a test in its own directory. If the test fails, shows the end of every log in the
+/// directory.
 pub(crate) fn in_directory(test: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("chancery-e2e-").tempdir()?;
     let result = test(dir.path());
@@ -67,7 +68,7 @@ pub(crate) fn in_directory(test: impl FnOnce(&Path) -> Result<()>) -> Result<()>
     result
 }
 
-/// Says something to whoever reads the test's output.
+/// Writes a line to the output of the test.
 pub(crate) fn report(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }

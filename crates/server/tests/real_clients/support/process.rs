@@ -10,7 +10,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// A child. Killed when dropped; and, through `setpriv`, by the kernel when the test process dies.
+/// A child process. It is killed when it is dropped. Through `setpriv`, the kernel kills it when
+/// the test process dies.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -18,7 +19,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it with both outputs appended to `<dir>/<name>.log`.
+    /// Starts a process with both outputs appended to `<dir>/<name>.log`.
     pub(crate) fn spawn(name: &str, dir: &Path, command: &Command) -> Result<Self> {
         let path = dir.join(format!("{name}.log"));
         let log = fs::OpenOptions::new().create(true).append(true).open(&path)?;
@@ -28,7 +29,8 @@ impl Process {
         Ok(Self { child, name: name.to_owned() })
     }
 
-    /// Starts it with pipes for its input and output; errors go to `<dir>/<name>.log`.
+    /// Starts a process with pipes for its input and output. Standard error goes to
+    /// `<dir>/<name>.log`.
     pub(crate) fn spawn_piped(name: &str, dir: &Path, command: &Command) -> Result<Self> {
         let log = fs::File::create(dir.join(format!("{name}.log")))?;
         let mut leashed = leashed(command);
@@ -37,12 +39,12 @@ impl Process {
         Ok(Self { child, name: name.to_owned() })
     }
 
-    /// Its pipes.
+    /// Returns the child, which has the pipes.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// An error if it has ended.
+    /// Fails if the process has ended.
     pub(crate) fn expect_running(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -50,24 +52,24 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL and waits until the process has ended.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("kill {}", self.name))?;
         self.child.wait().with_context(|| format!("wait for {}", self.name))?;
         Ok(())
     }
 
-    /// Sends a signal, by its name without `SIG`.
+    /// Sends a signal, which is given by its name without `SIG`.
     pub(crate) fn signal(&self, name: &str) -> Result<()> {
         let pid = self.child.id().to_string();
         let status = Command::new("sh").args(["-c", "kill -\"$1\" \"$0\"", &pid, name]).status()?;
         if !status.success() {
-            bail!("no SIG{name} for {}: {status}", self.name);
+            bail!("cannot send SIG{name} to {}: {status}", self.name);
         }
         Ok(())
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM and returns the exit status.
     pub(crate) fn terminate(&mut self, timeout: Duration) -> Result<ExitStatus> {
         self.signal("TERM")?;
         let deadline = Instant::now() + timeout;
@@ -83,14 +85,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended already, which is what we want.
+        // Both calls fail only if the process has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// The same command, started so that the kernel kills it when the thread that started it ends.
-/// `setpriv` (util-linux, always there on Debian) becomes the command: the process id stays.
+/// Returns the same command, started so that the kernel kills it when the thread that started it
+/// ends. `setpriv` (util-linux, always present on Debian) executes the command in its own process,
+/// so that the process ID stays the same.
 fn leashed(command: &Command) -> Command {
     let mut leashed = Command::new("setpriv");
     leashed.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
@@ -103,7 +106,7 @@ fn leashed(command: &Command) -> Command {
     leashed
 }
 
-/// What `cargo xtask setup` installed.
+/// Returns the directory in which `cargo xtask setup` installed the clients.
 pub(crate) fn installed() -> Result<PathBuf> {
     let clients = match env::var_os("CHANCERY_CLIENTS") {
         Some(dir) => PathBuf::from(dir),
@@ -117,7 +120,7 @@ pub(crate) fn installed() -> Result<PathBuf> {
     Ok(clients)
 }
 
-/// An error if the installation in this directory has not come to its end.
+/// Fails if the installation in this directory is not complete.
 pub(crate) fn expect_installed(dir: &Path) -> Result<()> {
     if !dir.join("complete").is_file() {
         bail!("no real clients in {}: run `cargo xtask setup` first", dir.display());
@@ -125,12 +128,12 @@ pub(crate) fn expect_installed(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Python, with Envoy and grpcio.
+/// Returns the path of the Python with Envoy and grpcio.
 pub(crate) fn python() -> Result<PathBuf> {
     Ok(installed()?.join("bin/python"))
 }
 
-/// A script beside the tests.
+/// Returns the path of a script of the tests.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
 }

@@ -1,5 +1,5 @@
-//! What goes over the wire between a client and the server, as far as HTTP/2 itself is concerned:
-//! pings, and GOAWAY with its reason. What the clients tell of themselves does not say it.
+//! A proxy that records HTTP/2 PING and GOAWAY frames between a client and the server. The clients
+//! do not report these frames themselves.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,27 +10,27 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// Bytes before a client's first frame (RFC 9113, 3.4).
+/// The number of bytes before a client's first frame (RFC 9113, 3.4).
 const PREFACE: usize = 24;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
-/// The flag of a PING that answers one.
+/// The ACK flag of a PING frame.
 const ACK: u8 = 1;
 
-/// What was seen, over all connections.
+/// The recorded frames of all connections.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Seen {
     pub(crate) n_connections: usize,
-    /// Pings of the client, without its answers to ours.
+    /// PINGs of the client, without its answers to the server's PINGs.
     pub(crate) n_client_pings: usize,
-    /// Pings of the client that the server answered.
+    /// PINGs of the client that the server answered.
     pub(crate) n_answered_pings: usize,
-    /// Error codes of the GOAWAYs that the server sent; 0 says that nothing is wrong.
+    /// Error codes of the GOAWAY frames that the server sent. 0 is `NO_ERROR`.
     pub(crate) goaways: Vec<u32>,
 }
 
 impl Seen {
-    /// An error if the server has ever blamed the client.
+    /// Fails if the server has sent a GOAWAY with an error code.
     pub(crate) fn expect_no_blame(&self) -> Result<()> {
         if self.goaways.iter().any(|code| *code != 0) {
             bail!("GOAWAY with the codes {:?}", self.goaways);
@@ -47,7 +47,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Takes connections for the server at `xds`.
+    /// Starts a proxy for the server at `xds`.
     pub(crate) fn start(xds: u16) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
@@ -55,7 +55,7 @@ impl Tap {
         let shared = Arc::clone(&seen);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                // With no server there, the client finds its connection closed.
+                // If no server listens, the client's connection is closed.
                 if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, xds)) {
                     drop(splice(&client, &server, &shared));
                 }
@@ -83,7 +83,7 @@ fn splice(client: &TcpStream, server: &TcpStream, seen: &Arc<Mutex<Seen>>) -> Re
         let (from, to, seen) = (from.try_clone()?, to.try_clone()?, Arc::clone(seen));
         thread::spawn(move || {
             drop(forward(&from, &to, side, &seen));
-            // One direction has ended, so that the other is of no more use to anybody.
+            // One direction has ended, so that the other one is useless.
             drop(from.shutdown(Shutdown::Both));
             drop(to.shutdown(Shutdown::Both));
         });
@@ -117,12 +117,12 @@ enum Frame {
     GoAway { code: u32 },
 }
 
-/// Finds frames in one direction of a connection.
+/// A parser of the frames in one direction of a connection.
 #[derive(Debug)]
 struct Parser {
-    /// Bytes to leave out before the next frame.
+    /// The number of bytes to skip before the next frame.
     skip: usize,
-    /// The begin of a frame: its header, and of a GOAWAY the two numbers after it.
+    /// The start of a frame: its header, and for GOAWAY also the two numbers after it.
     head: Vec<u8>,
 }
 
@@ -135,7 +135,7 @@ impl Parser {
             }
             self.head.push(*byte);
             let [a, b, c, kind, flags, rest @ ..] = self.head.as_slice() else { continue };
-            // The stream's number comes after the flags.
+            // The stream ID follows the flags.
             let n_of_payload = match rest.len() {
                 n @ 4.. => n - 4,
                 _ => continue,

@@ -1,4 +1,4 @@
-//! Certificates, and who shows and trusts them.
+//! Certificates, and resources that present and trust them.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub(crate) const SECRET: &str =
     "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 
-/// A certificate that signs itself, with its key. Its subject is `CN=<name>`.
+/// A self-signed certificate with its key. Its subject is `CN=<name>`.
 #[derive(Debug)]
 pub(crate) struct Identity {
     certificate: PathBuf,
@@ -40,7 +40,7 @@ impl Identity {
         Ok(fs::read_to_string(&self.certificate)?)
     }
 
-    /// A `TlsCertificate`: what a peer shows.
+    /// Returns a `TlsCertificate` that a peer presents.
     pub(crate) fn tls_certificate(&self) -> Result<Value> {
         Ok(json!({
             "certificate_chain": {"inline_string": self.certificate()?},
@@ -48,25 +48,25 @@ impl Identity {
         }))
     }
 
-    /// The secret with what a peer shows.
+    /// Returns the secret with the certificate that a peer presents.
     pub(crate) fn shown(&self, name: &str) -> Result<Value> {
         Ok(json!({"@type": SECRET, "name": name, "tls_certificate": self.tls_certificate()?}))
     }
 
-    /// The secret with what a peer trusts.
+    /// Returns the secret with the certificate that a peer trusts.
     pub(crate) fn trusted(&self, name: &str) -> Result<Value> {
         Ok(json!({"@type": SECRET, "name": name, "validation_context": trust(&[self])?}))
     }
 }
 
-/// A `CertificateValidationContext` that trusts all of these.
+/// Returns a `CertificateValidationContext` that trusts all given certificates.
 pub(crate) fn trust(identities: &[&Identity]) -> Result<Value> {
     let bundle = identities.iter().map(|it| it.certificate()).collect::<Result<String>>()?;
     Ok(json!({"trusted_ca": {"inline_string": bundle}}))
 }
 
-/// The cluster, with TLS to its endpoints by this `CommonTlsContext`. Each request shows the certificate of the day:
-/// it has a connection and a session of its own.
+/// Returns the cluster with TLS to its endpoints, configured by this `CommonTlsContext`. Each
+/// request uses a new connection and session, and thus the present certificate.
 pub(crate) fn cluster_over_tls(mut cluster: Value, context: &Value) -> Value {
     cluster["transport_socket"] = json!({"name": "tls", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
@@ -81,7 +81,7 @@ pub(crate) fn cluster_over_tls(mut cluster: Value, context: &Value) -> Value {
     cluster
 }
 
-/// The listener, which takes TLS by this `CommonTlsContext`.
+/// Returns the listener with TLS, configured by this `CommonTlsContext`.
 pub(crate) fn listener_over_tls(mut listener: Value, context: &Value) -> Value {
     listener["filter_chains"][0]["transport_socket"] = json!({"name": "tls", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",

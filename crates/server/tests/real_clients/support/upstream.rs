@@ -1,4 +1,4 @@
-//! The services behind Envoy: each says its name, or what it was told.
+//! The services behind Envoy. Each answers with its name, or with a header of the request.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -8,21 +8,21 @@ use std::{
 
 use anyhow::Result;
 
-/// What a service answers.
+/// The answer of a service.
 #[derive(Debug, Clone, Copy)]
 enum Says {
     Name(&'static str),
-    /// The value of this header (in small letters), or `none`.
+    /// The value of this header (in lower case), or `none`.
     Header(&'static str),
 }
 
-/// Starts an HTTP/1.1 server that answers every request with `name`; returns its port. It runs until
-/// the test process ends: a request to an endpoint that was moved away must not fail for that.
+/// Starts an HTTP/1.1 server that answers every request with `name`, and returns its port. The
+/// server runs until the test process ends, so that requests to a former endpoint do not fail.
 pub(crate) fn spawn(name: &'static str) -> Result<u16> {
     start(Says::Name(name))
 }
 
-/// Starts one that answers with the value of this header of the request.
+/// Starts a server that answers with the value of this header of the request.
 pub(crate) fn spawn_echo(header: &'static str) -> Result<u16> {
     start(Says::Header(header))
 }
@@ -32,7 +32,7 @@ fn start(says: Says) -> Result<u16> {
     let port = listener.local_addr()?.port();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // As many as Envoy opens: a handful.
+            // Envoy opens only a few connections.
             thread::spawn(move || drop(serve(stream, says)));
         }
     });
@@ -51,7 +51,7 @@ fn serve(stream: TcpStream, says: Says) -> Result<()> {
         {
             told = Some(value.to_owned());
         }
-        // An empty line ends a request; our requests have no body.
+        // An empty line ends a request, because the requests have no body.
         if line == "\r\n" {
             let told = told.take();
             let body = match says {
