@@ -91,7 +91,7 @@ impl Scan {
                     self.fields += 1;
                     if self.fields > FIELDS_MAX {
                         return Err(Status::resource_exhausted(format!(
-                            "the request has more than {FIELDS_MAX} fields, the maximum; split it into several requests"
+                            "the request has more than {FIELDS_MAX} fields; split it into several requests"
                         )));
                     }
                     match (value | shifted(low, bits)) & 7 {

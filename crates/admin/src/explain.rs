@@ -21,7 +21,7 @@ impl Service {
         request: pb::ExplainRequest,
     ) -> Result<pb::ExplainResponse, AdminError> {
         if request.node.is_empty() {
-            return Err(AdminError::Parameter("the node's id is empty".to_owned()));
+            return Err(AdminError::Parameter("the node ID is empty".to_owned()));
         }
         let about = About::parse(&request)?;
         let state = self.state(Freshness::of(request.stale)).await?;

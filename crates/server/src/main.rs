@@ -1,8 +1,8 @@
 //! The binary `chancery`. `serve` runs a replica; most other commands connect to one.
 //!
-//! Exit codes: 0 success, 1 rejected or failed with a message on standard error, 2 wrong usage.
-//! With `--wait` also 3 (written, but the write concerns no session of the replica) and 4 (written,
-//! but it is unknown whether all sessions have it).
+//! Exit codes: 0 success, 1 rejected or failed with a message on standard error, 2 wrong usage. With
+//! `--wait` also 3: written, but the write concerns no session of the replica; and 4: written, but it
+//! is unknown whether all sessions have it.
 
 mod cli;
 mod config;
@@ -92,10 +92,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
             answer.out.write_all(&script)?;
         }
         command => {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
+                    |error| Failure::new(format_args!("cannot start the async runtime: {error}")),
+                )?;
             let result = runtime.block_on(cli::run(command, &cli.server, &mut answer));
             // A failed wait has shown the revision of the write before.
             answer.out.flush()?;

@@ -177,7 +177,7 @@ async fn a_refusal_has_the_status_the_code_and_all_problems() {
         ),
         ("GET", "/v1/nodes/a%2Fb/c", "", 404, "NOT_FOUND", "node \"a/b/c\" is not connected"),
         ("GET", "/v1/nodes?state=good", "", 400, "INVALID_ARGUMENT", "is not a state of a node"),
-        ("GET", "/v1/explain", "", 400, "INVALID_ARGUMENT", "the node's id is empty"),
+        ("GET", "/v1/explain", "", 400, "INVALID_ARGUMENT", "the node ID is empty"),
         ("GET", "/v1/history?limit=99999", "", 400, "INVALID_ARGUMENT", "at most 10000"),
         ("GET", "/v1/nothing", "", 404, "NOT_FOUND", "there is no route for GET /v1/nothing"),
         ("PUT", "/v1/cluster", "", 405, "UNIMPLEMENTED", "/v1/cluster does not support PUT"),

@@ -25,9 +25,8 @@ use crate::config::{LISTEN_RULE, Span};
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order. With
-    /// several addresses, a server that accepts the connection but does not answer within 5s is
-    /// skipped
+    /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order. In a
+    /// list, a server that accepts the connection but does not answer within 5s is skipped
     #[arg(
         long,
         global = true,
@@ -205,11 +204,11 @@ pub(crate) struct Write {
     /// 30s]
     ///
     /// TIME is a number with a unit: 250ms, 10s, 5m or 1h. A write concerns a session that
-    /// subscribes to a changed resource, by name or by a wildcard, if its node sees the resource or
-    /// saw it before. A write that changes assignments also concerns the sessions whose scopes it
-    /// changes. A write that changes nothing concerns the sessions that subscribe to the resources
-    /// it names. The command asks only sessions of the replica that takes the write, and lists
-    /// those that have not acknowledged. See the exit codes below.
+    /// subscribes to a changed resource, by name or by a wildcard. The node of the session must see
+    /// the resource, or must have seen it before. A write that changes assignments also concerns
+    /// the sessions whose scopes it changes. A write that changes nothing concerns the sessions
+    /// that subscribe to the resources it names. The command asks only sessions of the replica that
+    /// takes the write, and lists those that have not acknowledged. See the exit codes below.
     #[arg(
         long,
         value_name = "TIME",

@@ -121,7 +121,7 @@ async fn ask(
         | Command::Import(_)
         | Command::Delete(_)
         | Command::Assignments(args::Assignments::Delete { .. }) => {
-            Err(Failure::new("this command does not talk to a server"))
+            Err(Failure::new("this command does not connect to a server"))
         }
     }
 }

@@ -300,7 +300,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     };
     let what = match (response.dry_run, response.repeated) {
         (true, _) => "dry run, nothing written; revision",
-        (false, true) => "written before by this request, as revision",
+        (false, true) => "already written by this request, as revision",
         (false, false) => "revision",
     };
     writeln!(

@@ -128,7 +128,7 @@ impl Values {
             };
             let known = known.keys().cloned().collect::<Vec<_>>();
             let Value::Table(keys) = keys else {
-                let rule = format!("is a section: write [{section}] and its keys below");
+                let rule = format!("is a section; write [{section}] and its keys below");
                 let (value, from) = (keys.to_string(), Source::File(path.to_owned()));
                 errors.push(ConfigError::Value { key: section, value, from, rule });
                 continue;
@@ -325,7 +325,7 @@ fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     );
     let plaintext = |section: &str| {
         format!(
-            "is not a loopback address, and the port is not encrypted: set {section}.allow_plaintext = true \
+            "is not a loopback address, and the port is not encrypted; set {section}.allow_plaintext = true \
              (--allow-plaintext) if the network is trusted"
         )
     };

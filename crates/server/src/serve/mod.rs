@@ -1,9 +1,10 @@
 //! The command `chancery serve`: starts the components, runs them, and stops them in order.
 //!
-//! Order of the start: store (its state is loaded and the replica is a member of a cluster),
-//! shards, admin port, catching up with the cluster (OPS-04), xDS port, ready line. Order of the
-//! end (OPS-15): leadership moves to another replica, the replica is no longer ready, streams of
-//! clients, admin requests, shards, store. Each step of the end has a time limit.
+//! Order of the start: store, shards, admin port, catching up with the cluster (OPS-04), xDS port,
+//! ready line. When the store is open, its state is loaded and the replica is a member of a cluster.
+//!
+//! Order of the end (OPS-15): leadership moves to another replica, the replica is no longer ready,
+//! streams of clients, admin requests, shards, store. Each step of the end has a time limit.
 
 mod activity;
 mod body;
@@ -151,9 +152,8 @@ async fn serve(
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
     let opened = store::open(loaded, &mut signals).await?;
-    // The warm-up runs parallel to the start of the store and ends before the ready line, so that
-    // the first write is as fast as the second. If it fails, the first write fails and reports the
-    // error.
+    // The warm-up runs parallel to the start of the store and ends before the ready line. The first
+    // write is then as fast as the second. If the warm-up fails, the first write reports the error.
     let is_warm = warm_up.await.is_ok();
     debug!(is_warm, time = ?start.elapsed(), "descriptors are read");
     let (replica, ended) = match opened {

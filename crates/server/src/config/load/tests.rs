@@ -61,7 +61,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ),
         (
             "xds = 1",
-            "xds = 1 (from FILE): is a section: write [xds] and its keys below".to_owned(),
+            "xds = 1 (from FILE): is a section; write [xds] and its keys below".to_owned(),
         ),
         (
             "[admin]\naddress = '127.0.0.1:18000'",

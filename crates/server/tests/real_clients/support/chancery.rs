@@ -205,8 +205,8 @@ impl Chancery {
         value.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name} is {value:?}")))
     }
 
-    /// Returns the sum of a metric over the series with this label (`name="value"`), or 0 if there
-    /// is none.
+    /// Returns the sum of a metric over the series with this label (`name="value"`), or 0 without
+    /// such a series.
     pub(crate) fn metric(&self, name: &str, label: &str) -> Result<f64> {
         let page = http::get(self.at.admin, "/metrics")?;
         sum_of_metric(&page, name, label)
