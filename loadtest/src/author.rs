@@ -1,4 +1,4 @@
-//! An author of resources: the admin API over gRPC.
+//! A client of the admin API over gRPC, which publishes resources.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -15,18 +15,18 @@ use tonic::{
 
 use crate::resource;
 
-/// One request may take so long: 1000 resources in a debug build on a busy machine take seconds.
+/// The timeout of a request. 1000 resources take seconds in a debug build on a busy machine.
 const REQUEST: Duration = Duration::from_secs(60);
-/// Resources in one transaction of a load. A transaction is one entry of the log, whose length is
-/// limited, and it is made in memory.
+/// The number of resources in one transaction of a load. A transaction is one log entry of limited
+/// length, and it is built in memory.
 const BATCH: usize = 1000;
 
-/// Whether a server has refused a write without knowing the outcome of an earlier attempt.
+/// Returns whether a server refused a write without knowing the outcome of an earlier attempt.
 pub(crate) fn is_outcome_unknown(status: &Status) -> bool {
     status.message().contains("the outcome of the write is unknown")
 }
 
-/// Cheap to clone: clones share the connection.
+/// A connection to the admin API. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Author {
     client: AdminClient<Channel>,
@@ -56,7 +56,7 @@ impl Author {
         Ok(self.client.apply(request).await?.into_inner())
     }
 
-    /// Publishes one manifest, as text.
+    /// Publishes one manifest, given as text.
     pub(crate) async fn apply_text(&mut self, content: String) -> Result<WriteResponse, Status> {
         let request = ApplyRequest {
             files: vec![File { name: "manifest".to_owned(), content }],
@@ -66,7 +66,7 @@ impl Author {
         Ok(self.client.apply(request).await?.into_inner())
     }
 
-    /// Deletes clusters of one scope, one transaction.
+    /// Deletes clusters of one scope in one transaction.
     pub(crate) async fn delete(
         &mut self,
         scope: &str,
@@ -85,7 +85,7 @@ impl Author {
         Ok(self.client.delete(request).await?.into_inner())
     }
 
-    /// Publishes the clusters `from..to` of a load, in transactions of a size that is taken.
+    /// Publishes the clusters `from..to` of a load, in transactions of `BATCH` resources.
     pub(crate) async fn load(&mut self, from: usize, to: usize) -> Result<()> {
         let mut start = from;
         while start < to {
@@ -99,7 +99,7 @@ impl Author {
         Ok(())
     }
 
-    /// Bytes of the bodies of all resources, and how many there are.
+    /// Returns the bytes of all resource bodies, and the number of resources.
     pub(crate) async fn payload(&mut self) -> Result<(u64, u64)> {
         let request =
             ListResourcesRequest { without_body: true, ..ListResourcesRequest::default() };
@@ -114,7 +114,7 @@ impl Author {
         Ok((bytes, n))
     }
 
-    /// Versions of all resources, by name.
+    /// Returns the versions of all resources by name.
     pub(crate) async fn versions(&mut self) -> Result<BTreeMap<String, String>> {
         let request =
             ListResourcesRequest { without_body: true, ..ListResourcesRequest::default() };
@@ -126,7 +126,7 @@ impl Author {
         Ok(versions)
     }
 
-    /// Generations of the clusters of one scope, by name.
+    /// Returns the generations of the clusters in one scope, by name.
     pub(crate) async fn generations(&mut self, scope: &str) -> Result<BTreeMap<String, u64>> {
         let scope = scope.to_owned();
         let request = ListResourcesRequest { scope, ..ListResourcesRequest::default() };
@@ -137,7 +137,7 @@ impl Author {
                 let body = resource.body.unwrap_or_default().value;
                 let generation = resource::generation_of(&body);
                 let generation = generation.with_context(|| {
-                    format!("{} has a body that was never written", resource.name)
+                    format!("resource {} has a body that no author wrote", resource.name)
                 })?;
                 generations.insert(resource.name, generation);
             }
@@ -145,7 +145,7 @@ impl Author {
         Ok(generations)
     }
 
-    /// The state of the replica.
+    /// Returns the state of the replica.
     pub(crate) async fn cluster(&mut self) -> Result<ClusterStatus, Status> {
         Ok(self.client.get_cluster(GetClusterRequest {}).await?.into_inner())
     }

@@ -1,6 +1,6 @@
-//! A cluster of real processes on this machine, on ports that they keep.
+//! A cluster of real processes on this machine, with fixed ports.
 //!
-//! The first forms the cluster, the others join it by its address. All are on loopback.
+//! The first replica forms the cluster, and the others join it. All listen on loopback.
 
 use std::{
     path::Path,
@@ -18,11 +18,11 @@ use crate::{
     stats::count,
 };
 
-/// How long a cluster may take until all of its replicas vote, in a debug build on a busy machine.
+/// The maximum time until all replicas vote, for a debug build on a busy machine.
 const WHOLE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Replicas, of which some may be down. Dropping it kills them all.
+/// Replicas, some of which may be down. Dropping the cluster kills them all.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     replicas: Vec<Replica>,
@@ -36,8 +36,8 @@ struct Replica {
 }
 
 impl Cluster {
-    /// Starts so many replicas, and waits until all of them vote. `config` is what they have in common
-    /// besides section `[raft]`.
+    /// Starts `replicas` replicas, and waits until all of them vote. `config` is their common
+    /// configuration without section `[raft]`.
     pub(crate) async fn start(
         common: &Common,
         dir: &Path,
@@ -62,23 +62,24 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where all of them listen, those that are down too.
+    /// Returns the ports of all replicas, including those that are down.
     pub(crate) fn ports(&self) -> Vec<Ports> {
         self.replicas.iter().map(|replica| replica.ports).collect()
     }
 
-    /// Those that are up.
+    /// Iterates over the replicas that are up.
     pub(crate) fn servers(&self) -> impl Iterator<Item = &Server> {
         self.replicas.iter().filter_map(|replica| replica.server.as_ref())
     }
 
-    /// SIGTERM to the replica at this place of [`Cluster::ports`]; waits until it has ended.
+    /// Sends SIGTERM to the replica at this index of [`Cluster::ports`], and waits until it has
+    /// ended.
     pub(crate) async fn terminate(&mut self, at: usize) -> Result<()> {
         let ended = self.take(at)?.terminate().await;
         ended.with_context(|| format!("replica {}", at + 1))
     }
 
-    /// SIGKILL to it; waits until it is gone.
+    /// Sends SIGKILL to the replica at this index, and waits until it has ended.
     pub(crate) async fn kill(&mut self, at: usize) -> Result<()> {
         self.take(at)?.kill().await
     }
@@ -89,15 +90,15 @@ impl Cluster {
         server.with_context(|| format!("replica {} is not up", at + 1))
     }
 
-    /// Starts it again, and waits until it is ready and all replicas that are up vote and agree.
+    /// Starts the replica at this index again. Waits until it is ready and the cluster is whole.
     pub(crate) async fn start_again(&mut self, at: usize) -> Result<()> {
-        let replica = self.replicas.get_mut(at).context("there is no such replica")?;
+        let replica = self.replicas.get_mut(at).context("no such replica")?;
         replica.server = Some(replica.launch.start().await?);
         self.whole().await.map(drop)
     }
 
-    /// Waits until all replicas vote, know the same leader, and have applied what it has committed.
-    /// Gives the place of the leader.
+    /// Waits until all replicas vote, agree on the leader, and have applied nearly all entries that
+    /// it has committed. Returns the index of the leader.
     pub(crate) async fn whole(&self) -> Result<usize> {
         let deadline = Instant::now() + WHOLE;
         loop {
@@ -108,13 +109,13 @@ impl Cluster {
                 return Ok(leader);
             }
             if Instant::now() > deadline {
-                bail!("the cluster is not whole after {WHOLE:?}: {statuses:?}");
+                bail!("the replicas do not agree after {WHOLE:?}: {statuses:?}");
             }
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Of those that are up.
+    /// Returns the statuses of the replicas that are up.
     async fn statuses(&self) -> Result<Vec<ClusterStatus>> {
         let mut statuses = Vec::new();
         for server in self.servers() {
@@ -124,7 +125,8 @@ impl Cluster {
     }
 }
 
-/// The place of the leader, if all replicas say that all vote, name it, and are where it was before.
+/// Returns the index of the leader if all replicas vote, are ready, and name the same leader. They
+/// must also have applied its committed entries, except for the last [`NEAR`].
 fn agreed(statuses: &[ClusterStatus], replicas: usize) -> Option<usize> {
     let ids: Vec<u64> = (1..=count(replicas)).collect();
     let leader = statuses.first()?.leader?;
@@ -132,13 +134,14 @@ fn agreed(statuses: &[ClusterStatus], replicas: usize) -> Option<usize> {
     let agrees = |status: &ClusterStatus| {
         status.voters == ids && status.leader == Some(leader) && status.ready
     };
-    // Writes go on meanwhile: who is asked later may be further, who is asked before a little behind.
+    // Writes continue meanwhile. A replica that answers before or after the leader may be slightly
+    // behind or ahead.
     let is_near = |status: &ClusterStatus| status.applied_index + NEAR >= committed;
     let all = statuses.iter().all(|status| agrees(status) && is_near(status));
     (all && statuses.len() == replicas).then(|| usize::try_from(leader - 1).ok())?
 }
 
-/// Entries that may be committed between two questions.
+/// The maximum number of entries that may be committed between two status requests.
 const NEAR: u64 = 1000;
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! A cold start: how long a replica takes that already holds resources, from the start of its process to
-//! the line that says that it serves.
+//! Cold start: the time from the start of a process that already holds resources to its ready line.
 //!
-//! The replica is loaded, ended by SIGTERM, and started again and again. Before each start the kernel is
-//! told to forget what it has read of the data, so that they come from the disk; every other start is
-//! made without that, to tell the disk from the work.
+//! The test loads the replica, ends it with SIGTERM, and starts it several times. Before every
+//! other start it drops the data from the kernel's page cache, so that the replica reads them from
+//! the disk. The remaining starts separate the time of the disk from the work of the process.
 
 use std::{
     fmt::Write as _,
@@ -25,21 +24,21 @@ use crate::{
     stats::{Spread, count},
 };
 
-/// Time from the start of a process to a replica that serves.
+/// Measure the time from process start to readiness
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Resources of about 1 KB.
+    /// Number of resources of about 1 KB
     #[arg(long, default_value_t = 100_000)]
     resources: usize,
-    /// Starts; of each kind so many.
+    /// Starts of each kind
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds that the median start may take [default: 2 up to 100,000 resources, and 15 beyond].
+    /// Maximum seconds of the median start [default: 2 up to 100,000 resources, 15 beyond]
     #[arg(long)]
     seconds_max: Option<f64>,
 }
 
-/// What one start took.
+/// The measurements of one start.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     wall: Duration,
@@ -47,12 +46,12 @@ struct Start {
     others: f64,
 }
 
-/// What is said of one kind of start.
+/// The statistics of one kind of start.
 #[derive(Debug, Serialize)]
 struct Row {
     seconds: Spread,
     cpu_seconds: Spread,
-    /// CPUs used by other processes meanwhile.
+    /// The CPUs that other processes used during the starts.
     others: Spread,
 }
 
@@ -62,7 +61,10 @@ impl Args {
     }
 
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.resources > 0 && self.rounds > 0, "there is nothing to do");
+        ensure!(
+            self.resources > 0 && self.rounds > 0,
+            "--resources and --rounds must be greater than 0"
+        );
         let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
         let server = launch.start().await?;
         let empty = server.started_in;
@@ -98,14 +100,14 @@ impl Args {
         Ok(Start { wall, cpu: cpu.total(), others })
     }
 
-    /// A start that was fast because something is missing is none.
+    /// Checks that the server holds all resources: a start with missing data would be fast.
     async fn holds_all(&self, server: &Server, revision: u64) -> Result<()> {
         let status = Author::connect(server.admin).await?.cluster().await?;
         ensure!(
             status.resources == count(self.resources)
                 && status.revision == revision
                 && status.ready,
-            "after the start there are {} resources at revision {}; before it {} at {revision}",
+            "after the start there are {} resources at revision {}, but {} at {revision} before",
             status.resources,
             status.revision,
             self.resources
@@ -122,7 +124,7 @@ impl Args {
             mb(disk_bytes),
             self.rounds
         )?;
-        writeln!(text, "  empty, for comparison                  {:.3} s", empty.as_secs_f64())?;
+        writeln!(text, "  without resources, for comparison      {:.3} s", empty.as_secs_f64())?;
         for (what, row) in
             [("data not in memory", &rows.0), ("data in the kernel's cache", &rows.1)]
         {
@@ -156,7 +158,7 @@ fn row(starts: &[Start]) -> Option<Row> {
     })
 }
 
-/// Hands over each file below a directory. Gives the bytes of all.
+/// Calls `on` for each file below a directory. Returns the bytes of all files.
 fn each_file(dir: &Path, on: &mut impl FnMut(&fs::File) -> Result<()>) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
@@ -172,8 +174,9 @@ fn each_file(dir: &Path, on: &mut impl FnMut(&fs::File) -> Result<()>) -> Result
     Ok(bytes)
 }
 
-/// What is written is kept, what is read has to come from the disk.
+/// Drops a file from the kernel's page cache. The sync comes first, because dirty pages stay in the
+/// cache.
 fn forget(file: &fs::File) -> Result<()> {
     file.sync_all().context("sync a file")?;
-    fadvise(file, 0, None, Advice::DontNeed).context("make the kernel forget a file")
+    fadvise(file, 0, None, Advice::DontNeed).context("drop a file from the page cache")
 }

@@ -1,11 +1,13 @@
-//! What one change costs the server per client that has to get it, in small views and in large ones.
+//! The server CPU of one change for each client that receives it, in small and large views.
 //!
-//! All sizes run at the same time, each in a server of its own; they take turns, so that what else
-//! the machine does hits all of them. A turn is some updates, one after the other: a cluster is
-//! changed, and all clients acknowledge it before the next. The cost is the server's time on the CPU
-//! over the whole turn, the write included, by deliveries. The first size opens and closes each round
-//! (A B A); the ratio of a round is to the mean of both. What a write costs that nobody has to get is
-//! taken in each round too, to show which part of the cost is not that of the deliveries.
+//! Each size of view has its own server. The servers run at the same time and take turns, so that
+//! other load on the machine affects all of them. A turn is a number of updates in sequence: one
+//! cluster changes, and all clients acknowledge the change before the next update.
+//!
+//! The cost is the CPU time of the server over the whole turn, including the writes, divided by the
+//! deliveries. The first size opens and closes each round (A B A), and the ratio of a round is to
+//! the mean of both. Each round also measures writes that no client receives. They show which part
+//! of the cost does not come from deliveries.
 
 use std::{
     fmt::Write as _,
@@ -30,39 +32,40 @@ use crate::{
 
 const SYNC: Duration = Duration::from_secs(300);
 const ACK: Duration = Duration::from_secs(20);
-/// After the last acknowledgment was sent: what it makes the server do belongs to the turn.
+/// The wait after the last acknowledgment was sent. The work that it causes in the server belongs
+/// to the turn.
 const LAST_ACKS: Duration = Duration::from_millis(50);
-/// A scope that no node gets.
+/// A scope that is assigned to no node.
 const UNSEEN: &str = "loadtest/unseen";
 const ACKS: &str = "chancery_xds_acks_total";
 
-/// Server CPU per acknowledged delivery, in small views and in large ones.
+/// Measure server CPU per acknowledged delivery in small and large views
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Sizes of the view, in clusters of about 1 KB. The first is what the others are compared with.
+    /// Sizes of the views in clusters of about 1 KB; the first is the base of the comparison
     #[arg(long, value_delimiter = ',', default_value = "100,100000")]
     resources: Vec<usize>,
-    /// Wildcard delta streams, of each size.
+    /// Wildcard delta streams per size
     #[arg(long, default_value_t = 100)]
     streams: usize,
-    /// Streams on one connection.
+    /// Streams per connection
     #[arg(long, default_value_t = 1)]
     streams_per_connection: usize,
-    /// Updates in a turn.
+    /// Updates per turn
     #[arg(long, default_value_t = 500)]
     updates: usize,
-    /// Rounds; in each, the first size has two turns and the others one.
+    /// Rounds; in each, the first size has two turns and the others have one
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Largest ratio of the cost per delivery to that of the first size.
+    /// Maximum ratio of the cost per delivery to that of the first size
     #[arg(long, default_value_t = 1.25)]
     ratio_max: f64,
-    /// Let server and clients run on any CPU, rather than the server on one and the clients on another.
+    /// Let server and clients run on any CPU, instead of one CPU for each of them
     #[arg(long)]
     no_pin: bool,
 }
 
-/// One size.
+/// The server, clients and measurements of one size.
 struct Side {
     resources: usize,
     server: Server,
@@ -70,13 +73,13 @@ struct Side {
     swarm: Swarm,
     generation: u64,
     turns: Vec<Turn>,
-    /// Microseconds of CPU per write to a scope that nobody sees, by round.
+    /// Microseconds of CPU per write to a scope that no node has, by round.
     writes: Vec<f64>,
     after_sync: Totals,
     synced_in: Duration,
 }
 
-/// What one turn showed.
+/// The measurements of one turn.
 struct Turn {
     cpu: CpuTime,
     deliveries: u64,
@@ -86,7 +89,7 @@ struct Turn {
     others: f64,
 }
 
-/// What is said of one size.
+/// The statistics of one size.
 #[derive(Debug, Serialize)]
 struct Row {
     resources: usize,
@@ -96,18 +99,18 @@ struct Row {
     cpu_us: Spread,
     cpu_user_us: Spread,
     cpu_system_us: Spread,
-    /// Microseconds of the server's CPU per write that nobody has to get.
+    /// Microseconds of the server's CPU per write that no client receives.
     cpu_us_per_write: Spread,
     deliveries: u64,
-    /// Over all deliveries: on the wire, per stream and update.
+    /// Resources on the wire per delivery, over all deliveries.
     resources_per_delivery: f64,
     bytes_per_delivery: f64,
-    /// From the request to write to the last client's acknowledgment.
+    /// The time from the write request to the acknowledgment of the last client.
     latency: Option<Latencies>,
     deliveries_per_second: Spread,
-    /// CPUs used by other processes meanwhile.
+    /// The CPUs that other processes used during the turns.
     others: Spread,
-    /// To the first size, by round.
+    /// The ratio of the cost to that of the first size, by round.
     ratio: Option<Spread>,
     wrong: u64,
 }
@@ -118,9 +121,15 @@ impl Args {
     }
 
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(!self.resources.is_empty(), "--resources names no size");
-        ensure!(self.resources.iter().all(|n| *n > 0), "--resources: a view of 0 can not change");
-        ensure!(self.rounds > 0 && self.updates > 0 && self.streams > 0, "there is nothing to do");
+        ensure!(!self.resources.is_empty(), "--resources is empty; name at least one size");
+        ensure!(
+            self.resources.iter().all(|n| *n > 0),
+            "--resources contains 0; a view needs at least one resource"
+        );
+        ensure!(
+            self.rounds > 0 && self.updates > 0 && self.streams > 0,
+            "--rounds, --updates and --streams must be above 0"
+        );
         let mut sides = Vec::new();
         for (at, resources) in self.resources.iter().enumerate() {
             sides.push(self.side(common, &dir.join(at.to_string()), *resources).await?);
@@ -171,7 +180,7 @@ impl Args {
         })
     }
 
-    /// Microseconds of CPU per delivery.
+    /// Runs one turn. Returns the microseconds of CPU per delivery.
     async fn turn(&self, side: &mut Side) -> Result<f64> {
         let acks = side.server.metrics().await?.sum(ACKS)?;
         let wire = side.swarm.totals();
@@ -195,7 +204,7 @@ impl Args {
         Ok(micros(cpu.total(), deliveries))
     }
 
-    /// Writes as many times what nobody sees.
+    /// Measures the same number of writes to a scope that no node has.
     async fn writes_alone(&self, side: &mut Side) -> Result<()> {
         let cpu = side.server.process().cpu_time()?;
         for _ in 0..self.updates {
@@ -218,7 +227,7 @@ impl Args {
             gates.push(Gate::none("responses other than the one changed resource", wrong));
             if let Some(ratio) = row.ratio {
                 gates.push(Gate::at_most(
-                    "CPU per delivery, to that of the smallest view, median of the rounds",
+                    "CPU per delivery, ratio to the first size, median of the rounds",
                     ratio.median,
                     self.ratio_max,
                 ));
@@ -254,7 +263,7 @@ impl Args {
             })?,
             others: spread(&|turn| turn.others)?,
             ratio,
-            // What came after the sync and outside of any turn was not asked for either.
+            // Resources that arrived after the sync and outside of all turns are wrong too.
             wrong: side.swarm.totals().wrong + side.swarm.totals().resources
                 - side.after_sync.resources
                 - wire.resources,
@@ -265,7 +274,7 @@ impl Args {
         let mut text = String::new();
         writeln!(
             text,
-            "{} wildcard delta streams ({} a connection), one cluster changes; {} rounds of {} updates a turn; median (min to max)",
+            "{} wildcard delta streams ({} per connection), one cluster changes; {} rounds of {} updates per turn; median (min to max)",
             self.streams, self.streams_per_connection, self.rounds, self.updates
         )?;
         for row in rows {
@@ -276,7 +285,7 @@ impl Args {
             writeln!(text, "    of it kernel                {:.2}", row.cpu_system_us)?;
             writeln!(text, "  CPU per unseen write, µs      {:.0}", row.cpu_us_per_write)?;
             if let Some(ratio) = row.ratio {
-                writeln!(text, "  to the first size, by round   {ratio:.3}")?;
+                writeln!(text, "  ratio to first size, by round {ratio:.3}")?;
             }
             writeln!(text, "  acknowledged deliveries       {}", row.deliveries)?;
             writeln!(
@@ -295,10 +304,10 @@ impl Args {
 }
 
 impl Side {
-    /// Changes one cluster, and waits until all have acknowledged it.
+    /// Changes one cluster, and waits until all clients have acknowledged it. Returns the duration.
     async fn update(&mut self) -> Result<Duration> {
         self.generation += 1;
-        // All over the view: 7919 is prime, and so every cluster has its turn.
+        // The updates visit all clusters of the view, because 7919 is prime.
         let generation = usize::try_from(self.generation).unwrap_or(usize::MAX);
         let n = generation.wrapping_mul(7919) % self.resources;
         let cluster = resource::cluster(n, self.generation);
@@ -311,7 +320,7 @@ impl Side {
         Ok(start.elapsed())
     }
 
-    /// Waits until the server has counted so many acknowledgments, and not more.
+    /// Waits until the server has counted exactly `expected` acknowledgments.
     async fn counts(&self, expected: f64) -> Result<()> {
         let deadline = Instant::now() + ACK;
         loop {
@@ -321,13 +330,13 @@ impl Side {
             }
             ensure!(
                 acks < expected && Instant::now() < deadline,
-                "the server counts {acks} acknowledgments, the clients have sent {expected}"
+                "the server counted {acks} acknowledgments, but the clients sent {expected}"
             );
             tokio::time::sleep(LAST_ACKS).await;
         }
     }
 
-    /// In all turns.
+    /// Returns the sum over all turns.
     fn on_the_wire(&self) -> Totals {
         self.turns.iter().fold(Totals::default(), |sum, turn| sum + turn.wire)
     }

@@ -1,4 +1,4 @@
-//! The machine that the figures are of, and who else used it.
+//! The machine of a measurement, and its use by other processes.
 
 use std::{
     fmt, fs,
@@ -20,27 +20,28 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cpu(usize);
 
-/// Who runs where.
+/// The assignment of processes to CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pinning {
-    /// Of the server.
+    /// The CPU of the server.
     pub(crate) server: Option<Cpu>,
 }
 
-/// The machine.
+/// The properties of the machine.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Host {
     pub(crate) cpus: usize,
     pub(crate) cpu_model: String,
     pub(crate) memory_gib: u64,
     pub(crate) kernel: String,
-    /// Of the last minute, at the start of the run: shows whether others were at work.
+    /// The load average of one minute at the start of the run. It shows whether other processes
+    /// were active.
     pub(crate) load_average: f64,
-    /// Time of `fdatasync` after 4 KiB, in the directory of the data.
+    /// The time of `fdatasync` after a write of 4 KiB to the directory of the data.
     pub(crate) fdatasync: Option<Latencies>,
 }
 
-/// What the kernel has counted of all CPUs together.
+/// The busy time of all CPUs together, as the kernel counts it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostTime {
     at: Instant,
@@ -54,16 +55,16 @@ impl fmt::Display for Cpu {
 }
 
 impl Pinning {
-    /// Each where the kernel likes.
+    /// No assignment: the kernel chooses the CPUs.
     pub(crate) const NONE: Self = Self { server: None };
 
-    /// The server on the first CPU that is allowed, this process on the second. To be called before
-    /// there are other threads: they inherit it.
+    /// Assigns the first allowed CPU to the server, and moves this process to the second. Call this
+    /// before the process has other threads, because they inherit the affinity.
     pub(crate) fn apart() -> Result<Self> {
         let allowed = sched_getaffinity(None).context("read the CPUs that are allowed")?;
         let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
         let (Some(first), Some(second)) = (cpus.next(), cpus.next()) else {
-            bail!("there is one CPU only: server and clients can not be kept apart (--no-pin)");
+            bail!("cannot separate server and clients: there is only one CPU; pass --no-pin");
         };
         let mut own = CpuSet::new();
         own.set(second);
@@ -73,7 +74,7 @@ impl Pinning {
 }
 
 impl Host {
-    /// Looks at the machine; at the disk that `dir` is on, too.
+    /// Reads the properties of the machine, and measures the disk of `dir`.
     pub(crate) fn look(dir: &Path) -> Result<Self> {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
@@ -115,7 +116,8 @@ impl HostTime {
         Ok(Self { at: Instant::now(), busy: ticks(busy) })
     }
 
-    /// How much of all CPUs was used since then by processes other than those that used `ours`.
+    /// Returns the mean number of CPUs that other processes have used since `earlier`. The CPU time
+    /// in `ours` does not count.
     pub(crate) fn others_since(self, earlier: Self, ours: &[CpuTime]) -> f64 {
         let ours: Duration = ours.iter().map(|time| time.total()).sum();
         let busy = self.busy.saturating_sub(earlier.busy).saturating_sub(ours);
@@ -123,23 +125,24 @@ impl HostTime {
     }
 }
 
-/// User, nice, system, interrupts, soft interrupts and stolen time; idle and waiting left out.
+/// Returns the sum of user, nice, system, interrupt, soft interrupt and stolen time, without idle
+/// time and I/O wait.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let times = stat.lines().next()?.strip_prefix("cpu ")?;
     let times: Vec<u64> = times.split_whitespace().map_while(|it| it.parse().ok()).collect();
     [0, 1, 2, 5, 6, 7].into_iter().map(|at| times.get(at)).sum()
 }
 
-/// Where a block is written that is then synced.
+/// The place in the file at which a block is written before a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Over others: the length of the file stays.
+    /// Over existing blocks, so that the file keeps its length.
     Over,
-    /// Behind all others, as in a log.
+    /// At the end of the file, as in a log.
     Append,
 }
 
-/// How long `fdatasync` takes after each of 200 blocks of 4 KiB.
+/// Measures `fdatasync` after each of 200 blocks of 4 KiB.
 pub(crate) fn fdatasync(dir: &Path, place: Place) -> Result<Vec<Duration>> {
     const WRITES: usize = 200;
     const PLACES: u64 = 64;
@@ -159,7 +162,7 @@ pub(crate) fn fdatasync(dir: &Path, place: Place) -> Result<Vec<Duration>> {
         .context("write and sync a file")
 }
 
-/// Bytes as MB.
+/// Converts bytes to MB.
 pub(crate) fn mb(bytes: u64) -> f64 {
     float(bytes) / 1e6
 }

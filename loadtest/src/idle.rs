@@ -1,7 +1,7 @@
-//! What clients cost that are there and do nothing: RSS per connection, and per stream.
+//! The memory cost of idle clients: RSS per connection and per stream.
 //!
-//! Each kind is opened, left alone until RSS has come to rest, and closed, in turns. What a kind costs
-//! is what RSS rises by, divided by their number.
+//! The test takes the kinds in turns: it opens the clients, waits until RSS is stable, and closes
+//! them. The cost of a client is the rise of RSS, divided by the number of clients.
 
 use std::{
     fmt::Write as _,
@@ -28,46 +28,46 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 const CONNECTIONS: &str = "chancery_xds_connections";
-/// Streams on one connection, where they share it.
+/// The number of streams per connection, for clients that share connections.
 const TOGETHER: usize = 100;
 
-/// Memory of the server per client that does nothing.
+/// Measure server memory per idle client
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Clients, of each kind.
+    /// Clients of each kind
     #[arg(long, default_value_t = 4000)]
     clients: usize,
-    /// Clusters of about 1 KB that those with a subscription get.
+    /// Clusters of about 1 KB that each subscribed client receives
     #[arg(long, default_value_t = 10)]
     resources: usize,
-    /// How often each kind is opened.
+    /// Rounds; each opens every kind once
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Longest wait for RSS to come to rest, in seconds. A connection without streams is closed by the
-    /// server after 30.
+    /// Maximum wait for stable RSS, in seconds; the server closes a connection without streams
+    /// after 30
     #[arg(long, default_value_t = 15)]
     settle_seconds: u64,
-    /// KB of RSS that are allowed per subscribed client with its own connection.
+    /// Maximum KB of RSS per subscribed client with its own connection
     #[arg(long, default_value_t = 64.0)]
     kb_max: f64,
-    /// Let server and clients run on any CPU, rather than the server on one and the clients on another.
+    /// Let server and clients run on any CPU, instead of one CPU for each of them
     #[arg(long)]
     no_pin: bool,
 }
 
-/// What a client does before it does nothing.
+/// The kinds of idle clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
-    /// It connects, and opens no stream.
+    /// The client connects and opens no stream.
     Connected,
-    /// It opens a stream on a connection of its own, subscribes, and has acknowledged everything.
+    /// The client opens a stream on its own connection, subscribes, and acknowledges everything.
     Subscribed,
-    /// The same, many on a connection.
+    /// The same, with many streams per connection.
     SubscribedTogether,
 }
 
-/// What one kind costs.
+/// The cost of one kind.
 #[derive(Debug, Serialize)]
 struct Row {
     kind: Kind,
@@ -75,7 +75,7 @@ struct Row {
     with_mb: Spread,
 }
 
-/// Clients that are there. Dropping them closes their connections.
+/// Open clients. Dropping them closes their connections.
 enum Idle {
     Connections { _tasks: JoinSet<()> },
     Streams { _swarm: Swarm },
@@ -88,7 +88,7 @@ impl Kind {
         match self {
             Self::Connected => "connection without a stream",
             Self::Subscribed => "subscribed stream with its own connection",
-            Self::SubscribedTogether => "subscribed stream, 100 on a connection",
+            Self::SubscribedTogether => "subscribed stream, 100 per connection",
         }
     }
 }
@@ -99,7 +99,10 @@ impl Args {
     }
 
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.rounds > 0 && self.clients > 0 && self.resources > 0, "nothing to do");
+        ensure!(
+            self.rounds > 0 && self.clients > 0 && self.resources > 0,
+            "--rounds, --clients and --resources must be above 0"
+        );
         let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
         let server = launch.start().await?;
         Author::connect(server.admin).await?.load(0, self.resources).await?;
@@ -135,7 +138,7 @@ impl Args {
                     let (sender, connection) = stream::connect(server.xds, Windows::ENVOY).await?;
                     tasks.spawn(async move {
                         let _sender = sender;
-                        // The server may close it: it is idle.
+                        // The server may close the connection, because it is idle.
                         drop(connection.await);
                     });
                 }
@@ -177,7 +180,7 @@ impl Args {
     }
 }
 
-/// Waits until the server has noticed that all have gone.
+/// Waits until the server counts no connections.
 async fn gone(server: &Server) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -187,7 +190,7 @@ async fn gone(server: &Server) -> Result<()> {
         }
         ensure!(
             Instant::now() < deadline,
-            "{connections} connections are left of clients that have gone"
+            "the server still counts {connections} connections of clients that have left"
         );
         sleep(POLL).await;
     }

@@ -1,15 +1,15 @@
-//! Load for a control plane, and what came of it.
+//! Load tests for a control plane.
 //!
-//! Drives the real binary over its real ports, from outside: as authors do, and as clients do. Each
-//! command starts its own servers in a directory of its own, ends them, and exits with 1 if a promise
-//! does not hold. Figures with their machine are in `docs/measurements.md`.
+//! The program drives the real binary from outside, over its real ports, as authors and clients do.
+//! Each command starts its own servers in its own directory and ends them. It exits with 1 if a
+//! gate does not hold. `docs/measurements.md` has measurements with their machine.
 //!
 //! Invariants:
-//! - What is measured is the server's own time and memory, as the kernel counts them; never what the
-//!   clients take.
-//! - Clients and servers are on different CPUs (unless asked otherwise), and figures to be compared
-//!   are taken in turns within one run.
-//! - Nothing is left behind: no process, no file.
+//! - The measured time and memory are the server's own, as the kernel counts them. They never
+//!   include the clients.
+//! - Clients and servers run on different CPUs, unless the user asks otherwise. Values to compare
+//!   are measured in turns within one run.
+//! - No process and no file is left behind.
 
 use std::{
     path::{Path, PathBuf},
@@ -51,20 +51,20 @@ mod writes;
 use host::{Host, Pinning};
 use report::{Findings, Format, say};
 
-/// Load for a Chancery server, and what came of it.
+/// Load tests for a Chancery server
 ///
-/// Exit code: 0 all promises hold, 1 one does not or the run failed, 2 wrong usage.
+/// Exit code: 0 if all gates hold, 1 if one does not hold or the run failed, 2 for wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "loadtest", max_term_width = 100)]
 struct Cli {
-    /// The `chancery` binary [default: the one beside this program].
+    /// The `chancery` binary [default: the one in the directory of this program]
     #[arg(long, global = true, value_name = "PATH", env = "CHANCERY_BIN", hide_env_values = true)]
     chancery: Option<PathBuf>,
-    /// Directory for the data of the servers, in a directory that is removed [default: that for
-    /// temporary files].
+    /// Directory in which a temporary directory for the data is created [default: the system's
+    /// temporary directory]
     #[arg(long, global = true, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Output: text for people, or JSON.
+    /// Output format: text, or JSON for programs
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
 
@@ -76,36 +76,36 @@ struct Cli {
 enum Command {
     /// Send expensive requests and measure memory and the latency of a healthy client
     Attack(attack::Args),
-    /// Server CPU per acknowledged delivery, in small views and in large ones.
+    /// Measure server CPU per acknowledged delivery in small and large views
     Fanout(fanout::Args),
-    /// Memory of the server by resources, and by streams.
+    /// Measure server memory by number of resources and of streams
     Memory(memory::Args),
-    /// Kill -9 under write load: nothing that was acknowledged is lost, nothing else is changed.
+    /// Kill the server under write load and check that no write is lost or changed
     Crash(crash::Args),
-    /// Clients that never read and clients that never acknowledge: what the others notice of them.
+    /// Measure the effect of clients that never read or never acknowledge
     Hostile(hostile::Args),
-    /// Memory of the server per client that does nothing.
+    /// Measure server memory per idle client
     Idle(idle::Args),
-    /// Durable writes of 1 KiB, in turns with etcd: three replicas of each on the same disk.
+    /// Compare durable writes of 1 KiB with etcd, three replicas of each
     Etcd(etcd::Args),
-    /// Replicas are restarted one after the other under load: what clients and writers notice of it.
+    /// Restart replicas in turn under load and check streams and writes
     Rolling(rolling::Args),
-    /// Time from the start of a process to a replica that serves.
+    /// Measure the time from process start to readiness
     Coldstart(coldstart::Args),
-    /// Faults of all kinds under load: no promise of the cluster is broken.
+    /// Inject faults into a cluster under load and check all guarantees
     Nemesis(nemesis::Args),
-    /// More to be sent than anybody takes, at all replicas: the cluster keeps its leader, and writes go on.
+    /// Queue more deliveries than clients take and check leadership and writes
     Pressure(pressure::Args),
-    /// Reconnect thousands of clients at once and measure pushes to the other clients and writes
+    /// Reconnect thousands of clients at once and measure pushes to others and writes
     Storm(storm::Args),
-    /// Durable writes per second and their latency, by the number of writers.
+    /// Measure throughput and latency of durable writes by number of writers
     Writes(writes::Args),
-    /// Take orders of another load test
+    /// Run a part of another load test
     #[command(hide = true)]
     Worker(worker::Args),
 }
 
-/// What all commands need.
+/// The settings that all commands need.
 #[derive(Debug)]
 struct Common {
     binary: PathBuf,
@@ -133,7 +133,10 @@ fn run(cli: Cli) -> Result<bool> {
         None => beside_us("chancery")?,
     };
     if !binary.is_file() {
-        bail!("no server at {}: build it, or name it with --chancery", binary.display());
+        bail!(
+            "cannot start the server: {} is not a file; build it, or pass --chancery",
+            binary.display()
+        );
     }
     let dir = cli.dir.unwrap_or_else(std::env::temp_dir);
     let dir = tempfile::Builder::new().prefix("chancery-loadtest-").tempdir_in(&dir);
@@ -156,13 +159,14 @@ fn run(cli: Cli) -> Result<bool> {
         | Command::Worker(_) => Pinning::NONE,
     };
     let common = Common { binary, pinning };
-    // One thread: the clients have one CPU, and the main thread is the one that starts servers.
+    // The clients use one CPU, so one thread suffices. The main thread must be the one that starts
+    // servers.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let findings = runtime.block_on(async {
         tokio::select! {
             findings = cli.command.run(&common, dir.path()) => findings,
-            // Not left to the kernel: the data would stay.
-            signal = interruption() => Err(anyhow::anyhow!("ended by {}", signal?)),
+            // The default action of the signal would leave the data behind.
+            signal = interruption() => Err(anyhow::anyhow!("interrupted by {}", signal?)),
         }
     })?;
     drop(runtime);
@@ -185,12 +189,12 @@ impl Command {
             Self::Pressure(args) => args.run(common, dir).await,
             Self::Storm(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
-            Self::Worker(_) => bail!("a worker finds nothing"),
+            Self::Worker(_) => bail!("a worker has no findings"),
         }
     }
 }
 
-/// The signal that asks us to end.
+/// Waits for SIGTERM or SIGINT, and returns the name of the signal.
 async fn interruption() -> Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -200,13 +204,13 @@ async fn interruption() -> Result<&'static str> {
     })
 }
 
-/// A program in the directory of this one.
+/// Returns the path of a program in the directory of this one.
 fn beside_us(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("find this program")?;
     Ok(own.parent().unwrap_or(Path::new(".")).join(name))
 }
 
-/// As it was typed, without the path of the program.
+/// Returns the command line without the path of the program.
 fn command_line() -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
     format!("loadtest {}", words.join(" "))

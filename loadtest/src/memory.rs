@@ -1,12 +1,15 @@
-//! Memory of the server: by resources, and by wildcard streams.
+//! Memory of the server, by resources and by wildcard streams.
 //!
-//! By resources: RSS with none, and with each number of them, against the bytes of their bodies. By
-//! streams: how much RSS grows when the same number of streams is opened on a small view and on a
-//! large one: what is freed when they are closed, and what is kept after that. What a stream costs by
-//! itself (buffers, its task) is in both; the difference is what it costs per resource.
+//! By resources: RSS without resources and with each number of them, compared with the bytes of
+//! their bodies.
 //!
-//! Streams are opened and closed several times. What a server that has sent much keeps of it (pages
-//! that the allocator has not given back) is the noise of the figure, and is stated.
+//! By streams: the growth of RSS when the same number of streams is opened on a small and on a
+//! large view. It consists of the memory that closing the streams frees, and the memory that
+//! remains in use. Both views include the cost of a stream itself (buffers, its task). The
+//! difference is therefore the cost per resource.
+//!
+//! The test opens and closes the streams several times. Pages that the allocator keeps after a
+//! large send are the noise of the measurement, which the report states.
 
 use std::{
     fmt::Write as _,
@@ -30,53 +33,53 @@ use crate::{
 
 const SYNC: Duration = Duration::from_secs(300);
 const MB: f64 = 1e6;
-/// How often RSS is read, and how many readings have to agree.
+/// The interval of RSS readings. RSS is stable if the last `READINGS` values agree.
 const READ_EVERY: Duration = Duration::from_millis(500);
 const READINGS: usize = 8;
-/// Readings agree within this share of each other.
+/// The maximum relative difference between readings that agree.
 const AGREE: f64 = 0.005;
 
-/// Memory of the server by resources, and by streams.
+/// Measure server memory by number of resources and of streams
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Numbers of resources of about 1 KB at which the server's RSS is read, ascending.
+    /// Numbers of resources of about 1 KB at which RSS is read, in ascending order
     #[arg(long, value_delimiter = ',', default_value = "10000,100000")]
     resources: Vec<usize>,
-    /// The small view that streams are opened on, to compare.
+    /// Resources in the small view
     #[arg(long, default_value_t = 100)]
     small: usize,
-    /// Wildcard delta streams.
+    /// Wildcard delta streams
     #[arg(long, default_value_t = 100)]
     streams: usize,
-    /// How often they are opened, on each view.
+    /// Times that the streams are opened on each view
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Longest wait for RSS to come to rest, in seconds.
+    /// Maximum wait for stable RSS, in seconds
     #[arg(long, default_value_t = 20)]
     settle_seconds: u64,
-    /// Bytes of RSS per resource that are allowed beyond its body.
+    /// Maximum bytes of RSS per resource beyond its body
     #[arg(long, default_value_t = 512)]
     bytes_per_resource_max: u64,
-    /// MB of RSS that are allowed beyond that.
+    /// Maximum MB of RSS beyond the bodies and the bytes per resource
     #[arg(long, default_value_t = 100)]
     fixed_mb_max: u64,
-    /// Bytes of RSS that are allowed per stream and resource.
+    /// Maximum bytes of RSS per stream and resource
     #[arg(long, default_value_t = 1.0)]
     slope_max: f64,
-    /// Let server and clients run on any CPU, rather than the server on one and the clients on another.
+    /// Let server and clients run on any CPU, instead of one CPU for each of them
     #[arg(long)]
     no_pin: bool,
 }
 
-/// RSS with so many resources and no stream.
+/// RSS with a number of resources and no streams.
 #[derive(Debug, Serialize)]
 struct Loaded {
     resources: u64,
     payload_bytes: u64,
     rss_bytes: u64,
-    /// Of RSS what is no file's.
+    /// The part of RSS without a file behind it.
     anonymous_bytes: u64,
-    /// Above that of the empty server and the payload, per resource.
+    /// RSS beyond that of the empty server and the payload, per resource.
     overhead_per_resource: Option<f64>,
 }
 
@@ -85,20 +88,20 @@ struct Loaded {
 struct Opened {
     resources: usize,
     before_bytes: u64,
-    /// With all streams synced and at rest.
+    /// RSS when all streams are synced and it is stable.
     with_streams: Spread,
-    /// After they were closed.
+    /// RSS after the streams were closed.
     after: Spread,
-    /// The highest that was seen while they synced.
+    /// The highest reading while the streams synced.
     peak_bytes: u64,
 }
 
-/// What it comes to.
+/// The growth of RSS with streams.
 #[derive(Debug, Serialize)]
 struct Slope {
     /// Bytes per stream and resource.
     bytes: f64,
-    /// The same, of the spread between the rounds.
+    /// The spread between the rounds, in the same unit.
     noise: f64,
     /// Bytes per stream, on the small view.
     bytes_per_stream: f64,
@@ -110,10 +113,14 @@ impl Args {
     }
 
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.resources.is_sorted(), "--resources is not ascending");
-        ensure!(self.rounds > 0 && self.streams > 0, "there is nothing to do");
-        let large = *self.resources.last().context("--resources names no size")?;
-        ensure!(large > self.small, "--small is not smaller than --resources");
+        ensure!(self.resources.is_sorted(), "--resources must be in ascending order");
+        ensure!(
+            self.rounds > 0 && self.streams > 0,
+            "--rounds and --streams must be greater than 0"
+        );
+        let large =
+            *self.resources.last().context("--resources is empty; name at least one size")?;
+        ensure!(large > self.small, "--small must be less than the largest of --resources");
         let start = async |name: &str| {
             Launch::new(&common.binary, &dir.join(name), common.pinning.server, "")?.start().await
         };
@@ -188,8 +195,9 @@ impl Args {
     fn slope(&self, small: &Opened, large: &Opened) -> Slope {
         let streams = float(count(self.streams));
         let pairs = streams * float(count(large.resources - small.resources));
-        // Freed when the streams are closed; and kept after that. What RSS falls by below its height
-        // before the first stream is what the load had left behind, and hides nothing of the former.
+        // `held` is freed when the streams are closed, and `kept` is not. After the streams, RSS
+        // may be lower than before them, because the load had left memory behind. That must not
+        // reduce `held`.
         let held = |opened: &Opened| opened.with_streams.median - opened.after.median;
         let kept = |opened: &Opened| (opened.after.median - float(opened.before_bytes)).max(0.0);
         let grown = |opened: &Opened| held(opened) + kept(opened);
@@ -242,7 +250,7 @@ impl Args {
         for row in loaded.iter().skip(1) {
             let allowed = row.payload_bytes + row.resources * self.bytes_per_resource_max;
             gates.push(Gate::at_most(
-                "RSS in MB, against the bodies and what is allowed per resource and fixed",
+                "RSS in MB; the limit is the bodies, bytes per resource and a fixed amount",
                 mb(row.rss_bytes),
                 mb(allowed) + float(self.fixed_mb_max),
             ));
@@ -253,7 +261,7 @@ impl Args {
     }
 }
 
-/// RSS when it has come to rest: the allocator gives back in its own time.
+/// Waits until RSS is stable, and returns it. The allocator returns memory with a delay.
 pub(crate) async fn at_rest(process: Process, patience: Duration) -> Result<u64> {
     let deadline = Instant::now() + patience;
     let mut readings: Vec<u64> = Vec::new();
@@ -270,7 +278,7 @@ pub(crate) async fn at_rest(process: Process, patience: Duration) -> Result<u64>
     }
 }
 
-/// Keeps the highest RSS that is seen, until it is dropped.
+/// Records the highest RSS in `peak` until the future is dropped.
 async fn watch_peak(process: Process, peak: &mut u64) -> Result<()> {
     loop {
         *peak = process.memory()?.rss.max(*peak);

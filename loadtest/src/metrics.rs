@@ -1,8 +1,8 @@
-//! A page of metrics in Prometheus' text form.
+//! A page of metrics in the Prometheus text format.
 
 use anyhow::{Context as _, Result};
 
-/// What a server counted of itself at one time.
+/// The metrics of a server at one time.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics(String);
 
@@ -11,8 +11,8 @@ impl Metrics {
         Self(page)
     }
 
-    /// The sum of a metric over all of its series. An error if there is none: a counter that was
-    /// renamed must not read as 0.
+    /// Returns the sum of a metric over all its series. A missing metric is an error, so that a
+    /// renamed counter does not read as 0.
     pub(crate) fn sum(&self, name: &str) -> Result<f64> {
         let mut sum = None;
         for line in self.0.lines() {
@@ -21,14 +21,15 @@ impl Metrics {
                 continue;
             }
             let value = rest.rsplit(' ').next().unwrap_or_default();
-            let value: f64 = value.parse().with_context(|| format!("the metric {line:?}"))?;
+            let value: f64 = value.parse().with_context(|| format!("parse the metric {line:?}"))?;
             sum = Some(sum.unwrap_or(0.0) + value);
         }
         sum.with_context(|| format!("the server has no metric {name}"))
     }
 
-    /// The bound, in the histogram's unit, below which a share of the values lies that came after `earlier`,
-    /// over all series that have all of `labels`. `None` if there are no such values.
+    /// Returns the quantile `share` of the values that came after `earlier`, in all series with
+    /// `labels`. The quantile is the upper bound of a bucket, in the unit of the histogram. Returns
+    /// `None` if there are no such values.
     pub(crate) fn quantile_since(
         &self,
         earlier: &Self,
@@ -47,7 +48,8 @@ impl Metrics {
         Ok(enough.filter(|_| all > 0.0).map(|(bound, _)| *bound))
     }
 
-    /// Cumulative counts of a histogram by upper bound, in order, over all series that have `labels`.
+    /// Returns the cumulative counts of a histogram by upper bound, in order, over all series with
+    /// `labels`.
     fn buckets(&self, name: &str, labels: &str) -> Result<Vec<(f64, f64)>> {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for line in self.0.lines() {
@@ -62,9 +64,9 @@ impl Metrics {
             let bound = series.split("le=\"").nth(1).and_then(|it| it.split('"').next());
             let bound: f64 = match bound.context("a bucket has no bound")? {
                 "+Inf" => f64::INFINITY,
-                bound => bound.parse().with_context(|| format!("the metric {line:?}"))?,
+                bound => bound.parse().with_context(|| format!("parse the metric {line:?}"))?,
             };
-            let n: f64 = n.parse().with_context(|| format!("the metric {line:?}"))?;
+            let n: f64 = n.parse().with_context(|| format!("parse the metric {line:?}"))?;
             match buckets.iter_mut().find(|(known, _)| *known == bound) {
                 Some((_, sum)) => *sum += n,
                 None => buckets.push((bound, n)),

@@ -1,4 +1,4 @@
-//! What the kernel counts of one process.
+//! CPU time and memory of a process, as the kernel counts them.
 
 use std::{fs, ops::Sub, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::stats::float;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process(u32);
 
-/// Time on a CPU so far, of all threads, those that have ended too.
+/// The CPU time of all threads so far, including threads that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CpuTime {
     user_ticks: u64,
@@ -21,9 +21,9 @@ pub(crate) struct CpuTime {
 /// Memory in RAM, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// All of it.
+    /// The resident set size.
     pub(crate) rss: u64,
-    /// Of it what is no file's: not the program itself.
+    /// The part of it without a file behind it, which excludes the program itself.
     pub(crate) anonymous: u64,
 }
 
@@ -36,30 +36,31 @@ impl Process {
         Self(std::process::id())
     }
 
-    /// Its number.
+    /// Returns the process ID.
     pub(crate) fn id(self) -> u32 {
         self.0
     }
 
-    /// Time on a CPU so far. Linux scales `utime` and `stime` so that their sum is what the scheduler
-    /// has measured: it is exact to a tick of 10 ms, whenever the timer interrupt came.
+    /// Returns the CPU time so far. Linux scales `utime` and `stime` so that their sum is the time
+    /// that the scheduler measured. The sum is exact to one tick of 10 ms, independently of timer
+    /// interrupts.
     pub(crate) fn cpu_time(self) -> Result<CpuTime> {
         let stat = self.read("stat")?;
         cpu_time(&stat).with_context(|| format!("read /proc/{}/stat: {stat:?}", self.0))
     }
 
-    /// Memory in RAM.
+    /// Returns the memory in RAM.
     pub(crate) fn memory(self) -> Result<Memory> {
         let status = self.read("status")?;
         memory(&status).with_context(|| format!("no memory in /proc/{}/status", self.0))
     }
 
-    /// The time that its threads have spent on a CPU, and the time that they could have run and had none.
+    /// Returns two times of all threads: the time on a CPU, and the time runnable without a CPU.
     pub(crate) fn run_and_wait(self) -> Result<(Duration, Duration)> {
         let (mut run, mut wait) = (Duration::ZERO, Duration::ZERO);
         let path = format!("/proc/{}/task", self.0);
         for thread in fs::read_dir(&path).with_context(|| format!("read {path}"))? {
-            // A thread that has ended meanwhile is left out.
+            // Threads that have ended meanwhile are skipped.
             let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
             let mut nanos = text.split_whitespace().map(|it| it.parse().unwrap_or(0));
             run += Duration::from_nanos(nanos.next().unwrap_or(0));
@@ -68,11 +69,12 @@ impl Process {
         Ok((run, wait))
     }
 
-    /// Asks it to end: SIGTERM.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(self) -> Result<()> {
         let pid = i32::try_from(self.0).ok().and_then(Pid::from_raw);
-        let pid = pid.with_context(|| format!("{} is no process id", self.0))?;
-        kill_process(pid, Signal::TERM).with_context(|| format!("end process {}", self.0))
+        let pid = pid.with_context(|| format!("{} is not a process ID", self.0))?;
+        kill_process(pid, Signal::TERM)
+            .with_context(|| format!("send SIGTERM to process {}", self.0))
     }
 
     fn read(self, file: &str) -> Result<String> {
@@ -105,13 +107,13 @@ impl Sub for CpuTime {
     }
 }
 
-/// Ticks of the kernel's clock, as time.
+/// Converts ticks of the kernel's clock to a duration.
 pub(crate) fn ticks(n: u64) -> Duration {
     Duration::from_secs_f64(float(n) / float(rustix::param::clock_ticks_per_second().max(1)))
 }
 
 fn cpu_time(stat: &str) -> Option<CpuTime> {
-    // The name of the program is in parentheses and may have any character in it.
+    // The program name is in parentheses and may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse().ok();
     Some(CpuTime { user_ticks: next()?, system_ticks: next()? })

@@ -1,8 +1,8 @@
-//! Numbers that look random and come again with the same seed.
+//! Reproducible pseudo-random numbers.
 
 use std::time::Duration;
 
-/// The generator SplitMix64.
+/// The SplitMix64 generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Any number.
+    /// Returns any number.
     pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,18 +20,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0. The bias is that of 2^64 over `n`: none that matters here.
+    /// Returns a number below `n`, or 0 if `n` is 0. The bias, `n` / 2^64, does not matter here.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.number() % n.max(1)
     }
 
-    /// A time up to `max`, in microseconds.
+    /// Returns a duration of at most `max`, in whole microseconds.
     pub(crate) fn time(&mut self, max: Duration) -> Duration {
         let micros = u64::try_from(max.as_micros()).unwrap_or(u64::MAX);
         Duration::from_micros(self.below(micros.saturating_add(1)))
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1 / `n`.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

@@ -1,4 +1,4 @@
-//! What a run found, for people and for programs.
+//! The findings of a run, for people and for programs.
 
 use std::{fmt, io::Write as _};
 
@@ -8,14 +8,14 @@ use serde_json::json;
 
 use crate::host::Host;
 
-/// How a report is printed.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     Text,
     Json,
 }
 
-/// A promise that was put to the test.
+/// A measured value with its limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Gate {
     pub(crate) what: &'static str,
@@ -24,35 +24,35 @@ pub(crate) struct Gate {
     pub(crate) holds: bool,
 }
 
-/// What a command found.
+/// The findings of a command.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// For people; without the gates.
+    /// The text for people, without the gates.
     pub(crate) text: String,
-    /// For programs; without the gates.
+    /// The data for programs, without the gates.
     pub(crate) data: serde_json::Value,
     pub(crate) gates: Vec<Gate>,
 }
 
 impl Gate {
-    /// Nothing of it may be there.
+    /// A gate that holds if nothing was found.
     pub(crate) fn none(what: &'static str, found: u64) -> Self {
         Self { what, found: found.to_string(), limit: "0".to_owned(), holds: found == 0 }
     }
 
-    /// At most so much.
+    /// A gate that holds if the value is at most `limit`.
     pub(crate) fn at_most(what: &'static str, found: f64, limit: f64) -> Self {
         let (holds, found) = (found <= limit, format!("{found:.3}"));
         Self { what, found, limit: format!("at most {limit:.3}"), holds }
     }
 
-    /// At least so much.
+    /// A gate that holds if the value is at least `limit`.
     pub(crate) fn at_least(what: &'static str, found: f64, limit: f64) -> Self {
         let (holds, found) = (found >= limit, format!("{found:.3}"));
         Self { what, found, limit: format!("at least {limit:.3}"), holds }
     }
 
-    /// More than so much.
+    /// A gate that holds if the value is greater than `limit`.
     pub(crate) fn above(what: &'static str, found: f64, limit: f64) -> Self {
         let (holds, found) = (found > limit, format!("{found:.3}"));
         Self { what, found, limit: format!("above {limit:.3}"), holds }
@@ -67,7 +67,7 @@ impl fmt::Display for Gate {
 }
 
 impl Findings {
-    /// Prints them. Says whether all gates hold.
+    /// Prints the findings. Returns whether all gates hold.
     pub(crate) fn print(&self, format: Format, command: &str, host: &Host) -> Result<bool> {
         let holds = self.gates.iter().all(|gate| gate.holds);
         let mut out = std::io::stdout().lock();
@@ -93,11 +93,11 @@ impl Findings {
     }
 }
 
-/// Tells on the standard error what is being done.
+/// Prints progress to the standard error.
 macro_rules! say {
     ($($arg:tt)*) => {{
         use std::io::Write as _;
-        // Progress that nobody can read is no reason to stop.
+        // A closed standard error must not stop the run.
         drop(writeln!(std::io::stderr().lock(), $($arg)*));
     }};
 }

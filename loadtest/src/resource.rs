@@ -5,14 +5,15 @@ use prost::{DecodeError, Message as _};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The scope that every node gets by default.
+/// The scope that every node has by default.
 pub(crate) const SCOPE: &str = "default";
-/// Endpoints of a cluster; with its names and its padding they make about 1 KB.
+/// The number of endpoints of a cluster. With its names and padding, a cluster has about 1 KB.
 const ENDPOINTS: usize = 24;
-/// Bytes of `alt_stat_name`, which also tells one generation from the next.
+/// The length of `alt_stat_name` in bytes. The name also contains the generation.
 const STAT_NAME_BYTES: usize = 330;
 
-/// Of `envoy.config.cluster.v3.Cluster`; the first field also of `ClusterLoadAssignment`.
+/// The fields of `envoy.config.cluster.v3.Cluster` that the tests read. The first one also exists
+/// in `ClusterLoadAssignment`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Named {
     #[prost(string, tag = "1")]
@@ -21,12 +22,12 @@ struct Named {
     alt_stat_name: String,
 }
 
-/// The name of cluster `n`.
+/// Returns the name of cluster `n`.
 pub(crate) fn name(n: usize) -> String {
     format!("cluster-{n:07}")
 }
 
-/// Cluster `n`. Another generation has other bytes, as many.
+/// Returns cluster `n`. Generations differ in their bytes, but not in their length.
 pub(crate) fn cluster(n: usize, generation: u64) -> Value {
     let name = name(n);
     let endpoints: Vec<Value> = (0..ENDPOINTS)
@@ -46,14 +47,15 @@ pub(crate) fn cluster(n: usize, generation: u64) -> Value {
     })
 }
 
-/// A manifest of one document.
+/// Returns a manifest of one document.
 pub(crate) fn manifest(scope: &str, resources: Vec<Value>) -> Value {
     json!({"scope": scope, "resources": resources})
 }
 
-/// Cluster `n` with few fields, which has so many bytes when it is encoded, if they suffice; as text.
+/// Returns cluster `n` with few fields, as text. The encoded cluster has `bytes` bytes, unless its
+/// fields need more.
 pub(crate) fn flat_cluster(n: usize, generation: u64, bytes: usize) -> String {
-    // Tags and lengths, the type and the timeout.
+    // Tags and lengths, the type, and the timeout.
     const OTHERS: usize = 12;
     let name = name(n);
     let stat = format!("{name}.{generation:012}.");
@@ -63,7 +65,7 @@ pub(crate) fn flat_cluster(n: usize, generation: u64, bytes: usize) -> String {
     )
 }
 
-/// Endpoints by themselves, number `n`, about 100 bytes. No cluster of the load asks for them.
+/// Returns endpoints `n`, of about 100 bytes. No cluster of the load refers to them.
 pub(crate) fn endpoints(n: usize, generation: u64) -> Value {
     let address =
         format!("10.{}.{}.{}", generation / 65_536 % 256, generation / 256 % 256, generation % 256);
@@ -75,32 +77,33 @@ pub(crate) fn endpoints(n: usize, generation: u64) -> Value {
     })
 }
 
-/// The name of endpoints `n`.
+/// Returns the name of endpoints `n`.
 pub(crate) fn endpoints_name(n: usize) -> String {
     format!("endpoints-{n:07}")
 }
 
-/// The number in a name of ours.
+/// Returns the number in a name of a load.
 pub(crate) fn number(name: &str) -> Option<u32> {
     name.rsplit_once('-')?.1.parse().ok()
 }
 
-/// The name of an encoded cluster, or of encoded endpoints: it is the first field of both.
+/// Returns the name of an encoded cluster or of encoded endpoints, which is the first field of
+/// both.
 pub(crate) fn name_of(body: &[u8]) -> Result<String, DecodeError> {
     Ok(Named::decode(body)?.name)
 }
 
-/// The generation of an encoded cluster of ours.
+/// Returns the generation of an encoded cluster of a load.
 pub(crate) fn generation_of(body: &[u8]) -> Option<u64> {
     Named::decode(body).ok()?.alt_stat_name.split('.').nth(1)?.parse().ok()
 }
 
-/// What is known of a name without keeping it.
+/// Returns the hash of a name, which is kept instead of the name.
 pub(crate) fn name_hash(name: &[u8]) -> u64 {
     xxh3_64(name)
 }
 
-/// What the names of the clusters `0..n` add up to, in any order.
+/// Returns the sum of the name hashes of clusters `0..n`, which does not depend on their order.
 pub(crate) fn names_hash(n: usize) -> u64 {
     (0..n).fold(0, |sum: u64, n| sum.wrapping_add(name_hash(name(n).as_bytes())))
 }

@@ -1,7 +1,8 @@
-//! The server under load: the real binary, on free ports, in a directory of its own.
+//! The server under test: the real binary, on free ports, in its own directory.
 //!
-//! It never outlives the load test: dropping it kills it, and so does the kernel when the thread
-//! that started it ends (`setpriv --pdeathsig`), which has to be the main thread therefore.
+//! The server never outlives the load test. Dropping it kills the process. The kernel also kills
+//! the process when the thread that started it ends (`setpriv --pdeathsig`). Servers must therefore
+//! be started on the main thread.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -20,14 +21,14 @@ use tokio::{
 
 use crate::{host::Cpu, metrics::Metrics, process::Process};
 
-/// How long a start may take: loading 100k resources, in a debug build, on a busy machine.
+/// The maximum duration of a start: 100,000 resources, in a debug build, on a busy machine.
 const START: Duration = Duration::from_secs(120);
-/// How long the end of a server may take that is asked to end: its streams drain first.
+/// The maximum time from SIGTERM to the end of the process. Its streams drain first.
 const END: Duration = Duration::from_secs(60);
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const HTTP: Duration = Duration::from_secs(30);
 
-/// How to start a server. Its data stay between starts.
+/// The parameters of a start. The data stay between starts.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
     binary: PathBuf,
@@ -36,7 +37,7 @@ pub(crate) struct Launch {
     ports: Ports,
 }
 
-/// Where a server listens; port 0 is any that is free.
+/// The addresses on which a server listens. Port 0 means any free port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) xds: SocketAddr,
@@ -57,12 +58,12 @@ pub(crate) struct Starting {
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
-    /// Kept open, so that the server can go on to print.
+    /// Kept open, so that the server can continue to print.
     _lines: Lines<BufReader<ChildStdout>>,
     process: Process,
     pub(crate) xds: SocketAddr,
     pub(crate) admin: SocketAddr,
-    /// From the start of the process to the line that says that it is ready.
+    /// The time from the start of the process to its ready line.
     pub(crate) started_in: Duration,
 }
 
@@ -71,7 +72,7 @@ impl Ports {
 }
 
 impl Launch {
-    /// With its data, its configuration and its log in `dir`.
+    /// Creates `dir` and writes the configuration. The data and the log are also in `dir`.
     pub(crate) fn new(binary: &Path, dir: &Path, cpu: Option<Cpu>, config: &str) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         let (binary, dir, ports) = (binary.to_owned(), dir.to_owned(), Ports::ANY);
@@ -81,12 +82,12 @@ impl Launch {
         Ok(launch)
     }
 
-    /// The same, on these ports whenever it is started.
+    /// Uses the same ports for each start.
     pub(crate) fn at(self, ports: Ports) -> Self {
         Self { ports, ..self }
     }
 
-    /// Where its data are.
+    /// Returns the data directory.
     pub(crate) fn data(&self) -> PathBuf {
         self.dir.join("data")
     }
@@ -95,7 +96,7 @@ impl Launch {
         self.dir.join("chancery.toml")
     }
 
-    /// Starts the process and does not wait for it.
+    /// Starts the process without waiting for it.
     pub(crate) fn spawn(&self) -> Result<Starting> {
         let log = self.dir.join("chancery.log");
         let stderr = std::fs::File::options()
@@ -103,7 +104,8 @@ impl Launch {
             .append(true)
             .open(&log)
             .with_context(|| format!("open {}", log.display()))?;
-        // Both programs (util-linux) become the next one: the process id stays.
+        // Both programs (util-linux) replace themselves by the next one, so the process ID stays
+        // the same.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
         if let Some(cpu) = self.cpu {
@@ -134,7 +136,7 @@ impl Launch {
 }
 
 impl Starting {
-    /// Waits until it has said where it listens.
+    /// Waits for the ready line, which has the addresses.
     pub(crate) async fn ready(mut self) -> Result<Server> {
         match timeout(START, self.addresses()).await {
             Ok(Ok((xds, admin))) => {
@@ -158,7 +160,7 @@ impl Starting {
         bail!("the server ended: {}", self.child.wait().await?)
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL, and waits until the process has ended.
     pub(crate) async fn kill(mut self) -> Result<()> {
         self.child.kill().await.context("kill the server")
     }
@@ -171,42 +173,43 @@ impl Starting {
 }
 
 impl Server {
-    /// What the kernel counts of it.
+    /// Returns the process, as the kernel identifies it.
     pub(crate) fn process(&self) -> Process {
         self.process
     }
 
-    /// SIGTERM, and waits until it has ended; it has to end well.
+    /// Sends SIGTERM, and waits until the process has ended with success.
     pub(crate) async fn terminate(mut self) -> Result<()> {
         self.process.terminate()?;
         let Ok(status) = timeout(END, self.child.wait()).await else {
-            bail!("the server has not ended within {END:?} after SIGTERM");
+            bail!("the server did not end within {END:?} after SIGTERM");
         };
         let status = status.context("wait for the end of the server")?;
         ensure!(status.success(), "after SIGTERM the server ended with {status}");
         Ok(())
     }
 
-    /// What it counts of itself.
+    /// Reads the metrics of the server.
     pub(crate) async fn metrics(&self) -> Result<Metrics> {
         let page = timeout(HTTP, get(self.admin, "/metrics")).await.context("get /metrics")??;
         Ok(Metrics::new(page))
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL, and waits until the process has ended.
     pub(crate) async fn kill(mut self) -> Result<()> {
         self.child.kill().await.context("kill the server")
     }
 }
 
-/// The address that follows a word in the line that the server prints when it is ready.
+/// Returns the address after `word` in the ready line.
 pub(crate) fn address(line: &str, word: &str) -> Option<SocketAddr> {
     let mut words = line.split([' ', '=', ',', ';', '\t']).filter(|it| !it.is_empty());
     words.find(|it| it.trim_end_matches(':') == word)?;
     words.find_map(|it| it.trim_start_matches("http://").parse().ok())
 }
 
-/// The body of a page. HTTP/1.0, so that it comes in one piece and the connection is closed.
+/// Returns the body of a page. With HTTP/1.0, the body comes in one piece and the server closes the
+/// connection.
 pub(crate) async fn get(at: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(at).await.with_context(|| format!("connect to {at}"))?;
     let request = format!("GET {path} HTTP/1.0\r\nhost: {at}\r\n\r\n");
@@ -218,7 +221,10 @@ pub(crate) async fn get(at: SocketAddr, path: &str) -> Result<String> {
         Some((head, body)) if head.lines().next().is_some_and(|line| line.contains(" 200 ")) => {
             Ok(body.to_owned())
         }
-        _ => bail!("GET {path} was answered {:?}", answer.lines().next().unwrap_or_default()),
+        _ => bail!(
+            "GET {path} returned {:?} instead of status 200",
+            answer.lines().next().unwrap_or_default()
+        ),
     }
 }
 

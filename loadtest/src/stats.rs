@@ -1,4 +1,4 @@
-//! Few numbers for many.
+//! Statistics of measurements.
 
 use std::{fmt, time::Duration};
 
@@ -10,12 +10,12 @@ pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,
-    /// How many measurements.
+    /// The number of measurements.
     pub(crate) n: usize,
 }
 
 impl Spread {
-    /// `None` if there are no measurements.
+    /// Returns `None` if there are no measurements.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// How long many operations took, in milliseconds.
+/// The percentiles of durations, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latencies {
     pub(crate) p50_ms: f64,
@@ -48,10 +48,10 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// `None` if there were no operations.
+    /// Returns `None` if there are no durations.
     pub(crate) fn of(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
-        // The smallest value that at least that share of all is not greater than.
+        // The nearest rank: the smallest value that is not less than this share of all values.
         let at = |percent: usize| {
             let rank = (times.len() * percent).div_ceil(100).max(1);
             times.get(rank - 1).map(|time| time.as_secs_f64() * 1e3)
@@ -76,8 +76,8 @@ impl fmt::Display for Latencies {
     }
 }
 
-/// How much the second coordinate changes per unit of the first, by least squares. `None` for fewer than
-/// two points, or for points above each other.
+/// Returns the slope of the line through the points, by least squares. Returns `None` for fewer
+/// than two points, or if all points have the same first coordinate.
 pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let n = float(count(points.len()));
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
@@ -87,13 +87,13 @@ pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
     (points.len() > 1 && variance > 0.0).then(|| covariance / variance)
 }
 
-/// A count as a number to compute with; exact up to 2^53.
+/// Converts a count to a float, exactly up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and rounded after that")]
 pub(crate) fn float(n: u64) -> f64 {
     n as f64
 }
 
-/// A length as a count.
+/// Converts a length to a count.
 pub(crate) fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(slope(&[(1.0, 2.0)]), None);
         assert_eq!(slope(&[(1.0, 2.0), (1.0, 3.0)]), None);
         assert_eq!(slope(&[(0.0, 1.0), (2.0, 5.0)]), Some(2.0));
-        // One that is off in the middle does not tilt it.
+        // An outlier in the middle does not change the slope.
         assert_eq!(slope(&[(0.0, 0.0), (1.0, 9.0), (2.0, 2.0)]), Some(1.0));
     }
 

@@ -1,5 +1,4 @@
-//! Aggregated streams of a client that has little in it: one connection, its streams, their
-//! requests.
+//! Minimal aggregated streams: one connection, its streams, and their requests.
 
 use std::net::SocketAddr;
 
@@ -25,12 +24,12 @@ pub(crate) const SOTW: &str =
 /// The status of a stream whose server is going away (gRPC code 14).
 const UNAVAILABLE: &str = "14";
 
-/// How much a client takes before it has to say that it takes more.
+/// The flow-control windows of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Windows {
     pub(crate) stream: u32,
     pub(crate) connection: u32,
-    /// Of the socket, in bytes; `None` for what the kernel gives.
+    /// The receive buffer of the socket in bytes; `None` for the kernel's default.
     pub(crate) socket: Option<u32>,
 }
 
@@ -46,17 +45,17 @@ pub(crate) struct Responses(ResponseFuture);
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub(crate) struct Ended {
-    /// Because the client is to go to another replica.
+    /// Whether the status was `UNAVAILABLE`: the client should connect to another replica.
     pub(crate) is_unavailable: bool,
     what: String,
 }
 
 impl Windows {
-    /// As Envoy has them.
+    /// The windows of Envoy.
     pub(crate) const ENVOY: Self = Self { stream: 16 << 20, connection: 24 << 20, socket: None };
 }
 
-/// Connects. Nothing happens on the connection unless the second part is polled.
+/// Connects. The connection works only while the returned [`Connection`] is polled.
 pub(crate) async fn connect(
     xds: SocketAddr,
     windows: Windows,
@@ -75,7 +74,7 @@ pub(crate) async fn connect(
         .context("HTTP/2 handshake")
 }
 
-/// Opens a delta stream and asks for all clusters. Gives back what opens the next one.
+/// Opens a delta stream and subscribes to all clusters. Returns the sender for the next stream too.
 pub(crate) async fn open(
     sender: SendRequest<Bytes>,
     xds: SocketAddr,
@@ -89,14 +88,15 @@ pub(crate) async fn open(
     open_with(sender, xds, DELTA, &[first]).await
 }
 
-/// Opens a stream of a method with its first requests. Gives back what opens the next one.
+/// Opens a stream of a method and sends its first requests. Returns the sender for the next stream
+/// too.
 pub(crate) async fn open_with(
     sender: SendRequest<Bytes>,
     xds: SocketAddr,
     method: &str,
     first: &[impl prost::Message],
 ) -> Result<(SendRequest<Bytes>, Requests, Responses)> {
-    let mut sender = sender.ready().await.context("wait for a stream to be allowed")?;
+    let mut sender = sender.ready().await.context("wait until the server allows another stream")?;
     let request = http::Request::post(format!("http://{xds}{method}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -109,7 +109,7 @@ pub(crate) async fn open_with(
     Ok((sender, requests, Responses(response)))
 }
 
-/// What a client says of itself, encoded.
+/// Returns the encoded node of a client.
 pub(crate) fn node(id: String) -> Bytes {
     let node = Node {
         id,
@@ -125,23 +125,24 @@ impl Requests {
         let len = request.encoded_len();
         let mut frame = BytesMut::with_capacity(len + 5);
         frame.put_u8(0);
-        frame.put_u32(u32::try_from(len).context("a request of 4 GiB")?);
+        frame.put_u32(u32::try_from(len).context("the request exceeds 4 GiB")?);
         request.encode(&mut frame)?;
         Ok(self.0.send_data(frame.freeze(), false)?)
     }
 
-    /// Waits until the server takes more, of at most `wanted` bytes. `None` when it takes no more at all.
+    /// Waits for flow-control capacity, and returns at most `wanted` bytes of it. Returns `None` if
+    /// the stream takes no more data.
     pub(crate) async fn room(&mut self, wanted: usize) -> Option<usize> {
         self.0.reserve_capacity(wanted);
         std::future::poll_fn(|cx| self.0.poll_capacity(cx)).await?.ok()
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<()> {
         Ok(self.0.send_data(bytes, false)?)
     }
 
-    /// Accepts the response of that nonce.
+    /// Acknowledges the response with this nonce.
     pub(crate) fn ack(&mut self, nonce: String) -> Result<()> {
         self.send(&DeltaDiscoveryRequest {
             type_url: CLUSTER.to_owned(),
@@ -152,7 +153,7 @@ impl Requests {
 }
 
 impl Responses {
-    /// What follows the headers; none of it is read.
+    /// Waits for the headers and returns the body, without reading it.
     pub(crate) async fn body(self) -> Result<RecvStream> {
         Ok(self.parts().await?.0)
     }
@@ -163,7 +164,7 @@ impl Responses {
         Ok((response.into_body(), status))
     }
 
-    /// Hands all that comes to `on`, until the server ends the stream, which is an error.
+    /// Passes all data to `on` until the server ends the stream, which is an error.
     pub(crate) async fn read(self, mut on: impl FnMut(&Bytes) -> Result<()>) -> Result<()> {
         let (mut body, status) = self.parts().await?;
         while let Some(chunk) = body.data().await {
@@ -175,7 +176,7 @@ impl Responses {
         let message = trailers.get("grpc-message").cloned();
         let status = trailers.get("grpc-status").cloned().or(status);
         let is_unavailable = status.as_ref().is_some_and(|status| status == UNAVAILABLE);
-        let what = format!("the server ended it, status {status:?}, {message:?}");
+        let what = format!("stream ended: status {status:?}, message {message:?}");
         bail!(Ended { is_unavailable, what })
     }
 }

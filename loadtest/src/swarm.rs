@@ -1,8 +1,9 @@
-//! Many wildcard clients of clusters, on delta aggregated streams, in one thread.
+//! Many wildcard clients of clusters, on aggregated delta streams, in one thread.
 //!
-//! They are cheap: what arrives is scanned and forgotten ([`Scanner`]). A client knows how many
-//! resources it got and what their names add up to, which is enough to know that it holds all of
-//! them; and after that, whether each response brings exactly the one resource that was changed.
+//! The clients are cheap: a [`Scanner`] reads the responses, and nothing is stored. A client counts
+//! the resources that it receives and adds up the hashes of their names. With these two numbers it
+//! detects that it has all resources. After that, it checks that each response contains exactly the
+//! changed resource.
 
 use std::{
     net::SocketAddr,
@@ -27,27 +28,27 @@ use crate::{
     stream::{self, Requests, Responses, Windows},
 };
 
-/// Complaints that are kept; the others are counted.
+/// The maximum number of complaints that are kept. Further complaints are only counted.
 const COMPLAINTS_MAX: usize = 5;
 
-/// What every client should hold once it is synced.
+/// The resources that every client should have after the first sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Expected {
     resources: u64,
     names: u64,
 }
 
-/// What came over the wire, to all clients together.
+/// The traffic to all clients together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Totals {
     pub(crate) responses: u64,
     pub(crate) resources: u64,
     pub(crate) bytes: u64,
-    /// Responses that were not what was expected.
+    /// The number of complaints, such as unexpected responses.
     pub(crate) wrong: u64,
 }
 
-/// Connected clients. Dropping it closes all connections.
+/// Connected clients. Dropping the swarm closes all connections.
 #[derive(Debug)]
 pub(crate) struct Swarm {
     shared: Arc<Shared>,
@@ -55,15 +56,15 @@ pub(crate) struct Swarm {
     tasks: JoinSet<()>,
 }
 
-/// What the clients and their owner share.
+/// State that the clients share with their owner.
 #[derive(Debug)]
 struct Shared {
     expected: Expected,
-    /// Clients that hold everything.
+    /// The number of clients that have all resources.
     synced: AtomicU64,
-    /// Hash of the name that was changed.
+    /// The hash of the changed name.
     changed: AtomicU64,
-    /// Clients that have acknowledged the change.
+    /// The number of clients that have acknowledged the change.
     acked: AtomicU64,
     responses: AtomicU64,
     resources: AtomicU64,
@@ -78,11 +79,11 @@ struct Client {
     shared: Arc<Shared>,
     requests: Requests,
     is_synced: bool,
-    /// Of the first sync.
+    /// The resources received in the first sync.
     held: Expected,
 }
 
-/// What one response had.
+/// The contents of one response.
 #[derive(Default)]
 struct Response {
     resources: u64,
@@ -91,7 +92,7 @@ struct Response {
 }
 
 impl Expected {
-    /// The clusters `0..n` of a load.
+    /// Returns the expectation for clusters `0..n` of a load.
     pub(crate) fn clusters(n: usize) -> Self {
         Self { resources: count(n), names: resource::names_hash(n) }
     }
@@ -122,7 +123,7 @@ impl Sub for Totals {
 }
 
 impl Swarm {
-    /// Opens streams, so many on each connection.
+    /// Opens `streams` streams, with `per_connection` on each connection.
     pub(crate) async fn connect(
         xds: SocketAddr,
         streams: usize,
@@ -158,7 +159,7 @@ impl Swarm {
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             if let Err(error) = connection.await {
-                shared.complain(format!("a connection broke: {error}"));
+                shared.complain(format!("a connection failed: {error}"));
             }
         });
         Ok(sender)
@@ -181,25 +182,25 @@ impl Swarm {
         self.tasks.spawn(async move {
             let shared = Arc::clone(&client.shared);
             if let Err(error) = client.run(responses).await {
-                shared.complain(format!("a stream broke: {error:#}"));
+                shared.complain(format!("a stream failed: {error:#}"));
             }
         });
         Ok(sender)
     }
 
-    /// Waits until all clients hold everything and have said so.
+    /// Waits until all clients have acknowledged all resources.
     pub(crate) async fn synced(&self, patience: Duration) -> Result<()> {
         let synced = || self.shared.synced.load(Ordering::Relaxed);
         self.wait(patience, "hold all resources", synced).await
     }
 
-    /// From now on, each client should get this name, once.
+    /// Sets the changed name, which each client should now receive once.
     pub(crate) fn expect(&self, name: &str) {
         self.shared.changed.store(resource::name_hash(name.as_bytes()), Ordering::Relaxed);
         self.shared.acked.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until all clients have acknowledged it.
+    /// Waits until all clients have acknowledged the changed name.
     pub(crate) async fn acked(&self, patience: Duration) -> Result<()> {
         let acked = || self.shared.acked.load(Ordering::Relaxed);
         self.wait(patience, "have the change", acked).await
@@ -215,7 +216,7 @@ impl Swarm {
         }
     }
 
-    /// The first complaints.
+    /// Returns the first complaints.
     pub(crate) fn complaints(&self) -> Vec<String> {
         self.shared.complaints.lock().clone()
     }
@@ -229,7 +230,7 @@ impl Swarm {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if timeout(left, self.shared.progress.notified()).await.is_err() {
-                bail!("{} of {} clients {what} after {patience:?}", n(), self.streams);
+                bail!("only {} of {} clients {what} after {patience:?}", n(), self.streams);
             }
         }
         Ok(())
@@ -277,11 +278,14 @@ impl Client {
         read.await
     }
 
-    /// Judges a response that has been acknowledged.
+    /// Checks a response that has been acknowledged.
     fn take(&mut self, response: &Response) {
         let expected = self.shared.expected;
         if response.removed > 0 {
-            return self.shared.complain(format!("a response removes {} names", response.removed));
+            return self.shared.complain(format!(
+                "a response removes {} names; none was expected",
+                response.removed
+            ));
         }
         if self.is_synced {
             let changed = self.shared.changed.load(Ordering::Relaxed);
@@ -290,7 +294,7 @@ impl Client {
                 return self.shared.progress.notify_one();
             }
             return self.shared.complain(format!(
-                "a response has {} resources, the one that was changed was expected",
+                "a response has {} resources; only the changed one was expected",
                 response.resources
             ));
         }
@@ -302,7 +306,7 @@ impl Client {
             self.shared.progress.notify_one();
         } else if self.held.resources >= expected.resources {
             self.shared.complain(format!(
-                "a client got {} resources, {} different ones were expected",
+                "a client received {} resources, which are not the {} expected ones",
                 self.held.resources, expected.resources
             ));
         }

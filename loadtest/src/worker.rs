@@ -1,10 +1,12 @@
-//! Storms and attacks run in a process of their own.
+//! A separate process for storms and attacks.
 //!
-//! The clients whose latency is measured share a process with the author. In the same process, a storm would take
-//! its one thread from them, and locks: the allocator's, and the kernel's for the memory of the process. So this
-//! program starts itself again, with the hidden command `worker`. The worker reads orders from its standard input,
-//! one line of JSON each, and answers each with a line. It ends with its input, and is killed when its handle is
-//! dropped.
+//! The clients whose latency is measured share a process with the author. A storm in the same
+//! process would compete with them for its one thread and for locks: those of the allocator, and
+//! the kernel's lock for the memory of the process.
+//!
+//! This program therefore starts itself again, with the hidden command `worker`. The worker reads
+//! orders from its standard input, one line of JSON each, and answers each with a line. It ends
+//! when its input ends. Dropping its handle kills it.
 
 use std::{
     io::Write as _,
@@ -32,11 +34,12 @@ pub(crate) struct Args {
 /// Work for a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// All clients of the last storm leave, and as many connect. Answered when all are current.
+    /// Disconnects the clients of the last storm and connects new ones. Answered when all are
+    /// current.
     Storm(herd::Load),
-    /// Makes the request that attacks send.
+    /// Builds the request that attacks send.
     Prepare(attack::Request),
-    /// Sends the request for some time. Answered with how the streams ended.
+    /// Sends the request for some time. Answered with the numbers of streams by outcome.
     Attack(attack::Load),
 }
 
@@ -49,7 +52,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the process with a priority. To be called on the main thread, whose end kills the process.
+    /// Starts the process with a `nice` value. Call this on the main thread: its end kills the
+    /// process.
     pub(crate) fn start(nice: i32) -> Result<Self> {
         let program = std::env::current_exe().context("find this program")?;
         let mut child = Command::new("setpriv")
@@ -66,19 +70,20 @@ impl Worker {
         Ok(Self { _child: child, orders, answers: BufReader::new(answers).lines() })
     }
 
-    /// Gives an order and waits for its answer.
+    /// Sends an order and waits for the answer.
     pub(crate) async fn ask<T: DeserializeOwned>(&mut self, order: &Order) -> Result<T> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
         self.orders.write_all(&line).await.context("the worker has ended")?;
         let answer = self.answers.next_line().await?.context("the worker has ended")?;
-        let answer: Result<T, String> = serde_json::from_str(&answer).context("an answer")?;
+        let answer: Result<T, String> =
+            serde_json::from_str(&answer).context("parse an answer of the worker")?;
         answer.map_err(|error| anyhow!(error))
     }
 }
 
 impl Args {
-    /// Takes orders until there are no more.
+    /// Executes orders until the input ends.
     pub(crate) fn work(&self) -> ExitCode {
         match self.orders() {
             Ok(()) => ExitCode::SUCCESS,
@@ -120,7 +125,7 @@ async fn carry_out(
             Some((request, message)) => {
                 Ok(serde_json::to_value(load.run(*request, message).await?)?)
             }
-            None => bail!("an attack without a request"),
+            None => bail!("an attack needs a request; send `Prepare` first"),
         },
     }
 }

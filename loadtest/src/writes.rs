@@ -1,9 +1,9 @@
-//! Durable writes: how many per second, and how long each takes, by the number of writers.
+//! Durable writes: their rate and latency, by the number of writers.
 //!
-//! Each writer changes clusters of its own, one after the other; a write is done when the server has
-//! answered, which it does when the write is on the disk. Numbers of writers take turns, so that what
-//! else the machine does hits all of them. How many syncs of the disk it took is what the server
-//! counts.
+//! Each writer changes its own clusters, one after the other. A write is complete when the server
+//! has answered, and the server answers when the write is on the disk. The numbers of writers take
+//! turns, so that other load on the machine affects all of them. The number of syncs comes from the
+//! metrics of the server.
 
 use std::{
     fmt::Write as _,
@@ -28,24 +28,24 @@ use crate::{
 
 const FSYNCS: &str = "chancery_store_fsyncs_total";
 const COMMITS: &str = "chancery_store_commits_total";
-/// Clusters that each writer changes in turn.
+/// The number of clusters that each writer changes in turn.
 const CLUSTERS: u64 = 4;
 
-/// Durable writes per second and their latency, by the number of writers.
+/// Measure throughput and latency of durable writes by number of writers
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Numbers of writers at a time, ascending.
+    /// Numbers of concurrent writers, in ascending order
     #[arg(long, value_delimiter = ',', default_value = "1,16,256")]
     writers: Vec<usize>,
-    /// Seconds that each number of writers writes, in each round.
+    /// Seconds per turn; each number of writers has one turn per round
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Rounds.
+    /// Rounds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 }
 
-/// What one turn showed.
+/// The measurements of one turn.
 struct Turn {
     writes_per_second: f64,
     fsyncs_per_commit: f64,
@@ -55,7 +55,7 @@ struct Turn {
     latencies: Vec<Duration>,
 }
 
-/// What is said of one number of writers.
+/// The statistics of one number of writers.
 #[derive(Debug, Serialize)]
 struct Row {
     writers: usize,
@@ -66,7 +66,7 @@ struct Row {
     /// Microseconds of the server's CPU.
     cpu_us_per_write: Spread,
     latency: Latencies,
-    /// CPUs used by other processes meanwhile.
+    /// The CPUs that other processes used during the turns.
     others: Spread,
 }
 
@@ -74,9 +74,12 @@ impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         ensure!(
             self.writers.is_sorted() && self.writers.len() > 1,
-            "--writers: two or more, ascending"
+            "--writers needs at least two numbers in ascending order"
         );
-        ensure!(self.rounds > 0 && self.seconds > 0.0, "there is nothing to do");
+        ensure!(
+            self.rounds > 0 && self.seconds > 0.0,
+            "--rounds and --seconds must be greater than 0"
+        );
         let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
         let server = launch.start().await?;
         let author = Author::connect(server.admin).await?;
@@ -99,7 +102,7 @@ impl Args {
         server.kill().await?;
         let rows: Option<Vec<Row>> =
             self.writers.iter().zip(turns).map(|(writers, turns)| row(*writers, &turns)).collect();
-        self.findings(&rows.context("a turn without a write")?)
+        self.findings(&rows.context("a turn has no writes")?)
     }
 
     async fn turn(
@@ -132,7 +135,7 @@ impl Args {
         let writes = float(count(latencies.len()));
         ensure!(
             (commits - writes).abs() < 0.5,
-            "the server counts {commits} commits, {writes} writes were acknowledged"
+            "the server counted {commits} commits, but acknowledged {writes} writes"
         );
         Ok(Turn {
             writes_per_second: writes / elapsed,
@@ -148,7 +151,7 @@ impl Args {
         let mut text = String::new();
         writeln!(
             text,
-            "each write changes one cluster of about 1 KB; {} rounds of {} s a turn; median (min to max)",
+            "each write changes one cluster of about 1 KB; {} rounds of {} s per turn; median (min to max)",
             self.rounds, self.seconds
         )?;
         for row in rows {
@@ -163,14 +166,14 @@ impl Args {
         let mut gates = Vec::new();
         for (few, many) in rows.iter().zip(rows.iter().skip(1)) {
             gates.push(Gate::above(
-                "writes per second with more writers, against fewer",
+                "writes per second with more writers, compared with fewer",
                 many.writes_per_second.median,
                 few.writes_per_second.median,
             ));
         }
         if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
             gates.push(Gate::at_most(
-                "fsyncs per commit with the most writers, against half of that with the fewest",
+                "fsyncs per commit with the most writers, compared with half of that with the fewest",
                 last.fsyncs_per_commit.median,
                 first.fsyncs_per_commit.median / 2.0,
             ));
@@ -197,7 +200,7 @@ fn row(writers: usize, turns: &[Turn]) -> Option<Row> {
     })
 }
 
-/// Writes one after the other until it is time; says how long each took.
+/// Writes in sequence until the deadline. Returns the duration of each write.
 async fn write(
     mut author: Author,
     writer: usize,

@@ -17,9 +17,9 @@ use crate::{
     stream::{self, Windows},
 };
 
-/// A stream whose answer has not come after this time is given up.
+/// The maximum wait for the answer on a stream.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of the reason that are kept.
+/// The maximum number of characters of a reason that are kept.
 const REASON_BYTES_MAX: usize = 60;
 
 /// Connections that send a request over and over again.
@@ -29,7 +29,7 @@ pub(crate) struct Load {
     pub(super) connections: usize,
     /// Streams of a connection, opened in turn.
     pub(super) streams: usize,
-    /// The time for which connections are made again.
+    /// The time during which the clients reconnect.
     pub(super) seconds: f64,
     /// The time for which streams stay open after their answers.
     pub(super) hold_seconds: f64,
@@ -109,7 +109,7 @@ impl Load {
             });
             // If the stream was ended meanwhile, its reader says how.
             let _sent = requests.send_all(message.clone()).await;
-            // Dropping it would reset the stream.
+            // Dropping `requests` would reset the stream.
             open.push(requests);
         }
         let deadline = Instant::now() + PATIENCE;
@@ -124,7 +124,7 @@ impl Load {
     }
 }
 
-/// Acknowledges all that comes. Says so after the first time.
+/// Acknowledges all responses. Sends on `ready` after the first one.
 async fn subscribe(
     mut requests: stream::Requests,
     responses: stream::Responses,
@@ -146,9 +146,9 @@ async fn subscribe(
     read.await
 }
 
-/// Counts an outcome, without the numbers that make every text another one.
+/// Counts an outcome by the setting that it names, because its text contains varying numbers.
 fn note(outcomes: &mut Outcomes, outcome: &str) {
-    // A refusal names the setting in parentheses.
+    // A rejection names the setting in parentheses.
     let mut settings = outcome.split('(').filter_map(|it| it.split_once(')')).map(|(it, _)| it);
     let setting = settings.rfind(|it| it.contains('_') && !it.contains(' '));
     let mut reason = setting.unwrap_or(outcome);
@@ -159,7 +159,8 @@ fn note(outcomes: &mut Outcomes, outcome: &str) {
 }
 
 impl stream::Requests {
-    /// Sends bytes as fast as the server takes them. `false` if the stream ended before it took all.
+    /// Sends bytes as fast as the server takes them. Returns `false` if the stream ended before
+    /// that.
     async fn send_all(&mut self, mut bytes: Bytes) -> bool {
         while bytes.has_remaining() {
             let Some(room) = self.room(bytes.len()).await else { return false };
@@ -181,7 +182,7 @@ mod tests {
         let mut outcomes = Outcomes::new();
         for n in [7, 8] {
             let text = format!(
-                "the server ended it, status Some(\"8\"), Some(\"this stream would hold {n} bytes \
+                "stream ended: status Some(\"8\"), message Some(\"this stream would hold {n} bytes \
                  (subscriptions_bytes_max); subscribe to fewer names (see there)\")"
             );
             note(&mut outcomes, &text);

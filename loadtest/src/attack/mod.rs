@@ -1,16 +1,16 @@
 //! Expensive requests: their effect on the server's memory and on other clients.
 //!
-//! Each kind of request comes from several connections at once, over and over again for some seconds. All the
-//! time an author changes clusters and a healthy client waits for them, and `/healthz` is asked. RSS is read
-//! every 10 ms. The kinds are tried one after the other on the same server, so that memory that does
-//! not come back would show.
+//! Each kind of request comes from several connections at once, repeatedly for some seconds.
+//! Meanwhile an author changes clusters, a healthy client waits for the changes, and a task
+//! requests `/healthz`. RSS is read every 10 ms. The kinds run one after the other on the same
+//! server, so that memory that is never freed becomes visible.
 //!
-//! The attackers are a process of their own, which takes CPU from the server and from the healthy client. A
-//! second server tells that apart: a round of a kind is idle, the attack on the second server ("elsewhere"),
-//! and the attack on the measured one.
+//! The attackers run in a separate process, which takes CPU from the server and from the healthy
+//! client. A second server separates this effect. A round of a kind has three parts: idle, the
+//! attack on the second server ("elsewhere"), and the attack on the measured server.
 //!
-//! With `--cgroup-bytes` the measured server is in a control group that allows no more memory: the kernel kills it
-//! if it takes more.
+//! With `--cgroup-bytes` the measured server runs in a control group with this memory limit. The
+//! kernel kills the server if it exceeds the limit.
 
 use std::{
     fmt::Write as _,
@@ -51,60 +51,61 @@ use payload::Kind;
 
 const SYNC: Duration = Duration::from_secs(120);
 const SAMPLE: Duration = Duration::from_millis(10);
-/// The time after each part, for memory to fall and work to end.
+/// The time after each part, in which memory falls and work ends.
 const AFTER: Duration = Duration::from_secs(5);
 const MIB: f64 = 1_048_576.0;
 const TURNS: &str = "chancery_xds_shard_turn_seconds";
 
-/// Sends expensive requests and measures memory and the latency of a healthy client.
+/// Send expensive requests and measure memory and the latency of a healthy client
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Kinds of requests [default: all].
+    /// Kinds of requests [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     kinds: Vec<Kind>,
-    /// Rounds of all kinds.
+    /// Rounds of all kinds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Connections that attack at a time.
+    /// Concurrent attacking connections
     #[arg(long, default_value_t = 8)]
     connections: usize,
-    /// Streams per connection, opened in turn.
+    /// Streams per connection, opened in turn
     #[arg(long, default_value_t = 2)]
     streams: usize,
-    /// Bytes of a request, for kinds without a fixed number of names.
+    /// Bytes of a request, for kinds without a fixed number of names
     #[arg(long, default_value_t = 64 << 20)]
     bytes: usize,
-    /// Seconds of an attack.
+    /// Seconds of an attack
     #[arg(long, default_value_t = 6.0)]
     seconds: f64,
-    /// Seconds for which the streams of a connection stay open after their answers.
+    /// Seconds for which the streams of a connection stay open after their answers
     #[arg(long, default_value_t = 0.5)]
     hold_seconds: f64,
-    /// Seconds of quiet time before each attack.
+    /// Seconds of quiet time before each attack
     #[arg(long, default_value_t = 5.0)]
     idle_seconds: f64,
-    /// Let each connection begin with a stream that acknowledges all clusters, as an established client does.
+    /// Let each connection begin with a stream that acknowledges all clusters, as an established
+    /// client does
     #[arg(long)]
     established: bool,
-    /// The `nice` value of the process that attacks.
+    /// The `nice` value of the attacking process
     #[arg(long, default_value_t = 0)]
     nice: i32,
-    /// Clusters.
+    /// Clusters of about 1 KB
     #[arg(long, default_value_t = 1000)]
     resources: usize,
-    /// Updates of one cluster per second.
+    /// Updates of one cluster per second
     #[arg(long, default_value_t = 100)]
     updates_per_second: u32,
-    /// Content of the servers' configuration files.
+    /// Content of the servers' configuration files
     #[arg(long, default_value = "")]
     config: String,
-    /// Memory that the measured server may take, in bytes: a control group's limit. Needs root.
+    /// Memory limit of the measured server in bytes, as a control group; needs root
     #[arg(long)]
     cgroup_bytes: Option<u64>,
-    /// Maximum growth of RSS over the idle server, in MiB: twice the configured budgets.
+    /// Maximum growth of RSS over the idle server, in MiB; the default is twice the default budgets
     #[arg(long, default_value_t = 2560.0)]
     growth_mib_max: f64,
-    /// Largest ratio of the healthy client's p99 during an attack to that during the attack elsewhere.
+    /// Maximum ratio of the healthy client's p99 in an attack to that in the attack elsewhere
     #[arg(long, default_value_t = 2.0)]
     ratio_max: f64,
 }
@@ -122,7 +123,7 @@ impl Request {
     }
 }
 
-/// Whom an attack hits.
+/// The target of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Part {
@@ -136,25 +137,25 @@ enum Part {
 struct Row {
     kind: String,
     part: Part,
-    /// MiB of RSS, at most.
+    /// The highest RSS in MiB.
     peak_mib: f64,
-    /// MiB of RSS some seconds after the attackers have left.
+    /// RSS in MiB some seconds after the attackers have left.
     after_mib: f64,
-    /// The healthy client: from when an update was due to when it had it.
+    /// The latency of the healthy client, from the time when an update was due to its arrival.
     p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
     updates: u64,
     healthz_max_ms: f64,
-    /// The bound of the longest turn of a shard.
+    /// The upper bound of the longest turn of a shard.
     turn_max_ms: f64,
-    /// CPUs that the measured server had, and that its runnable threads waited for.
+    /// The CPUs that the measured server used, and those for which its runnable threads waited.
     cpus: f64,
     cpus_waited_for: f64,
     outcomes: Outcomes,
 }
 
-/// Samples of one time.
+/// The samples of one part.
 #[derive(Debug, Default)]
 struct Samples {
     stop: AtomicBool,
@@ -162,7 +163,8 @@ struct Samples {
     healthz_micros: AtomicU64,
 }
 
-/// A control group with a limit on memory. Dropping it removes it, when its processes have ended.
+/// A control group with a memory limit. Dropping it removes the group when its processes have
+/// ended.
 #[derive(Debug)]
 struct Cgroup(PathBuf);
 
@@ -182,13 +184,13 @@ impl Cgroup {
 
     fn add(&self, process: Process) -> Result<()> {
         let path = self.0.join("cgroup.procs");
-        fs::write(path, process.id().to_string()).context("put the server into a control group")
+        fs::write(path, process.id().to_string()).context("add the server to a control group")
     }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A process that has just been killed may still be in it.
+        // A process that was just killed may still be in the group.
         for _ in 0..50 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -198,7 +200,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A run that is going on.
+/// The state of a run.
 struct Run<'a> {
     args: &'a Args,
     server: Server,
@@ -209,7 +211,10 @@ struct Run<'a> {
 
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.rounds > 0 && self.connections > 0, "there is nothing to do");
+        ensure!(
+            self.rounds > 0 && self.connections > 0,
+            "--rounds and --connections must be greater than 0"
+        );
         let group = self.cgroup_bytes.map(Cgroup::new).transpose()?;
         let start = async |name: &str| -> Result<(Server, Author)> {
             let launch = Launch::new(&common.binary, &dir.join(name), None, &self.config)?;
@@ -317,13 +322,17 @@ impl Args {
         let gates = vec![
             Gate::at_most("growth of RSS under attack, in MiB", peak, self.growth_mib_max),
             Gate::at_most(
-                "p99 of the healthy client, to that in an attack elsewhere, of the worst kind",
+                "p99 of the healthy client, ratio to the attack elsewhere, worst kind",
                 here_to_elsewhere,
                 self.ratio_max,
             ),
-            Gate::at_most("RSS that is left 5 s after the last attack, in MiB", left, 100.0),
+            Gate::at_most(
+                "growth of RSS that remains 5 s after the last attack, in MiB",
+                left,
+                100.0,
+            ),
             Gate::none("writes that failed", failed),
-            Gate::none("healthy streams that broke or received wrong resources", wrong),
+            Gate::none("healthy streams that failed or received wrong resources", wrong),
         ];
         let data = serde_json::json!({"idle_rss_mib": idle_rss, "rows": rows});
         Ok(Findings { text, data, gates })
@@ -331,7 +340,7 @@ impl Args {
 }
 
 impl Run<'_> {
-    /// One round of a kind.
+    /// Runs one round of a kind.
     async fn kind(&mut self, kind: Kind) -> Result<[Row; 3]> {
         let name = kind.to_possible_value().map(|it| it.get_name().to_owned());
         let name = name.unwrap_or_default();
@@ -351,7 +360,7 @@ impl Run<'_> {
         self.worker.ask(&Order::Attack(load)).await
     }
 
-    /// Measures one part. Memory and the shards' turns are watched until it is over for some seconds.
+    /// Measures one part. Memory and shard turns are sampled for some seconds beyond its end.
     async fn part(&mut self, kind: &str, part: Part) -> Result<Row> {
         let samples = Arc::new(Samples::default());
         let (process, admin) = (self.server.process(), self.server.admin);
@@ -368,7 +377,7 @@ impl Run<'_> {
         let health = tokio::spawn(async move {
             while !of_health.stop.load(Ordering::Relaxed) {
                 let since = Instant::now();
-                // A server that is gone shows elsewhere.
+                // Other measurements detect a server that has ended.
                 let _answer = server::get(admin, "/healthz").await;
                 let micros = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
                 of_health.healthz_micros.fetch_max(micros, Ordering::Relaxed);
@@ -417,6 +426,6 @@ impl Run<'_> {
 }
 
 fn rss_mib(server: &Server) -> Result<f64> {
-    let rss = server.process().memory().context("the server is gone")?.rss;
+    let rss = server.process().memory().context("read the memory of the server")?.rss;
     Ok(float(rss) / MIB)
 }

@@ -1,4 +1,4 @@
-//! Requests as large as a client may send, each of which is expensive in another way.
+//! Requests of the maximum size, each of which is expensive in a different way.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use chancery_model::types::{CLUSTER, ENDPOINT};
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::stream;
 
-/// Names in a request that asks for as many as it may.
+/// The number of names in a request with the maximum number of names.
 const NAMES: usize = 1_000_000;
 
-/// Fields of `DeltaDiscoveryRequest`, as keys of fields with a length.
+/// Keys of length-delimited fields of `DeltaDiscoveryRequest`.
 const SUBSCRIBE: u8 = 0x1a;
 const VERSIONS: u8 = 0x2a;
 const LOCATORS: u8 = 0x42;
 const UNKNOWN: u8 = 0x7a;
 
-/// A kind of request.
+/// The kinds of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// Empty `error_detail.details`.
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// A gRPC message of about `bytes` bytes, or with a million names.
+    /// Returns a gRPC message of about `bytes` bytes, or with a million names.
     pub(super) fn message(self, bytes: usize) -> Bytes {
         let delta = |type_url: &str| DeltaDiscoveryRequest {
             node: Some(stream::node("attacker".to_owned())),

@@ -1,11 +1,12 @@
-//! What is known of the writes, and what a server that was killed has to show therefore.
+//! The known writes, and the state that a restarted server must therefore show.
 //!
-//! Pure: reports of writers and observations in, faults out. That it finds faults is tested here with
-//! histories made for it, and in every run with the real ones ([`super::plant()`]).
+//! The checker is pure: it takes reports of writers and observations, and returns faults. Tests
+//! check with constructed histories that it finds faults. Every run does the same with its real
+//! histories ([`super::plant()`]).
 //!
-//! Each writer has clusters of its own and one write at a time, each with a value that no other has.
-//! After a kill its clusters are therefore as its acknowledged writes left them, or as they would be
-//! after the one write that was in flight, as a whole. Nothing else is allowed.
+//! Each writer has its own clusters and one write at a time, each with a unique value. After a
+//! kill, its clusters are in one of two states. They are as its acknowledged writes left them, or
+//! as the one write in flight would leave them, as a whole.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,31 +15,31 @@ use std::{
 
 use chancery_model::Version;
 
-/// A cluster as a client sees it.
+/// A cluster as a client receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// What its writer wrote, read out of the body.
+    /// The written value, decoded from the body.
     pub(crate) value: String,
     pub(crate) version: Version,
-    /// Hash of the body's bytes.
+    /// The hash of the body's bytes.
     pub(crate) body: u64,
 }
 
-/// All that a server shows, at one revision.
+/// The state that a server shows at one revision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Observation {
     pub(crate) revision: u64,
     pub(crate) incarnation: String,
-    /// By name; no name is in two scopes.
+    /// The clusters by name; no name occurs in two scopes.
     pub(crate) clusters: BTreeMap<String, Seen>,
 }
 
-/// A write: one transaction.
+/// A write, which is one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Op {
     /// Publishes all clusters of the writer, in two scopes.
     Put { value: String },
-    /// Deletes those of the first scope.
+    /// Deletes the clusters of the first scope.
     Drop,
 }
 
@@ -47,65 +48,66 @@ pub(crate) enum Op {
 pub(crate) struct Acked {
     pub(crate) op: Op,
     pub(crate) revision: u64,
-    /// Versions, as far as the server told them.
+    /// The versions that the server returned.
     pub(crate) versions: BTreeMap<String, Version>,
 }
 
-/// What one writer did until the server was killed.
+/// The writes of one writer until the server was killed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Report {
     pub(crate) acked: Vec<Acked>,
-    /// Sent, and not answered.
+    /// The write that was sent and not answered.
     pub(crate) in_flight: Option<Op>,
 }
 
-/// A cluster that was pushed to a client while the writers wrote.
+/// A cluster that was pushed to a client during the writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pushed {
     pub(crate) name: String,
     pub(crate) seen: Seen,
 }
 
-/// What was promised and is not so.
+/// The kinds of broken guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// An acknowledged write is not there, or was pushed to a client and is not there.
+    /// An acknowledged write is missing, or a write that was pushed to a client.
     Lost,
-    /// A transaction is there in part.
+    /// A transaction was applied in part.
     Partial,
-    /// The value is right; the version or the bytes are not what they were.
+    /// The value is right, but the version or the bytes have changed.
     Changed,
-    /// Something is there that nobody wrote.
+    /// A cluster exists that no writer wrote.
     Phantom,
-    /// The revision is below one that was acknowledged.
+    /// The revision is below an acknowledged one.
     RevisionBack,
-    /// The revision has not grown by one for each write.
+    /// The revision did not grow by one for each write.
     RevisionCount,
-    /// The cluster is another one than before.
+    /// The incarnation of the cluster has changed.
     Incarnation,
 }
 
-/// One broken promise.
+/// One broken guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) what: String,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Verdict {
     pub(crate) faults: Vec<Fault>,
-    /// Acknowledged writes since the last observation; all were looked for.
+    /// Acknowledged writes since the last observation, all of which were checked.
     pub(crate) acked: u64,
-    /// Writes that were in flight: all, and those that are there.
+    /// Writes that were in flight.
     pub(crate) in_flight: u64,
+    /// Writes that were in flight and took effect.
     pub(crate) landed: u64,
-    /// Clusters that had to be as they were, to the byte.
+    /// Clusters that are identical to the last observation, including their bytes.
     pub(crate) unchanged: u64,
 }
 
-/// What is known of one cluster.
+/// The knowledge about one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     value: String,
@@ -114,26 +116,26 @@ struct Known {
     body: Option<u64>,
 }
 
-/// All that is known.
+/// The knowledge about all clusters and writes.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     /// The last observation.
     base: Observation,
-    /// By name; `None` after it was deleted.
+    /// The clusters by name; `None` after a deletion.
     known: BTreeMap<String, Option<Known>>,
     reports: Vec<Report>,
     pushed: Vec<Pushed>,
-    /// Every version that was ever seen of a name, and its bytes.
+    /// The bytes of each version of a name that was ever observed.
     bodies: HashMap<(String, Version), u64>,
 }
 
-/// The clusters of a writer: two in the first scope, one in the second.
+/// Returns the names of a writer's clusters: two in the first scope, one in the second.
 pub(crate) fn names(writer: usize) -> [String; 3] {
     ["a", "b", "c"].map(|name| format!("writer-{writer:03}-{name}"))
 }
 
 impl Op {
-    /// The clusters that it touches.
+    /// Returns the names of the clusters that the write changes.
     fn touches(&self, writer: usize) -> Vec<String> {
         let [a, b, c] = names(writer);
         match self {
@@ -169,7 +171,7 @@ impl fmt::Display for Fault {
 }
 
 impl History {
-    /// Begins with what a server shows that nobody has written to yet, for so many writers.
+    /// Creates the history of `writers` writers. `base` is the state before their first write.
     pub(crate) fn new(base: Observation, writers: usize) -> Self {
         let mut history = Self {
             base: Observation::default(),
@@ -182,7 +184,7 @@ impl History {
         history
     }
 
-    /// Takes what the writers and a client say of the time since the last observation.
+    /// Adds the reports of the writers and of a client since the last observation.
     pub(crate) fn record(&mut self, reports: Vec<Report>, pushed: Vec<Pushed>) {
         for (writer, report) in reports.iter().enumerate() {
             for acked in &report.acked {
@@ -201,7 +203,7 @@ impl History {
         self.pushed = pushed;
     }
 
-    /// The last observation.
+    /// Returns the last observation.
     pub(crate) fn base(&self) -> &Observation {
         &self.base
     }
@@ -210,13 +212,13 @@ impl History {
         &self.reports
     }
 
-    /// The highest revision that a writer was told, or that was seen.
+    /// Returns the highest revision that was acknowledged or observed.
     pub(crate) fn revision_min(&self) -> u64 {
         let acked = self.reports.iter().flat_map(|report| &report.acked);
         acked.map(|acked| acked.revision).max().unwrap_or(0).max(self.base.revision)
     }
 
-    /// Compares a server after a kill with what is known.
+    /// Compares the state of a restarted server with the history.
     pub(crate) fn check(&self, now: &Observation) -> Verdict {
         let mut verdict = Verdict::default();
         for (writer, report) in self.reports.iter().enumerate() {
@@ -230,7 +232,7 @@ impl History {
         }
         for name in now.clusters.keys() {
             if !self.known.contains_key(name) && !writers.contains(name) {
-                verdict.faults.push(Kind::Phantom.because(format!("nobody wrote {name}")));
+                verdict.faults.push(Kind::Phantom.because(format!("no writer wrote {name}")));
             }
         }
         verdict.unchanged =
@@ -275,7 +277,7 @@ impl History {
         revisions.dedup();
         if n_done < touched.len() || revisions.len() > 1 {
             let what = format!(
-                "of writer {writer}'s {op:?}, which was in flight, {n_done} of {} clusters are there, at revisions {revisions:?}",
+                "writer {writer}'s {op:?} was in flight and was applied in part: {n_done} of {} clusters, at revisions {revisions:?}",
                 touched.len()
             );
             return verdict.faults.push(Kind::Partial.because(what));
@@ -283,8 +285,9 @@ impl History {
         verdict.landed += 1;
         let after = report.acked.last().map_or(self.base.revision, |acked| acked.revision);
         if let Some(revision) = revisions.first().filter(|revision| **revision <= after) {
-            let what =
-                format!("writer {writer}'s {op:?} has revision {revision}, it came after {after}");
+            let what = format!(
+                "writer {writer}'s {op:?} has revision {revision}, but it came after {after}"
+            );
             verdict.faults.push(Kind::Changed.because(what));
         }
         let others = names(writer).into_iter().filter(|name| !touched.contains(name));
@@ -294,35 +297,40 @@ impl History {
     fn check_revision(&self, now: &Observation, verdict: &mut Verdict) {
         let (found, min) = (now.revision, self.revision_min());
         if found < min {
-            let what = format!("the revision is {found}, {min} was acknowledged");
+            let what = format!("the revision is {found}, but {min} was acknowledged");
             verdict.faults.push(Kind::RevisionBack.because(what));
         }
         let expected = self.base.revision + verdict.acked + verdict.landed;
         if found != expected {
             let what = format!(
-                "the revision is {found}; {} and {} acknowledged and {} other writes make {expected}",
+                "the revision is {found}; {} + {} acknowledged + {} other writes = {expected}",
                 self.base.revision, verdict.acked, verdict.landed
             );
             verdict.faults.push(Kind::RevisionCount.because(what));
         }
         for (name, seen) in &now.clusters {
             if seen.revision() > found {
-                let what = format!("{name} has version {}, the revision is {found}", seen.version);
+                let what =
+                    format!("{name} has version {}, but the revision is {found}", seen.version);
                 verdict.faults.push(Kind::Changed.because(what));
             }
         }
         if now.incarnation != self.base.incarnation {
-            let what = format!("{} was {}", now.incarnation, self.base.incarnation);
+            let what = format!(
+                "the incarnation is {}, but it was {}",
+                now.incarnation, self.base.incarnation
+            );
             verdict.faults.push(Kind::Incarnation.because(what));
         }
     }
 
-    /// What a client was given is there, and a version has one body for ever.
+    /// Checks that the revisions pushed to a client exist, and that a version never changes its
+    /// body.
     fn check_pushed(&self, now: &Observation, verdict: &mut Verdict) {
         for Pushed { name, seen } in &self.pushed {
             if seen.revision() > now.revision {
                 let what = format!(
-                    "{name} was pushed in version {}, the revision is {}",
+                    "{name} was pushed with version {}, but the revision is {}",
                     seen.version, now.revision
                 );
                 verdict.faults.push(Kind::Lost.because(what));
@@ -340,7 +348,7 @@ impl History {
         }
     }
 
-    /// From here on, this is how things are.
+    /// Makes an observation the base of the next check.
     pub(crate) fn settle(&mut self, now: Observation) {
         for known in self.known.values_mut() {
             *known = None;
@@ -364,22 +372,22 @@ impl History {
     }
 }
 
-/// How a cluster differs from what is known of it.
+/// Returns the difference between a cluster and the history.
 fn mismatch(name: &str, known: Option<&Known>, now: &Observation) -> Option<Fault> {
     let seen = now.clusters.get(name);
     match (known, seen) {
         (None, None) => None,
         (None, Some(seen)) => {
-            let what =
-                format!("{name} is there with {:?}, it was deleted or never written", seen.value);
+            let what = format!("{name} has {:?}, but it was deleted or never written", seen.value);
             Some(Kind::Lost.because(what))
         }
         (Some(known), None) => {
-            let what = format!("{name} is not there, {:?} was acknowledged", known.value);
+            let what = format!("{name} is missing, but {:?} was acknowledged", known.value);
             Some(Kind::Lost.because(what))
         }
         (Some(known), Some(seen)) if known.value != seen.value => {
-            let what = format!("{name} has {:?}, {:?} was acknowledged", seen.value, known.value);
+            let what =
+                format!("{name} has {:?}, but {:?} was acknowledged", seen.value, known.value);
             Some(Kind::Lost.because(what))
         }
         (Some(known), Some(seen)) => {
@@ -429,7 +437,8 @@ mod tests {
         Acked { op, revision, versions: BTreeMap::new() }
     }
 
-    /// One writer, whose state at revision 2 is `old`, did this; then the server shows that.
+    /// Checks the observation `now` after the writes of one writer, whose state at revision 2 is
+    /// `old`.
     fn check(acks: Vec<Acked>, in_flight: Option<Op>, now: &Observation) -> Vec<Kind> {
         let mut history = History::new(observation(2, BEFORE), 1);
         history.record(vec![Report { acked: acks, in_flight }], vec![]);
@@ -463,7 +472,7 @@ mod tests {
             lost,
             [Kind::Lost, Kind::Lost, Kind::Lost, Kind::RevisionBack, Kind::RevisionCount]
         );
-        // The last of two is lost, and the revision lies.
+        // The last of two writes is lost, and the revision hides it.
         let acks = vec![acked(put("new"), 3), acked(put("newer"), 4)];
         assert_eq!(check(acks, None, &with(4, &all("new", 3))), [Kind::Lost; 3]);
     }
@@ -484,7 +493,7 @@ mod tests {
             let kinds = check(vec![], Some(put("new")), &with(3, &part));
             assert_eq!(kinds, [Kind::Partial, Kind::RevisionCount]);
         }
-        // All of it, but in two revisions.
+        // The whole write, but in two revisions.
         let torn = with(4, &[a, b, ("writer-000-c", Some(("new", 4)))]);
         assert_eq!(check(vec![], Some(put("new")), &torn)[0], Kind::Partial);
         let half = with(3, &[("writer-000-a", None)]);
@@ -517,7 +526,7 @@ mod tests {
         assert_eq!(check(vec![], None, &with(2, &[("keep", Some(("k", 2)))])), [Kind::Changed]);
         let ahead = with(3, &all("new", 4));
         assert!(check(vec![acked(put("new"), 4)], None, &ahead).contains(&Kind::Changed));
-        // A version that the writer was told.
+        // A version that the server returned to the writer.
         let versions = [("writer-000-a".to_owned(), Version { revision: Revision(3), tag: 9 })];
         let acks = vec![Acked { versions: versions.into(), ..acked(put("new"), 3) }];
         assert_eq!(check(acks, None, &with(3, &all("new", 3))), [Kind::Changed]);
@@ -552,7 +561,7 @@ mod tests {
         assert_eq!(kinds(history.check(&with(3, &all("new", 3)))), []);
         history.record(reports(), pushed(Seen { body: 1, ..seen("new", 3) }));
         assert_eq!(kinds(history.check(&with(3, &all("new", 3)))), [Kind::Changed]);
-        // It is remembered, for as long as the run lasts.
+        // The history keeps the pushed version for the whole run.
         history.record(reports(), pushed(seen("new", 3)));
         history.settle(with(3, &all("new", 3)));
         history.record(vec![Report::default()], pushed(Seen { body: 1, ..seen("new", 3) }));

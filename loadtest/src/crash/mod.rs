@@ -1,11 +1,11 @@
-//! Kill -9 under write load, again and again: nothing that was acknowledged is lost, nothing that was
-//! not touched changes, and what was in flight is there as a whole or not at all.
+//! Repeated SIGKILL under write load. No acknowledged write is lost, and no untouched cluster
+//! changes. A write in flight takes effect as a whole or not at all.
 //!
-//! A round: writers write as fast as they can, each clusters of its own in two scopes; a client
-//! listens; at a random time after the first acknowledgment, or before it, the server is killed. Sometimes the next start is killed too. Then the
-//! server is started on the same directory, and everything it shows is compared with what is known
-//! ([`History`]). The times are the same again with the same seed; what the server is doing at them is
-//! not.
+//! In each round, writers write as fast as they can, each to its own clusters in two scopes, and a
+//! client listens. The server is killed at a random time after the first acknowledgment, or before
+//! it. Sometimes the next start is killed too. Then the server is started on the same directory,
+//! and everything that it shows is compared with the [`History`]. A seed reproduces the times, but
+//! not the activity of the server at these times.
 
 use std::{fmt::Write as _, path::Path, sync::Arc, time::Duration};
 
@@ -34,38 +34,38 @@ use observe::observe;
 use plant::plant;
 use writer::{SCOPES, Writer};
 
-/// Snapshots and purges of the log are part of it, in short runs too.
+/// Small enough that short runs include snapshots and purges of the log.
 const CONFIG: &str = "[store]\nsnapshot_log_entries = 300\n";
-/// One start in so many is killed too.
+/// One of this number of starts is killed too.
 const KILLED_STARTS: u64 = 4;
-/// One kill under load in so many does not wait for the first write.
+/// One of this number of kills under load does not wait for the first write.
 const EARLY_KILLS: u64 = 8;
-/// Longest wait for the first write.
+/// The maximum wait for the first write.
 const FIRST_WRITE: Duration = Duration::from_secs(20);
-/// Faults that are shown.
+/// The maximum number of faults in the text.
 const FAULTS_SHOWN: usize = 20;
 
-/// Kill -9 under write load: nothing that was acknowledged is lost, nothing else is changed.
+/// Kill the server under write load and check that no write is lost or changed
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How often the server is killed.
+    /// Kills of the server
     #[arg(long, default_value_t = 200)]
     kills: u64,
-    /// Writers at a time.
+    /// Concurrent writers
     #[arg(long, default_value_t = 16)]
     writers: usize,
-    /// Clusters that nobody changes.
+    /// Clusters that no writer changes
     #[arg(long, default_value_t = 500)]
     kept: usize,
-    /// Longest time from the first acknowledged write to the kill, in milliseconds.
+    /// Maximum time from the first acknowledged write to the kill, in milliseconds
     #[arg(long, default_value_t = 300)]
     load_ms: u64,
-    /// Of the random times; the same again with the same seed.
+    /// Seed of the random times
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What all rounds together showed.
+/// The results of all rounds.
 #[derive(Debug, Default)]
 struct Sum {
     kills: u64,
@@ -86,7 +86,10 @@ struct Sum {
 
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.kills > 0 && self.writers > 0 && self.kept > 0, "there is nothing to do");
+        ensure!(
+            self.kills > 0 && self.writers > 0 && self.kept > 0,
+            "--kills, --writers and --kept must be above 0"
+        );
         let launch = Launch::new(&common.binary, dir, common.pinning.server, CONFIG)?;
         let mut random = Random::new(self.seed);
         let mut server = launch.start().await?;
@@ -138,7 +141,7 @@ impl Args {
         self.findings(sum)
     }
 
-    /// One view over two scopes; clusters that stay, and the first of each writer.
+    /// Assigns both scopes to all nodes, and publishes the clusters that no writer changes.
     async fn prepare(&self, server: &Server) -> Result<()> {
         let mut author = Author::connect(server.admin).await?;
         let assignment = json!({"assignments": [
@@ -189,7 +192,7 @@ impl Args {
         let wrong = count(sum.faults.len()) - lost;
         let starts = Latencies::of(sum.starts.clone());
         let mut text = format!("seed {}, {} writers\n{sum}\n", self.seed, self.writers);
-        writeln!(text, "  pushed to a client and looked for      {}", sum.pushed)?;
+        writeln!(text, "  pushed to a client and checked         {}", sum.pushed)?;
         writeln!(
             text,
             "  revision {}, newest snapshot up to entry {}",
@@ -206,7 +209,7 @@ impl Args {
         }
         let gates = vec![
             Gate::none("acknowledged writes lost", lost),
-            Gate::none("wrong: partial, changed, nobody's, or miscounted", wrong),
+            Gate::none("wrong: partial or changed writes, phantoms, wrong revision counts", wrong),
             Gate::none("planted faults that the checker missed", count(sum.missed.len())),
             Gate::above("planted faults", float(sum.planted), 0.0),
             // A run without load would prove nothing.
@@ -261,7 +264,7 @@ impl std::fmt::Display for Sum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} kills ({} while starting), {} acknowledged writes checked, {} in flight of which {} landed, \
+            "{} kills ({} while starting), {} acknowledged writes checked, {} in flight of which {} took effect, \
              {} unchanged clusters compared; {} faults; {} of {} planted faults found",
             self.kills,
             self.kills_while_starting,

@@ -1,5 +1,5 @@
-//! Looks at a server through its front doors: what a wildcard client gets, and what the admin API
-//! says, which has to be the same.
+//! Observation of a server over its ports. A wildcard client and the admin API must show the same
+//! state.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +22,11 @@ use crate::{author::Author, server::Server};
 
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
-/// Acknowledgments that wait to be sent. The server has one response in flight; when this is full,
-/// the client waits.
+/// The maximum number of unsent acknowledgments. The server has one response in flight, and the
+/// client waits if this queue is full.
 const REQUESTS: usize = 4;
 
-/// Of `envoy.config.cluster.v3.Cluster`.
+/// The decoded fields of `envoy.config.cluster.v3.Cluster`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Cluster {
     #[prost(string, tag = "1")]
@@ -35,7 +35,7 @@ pub(crate) struct Cluster {
     pub(crate) alt_stat_name: String,
 }
 
-/// A client that goes on to listen, until the server is gone.
+/// A client that listens until the server is killed.
 #[derive(Debug)]
 pub(crate) struct Watcher(JoinHandle<Result<Vec<Pushed>>>);
 
@@ -45,12 +45,12 @@ struct Client {
     responses: Streaming<DeltaDiscoveryResponse>,
 }
 
-/// All that the server shows, and a client that listens for more.
+/// Returns the state that the server shows, and a client that continues to listen.
 pub(crate) async fn observe(server: &Server) -> Result<(Observation, Watcher)> {
     let mut author = Author::connect(server.admin).await?;
     let status = author.cluster().await.context("read the cluster's status")?;
     let mut client = Client::connect(server).await?;
-    // The view is smaller than a response may be: the first one has all of it.
+    // The first response contains the whole view, which is smaller than the maximum of a response.
     let pushed = client.next().await?.context("the server ended the stream")?;
     let clusters: BTreeMap<String, Seen> =
         pushed.into_iter().map(|pushed| (pushed.name, pushed.seen)).collect();
@@ -59,7 +59,7 @@ pub(crate) async fn observe(server: &Server) -> Result<(Observation, Watcher)> {
         clusters.iter().map(|(name, seen)| (name.clone(), seen.version.to_string())).collect();
     ensure!(
         listed == streamed,
-        "a client and the admin API see different things: {:?}",
+        "a client and the admin API show different versions: {:?}",
         difference(&listed, &streamed)
     );
     let observation =
@@ -68,7 +68,7 @@ pub(crate) async fn observe(server: &Server) -> Result<(Observation, Watcher)> {
 }
 
 impl Watcher {
-    /// What it was given, when the server is gone.
+    /// Waits until the server has ended. Returns the clusters that were pushed.
     pub(crate) async fn given(self) -> Result<Vec<Pushed>> {
         self.0.await?
     }
@@ -94,7 +94,8 @@ impl Client {
         Ok(Self { requests, responses: responses.into_inner() })
     }
 
-    /// What the next response has; it is acknowledged. `None` when the server is gone.
+    /// Acknowledges the next response and returns its clusters. Returns `None` if the server has
+    /// ended.
     async fn next(&mut self) -> Result<Option<Vec<Pushed>>> {
         let Ok(Some(response)) = self.responses.message().await else { return Ok(None) };
         let ack = DeltaDiscoveryRequest {
@@ -120,17 +121,18 @@ impl Client {
 fn pushed(resource: Resource) -> Result<Pushed> {
     let name = resource.name;
     let body = resource.resource.with_context(|| format!("{name} has no body"))?.value;
-    let cluster = Cluster::decode(body.clone()).with_context(|| format!("{name} is no cluster"))?;
+    let cluster =
+        Cluster::decode(body.clone()).with_context(|| format!("{name} is not a cluster"))?;
     if cluster.name != name {
-        bail!("{name} came with the body of {}", cluster.name);
+        bail!("{name} has the body of {}", cluster.name);
     }
     let version = Version::parse(&resource.version)
-        .with_context(|| format!("{name} has the version {:?}", resource.version))?;
+        .with_context(|| format!("{name} has the invalid version {:?}", resource.version))?;
     let seen = Seen { value: cluster.alt_stat_name, version, body: xxh3_64(&body) };
     Ok(Pushed { name, seen })
 }
 
-/// The first few names that differ, with both versions.
+/// Returns the first names that differ, with both versions.
 fn difference(
     listed: &BTreeMap<String, String>,
     streamed: &BTreeMap<String, String>,

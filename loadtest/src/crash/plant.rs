@@ -1,13 +1,13 @@
-//! Faults planted into what was really observed: the checker has to find every one of them.
+//! Faults planted into real observations, all of which the checker must find.
 //!
-//! A checker that finds nothing says little until it is known that it would. So in every round of a
-//! run the observation is spoiled in each of these ways, and checked again.
+//! A check without findings proves little if the checker could miss faults. Every round therefore
+//! corrupts its observation in each of these ways and checks it again.
 
 use chancery_model::Revision;
 
 use super::history::{History, Kind, Observation, Op, Seen, names};
 
-/// A spoiled observation, and what has to be found in it.
+/// A corrupted observation, and the kind of fault that the checker must find.
 #[derive(Debug)]
 pub(crate) struct Planted {
     pub(crate) what: &'static str,
@@ -15,7 +15,7 @@ pub(crate) struct Planted {
     pub(crate) observation: Observation,
 }
 
-/// All the ways in which an observation without faults can be spoiled, given what happened before.
+/// Corrupts an observation without faults in all ways that the history allows.
 pub(crate) fn plant(history: &History, now: &Observation) -> Vec<Planted> {
     let mut all = Vec::new();
     let mut add = |what, expected, spoil: &dyn Fn(&mut Observation) -> Option<()>| {
@@ -60,13 +60,13 @@ pub(crate) fn plant(history: &History, now: &Observation) -> Vec<Planted> {
     all
 }
 
-/// A cluster that no writer has.
+/// Returns a cluster that no writer changes.
 fn kept(history: &History, now: &Observation) -> Option<String> {
     let written: Vec<String> = (0..history.reports().len()).flat_map(names).collect();
     now.clusters.keys().find(|name| !written.contains(name)).cloned()
 }
 
-/// Sets the clusters of a writer back to what they were before its acknowledged writes.
+/// Resets the clusters of a writer to their state before its acknowledged writes.
 fn lose_write(history: &History, spoiled: &mut Observation) -> Option<()> {
     let (writer, _) =
         history.reports().iter().enumerate().find(|(_, report)| !report.acked.is_empty())?;
@@ -79,7 +79,7 @@ fn lose_write(history: &History, spoiled: &mut Observation) -> Option<()> {
     Some(())
 }
 
-/// Lets the first cluster of a write show that was in flight and is not there.
+/// Applies one cluster of a write that was in flight and did not take effect.
 fn tear(history: &History, spoiled: &mut Observation) -> Option<()> {
     history.reports().iter().enumerate().find_map(|(writer, report)| {
         let Some(Op::Put { value }) = &report.in_flight else { return None };
@@ -105,7 +105,7 @@ mod tests {
         *,
     };
 
-    /// Every way of spoiling is possible here, and every one is found.
+    /// Every corruption is possible here, and every one is found.
     #[test]
     fn every_planted_fault_is_found() {
         let seen = |value: &str, revision| Seen {

@@ -1,4 +1,4 @@
-//! A writer: one transaction after the other, until the server is gone.
+//! A writer that sends one transaction after the other until the server is killed.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,25 +16,26 @@ use crate::{
     resource,
 };
 
-/// The scopes that a transaction spans.
+/// The scopes of each transaction.
 pub(crate) const SCOPES: [&str; 2] = ["crash/left", "crash/right"];
-/// One write in so many is a deletion.
+/// One of this number of writes is a deletion.
 const DELETIONS: u64 = 8;
 
-/// What a writer starts from.
+/// The initial state of a writer.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) number: usize,
     pub(crate) round: u64,
-    /// Whether its clusters of the first scope are there.
+    /// Whether the writer's clusters of the first scope exist.
     pub(crate) holds_left: bool,
     pub(crate) random: Random,
-    /// Told of every write that was acknowledged.
+    /// Notified of every acknowledged write.
     pub(crate) acked: Arc<Notify>,
 }
 
 impl Writer {
-    /// Writes until the server does not answer any more. An error if it refuses, which it must not.
+    /// Writes until the server no longer answers. Fails if the server refuses a write, which it
+    /// must not do.
     pub(crate) async fn run(mut self, mut author: Author) -> Result<Report> {
         let mut report = Report::default();
         let mut n = 0_u64;
@@ -47,9 +48,9 @@ impl Writer {
             let written = match self.write(&mut author, &op).await {
                 Ok(written) => written,
                 Err(status) if is_refusal(&status) => {
-                    bail!("writer {}'s {op:?} was refused: {status}", self.number)
+                    bail!("the server refused writer {}'s {op:?}: {status}", self.number)
                 }
-                // It may have been written, and may not: nobody has said.
+                // The outcome of this write is unknown.
                 Err(_) => {
                     report.in_flight = Some(op);
                     return Ok(report);
@@ -77,7 +78,7 @@ impl Writer {
     }
 }
 
-/// A cluster that has a value.
+/// Returns a cluster with a value.
 pub(crate) fn cluster(name: &str, value: &str) -> Value {
     json!({
         "@type": CLUSTER,
@@ -91,7 +92,7 @@ pub(crate) fn cluster(name: &str, value: &str) -> Value {
     })
 }
 
-/// The server has judged the request: it will not be written later.
+/// Returns whether the server has rejected the request, which excludes a later write.
 fn is_refusal(status: &Status) -> bool {
     let refused = matches!(
         status.code(),
@@ -111,7 +112,7 @@ fn acked(op: Op, written: &WriteResponse) -> Result<Acked> {
         Op::Drop => (written.removed, 2),
     };
     if touched.0 != touched.1 {
-        bail!("{op:?} changed {} clusters, it should have changed {}", touched.0, touched.1);
+        bail!("{op:?} changed {} clusters instead of {}", touched.0, touched.1);
     }
     let versions: BTreeMap<String, Version> = written
         .changes

@@ -1,6 +1,6 @@
-//! etcd: three members on this machine, and the one call that is needed of its API.
+//! The members of an etcd cluster on this machine, and the one API call that the test needs.
 //!
-//! The messages are written from the public description of etcd's v3 API (`etcdserverpb.KV`).
+//! The messages follow the public description of etcd's v3 API (`etcdserverpb.KV`).
 
 use std::{
     fs::File,
@@ -29,7 +29,7 @@ const START: Duration = Duration::from_secs(60);
 const REQUEST: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// `etcdserverpb.PutRequest`, the fields that are used.
+/// The used fields of `etcdserverpb.PutRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct PutRequest {
     #[prost(bytes = "bytes", tag = "1")]
@@ -45,26 +45,26 @@ struct PutResponse {
     header: Option<ResponseHeader>,
 }
 
-/// `etcdserverpb.ResponseHeader`, the field that is used.
+/// The used field of `etcdserverpb.ResponseHeader`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ResponseHeader {
     #[prost(int64, tag = "3")]
     revision: i64,
 }
 
-/// Members that run. Dropping it kills them.
+/// Running members. Dropping this value kills them.
 #[derive(Debug)]
 pub(super) struct Etcd {
     members: Vec<Child>,
     pub(super) clients: Vec<SocketAddr>,
 }
 
-/// A connection to a member. Cheap to clone: clones share the connection.
+/// A connection to a member. Clones share the connection.
 #[derive(Debug, Clone)]
 pub(super) struct Kv(Grpc<Channel>);
 
 impl Etcd {
-    /// Starts a new cluster with its data in a directory, and waits until it takes writes.
+    /// Starts a new cluster with its data in `dir`, and waits until all members accept writes.
     pub(super) async fn start(binary: &Path, dir: &Path, members: usize) -> Result<Self> {
         let ports: Vec<SocketAddr> = (0..2 * members).map(|_| reserve_address()).collect();
         let (clients, peers) = ports.split_at(members);
@@ -107,7 +107,7 @@ impl Etcd {
                 match tokio::time::timeout(REQUEST, put).await {
                     Ok(Ok(_)) => break,
                     other if Instant::now() > deadline => {
-                        bail!("etcd at {client} took no write for {START:?}: {other:?}");
+                        bail!("etcd at {client} accepted no write for {START:?}: {other:?}");
                     }
                     _ => tokio::time::sleep(POLL).await,
                 }
@@ -116,7 +116,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// What the kernel counts of the members.
+    /// Returns the processes of the members.
     pub(super) fn processes(&self) -> Vec<Process> {
         self.members.iter().filter_map(|member| member.id()).map(Process::new).collect()
     }
@@ -132,7 +132,7 @@ impl Kv {
         Ok(Self(Grpc::new(channel)))
     }
 
-    /// Writes a key. Gives the revision.
+    /// Writes a key. Returns the revision.
     pub(super) async fn put(&mut self, key: &str, value: Bytes) -> Result<u64, Status> {
         let unready = |error: tonic::transport::Error| Status::unavailable(error.to_string());
         self.0.ready().await.map_err(unready)?;
@@ -141,6 +141,6 @@ impl Kv {
         let codec = ProstCodec::<PutRequest, PutResponse>::default();
         let response = self.0.unary(Request::new(request), path, codec).await?.into_inner();
         let revision = response.header.unwrap_or_default().revision;
-        u64::try_from(revision).map_err(|_| Status::internal("a revision below 0"))
+        u64::try_from(revision).map_err(|_| Status::internal("the revision is negative"))
     }
 }

@@ -1,9 +1,11 @@
-//! Durable writes of 1 KiB, in turns with etcd: three replicas each, on the same disk of the same machine.
+//! A comparison of durable writes of 1 KiB with etcd: three replicas of each, on the same disk of
+//! the same machine.
 //!
-//! Both are written through their public API, by the same writers over as many connections, spread over
-//! all replicas; ours takes a manifest and admits it as any other. A round is: the disk alone, one writer
-//! on each, many writers on each. One writer's latency is set against that of the disk in the same round,
-//! the throughput against that of etcd in the same round.
+//! The same writers write to both systems through their public APIs. They use the same number of
+//! connections, spread over all replicas. Chancery receives manifests and validates them as usual.
+//! A round consists of the disk alone, one writer on each system, and many writers on each system.
+//! The latency of one writer is compared with the disk in the same round. The throughput is
+//! compared with etcd in the same round.
 
 mod kv;
 mod report;
@@ -27,59 +29,63 @@ use crate::{
 use kv::{Etcd, Kv};
 use turn::{Subject, Turn, VALUE_BYTES, Writer};
 
-/// Durable writes of 1 KiB, in turns with etcd.
+/// Compare durable writes of 1 KiB with etcd, three replicas of each
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Replicas of each.
+    /// Replicas of each system
     #[arg(long, default_value_t = 3)]
     replicas: usize,
-    /// Writers at a time.
+    /// Concurrent writers
     #[arg(long, default_value_t = 1000)]
     writers: usize,
-    /// Connections that they share, over all replicas.
+    /// Connections that the writers share, spread over all replicas
     #[arg(long, default_value_t = 48)]
     connections: usize,
-    /// Seconds that each writes in a turn.
+    /// Seconds of a turn; the turn of a single writer takes half as long
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Rounds.
+    /// Rounds
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// The etcd binary [default: the one of Debian's package etcd-server].
+    /// The etcd binary [default: /usr/bin/etcd, from Debian's package etcd-server]
     #[arg(long, value_name = "PATH")]
     etcd: Option<PathBuf>,
-    /// Write clusters of 24 endpoints, about as large, rather than clusters with few fields.
+    /// Write clusters of 24 endpoints and about the same size, instead of clusters with few fields
     #[arg(long)]
     endpoints: bool,
-    /// How many times as many writes per second as etcd there have to be.
+    /// Minimum ratio of writes per second to those of etcd
     #[arg(long, default_value_t = 3.0)]
     ratio_min: f64,
-    /// Seconds that the slowest write may take.
+    /// Maximum seconds of the slowest write
     #[arg(long, default_value_t = 0.25)]
     slowest_max: f64,
-    /// How many times as long as the disk takes for itself one writer may wait.
+    /// Maximum ratio of the latency of one writer to that of the disk alone
     #[arg(long, default_value_t = 1.3)]
     fsync_ratio_max: f64,
 }
 
-/// What one round showed.
+/// The measurements of one round.
 struct Round {
-    /// Median of the disk alone, in milliseconds: a block written over, and one appended.
+    /// The median latency of the disk alone when a block is overwritten, in milliseconds.
     over_ms: f64,
+    /// The median latency of the disk alone when a block is appended, in milliseconds.
     append_ms: f64,
-    /// Of each subject in order: one writer, many writers.
+    /// The turns of each subject, in order: one writer, many writers.
     turns: Vec<(Turn, Turn)>,
 }
 
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.replicas > 0 && self.writers > 0 && self.rounds > 0, "there is nothing to do");
-        ensure!(self.connections >= self.replicas, "--connections: at least one to each replica");
-        ensure!(self.seconds > 0.0, "--seconds: there is nothing to do");
+        ensure!(
+            self.replicas > 0 && self.writers > 0 && self.rounds > 0,
+            "--replicas, --writers and --rounds must be above 0"
+        );
+        ensure!(self.connections >= self.replicas, "--connections must be at least --replicas");
+        ensure!(self.seconds > 0.0, "--seconds must be greater than 0");
         let binary = self.binary()?;
         let cluster = Cluster::start(common, dir, self.replicas, "").await?;
         let etcd = Etcd::start(&binary, &dir.join("etcd"), self.replicas).await?;
-        say!("{} replicas of each take writes", self.replicas);
+        say!("{} replicas of each system accept writes", self.replicas);
         let subjects = [self.ours(&cluster).await?, self.theirs(&etcd).await?];
         let mut rounds = Vec::new();
         for round in 0..self.rounds {
@@ -114,19 +120,21 @@ impl Args {
         }
         let path = PathBuf::from("/usr/bin/etcd");
         if !path.is_file() {
-            bail!("there is no etcd to compare with; on Debian: apt-get install -y etcd-server");
+            bail!(
+                "cannot find /usr/bin/etcd; install it (Debian: apt-get install -y etcd-server) or pass --etcd"
+            );
         }
         Ok(path)
     }
 
-    /// Values of another size would be another test.
+    /// Checks the size of the values, without which the comparison would not be valid.
     async fn check_values(&self, cluster: &Cluster) -> Result<()> {
         let Some(server) = cluster.servers().next() else { return Ok(()) };
         let (bytes, n) = Author::connect(server.admin).await?.payload().await?;
         let wanted = count(VALUE_BYTES) * n;
         ensure!(
             self.endpoints || bytes == wanted,
-            "{n} resources have {bytes} bytes rather than {wanted}"
+            "{n} resources have {bytes} bytes instead of {wanted}"
         );
         Ok(())
     }
@@ -153,12 +161,14 @@ impl Args {
 
 fn median_ms(times: Vec<std::time::Duration>) -> Result<f64> {
     let latencies = crate::stats::Latencies::of(times);
-    latencies.map(|latencies| latencies.p50_ms).ok_or_else(|| anyhow::anyhow!("no sync was made"))
+    latencies
+        .map(|latencies| latencies.p50_ms)
+        .ok_or_else(|| anyhow::anyhow!("no sync was measured"))
 }
 
-/// The first line of what it says of itself.
+/// Returns the first line of `etcd --version`.
 fn version(etcd: &Path) -> Result<String> {
     let output = Command::new(etcd).arg("--version").output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().next().unwrap_or("of unknown version").to_owned())
+    Ok(text.lines().next().unwrap_or("etcd of unknown version").to_owned())
 }

@@ -1,4 +1,4 @@
-//! What came of the rounds.
+//! The report of the comparison.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -14,20 +14,22 @@ use crate::{
     stats::{Latencies, Spread},
 };
 
-/// What is said of one of the two with one number of writers.
+/// The statistics of one system with one number of writers.
 #[derive(Debug, Serialize)]
 struct Row {
     writes_per_second: Spread,
     latency: Latencies,
-    /// By round.
+    /// The median latency, by round.
     p50_ms: Spread,
+    /// The maximum latency, by round.
     slowest_ms: Spread,
-    /// Microseconds per write: of all replicas together, and of this program.
+    /// Microseconds of CPU per write, for all replicas together.
     cpu_us: Spread,
+    /// Microseconds of CPU per write, for this program.
     own_cpu_us: Spread,
-    /// CPUs used by others.
+    /// The CPUs that other processes used.
     others: Spread,
-    /// Of ours: syncs of all replicas together, per write.
+    /// Syncs of all Chancery replicas together, per write.
     fsyncs_per_write: Spread,
 }
 
@@ -72,13 +74,13 @@ impl Args {
         let mut text = String::new();
         writeln!(
             text,
-            "writes of {VALUE_BYTES} bytes, {} replicas each, {} connections; {} rounds of {} s a turn; median (min to max)",
+            "writes of {VALUE_BYTES} bytes, {} replicas each, {} connections; {} rounds of {} s per turn; median (min to max)",
             self.replicas, self.connections, self.rounds, self.seconds
         )?;
         writeln!(text, "{etcd}")?;
         writeln!(
             text,
-            "fdatasync of 4 KiB, p50: written over {over:.3} ms, appended {append:.3} ms"
+            "fdatasync of 4 KiB, p50: overwritten {over:.3} ms, appended {append:.3} ms"
         )?;
         for (name, (one, many)) in [("chancery", &ours), ("etcd", &theirs)] {
             for (writers, row) in [(1, one), (self.writers, many)] {
@@ -99,11 +101,11 @@ impl Args {
                 }
             }
         }
-        writeln!(text, "\nthroughput, to etcd's in the same round   {throughput:.2}")?;
-        writeln!(text, "one writer's p50, to the disk's (appended)  {single:.2}")?;
+        writeln!(text, "\nthroughput, ratio to etcd in the same round  {throughput:.2}")?;
+        writeln!(text, "one writer's p50, ratio to disk (appended)   {single:.2}")?;
         let gates = vec![
             Gate::at_least(
-                "writes per second, to etcd's, median of the rounds",
+                "writes per second, ratio to etcd, median of the rounds",
                 throughput.median,
                 self.ratio_min,
             ),
@@ -113,7 +115,7 @@ impl Args {
                 self.slowest_max,
             ),
             Gate::at_most(
-                "one writer's p50, to that of fdatasync after an append, median of the rounds",
+                "one writer's p50, ratio to fdatasync after an append, median of the rounds",
                 single.median,
                 self.fsync_ratio_max,
             ),

@@ -1,4 +1,4 @@
-//! One turn: so many writers write to one of the two for some time.
+//! One turn: a number of writers writes to one system for some time.
 
 use std::time::{Duration, Instant};
 
@@ -16,41 +16,42 @@ use crate::{
     stats::{count, float},
 };
 
-/// Keys that each writer changes in turn.
+/// The number of keys that each writer changes in turn.
 const KEYS: u64 = 4;
-/// Bytes of a value.
+/// The length of a value in bytes.
 pub(super) const VALUE_BYTES: usize = 1024;
-/// Generations begin here: digits, and so bytes, are as many for all.
+/// The first generation. All generations have the same number of digits, and therefore of bytes.
 const FIRST_GENERATION: u64 = 100_000_000_000;
 const FSYNCS: &str = "chancery_store_fsyncs_total";
 
-/// A connection to one of the two.
+/// A connection to one of the systems.
 #[derive(Debug, Clone)]
 pub(super) enum Writer {
     Chancery { author: Author, has_endpoints: bool },
     Etcd(Kv),
 }
 
-/// One of the two.
+/// One of the two systems.
 #[derive(Debug)]
 pub(super) struct Subject {
     pub(super) name: &'static str,
-    /// One for each connection.
+    /// One writer for each connection.
     pub(super) writers: Vec<Writer>,
     pub(super) processes: Vec<Process>,
 }
 
-/// What one turn showed.
+/// The measurements of one turn.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) writes_per_second: f64,
     pub(super) latencies: Vec<Duration>,
-    /// Microseconds of CPU per write: of all replicas together, and of this program.
+    /// Microseconds of CPU per write, for all replicas together.
     pub(super) cpu_us: f64,
+    /// Microseconds of CPU per write, for this program.
     pub(super) own_cpu_us: f64,
-    /// CPUs used by others.
+    /// The CPUs that other processes used.
     pub(super) others: f64,
-    /// Syncs of all replicas of ours together, per write.
+    /// Syncs of all Chancery replicas together, per write.
     pub(super) fsyncs: f64,
 }
 
@@ -108,10 +109,10 @@ async fn fsyncs(cluster: &Cluster) -> Result<f64> {
 }
 
 impl Writer {
-    /// Writes one after the other until it is time; says how long each took.
+    /// Writes in sequence until the deadline. Returns the duration of each write.
     async fn run(mut self, writer: usize, until: Instant) -> Result<Vec<Duration>> {
         let mut times = Vec::new();
-        // No two turns write the same: that would be no change.
+        // Each turn writes other values, because an equal value would not be a change.
         let elapsed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         let mut generation =
             FIRST_GENERATION + u64::try_from(elapsed.as_micros())? % FIRST_GENERATION;
@@ -128,7 +129,7 @@ impl Writer {
                     let manifest =
                         format!(r#"{{"scope":"{}","resources":[{cluster}]}}"#, resource::SCOPE);
                     let written = author.apply_text(manifest).await?;
-                    ensure!(written.changed == 1, "a write changed {}", written.changed);
+                    ensure!(written.changed == 1, "a write changed {} resources", written.changed);
                 }
                 Self::Etcd(kv) => {
                     let text = format!("{generation:x<VALUE_BYTES$}");

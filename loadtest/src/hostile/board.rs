@@ -1,13 +1,13 @@
-//! Which update reached whom, and when.
+//! The arrival of each update at each client, with its time.
 //!
-//! An update is known by its revision: all writes are ours, and each changes one cluster. A client that
-//! gets a response has everything up to the newest revision in it, for a response is built from the
-//! newest state (latest wins): so what it had not been sent before has arrived now, be it in the response
-//! or replaced by something newer. Every update is counted for every client that way, whether or not it
-//! was folded into another.
+//! A revision identifies an update, because the test makes all writes, and each write changes one
+//! cluster. A response is built from the newest state (latest wins). After a response, a client
+//! therefore has all updates up to the newest revision in it. An earlier update has arrived in the
+//! response, or a newer one has replaced it. Every update is thus counted for every client, even if
+//! it was merged into another.
 //!
-//! Times are from when an update was due, not from when it was written: a writer that is late makes
-//! it late (no coordinated omission).
+//! Times are measured from when an update was due, not from when it was written. A late writer
+//! makes the update late (no coordinated omission).
 
 use std::time::Instant;
 
@@ -16,17 +16,17 @@ use parking_lot::Mutex;
 
 use crate::stats::count;
 
-/// Longest time that is told apart from longer ones, in microseconds.
+/// The maximum time that is recorded, in microseconds. Longer times count as this time.
 const TIME_MAX: u64 = 600_000_000;
 
-/// Most updates of a run. A revision further on is not of one.
+/// The maximum number of updates in a run. Higher revisions are ignored.
 const UPDATES_MAX: usize = 100_000_000;
 
-/// A part of the run whose updates are counted together.
+/// A part of the run, whose updates are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part(usize);
 
-/// Updates, from the first to the last.
+/// All updates of a run.
 #[derive(Debug)]
 pub(crate) struct Board {
     /// The revision before the first update.
@@ -36,14 +36,14 @@ pub(crate) struct Board {
 
 #[derive(Debug)]
 struct Inner {
-    /// By revision, from the first after `base`.
+    /// The updates by revision, from the first one after `base`.
     updates: Vec<Update>,
-    /// By part. Of the first nothing is reported.
+    /// The times by part. The first part is not reported.
     times: Vec<Histogram<u64>>,
     current: Part,
 }
 
-/// One update. A client may have it before its author has heard that it is written.
+/// One update. A client may receive it before its author receives the answer.
 #[derive(Debug, Default)]
 struct Update {
     written: Option<(Instant, Part)>,
@@ -52,7 +52,7 @@ struct Update {
 }
 
 impl Part {
-    /// What is not reported.
+    /// The part that is not reported.
     pub(crate) const IDLE: Self = Self(0);
 }
 
@@ -62,7 +62,7 @@ impl Board {
         Self { base, inner: Mutex::new(inner) }
     }
 
-    /// Begins a new part.
+    /// Starts a new part.
     pub(crate) fn begin(&self) -> Part {
         let mut inner = self.inner.lock();
         inner.times.push(histogram());
@@ -70,17 +70,17 @@ impl Board {
         inner.current
     }
 
-    /// Ends the part that has begun: updates that are due from now on are in none.
+    /// Ends the current part. Updates that become due after this are not reported.
     pub(crate) fn end(&self) {
         self.inner.lock().current = Part::IDLE;
     }
 
-    /// The part that an update belongs to which is due now.
+    /// Returns the part of an update that is due now.
     pub(crate) fn current(&self) -> Part {
         self.inner.lock().current
     }
 
-    /// An update that was due at `due` is in the revision.
+    /// Records that the update of a revision, which was due at `due`, is written.
     pub(crate) fn on_written(&self, revision: u64, due: Instant, part: Part) {
         let Some(at) = self.place(revision) else { return };
         let mut inner = self.inner.lock();
@@ -92,8 +92,8 @@ impl Board {
         }
     }
 
-    /// A client that had everything up to revision `from` now has everything up to `to`. Says how many
-    /// updates that are.
+    /// Records that a client with all updates up to revision `from` now has all updates up to `to`.
+    /// Returns the number of these updates.
     pub(crate) fn on_arrival(&self, from: u64, to: u64, now: Instant) -> u64 {
         let (Some(first), Some(last)) = (self.place(from + 1), self.place(to)) else { return 0 };
         let mut inner = self.inner.lock();
@@ -109,23 +109,24 @@ impl Board {
         count((last + 1).saturating_sub(first))
     }
 
-    /// Number of updates that were written and that not each of so many clients has.
+    /// Returns the number of updates that did not arrive at exactly `clients` clients.
     pub(crate) fn missing(&self, clients: u64) -> u64 {
         let inner = self.inner.lock();
         count(inner.updates.iter().filter(|it| it.arrivals != clients).count())
     }
 
-    /// Number of updates so far.
+    /// Returns the number of written updates.
     pub(crate) fn written(&self) -> u64 {
         count(self.inner.lock().updates.iter().filter(|it| it.written.is_some()).count())
     }
 
-    /// The times of a part.
+    /// Returns the times of a part.
     pub(crate) fn times(&self, part: Part) -> Histogram<u64> {
         self.inner.lock().times.get(part.0).cloned().unwrap_or_else(histogram)
     }
 
-    /// The place of a revision's update; `None` for one before the first.
+    /// Returns the index of a revision's update; `None` before the first update or beyond the
+    /// maximum.
     fn place(&self, revision: u64) -> Option<usize> {
         let at = usize::try_from(revision.checked_sub(self.base + 1)?).ok()?;
         (at < UPDATES_MAX).then_some(at)
@@ -146,9 +147,9 @@ fn record(times: &mut [Histogram<u64>], part: Part, due: Instant, arrival: Insta
     }
 }
 
-/// Of times in microseconds.
+/// Returns an empty histogram of times in microseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, TIME_MAX, 3).expect("bounds and digits that it can have")
+    Histogram::new_with_bounds(1, TIME_MAX, 3).expect("the bounds and digits are valid")
 }
 
 #[cfg(test)]
@@ -164,7 +165,8 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(board.current(), Part::IDLE);
         let part = board.begin();
-        // One client has 11 and 12 before their author knows of 12; the other has both in one.
+        // One client has 11 and 12 before the author knows of 12. The other receives both in one
+        // response.
         board.on_written(11, at(0), part);
         assert_eq!(board.on_arrival(10, 11, at(4)), 1);
         assert_eq!(board.on_arrival(11, 12, at(30)), 1);

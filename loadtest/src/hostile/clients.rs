@@ -1,4 +1,4 @@
-//! Clients that do what they should, and clients that do not.
+//! Healthy clients, and clients with a fault.
 
 use std::{
     net::SocketAddr,
@@ -28,36 +28,36 @@ use crate::{
     stream::{self, Windows},
 };
 
-/// Complaints that are kept; the others are counted.
+/// The maximum number of complaints that are kept. Further complaints are only counted.
 const COMPLAINTS_MAX: usize = 5;
-/// A client that reads nothing has the smallest buffer that the kernel gives.
+/// The receive buffer of a client that reads nothing: as small as the kernel allows.
 const SOCKET_BYTES: u32 = 2048;
-/// Room for the headers of the response and little of its content.
+/// Windows with space for the headers of the response, and for little of its content.
 const SHUT: Windows = Windows { stream: 512, connection: 65_535, socket: None };
-/// Pause before a client connects again that was cut off.
+/// The pause before a disconnected client connects again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A client that does not read its socket can not see that it was cut off: it connects again after
-/// this time, and up to as much more.
+/// The minimum time until a client that does not read its socket connects again. It cannot detect
+/// that it was disconnected. The maximum is twice this time.
 const BLIND: Duration = Duration::from_secs(45);
 const HANDSHAKE: Duration = Duration::from_secs(30);
 
-/// What a client fails to do.
+/// The faults of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It acknowledges nothing; it reads.
+    /// The client reads, but acknowledges nothing.
     Ack,
-    /// It opens its stream's window no further. It goes on to answer what HTTP/2 itself asks.
+    /// The client never enlarges its stream's window, but still answers HTTP/2 control frames.
     Window,
-    /// It reads nothing from its socket any more.
+    /// The client no longer reads its socket.
     Socket,
 }
 
-/// What came to many clients.
+/// The traffic to many clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
     pub(crate) responses: u64,
     pub(crate) resources: u64,
-    /// Updates that arrived: in a response, or replaced by something newer.
+    /// Updates that arrived in a response, or that a newer update replaced.
     pub(crate) updates: u64,
 }
 
@@ -76,42 +76,43 @@ impl Sub for Counts {
 #[derive(Debug)]
 pub(crate) struct Clients {
     shared: Arc<Shared>,
-    /// Those that read, and all.
+    /// The number of clients that read.
     readers: u64,
+    /// The number of all clients.
     all: u64,
     tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// Where arrivals are counted; `None` for clients of which it does not matter.
+    /// The board that records arrivals; `None` for clients whose arrivals do not matter.
     board: Option<Arc<Board>>,
     resources_wanted: u64,
     synced: AtomicU64,
     responses: AtomicU64,
     resources: AtomicU64,
     updates: AtomicU64,
-    /// Connections that were made.
+    /// The number of connections so far.
     connects: AtomicU64,
     wrong: AtomicU64,
     complaints: Mutex<Vec<String>>,
     progress: Notify,
 }
 
-/// Whether a client answers what it gets.
+/// Whether a client acknowledges responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answers {
     All,
     None,
 }
 
-/// What one client has.
+/// The state of one client.
 #[derive(Debug, Default)]
 struct Holds {
-    /// Of the first state.
+    /// The number of resources received for the first state.
     resources: u64,
     is_synced: bool,
-    /// The newest revision of it.
+    /// The newest revision that the client has.
     newest: u64,
 }
 
@@ -132,7 +133,7 @@ impl Clients {
         Self { shared: Arc::new(shared), readers: 0, all: 0, tasks: JoinSet::new() }
     }
 
-    /// Clients that read and acknowledge everything, with a connection each.
+    /// Connects clients that read and acknowledge everything, each on its own connection.
     pub(crate) async fn healthy(
         xds: SocketAddr,
         board: &Arc<Board>,
@@ -146,7 +147,7 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Clients with a fault.
+    /// Starts clients with these faults.
     pub(crate) async fn faulty(
         xds: SocketAddr,
         faults: impl Iterator<Item = Fault>,
@@ -165,7 +166,7 @@ impl Clients {
             let mut random = Random::new(random.number());
             clients.tasks.spawn(async move {
                 loop {
-                    // It fails when the server cuts it off, which is the server's right.
+                    // The server may disconnect the client, which is an error here.
                     drop(neglect(xds, &node, fault, &shared, &mut random).await);
                     sleep(AGAIN).await;
                 }
@@ -174,7 +175,7 @@ impl Clients {
         Ok(clients)
     }
 
-    /// A client that reads.
+    /// Connects a client that reads.
     async fn reader(&mut self, xds: SocketAddr, node: String, answers: Answers) -> Result<()> {
         let (sender, connection) = stream::connect(xds, Windows::ENVOY).await?;
         self.shared.connects.fetch_add(1, Ordering::Relaxed);
@@ -182,7 +183,7 @@ impl Clients {
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             if let Err(error) = connection.await {
-                shared.complain(format!("a connection broke: {error}"));
+                shared.complain(format!("a connection failed: {error}"));
             }
         });
         let (sender, mut requests, responses) = stream::open(sender, xds, node).await?;
@@ -208,7 +209,7 @@ impl Clients {
                     }
                 })?;
                 if bad_version {
-                    bail!("a resource has a version that is none, or is removed");
+                    bail!("a resource has an invalid version or was removed");
                 }
                 for nonce in nonces.drain(..) {
                     if answers == Answers::All {
@@ -218,13 +219,13 @@ impl Clients {
                 Ok(())
             });
             if let Err(error) = read.await {
-                shared.complain(format!("a stream broke: {error:#}"));
+                shared.complain(format!("a stream failed: {error:#}"));
             }
         });
         Ok(())
     }
 
-    /// Waits until all that read hold everything, and all others have their streams.
+    /// Waits until all clients that read have all resources, and all others have their streams.
     pub(crate) async fn synced(&self, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
         while self.synced_so_far() < self.readers || self.connects() < self.all {
@@ -235,7 +236,7 @@ impl Clients {
             let left = deadline.saturating_duration_since(Instant::now());
             timeout(left, self.shared.progress.notified()).await.with_context(|| {
                 format!(
-                    "{} of {} clients hold all resources, {} of {} have connected after {patience:?}",
+                    "{} of {} clients have all resources, and {} of {} have connected, after {patience:?}",
                     self.synced_so_far(),
                     self.readers,
                     self.connects(),
@@ -259,24 +260,26 @@ impl Clients {
         self.shared.synced.load(Ordering::Relaxed)
     }
 
-    /// Connections that were made so far.
+    /// Returns the number of connections so far.
     pub(crate) fn connects(&self) -> u64 {
         self.shared.connects.load(Ordering::Relaxed)
     }
 
-    /// Streams and connections of those that read which have ended, or were not as they should be.
+    /// Returns the number of failures of clients that read: ended streams or connections, and
+    /// invalid responses.
     pub(crate) fn wrong(&self) -> u64 {
         self.shared.wrong.load(Ordering::Relaxed)
     }
 
-    /// The first of them.
+    /// Returns the first complaints.
     pub(crate) fn complaints(&self) -> Vec<String> {
         self.shared.complaints.lock().clone()
     }
 }
 
 impl Shared {
-    /// A response has arrived: so many resources, and with it everything up to `newest`.
+    /// Processes a response with `resources` resources, which brings the client up to revision
+    /// `newest`.
     fn take(&self, holds: &mut Holds, resources: u64, newest: u64) {
         self.responses.fetch_add(1, Ordering::Relaxed);
         self.resources.fetch_add(resources, Ordering::Relaxed);
@@ -306,7 +309,8 @@ impl Shared {
     }
 }
 
-/// Asks for everything and takes none of it, until it is cut off or has had enough.
+/// Subscribes to all clusters and reads no response, until the server disconnects or a time is
+/// over.
 async fn neglect(
     xds: SocketAddr,
     node: &str,

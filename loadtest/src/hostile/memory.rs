@@ -1,4 +1,4 @@
-//! The server's memory, second by second.
+//! The server's memory, sampled every second.
 
 use std::{
     sync::Arc,
@@ -17,23 +17,23 @@ use crate::{
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Reads RSS each second until it is dropped.
+/// A task that reads RSS every second, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     samples: Arc<Mutex<Vec<(Instant, u64)>>>,
     task: JoinHandle<Result<()>>,
 }
 
-/// How RSS went over some time.
+/// The course of RSS over some time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Course {
     pub(crate) seconds: f64,
     pub(crate) mib: Spread,
-    /// By the line through all samples.
+    /// The slope of the regression line through all samples.
     pub(crate) mib_per_hour: f64,
-    /// What the line rises by, in percent of where it begins.
+    /// The rise of the line, in percent of its start.
     pub(crate) growth_percent: f64,
-    /// The median of each minute that has begun.
+    /// The median of each started minute.
     pub(crate) by_minute: Vec<f64>,
 }
 
@@ -51,7 +51,7 @@ impl Sampler {
         Self { samples, task }
     }
 
-    /// Between two times. `None` if there are too few samples.
+    /// Returns the course between two times, or `None` if there are too few samples.
     pub(crate) fn course(&self, from: Instant, to: Instant) -> Option<Course> {
         let samples = self.samples.lock();
         let within = samples.iter().filter(|(at, _)| (from..=to).contains(at));
@@ -71,13 +71,13 @@ impl Drop for Sampler {
 }
 
 impl Course {
-    /// Of points in seconds and MiB.
+    /// Computes the course of points in seconds and MiB.
     fn of(points: &[(f64, f64)]) -> Option<Self> {
         let values: Vec<f64> = points.iter().map(|point| point.1).collect();
         let mib = Spread::of(&values)?;
         let seconds = points.last()?.0 - points.first()?.0;
         let per_second = slope(points)?;
-        // The line goes through the middle of all points.
+        // The line passes through the mean of all points.
         let middle = values.iter().sum::<f64>() / float(crate::stats::count(values.len()));
         let (rise, begin) = (per_second * seconds, middle - per_second * seconds / 2.0);
         let growth_percent = 100.0 * rise / begin.max(1e-9);

@@ -1,15 +1,17 @@
-//! Clients that harm nobody but themselves: some never read, some never acknowledge, and those that do
-//! as they should get every update as fast as they would without them.
+//! Clients that never read or never acknowledge. Healthy clients should receive every update as
+//! fast as they would without them.
 //!
-//! One server. Healthy clients ask for all clusters, on a connection each, and stay to the end; an author
-//! changes one cluster at each tick, come what may. Rounds with and without the clients that fail take
-//! turns (A B A B … A), and the ratio of a round is to the mean of the two beside it. A long part with
-//! them shows whether memory grows. In the end all go, and nothing may be left of them.
+//! The test has one server. Each healthy client subscribes to all clusters on its own connection
+//! and stays to the end. An author changes one cluster at each tick, independently of the results.
+//! Rounds with and without the faulty clients alternate (A B A B … A), and the ratio of a round is
+//! to the mean of its two neighbors. A long part with the faulty clients shows whether memory
+//! grows. In the end all clients leave, and the server must not count any of them.
 //!
-//! Of the clients that never read, half leave their stream's window shut and half do not read their
-//! socket at all. The server cuts the latter off when their keepalive is due; they come again. What is
-//! measured is from when an update was due to when a client has it, for every update and every
-//! healthy client; with so many, it is the machine's limit that shows, with and without the others.
+//! Of the clients that never read, half keep their stream's window shut, and half do not read their
+//! socket at all. The server disconnects the latter when their keepalive times out, and they
+//! connect again. Times are measured from when an update was due to when a client has it, for every
+//! update and every healthy client. With this number of clients, the machine is the limit, with and
+//! without the faulty clients.
 
 use std::{
     path::Path,
@@ -45,58 +47,58 @@ use memory::Sampler;
 use report::{Report, Row};
 use updates::Updates;
 
-/// Until all clients have the last update, and until nothing is left of clients that have gone.
+/// The maximum wait until all clients have the last update, and until the server no longer counts
+/// clients that have left.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
 const STREAMS: &str = "chancery_xds_streams";
 const CONNECTIONS: &str = "chancery_xds_connections";
 
-/// Clients that never read and clients that never acknowledge, and what the others notice of them.
+/// Measure the effect of clients that never read or never acknowledge
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Clients, all together.
+    /// Clients in total
     #[arg(long, default_value_t = 1000)]
     clients: usize,
-    /// Of them, those that never read: half leave the stream's window shut, half do not read their
-    /// socket.
+    /// Clients that never read: half keep the stream's window shut, half do not read their socket
     #[arg(long, default_value_t = 100)]
     never_read: usize,
-    /// Of them, those that never acknowledge.
+    /// Clients that never acknowledge
     #[arg(long, default_value_t = 100)]
     never_ack: usize,
-    /// Updates of one cluster per second, each for all clients.
+    /// Updates of one cluster per second, each for all clients
     #[arg(long, default_value_t = 100)]
     updates_per_second: u32,
-    /// Clusters of about 1 KB.
+    /// Clusters of about 1 KB
     #[arg(long, default_value_t = 1000)]
     resources: usize,
-    /// Rounds with the clients that fail; there is one more without.
+    /// Rounds with faulty clients; there is one more round without them
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds of a round in which times are taken.
+    /// Seconds of measurement per round
     #[arg(long, default_value_t = 20.0)]
     round_seconds: f64,
-    /// Seconds before that.
+    /// Seconds before each measurement
     #[arg(long, default_value_t = 5.0)]
     settle_seconds: f64,
-    /// Minutes of the long part; of its memory the first fifth is left out.
+    /// Minutes of the long part; its first fifth does not count for memory
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// Largest ratio of the healthy clients' p99 to that without the others.
+    /// Maximum ratio of the healthy clients' p99 to that without faulty clients
     #[arg(long, default_value_t = 2.0)]
     ratio_max: f64,
-    /// Largest growth of RSS over the long part, in percent.
+    /// Maximum growth of RSS over the long part, in percent
     #[arg(long, default_value_t = 2.0)]
     growth_percent_max: f64,
-    /// Decides which clusters change, and when clients connect again.
+    /// Seed for the choice of clusters and the times of reconnects
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Let server and clients run on any CPU, rather than the server on one and the clients on another.
+    /// Let server and clients run on any CPU, instead of one CPU for each of them
     #[arg(long)]
     no_pin: bool,
 }
 
-/// A run that is going on.
+/// The state of a run.
 struct Run<'a> {
     args: &'a Args,
     server: Server,
@@ -108,10 +110,10 @@ struct Run<'a> {
     faulty: Faulty,
 }
 
-/// What was measured of some time.
+/// The measurements of some time.
 #[derive(Debug)]
 struct Measured {
-    /// With the clients that fail.
+    /// Whether faulty clients were connected.
     with_faulty: bool,
     part: Part,
     from: Instant,
@@ -122,15 +124,15 @@ struct Measured {
     counts: Counts,
 }
 
-/// What the clients that fail came to, over the whole run.
+/// The totals of the faulty clients over the whole run.
 #[derive(Debug, Default, Serialize)]
 struct Faulty {
     seconds: f64,
-    /// Responses to those that never acknowledge, beyond their first state.
+    /// Responses to clients that never acknowledge, beyond their first state.
     unacknowledged: u64,
-    /// Connections of those that never read.
+    /// Connections of clients that never read.
     connects: u64,
-    /// Streams of those that never acknowledge that ended.
+    /// Ended streams of clients that never acknowledge.
     ended: u64,
 }
 
@@ -140,15 +142,15 @@ struct Rss {
     loaded: f64,
     /// With the healthy clients, before the long part.
     healthy: f64,
-    /// With all, at its end.
+    /// With all clients, at the end of the long part.
     all: f64,
-    /// When the others have gone.
+    /// After the faulty clients have left.
     after: f64,
-    /// When all have gone.
+    /// After all clients have left.
     end: f64,
 }
 
-/// What the server still counts of clients that have gone.
+/// The streams and connections that the server still counts after clients have left.
 #[derive(Debug, Serialize)]
 struct Left {
     streams: f64,
@@ -170,13 +172,19 @@ impl Args {
     }
 
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.healthy() > 0, "--clients leaves no healthy ones");
-        ensure!(self.updates_per_second > 0 && self.resources > 0, "there is nothing to update");
-        ensure!(self.rounds > 0, "there is nothing to do");
+        ensure!(self.healthy() > 0, "--clients must be greater than --never-read plus --never-ack");
+        ensure!(
+            self.updates_per_second > 0 && self.resources > 0,
+            "--updates-per-second and --resources must be greater than 0"
+        );
+        ensure!(self.rounds > 0, "--rounds must be greater than 0");
         let [round, settle, long] = [self.round_seconds, self.settle_seconds, self.minutes * 60.0]
             .map(Duration::try_from_secs_f64);
         let (round, settle, long) = (round?, settle?, long?);
-        ensure!(!round.is_zero() && !long.is_zero(), "there is no time to measure in");
+        ensure!(
+            !round.is_zero() && !long.is_zero(),
+            "--round-seconds and --minutes must be greater than 0"
+        );
 
         let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
         let server = launch.start().await?;
@@ -193,7 +201,7 @@ impl Args {
         measured.push(run.measured(settle, round).await?);
         let healthy = rss_mib(&run.server)?;
         let clients = run.open_faulty().await?;
-        say!("{} minutes with all of them", self.minutes);
+        say!("{} minutes with all clients", self.minutes);
         let together = run.together(&clients, settle, long).await?;
         let all = rss_mib(&run.server)?;
         drop(clients);
@@ -204,7 +212,7 @@ impl Args {
         run.end(measured, together, left_of_faulty, rss).await
     }
 
-    /// The healthy clients, and the updates.
+    /// Connects the healthy clients and starts the updates.
     async fn start(&self, server: Server, mut author: Author) -> Result<Run<'_>> {
         let revision = author.cluster().await.context("read the revision")?.revision;
         let board = Arc::new(Board::new(revision));
@@ -223,7 +231,7 @@ impl Args {
 }
 
 impl Run<'_> {
-    /// Takes times, after a while.
+    /// Waits for `settle`, then measures for `time`.
     async fn measured(&self, settle: Duration, time: Duration) -> Result<Measured> {
         sleep(settle).await;
         let host = HostTime::now()?;
@@ -271,7 +279,7 @@ impl Run<'_> {
         Ok(Measured { with_faulty: true, ..measured })
     }
 
-    /// Ends the updates, then the clients, and says what came of it all.
+    /// Ends the updates, then the clients, and returns the findings.
     async fn end(
         self,
         measured: Vec<Measured>,
@@ -315,7 +323,7 @@ impl Run<'_> {
     }
 }
 
-/// Waits until the server counts no more than so many clients. Says what it counts then.
+/// Waits until the server counts at most `clients` clients, or until a timeout. Returns the counts.
 async fn left(server: &Server, clients: usize) -> Result<Left> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -333,7 +341,7 @@ fn rss_mib(server: &Server) -> Result<f64> {
     Ok(float(server.process().memory()?.rss) / f64::from(1 << 20))
 }
 
-/// A quantile of times in microseconds, in milliseconds.
+/// Returns a quantile of times in microseconds, converted to milliseconds.
 fn ms(times: &Histogram<u64>, quantile: f64) -> f64 {
     float(times.value_at_quantile(quantile)) / 1e3
 }

@@ -1,4 +1,4 @@
-//! What is said of a run, and what is judged.
+//! The report and the gates of a run.
 
 use std::fmt::Write as _;
 
@@ -11,30 +11,32 @@ use crate::{
     stats::{Spread, float},
 };
 
-/// Some time of a run.
+/// The measurements of some time.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
     pub(super) with_faulty: bool,
     seconds: f64,
-    /// From when an update was due to when a healthy client had it.
+    /// The time from when an update was due to when a healthy client had it.
     p50_ms: f64,
     p99_ms: f64,
     p999_ms: f64,
     max_ms: f64,
-    /// Updates by healthy clients that were measured.
+    /// The number of measured arrivals: updates times healthy clients.
     arrivals: u64,
-    /// Of all healthy clients together.
+    /// The rate of responses to all healthy clients together.
     responses_per_second: f64,
     updates_per_response: f64,
-    /// Updates that were never sent, for a newer one of the same cluster was.
+    /// Updates that were never sent, because a newer update of the same cluster was.
     replaced: u64,
-    /// CPUs used by the server, by the clients, and by all else.
+    /// The CPUs that the server used.
     server_cpus: f64,
+    /// The CPUs that the clients used.
     client_cpus: f64,
+    /// The CPUs that other processes used.
     other_cpus: f64,
 }
 
-/// All that was found.
+/// All results of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) rounds: Vec<Row>,
@@ -46,7 +48,7 @@ pub(super) struct Report {
     pub(super) write_p99_ms: f64,
     pub(super) failed_writes: u64,
     pub(super) write_error: Option<String>,
-    /// Updates that not every healthy client got.
+    /// Updates that did not reach every healthy client.
     pub(super) missing: u64,
     pub(super) wrong: u64,
     pub(super) faulty: Faulty,
@@ -79,7 +81,8 @@ impl Row {
 }
 
 impl Report {
-    /// Of each round with faulty clients, its p99 to the mean of those without, before and after it.
+    /// Returns the ratio of each round with faulty clients: its p99 to the mean of the rounds
+    /// before and after it.
     fn ratios(&self) -> Vec<f64> {
         let beside = self.rounds.windows(3).filter(|rows| rows[1].with_faulty);
         beside.map(|rows| rows[1].p99_ms / f64::midpoint(rows[0].p99_ms, rows[2].p99_ms)).collect()
@@ -87,14 +90,15 @@ impl Report {
 
     pub(super) fn findings(&self, args: &Args) -> Result<Findings> {
         let ratio = Spread::of(&self.ratios()).context("no rounds")?;
-        let course =
-            self.course.as_ref().context("the long part is too short to say how memory went")?;
+        let course = self.course.as_ref().context(
+            "cannot compute the growth of memory: the long part is too short; raise --minutes",
+        )?;
         let Left { streams, connections } = self.left_of_faulty;
         let over = streams.max(connections) - float(crate::stats::count(args.healthy()));
         let at_end = self.left_at_end.streams + self.left_at_end.connections;
         let gates = vec![
             Gate::at_most(
-                "p99 of healthy clients, to that without the others, median of the rounds",
+                "p99 of healthy clients, ratio to that without faulty clients, median of the rounds",
                 ratio.median,
                 args.ratio_max,
             ),
@@ -103,11 +107,11 @@ impl Report {
                 course.growth_percent,
                 args.growth_percent_max,
             ),
-            Gate::none("updates that a healthy client did not get", self.missing),
-            Gate::none("healthy streams that broke, or got what they should not", self.wrong),
+            Gate::none("updates that a healthy client did not receive", self.missing),
+            Gate::none("healthy streams that failed or received wrong resources", self.wrong),
             Gate::none("writes that failed", self.failed_writes),
-            Gate::at_most("streams or connections left of the faulty clients", over, 0.0),
-            Gate::at_most("streams and connections left at the end", at_end, 0.0),
+            Gate::at_most("remaining streams or connections of faulty clients", over, 0.0),
+            Gate::at_most("remaining streams and connections at the end", at_end, 0.0),
         ];
         let mut data = serde_json::to_value(self)?;
         if let Some(data) = data.as_object_mut() {
@@ -151,11 +155,11 @@ impl Report {
         }
         let arrivals: u64 = self.rounds.iter().chain([&self.long]).map(|row| row.arrivals).sum();
         let replaced: u64 = self.rounds.iter().chain([&self.long]).map(|row| row.replaced).sum();
-        writeln!(text, "p99 with all, to that of healthy only: {ratio:.3}")?;
-        writeln!(text, "{arrivals} arrivals measured, of which {replaced} as part of a newer one")?;
+        writeln!(text, "p99 with all, ratio to healthy only: {ratio:.3}")?;
+        writeln!(text, "{arrivals} arrivals measured; newer updates replaced {replaced} of them")?;
         writeln!(
             text,
-            "{} updates, written after p50 {:.1}, p99 {:.1} ms; failed: {} ({})",
+            "{} updates, write latency p50 {:.1}, p99 {:.1} ms; failed: {} ({})",
             self.updates,
             self.write_p50_ms,
             self.write_p99_ms,
@@ -172,7 +176,7 @@ impl Report {
         let Rss { loaded, healthy, all, after, end } = self.rss;
         writeln!(
             text,
-            "RSS in MiB: loaded {loaded:.1}, with healthy clients {healthy:.1}, with all {all:.1}, without the others again {after:.1}, without clients {end:.1}; {:.0} KiB for each of the others",
+            "RSS in MiB: loaded {loaded:.1}, with healthy clients {healthy:.1}, with all {all:.1}, after the faulty clients left {after:.1}, without clients {end:.1}; {:.0} KiB per faulty client",
             (all - after) * 1024.0
                 / float(crate::stats::count((args.never_read + args.never_ack).max(1)))
         )?;
@@ -180,7 +184,7 @@ impl Report {
         let each = float(unacknowledged) / float(crate::stats::count(args.never_ack).max(1));
         writeln!(
             text,
-            "faulty clients, in {seconds:.0} s: {:.1} s between responses to one that never acknowledges, {ended} of their streams ended; {connects} connections of those that never read",
+            "faulty clients, in {seconds:.0} s: {:.1} s between responses to a client that never acknowledges, {ended} of these streams ended; {connects} connections of clients that never read",
             seconds / each
         )?;
         Ok(text)

@@ -1,4 +1,4 @@
-//! Updates at a steady rate, whatever comes of them.
+//! Updates at a steady rate, independent of their results.
 
 use std::{
     sync::{
@@ -16,11 +16,11 @@ use tokio::{sync::Semaphore, task::JoinHandle};
 use super::board::{Board, Part, histogram};
 use crate::{author::Author, random::Random, resource, stats::count};
 
-/// Writes that are under way at a time. When so many are, the next one waits, and is late.
+/// The maximum number of concurrent writes. Beyond it, the next write waits and is late.
 const WRITES_MAX: usize = 256;
 
-/// An author who changes one cluster at each tick. It is due at its tick, and if it is late its time
-/// runs all the same.
+/// An author that changes one cluster at each tick. The time of a write counts from its tick, even
+/// if the write starts late.
 #[derive(Debug)]
 pub(crate) struct Updates {
     shared: Arc<Shared>,
@@ -34,24 +34,24 @@ struct Shared {
     failed: AtomicU64,
     error: Mutex<Option<String>>,
     places: Arc<Semaphore>,
-    /// Microseconds from when a write was due to its answer.
+    /// Microseconds from when a write was due until its answer.
     times: Mutex<Histogram<u64>>,
-    /// The same, by the part in which the write was due.
+    /// The same times, by the part in which the write was due.
     of_parts: Mutex<Vec<(Part, Histogram<u64>)>>,
 }
 
-/// What came of them.
+/// The results of the updates.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) failed: u64,
     /// The first error.
     pub(crate) error: Option<String>,
-    /// Microseconds from when a write was due to its answer.
+    /// Microseconds from when a write was due until its answer.
     pub(crate) times: Histogram<u64>,
 }
 
 impl Updates {
-    /// Begins, with the next tick.
+    /// Starts with the next tick.
     pub(crate) fn start(
         author: Author,
         board: Arc<Board>,
@@ -101,17 +101,18 @@ impl Updates {
         Self { shared, task }
     }
 
-    /// Microseconds from when a write of a part was due to its answer, of those that are answered.
+    /// Returns the times of the answered writes of a part, in microseconds from when a write was
+    /// due.
     pub(crate) fn times(&self, part: Part) -> Histogram<u64> {
         let of_parts = self.shared.of_parts.lock();
         let found = of_parts.iter().find(|(known, _)| *known == part);
         found.map_or_else(histogram, |(_, times)| times.clone())
     }
 
-    /// No more; waits for those that are under way.
+    /// Stops the updates and waits for concurrent writes.
     pub(crate) async fn stop(self) -> Result<Written> {
         self.shared.stopped.store(true, Ordering::Relaxed);
-        self.task.await.context("the author's task")?;
+        self.task.await.context("wait for the author's task")?;
         let all = u32::try_from(WRITES_MAX).unwrap_or(u32::MAX);
         drop(self.shared.places.acquire_many(all).await?);
         let error = self.shared.error.lock().clone();
@@ -121,7 +122,7 @@ impl Updates {
 }
 
 impl Shared {
-    /// A write is answered now.
+    /// Records the answer of a write.
     fn record(&self, part: Part, due: Instant) {
         let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
         self.times.lock().saturating_record(micros);

@@ -1,4 +1,4 @@
-//! Where the replicas are by now.
+//! The ports of the replicas that are ready.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -14,17 +14,17 @@ pub(crate) struct Ports {
     pub(crate) admin: SocketAddr,
 }
 
-/// Replicas that have said that they are ready and whose process has not ended.
+/// Replicas that are ready and whose process has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Board(Mutex<BTreeMap<Id, (u32, Ports)>>);
 
 impl Board {
-    /// A process is ready.
+    /// Records that a process is ready.
     pub(crate) fn ready(&self, id: Id, pid: u32, ports: Ports) {
         self.0.lock().insert(id, (pid, ports));
     }
 
-    /// A process has ended.
+    /// Records that a process has ended.
     pub(crate) fn ended(&self, id: Id, pid: u32) {
         let mut board = self.0.lock();
         if board.get(&id).is_some_and(|(known, _)| *known == pid) {
@@ -32,17 +32,17 @@ impl Board {
         }
     }
 
-    /// The replicas that are ready.
+    /// Returns the replicas that are ready.
     pub(crate) fn ids(&self) -> Vec<Id> {
         self.0.lock().keys().copied().collect()
     }
 
-    /// The ports of a replica, if it is ready.
+    /// Returns the ports of a replica, if it is ready.
     pub(crate) fn ports(&self, id: Id) -> Option<Ports> {
         self.0.lock().get(&id).map(|(_, ports)| *ports)
     }
 
-    /// Any replica; another one than `not`, if there is one.
+    /// Returns a random replica, other than `not` if possible.
     pub(crate) fn any(&self, random: &mut Random, not: Option<Id>) -> Option<(Id, Ports)> {
         let board = self.0.lock();
         let mut all: Vec<(Id, Ports)> =

@@ -1,4 +1,4 @@
-//! The replicas together: who leads, who is a member, and whether all is well again.
+//! The replicas as a cluster: leadership, membership and recovery.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,20 +28,20 @@ use super::{
 use crate::{metrics::Metrics, random::Random, report::say, server::get};
 
 const POLL: Duration = Duration::from_millis(50);
-/// A replica that does not tell how it is by then is taken for one that does not answer.
+/// The timeout of a status request. A replica that exceeds it counts as not answering.
 const STATUS: Duration = Duration::from_secs(3);
-/// The time before a power cut whose writes are lost.
+/// The time between the copy of the data and the power cut. Writes of this time are lost.
 const LOST: Duration = Duration::from_millis(200);
-/// Between two comparisons of the states of all replicas.
+/// The interval between two comparisons of the states of all replicas.
 const COMPARE: Duration = Duration::from_millis(500);
 const CHANGE: Duration = Duration::from_secs(12);
-/// All replicas have to be ready again after so long. A debug build on a busy machine takes its time.
+/// The maximum time until all replicas are ready again, for a debug build on a busy machine.
 const READY: Duration = Duration::from_secs(120);
-/// The fault that a disk had may show itself so much later.
+/// The time in which a fault of a disk may still have an effect after it was healed.
 const BY_ITSELF: Duration = Duration::from_secs(2);
-/// Registers for probes and bursts, behind those of the writers.
+/// The number of registers for probes and bursts, which follow those of the writers.
 const MORE_KEYS: usize = 32;
-/// A replica says so whose data must not be served.
+/// The error of a replica whose data must not be served.
 const STOPPED: &str = "this replica has stopped serving";
 const INSTALLED: &str = "chancery_store_snapshots_installed_total";
 
@@ -54,25 +54,26 @@ pub(crate) struct Cluster {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) binary: PathBuf,
     pub(crate) dir: PathBuf,
-    /// The registers that writers use; those behind them are for probes and bursts.
+    /// The number of registers that writers use. The registers after them are for probes and
+    /// bursts.
     pub(crate) keys: usize,
-    /// How long a healed cluster may take until it takes a write at any replica.
+    /// The maximum time until a healed cluster accepts a write at each replica.
     pub(crate) progress: Duration,
-    /// Those that are to vote.
+    /// The replicas that should vote.
     voters: BTreeSet<Id>,
-    /// Those whose disk had a fault since all was well.
+    /// The replicas whose disk had a fault since the last recovery.
     pub(crate) had_disk_fault: BTreeSet<Id>,
-    /// By replica and process.
+    /// The number of installed snapshots, by replica and process.
     installed: HashMap<(Id, u32), f64>,
-    /// Longest time that a healed cluster took to take a write.
+    /// The longest time until a healed cluster accepted a write.
     pub(crate) slowest_progress: Duration,
-    /// Processes that were started again because the store had stopped after a fault of its disk.
+    /// The number of processes that were restarted because their store had stopped.
     pub(crate) restarted_after_failure: u64,
     starts: u64,
 }
 
 impl Cluster {
-    /// Starts replicas `1..=n`, of which the first forms the cluster.
+    /// Starts replicas `1..=n`. The first one forms the cluster.
     pub(crate) async fn start(
         (binary, dir): (&Path, &Path),
         n: Id,
@@ -103,12 +104,12 @@ impl Cluster {
             cluster.spawn(id, id > 1, false)?;
         }
         cluster.recover().await?;
-        let ports = cluster.board.ports(1).context("replica 1 is not there")?;
+        let ports = cluster.board.ports(1).context("replica 1 is not ready")?;
         Admin::new(ports)?.assign(keys + MORE_KEYS).await?;
         Ok(cluster)
     }
 
-    /// Makes a replica without a process.
+    /// Creates a replica without a process.
     pub(crate) fn add(&mut self, id: Id) -> Result<()> {
         let replica = Replica::new(id, &self.binary, &self.dir, &self.board)?;
         self.replicas.insert(id, replica);
@@ -123,7 +124,7 @@ impl Cluster {
         self.replicas.keys().copied().collect()
     }
 
-    /// Starts a process for a replica.
+    /// Starts the process of a replica.
     pub(crate) fn spawn(&mut self, id: Id, joins: bool, learner: bool) -> Result<()> {
         let mut join = Vec::new();
         if joins {
@@ -137,7 +138,7 @@ impl Cluster {
         replica.spawn(&self.network, &Start { join, learner, config })
     }
 
-    /// How a replica is; `None` if it does not say.
+    /// Returns the status of a replica, or `None` if it does not answer.
     pub(crate) async fn status(&self, id: Id) -> Option<ClusterStatus> {
         status(id, &self.board, &self.ledger).await
     }
@@ -146,19 +147,19 @@ impl Cluster {
     pub(crate) async fn shut_down_disks(&mut self, ids: &[Id]) -> Result<()> {
         let mut paths = Vec::new();
         for id in ids {
-            // The process may see its disk fail for a moment.
+            // The process may observe a failing disk for a moment.
             self.had_disk_fault.insert(*id);
             paths.push(self.replica(*id)?.disk.path().to_owned());
         }
         power::cut(&paths).await
     }
 
-    /// The same where that is not possible: from some moment on no disk syncs anything.
+    /// Simulates a power cut without an image: from some time on, no disk completes a sync.
     pub(crate) async fn hold_syncs(&mut self, ids: &[Id], strace_starts: Duration) -> Result<()> {
         for id in ids {
             self.had_disk_fault.insert(*id);
             let replica = self.replica(*id)?;
-            let pid = replica.pid().context("the replica does not run")?;
+            let pid = replica.pid().context("the replica has no process")?;
             replica.disk.sabotage(pid, Sabotage::Hold)?;
         }
         sleep(strace_starts).await;
@@ -169,13 +170,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the processes of some replicas whose disks have lost their power, and starts them again at once.
+    /// Kills the processes of replicas whose disks have lost power, and starts them again at once.
     pub(crate) async fn power_up(&mut self, ids: &[Id]) -> Result<()> {
         for id in ids {
             self.replica(*id)?.signal(Signal::KILL)?;
         }
         for id in ids {
-            // Not before: a sync that was held up must not return. Not later: strace keeps the process from ending.
+            // After the SIGKILL, so that no delayed sync returns. Before the wait, because strace
+            // keeps the process from ending.
             self.replica(*id)?.disk.end_sabotage().await?;
             self.replica(*id)?.kill().await?;
         }
@@ -186,7 +188,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who leads, as far as anybody knows.
+    /// Returns the leader of the highest known term.
     pub(crate) async fn leader(&self) -> Option<Id> {
         let known = self.statuses().await.into_iter().flatten();
         let leaders = known.filter_map(|status| Some((status.term, status.leader?)));
@@ -197,13 +199,14 @@ impl Cluster {
         join_all(self.ids().into_iter().map(|id| self.status(id))).await
     }
 
-    /// The term.
+    /// Returns the highest known term.
     pub(crate) async fn term(&self) -> u64 {
         let known = self.statuses().await.into_iter().flatten();
         known.map(|status| status.term).max().unwrap_or(0)
     }
 
-    /// A replica that leads, or one that does not, as wished; any, if nobody leads.
+    /// Returns a random voter that leads, or one that does not lead, depending on `leads`. Returns
+    /// any voter if none fits.
     pub(crate) async fn pick(&self, random: &mut Random, leads: bool) -> Result<Id> {
         let leader = self.leader().await;
         let all: Vec<Id> = self.voters.iter().copied().collect();
@@ -214,7 +217,7 @@ impl Cluster {
         from.get(at).copied().context("there are no replicas")
     }
 
-    /// Asks replicas to change the membership until one has done it.
+    /// Requests a change of the membership from each replica in turn, until one succeeds.
     pub(crate) async fn change(&self, change: Change) -> Result<String> {
         let deadline = Instant::now() + 3 * CHANGE;
         let mut reason = String::new();
@@ -230,11 +233,11 @@ impl Cluster {
             }
             sleep(POLL).await;
         }
-        bail!("{change:?} was not done: {reason}")
+        bail!("{change:?} failed: {reason}")
     }
 
-    /// Heals all there is to heal, starts all that should be there, and waits until every replica takes
-    /// writes again. What takes too long is a violation.
+    /// Heals all faults, starts all missing processes, and waits until every replica accepts
+    /// writes. A timeout is a violation.
     pub(crate) async fn recover(&mut self) -> Result<()> {
         self.network.set(Rules::default());
         for replica in self.replicas.values_mut() {
@@ -260,7 +263,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts processes that are not there, and those whose store has stopped.
+    /// Starts missing processes, and restarts processes whose store has stopped.
     async fn restart_ended(&mut self) -> Result<()> {
         for id in self.ids() {
             let is_excused = self.had_disk_fault.contains(&id);
@@ -271,7 +274,7 @@ impl Cluster {
                 replica.kill().await?;
                 let words = same_state(&self.ledger, id, words)?;
                 if end.is_unasked() && !is_excused && !words.contains("cannot listen") {
-                    let what = format!("replica {id} ended by itself ({end:?}):\n{words}");
+                    let what = format!("replica {id} ended unexpectedly ({end:?}):\n{words}");
                     self.ledger.report(Promise::Alive, what);
                 }
             }
@@ -282,7 +285,7 @@ impl Cluster {
             if let Some(failure) = failure.filter(|failure| !failure.is_empty()) {
                 let failure = same_state(&self.ledger, id, failure)?;
                 if !is_excused {
-                    let what = format!("the store of replica {id} stopped by itself: {failure}");
+                    let what = format!("the store of replica {id} stopped unexpectedly: {failure}");
                     self.ledger.report(Promise::Alive, what);
                 }
                 self.restarted_after_failure += 1;
@@ -295,7 +298,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether all are ready and agree on who leads and who votes.
+    /// Returns whether all replicas are ready and agree on the leader and the voters.
     async fn is_whole(&self) -> bool {
         let mut leaders = BTreeSet::new();
         for status in self.statuses().await {
@@ -315,12 +318,12 @@ impl Cluster {
             let status = self.status(id).await;
             all.push(format!("replica {id}: {status:?}\n{}", self.replica(id)?.last_words()));
         }
-        let what = format!("the cluster is not whole after {READY:?}:\n{}", all.join("\n"));
+        let what = format!("the cluster has not recovered after {READY:?}:\n{}", all.join("\n"));
         self.ledger.report(Promise::Progress, what);
-        bail!("the cluster is not whole after {READY:?}")
+        bail!("the cluster has not recovered after {READY:?}")
     }
 
-    /// A write through that replica is acknowledged in time.
+    /// Waits until a write through the replica is acknowledged. A timeout is a violation.
     async fn make_progress(&mut self, id: Id) -> Result<()> {
         let start = Instant::now();
         let key = self.keys + usize::try_from(id)?;
@@ -345,7 +348,7 @@ impl Cluster {
         }
     }
 
-    /// Takes down how many snapshots were installed; before processes end.
+    /// Records the number of installed snapshots. Call this before processes end.
     pub(crate) async fn count_snapshots(&mut self) {
         for (id, replica) in &self.replicas {
             let (Some(pid), Some(ports)) = (replica.pid(), self.board.ports(*id)) else { continue };
@@ -358,12 +361,12 @@ impl Cluster {
         }
     }
 
-    /// Snapshots installed so far.
+    /// Returns the number of snapshots installed so far.
     pub(crate) fn snapshots_installed(&self) -> f64 {
         self.installed.values().sum::<f64>()
     }
 
-    /// Waits until a replica is ready. An error if that takes too long.
+    /// Waits until a replica is ready. Fails after a timeout.
     pub(crate) async fn wait_ready(&self, id: Id) -> Result<()> {
         let deadline = Instant::now() + READY;
         while Instant::now() < deadline {
@@ -375,7 +378,7 @@ impl Cluster {
         bail!("replica {id} is not ready after {READY:?}")
     }
 
-    /// Waits until the others show that a replica has found that it must not serve. An error if that takes too long.
+    /// Waits until the others show that a replica has stopped serving. Fails after a timeout.
     pub(crate) async fn wait_stopped(&self, id: Id) -> Result<()> {
         let deadline = Instant::now() + READY;
         while Instant::now() < deadline {
@@ -407,7 +410,8 @@ impl Cluster {
     }
 }
 
-/// The status of a replica; `None` if it does not answer. Its state digests go into the ledger.
+/// Returns the status of a replica, or `None` if it does not answer. Records its state digests in
+/// the ledger.
 async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus> {
     let mut admin = Admin::new(board.ports(id)?).ok()?;
     let status = timeout(STATUS, admin.status()).await.ok()?.ok()?;
@@ -417,16 +421,17 @@ async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus>
     Some(status)
 }
 
-/// Fails if a replica has reported that its state or log differs from that of the others: the run need not go on.
+/// Fails if a replica has reported that its state or log differs from the others: the run cannot
+/// continue.
 fn same_state(ledger: &Ledger, id: Id, words: String) -> Result<String> {
     if !words.contains(STOPPED) {
         return Ok(words);
     }
     ledger.report(Promise::SameState, format!("replica {id} has stopped: {words}"));
-    bail!("replica {id} has another state or another log than the others")
+    bail!("the state or the log of replica {id} differs from the others")
 }
 
-/// Compares the states of all replicas, again and again, until `stop`.
+/// Compares the states of all replicas repeatedly, until `stop`.
 pub(crate) async fn compare_states(board: Arc<Board>, ledger: Arc<Ledger>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         join_all(board.ids().into_iter().map(|id| status(id, &board, &ledger))).await;
@@ -434,8 +439,8 @@ pub(crate) async fn compare_states(board: Arc<Board>, ledger: Arc<Ledger>, stop:
     }
 }
 
-/// Snapshots come often, so that replicas that lag need one. Every other start keeps nothing free on the
-/// disk, so that it really fills up.
+/// Returns a configuration with frequent snapshots, so that lagging replicas need one. Every other
+/// start keeps no space free on the disk, so that the disk really fills up.
 fn config(start: u64) -> String {
     let free = if start.is_multiple_of(2) { "0" } else { "\"64MiB\"" };
     format!(

@@ -1,15 +1,16 @@
-//! The disk of a replica, which can fill up, become slow, and fail.
+//! The disk of a replica, which can fill up, become slow, fail, or lose power.
 //!
-//! - Full: the data are on a small file system of their own (where mounting is permitted), and a file takes all
-//!   that is left of it. What the replica gets is a real ENOSPC.
-//! - Power cut: the file system is ext4 in an image on a loop device (where root may make one; else tmpfs). It is
-//!   shut down without writing its journal (`EXT4_IOC_SHUTDOWN`, NOLOGFLUSH) and mounted again: what was not
-//!   synced is gone. Elsewhere `strace` holds every sync up, the data are copied, and the copy takes their place
-//!   ([`power`]).
-//! - Slow and failing: `strace`, where it is installed and may be attached, delays `fdatasync`, `fsync` and
-//!   the writes of the process, or lets the syncs return EIO without doing anything. No FUSE is needed.
+//! - Full: the data are on a separate small file system, where mounting is permitted, and a file
+//!   takes all remaining space. The replica gets a real ENOSPC.
+//! - Power cut: the file system is ext4 in an image on a loop device, where root may create one. It
+//!   is shut down without writing its journal (`EXT4_IOC_SHUTDOWN`, NOLOGFLUSH) and mounted again,
+//!   which loses all unsynced data. Elsewhere the data are on tmpfs or in a directory: `strace`
+//!   delays every sync, the data are copied, and the copy replaces them ([`power`]).
+//! - Slow and failing: `strace`, where it is installed and may attach, delays `fdatasync`, `fsync`
+//!   and the writes of the process, or makes the syncs return EIO without effect. FUSE is not
+//!   needed.
 //!
-//! Not possible this way: reads that fail, short writes.
+//! This method cannot produce failing reads or short writes.
 
 use std::{
     fs,
@@ -24,28 +25,28 @@ use tokio::process::{Child, Command};
 
 use super::power::{self, Image, PowerCut};
 
-/// Enough for the data of a long run, with a log that is purged.
+/// The size of the file system in bytes: enough for a long run, because the log is purged.
 pub(super) const SIZE: u64 = 320 << 20;
-/// Never more than that is written to fill a disk.
+/// The maximum number of bytes that are written to fill a disk.
 const FILL_MAX: u64 = 400 << 20;
 
-/// What can be done to disks here.
+/// The disk faults that are possible on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Means {
     pub(crate) mount: bool,
     pub(crate) strace: bool,
-    /// How a power cut is done, if it can be.
+    /// The method of a power cut, if there is one.
     pub(crate) power: Option<PowerCut>,
 }
 
-/// What a process is told of its syncs.
+/// The faults of the syncs of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// They take longer.
+    /// Syncs take longer.
     Slow(Duration),
-    /// They fail.
+    /// Syncs fail.
     Fail,
-    /// They do not return.
+    /// Syncs do not return.
     Hold,
 }
 
@@ -54,13 +55,13 @@ pub(crate) enum Sabotage {
 pub(crate) struct Disk {
     path: PathBuf,
     is_mounted: bool,
-    /// What the file system is in, if its power can be cut.
+    /// The image of the file system, if its power can be cut.
     image: Option<Image>,
     saboteur: Option<Child>,
 }
 
 impl Disk {
-    /// A file system of its own, or a directory where that is not permitted.
+    /// Mounts a separate file system, or uses a directory where mounting is not permitted.
     pub(crate) fn new(path: PathBuf) -> Result<Self> {
         fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         let image = Image::mounted_at(&path)?;
@@ -74,7 +75,7 @@ impl Disk {
         Ok(Self { path, is_mounted, image, saboteur: None })
     }
 
-    /// What is possible here.
+    /// Returns the faults that are possible on this machine.
     pub(crate) fn means(&self) -> Means {
         let mut strace = std::process::Command::new("strace");
         strace.args(["-e", "trace=none", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -87,17 +88,17 @@ impl Disk {
         Means { mount: self.is_mounted, strace, power }
     }
 
-    /// Where it is mounted.
+    /// Returns the directory of the disk.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Copies the data while no sync can return: all that was acknowledged is in the copy.
+    /// Copies the data while no sync can return. The copy contains all acknowledged writes.
     pub(crate) fn copy_synced(&self) -> Result<()> {
         copy(&self.data(), &self.synced())
     }
 
-    /// Has what was synced again after its power was cut, and nothing else. Nobody uses it.
+    /// Restores exactly the synced data after a power cut. No process may use the disk.
     pub(crate) async fn power_up(&mut self) -> Result<()> {
         if let Some(image) = &self.image {
             return image.mount_again(&self.path).await;
@@ -105,17 +106,17 @@ impl Disk {
         self.put_back()
     }
 
-    /// Puts the copy in the place of the data. Nobody uses them.
+    /// Replaces the data by the copy. No process may use the data.
     pub(crate) fn put_back(&self) -> Result<()> {
         fs::remove_dir_all(self.data()).context("remove the data")?;
-        fs::rename(self.synced(), self.data()).context("put the copy in place")
+        fs::rename(self.synced(), self.data()).context("move the copy to the data directory")
     }
 
     fn synced(&self) -> PathBuf {
         self.path.join("synced")
     }
 
-    /// The data directory on it.
+    /// Returns the data directory on the disk.
     pub(crate) fn data(&self) -> PathBuf {
         self.path.join("data")
     }
@@ -124,23 +125,23 @@ impl Disk {
         self.path.join("filler")
     }
 
-    /// Takes all that is left of it.
+    /// Fills the disk.
     pub(crate) fn fill(&self) -> Result<()> {
-        ensure!(self.is_mounted, "{} is not a disk of its own", self.path.display());
+        ensure!(self.is_mounted, "{} is not a separate file system", self.path.display());
         let mut file = fs::File::options().create(true).append(true).open(self.filler())?;
         let mut piece = vec![1_u8; 256 << 10];
         let mut written = 0;
         while !piece.is_empty() && written < FILL_MAX {
             match file.write(&piece) {
                 Ok(n @ 1..) => written += crate::stats::count(n),
-                // The last pages go in small pieces.
+                // The last pages need small pieces.
                 _ => piece.truncate(piece.len() / 2),
             }
         }
         Ok(())
     }
 
-    /// Gives it back.
+    /// Removes the file that fills the disk.
     pub(crate) fn free(&self) -> Result<()> {
         match fs::remove_file(self.filler()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -148,7 +149,7 @@ impl Disk {
         }
     }
 
-    /// From now on a process feels this of its disk.
+    /// Starts a fault of the syncs of a process.
     pub(crate) fn sabotage(&mut self, pid: u32, how: Sabotage) -> Result<()> {
         let (calls, what) = match how {
             Sabotage::Slow(by) => {
@@ -172,13 +173,13 @@ impl Disk {
         Ok(())
     }
 
-    /// The disk is as it should be again.
+    /// Ends all faults of the disk.
     pub(crate) async fn heal(&mut self) -> Result<()> {
         self.end_sabotage().await?;
         self.free()
     }
 
-    /// Ends the effect of a fault on a process.
+    /// Ends the fault of the syncs.
     pub(crate) async fn end_sabotage(&mut self) -> Result<()> {
         if let Some(mut saboteur) = self.saboteur.take() {
             saboteur.kill().await.context("end strace")?;
@@ -186,7 +187,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies the data to a directory that stays.
+    /// Copies the data to a directory that is kept.
     pub(crate) fn keep(&self, to: &Path) -> Result<()> {
         copy(&self.path, to)
     }
@@ -204,7 +205,7 @@ impl Drop for Disk {
         if self.is_mounted {
             let mut unmount = std::process::Command::new("umount");
             unmount.arg("--lazy").arg(&self.path).stdout(Stdio::null()).stderr(Stdio::null());
-            // The directory is removed later, and that will tell.
+            // A failure shows when the directory is removed later.
             drop(unmount.status());
         }
     }

@@ -1,4 +1,4 @@
-//! What happens to the replicas: the schedule, and each fault.
+//! The schedule of the faults, and each fault.
 
 use std::time::{Duration, Instant};
 
@@ -18,22 +18,23 @@ use super::{
 };
 use crate::{random::Random, report::say};
 
-/// Writes until the log of the leader does not reach back to a replica that lags.
+/// The number of writes after which the log of the leader no longer reaches back to a lagging
+/// replica.
 const BURST: usize = 600;
-/// Of them at a time.
+/// The number of concurrent writes in a burst.
 const BURST_WIDTH: usize = 12;
-/// A slow machine writes fewer.
+/// The maximum duration of a burst. A slow machine makes fewer writes.
 const BURST_TIME: Duration = Duration::from_secs(15);
-/// Longest time that the network takes in addition.
+/// The maximum additional delay of the network.
 const DELAY_MAX: Duration = Duration::from_millis(250);
-/// Longest time that a slow disk takes in addition.
+/// The maximum of the random delay of a slow disk.
 const SLOW_MAX: Duration = Duration::from_millis(100);
-/// By then strace has attached to a process.
+/// The time after which strace has attached to a process.
 const STRACE_STARTS: Duration = Duration::from_millis(400);
-/// Longest time between two changes of a network that flaps.
+/// The maximum time between two changes of a flapping network.
 const FLAP_MAX: Duration = Duration::from_millis(400);
 
-/// A fault.
+/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fault {
@@ -64,7 +65,7 @@ pub(crate) enum Fault {
     PowerCutPair,
 }
 
-/// How often what happened.
+/// The number of events by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Tally {
     pub(crate) rounds: u64,
@@ -84,22 +85,22 @@ pub(crate) struct Tally {
     pub(crate) power_cuts_of_pairs: u64,
 }
 
-/// Who does it.
+/// The source of the faults.
 #[derive(Debug)]
 pub(crate) struct Nemesis {
     pub(crate) cluster: Cluster,
     pub(crate) random: Random,
     pub(crate) tally: Tally,
-    /// A fault lasts so long at most.
+    /// The time scale of faults. Most faults last between 0.25 and 1.25 times this time.
     pub(crate) hold: Duration,
     pub(crate) means: Means,
-    /// When the leader was lost.
+    /// The times at which the leader was lost.
     pub(crate) losses: Vec<Time>,
     bag: Vec<Fault>,
 }
 
 impl Fault {
-    /// One of each kind that is possible here, the frequent ones more than once.
+    /// Returns the possible kinds of faults. Frequent kinds occur more than once.
     fn all(means: Means) -> Vec<Self> {
         use Fault::*;
         let (disk, syscalls) = (usize::from(means.mount), usize::from(means.strace));
@@ -134,7 +135,7 @@ impl Fault {
         shares.into_iter().flat_map(|(n, fault)| std::iter::repeat_n(fault, n)).collect()
     }
 
-    /// What a short run has.
+    /// Returns the faults of a short run.
     pub(crate) fn few(means: Means) -> Vec<Self> {
         use Fault::*;
         let mut few = vec![
@@ -168,7 +169,7 @@ impl Nemesis {
         Self { cluster, random, tally, hold, means, losses, bag }
     }
 
-    /// The next fault: all kinds come before one comes again.
+    /// Returns a random fault from the bag of all kinds. An empty bag is filled again.
     pub(crate) fn next(&mut self) -> Fault {
         if self.bag.is_empty() {
             self.bag = Fault::all(self.means);
@@ -177,7 +178,7 @@ impl Nemesis {
         self.bag.swap_remove(usize::try_from(at).unwrap_or(0))
     }
 
-    /// Lets a fault happen, heals it, and waits until all is well again.
+    /// Causes a fault, heals it, and waits until the cluster has recovered.
     pub(crate) async fn round(&mut self, fault: Fault) -> Result<()> {
         self.tally.rounds += 1;
         say!("{:>4}  {fault:?}", self.tally.rounds);
@@ -222,7 +223,7 @@ impl Nemesis {
             Transfer => {
                 self.note_loss();
                 let to = self.follower().await?;
-                // It may be refused, if the other one lags.
+                // The transfer may be refused if the target lags.
                 if self.cluster.change(Change::Transfer(to)).await.is_ok() {
                     self.tally.transfers += 1;
                 }
@@ -270,7 +271,7 @@ impl Nemesis {
         self.cluster.spawn(id, true, false)
     }
 
-    /// One after the other, while the one before is still starting.
+    /// Kills and starts three replicas in sequence, while the previous one may still be starting.
     async fn kill_several(&mut self) -> Result<()> {
         self.note_loss();
         for _ in 0..3 {
@@ -300,7 +301,7 @@ impl Nemesis {
         self.cluster.replica(id)?.signal(Signal::CONT)
     }
 
-    /// Faults of the network. Under one in three of them somebody is killed, too.
+    /// Causes a fault of the network. In one of three cases a replica is killed too.
     async fn disturb(&mut self, fault: Fault) -> Result<()> {
         let leader = self.leader().await?;
         let others: Vec<Id> = self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
@@ -312,7 +313,7 @@ impl Nemesis {
             Fault::PartFollower => {
                 self.cluster.network.set(Rules::default().part(&[follower], &rest));
             }
-            // Out of the leader, into it, or between it and one other.
+            // From the leader to all, from all to the leader, or from the leader to one follower.
             Fault::OneWay => {
                 let mut rules = Rules::default();
                 rules = match self.random.below(3) {
@@ -322,7 +323,7 @@ impl Nemesis {
                 };
                 self.cluster.network.set(rules);
             }
-            // The third one sees both.
+            // The third replica reaches both.
             Fault::Bridge => {
                 self.cluster.network.set(Rules::default().part(&[leader], &[follower]));
             }
@@ -382,14 +383,14 @@ impl Nemesis {
         }
         self.tally.disk_faults += 1;
         self.wait().await;
-        // What it has acknowledged is on the disk, even if it ends now.
+        // Acknowledged writes are on the disk, even if the process ends now.
         if self.random.one_in(3) {
             self.kill(id).await?;
         }
         Ok(())
     }
 
-    /// The machines of some replicas lose their power, and get it back at once.
+    /// Cuts the power of the machines of some replicas, and restores it at once.
     async fn cut_power(&mut self, fault: Fault) -> Result<()> {
         let leader = self.leader().await?;
         let mut ids = match fault {
@@ -400,7 +401,7 @@ impl Nemesis {
             ids.push(self.follower().await?);
             ids.dedup();
         }
-        // Its followers then hold, and commit, what it has not synced yet.
+        // The followers then have entries that the leader has not synced yet, and commit them.
         let is_image = self.means.power == Some(PowerCut::Image);
         if is_image && self.means.strace && !self.random.one_in(3) {
             let replica = self.cluster.replica(leader)?;
@@ -427,7 +428,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// A replica is away until the log of the others does not reach back to it.
+    /// Keeps a replica down until the log of the others no longer reaches back to it.
     async fn lag(&mut self) -> Result<()> {
         let id = self.follower().await?;
         let last = self.cluster.status(id).await.map_or(0, |status| status.last_log_index);
@@ -450,9 +451,11 @@ impl Nemesis {
             join_all(writes).await;
         }
         let snapshot = self.cluster.status(through).await.map(|status| status.snapshot_index);
-        say!("      replica {id} has entry {last}, the snapshot of replica {through} {snapshot:?}");
+        say!(
+            "      replica {id} has entries up to {last}; the snapshot of replica {through} is {snapshot:?}"
+        );
         self.start(id).await?;
-        // Sometimes while it is being given the snapshot.
+        // Sometimes the replica is killed while it receives the snapshot.
         if self.random.one_in(3) {
             sleep(self.random.time(Duration::from_secs(2))).await;
             self.kill(id).await?;
@@ -460,7 +463,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// A replica loses its data, and comes back under its number.
+    /// Deletes the data of a replica, which returns under its number.
     async fn wipe(&mut self, fault: Fault) -> Result<()> {
         let leads = self.random.one_in(4);
         let id = self.cluster.pick(&mut self.random, leads).await?;
@@ -468,20 +471,20 @@ impl Nemesis {
         if fault == Fault::RemoveAndWipe {
             self.cluster.change(Change::Remove(id)).await?;
             self.tally.membership_changes += 1;
-            // It does no harm while it does not know.
+            // The removed replica does no harm while it does not know that it was removed.
             self.wait().await;
         }
         self.kill(id).await?;
         let replica = self.cluster.replica(id)?;
         replica.wipe()?;
         self.start(id).await?;
-        // Removed (if it was not yet), let in, promoted.
+        // The replica is removed (if it was not yet), added, and promoted.
         self.tally.membership_changes += 2;
         Ok(())
     }
 
-    /// A follower starts from an older copy of its directory. It stops and says why, the others go on, and it joins again
-    /// without data.
+    /// Starts a follower from an older copy of its directory. It stops and reports the reason, and
+    /// the others continue. Then it joins again without data.
     async fn roll_back(&mut self) -> Result<()> {
         let id = self.follower().await?;
         self.cluster.count_snapshots().await;
@@ -503,7 +506,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// A learner comes, becomes a voter, and goes.
+    /// Adds a learner, promotes it, and removes it.
     async fn learner(&mut self) -> Result<()> {
         let id = self.cluster.ids().into_iter().max().unwrap_or(0) + 1;
         self.cluster.add(id)?;

@@ -1,12 +1,13 @@
-//! All that is known of a run: what was asked for and answered, what clients were given, and which of it
-//! breaks a promise.
+//! The ledger of a run: all operations and their answers, everything that clients received, and the
+//! violations.
 //!
-//! Clusters are registers, their values are the numbers of the operations that wrote them: whatever shows
-//! up anywhere names the operation that it comes from.
+//! Clusters are registers. Their values are the numbers of the operations that wrote them, so that
+//! every observed value identifies its operation.
 //!
 //! Invariants:
-//! - Only what can not be is called a violation: an operation without an answer may have happened.
-//! - A version is bound to one body and one value, and a value to one version, wherever they are seen.
+//! - Only an impossible observation is a violation. An operation without an answer may have taken
+//!   effect.
+//! - A version has one body and one value, and a value has one version, wherever they are observed.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -21,44 +22,45 @@ use serde::Serialize;
 use super::linear::{self, Action, NEVER, Operation, Time, Verdict};
 use crate::stats::count;
 
-/// Violations of each promise that are kept; the others are counted.
+/// The maximum number of violations that are kept for each promise. Further ones are only counted.
 const KEPT_MAX: u64 = 10;
 
-/// A promise (`reliability.md`, section 4b).
+/// A guarantee (`reliability.md`, section 4b).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(crate) enum Promise {
-    /// L1, L2: no write that was acknowledged is lost; writes and reads are linearizable.
+    /// L1, L2: no acknowledged write is lost; writes and reads are linearizable.
     Linearizable,
-    /// L1: revisions are in the order of time, and each write has one of its own.
+    /// L1: revisions are in the order of time, and each write has its own.
     Order,
-    /// L3: what a client is given never goes back.
+    /// L3: a client never receives an older value after a newer one.
     Backwards,
-    /// L4: nothing is given to anybody that nobody wrote.
+    /// L4: nobody receives a value that no operation wrote.
     Phantom,
-    /// L5: when all is quiet, every client has what was committed.
+    /// L5: after the writes have ended, every client has all committed values.
     Complete,
-    /// L6: nothing is sent again to a client that has it.
+    /// L6: a client does not receive again what it has.
     Resent,
-    /// L8: a version has one content, and what was written once has one version.
+    /// L8: a version has one content, and a write has one version.
     SameBytes,
-    /// L13: two replicas that have applied the same entries have the same state.
+    /// L13: replicas that have applied the same entries have the same state.
     SameState,
-    /// A healed cluster takes writes soon.
+    /// A healed cluster soon accepts writes.
     Progress,
-    /// No process ends by itself, none panics.
+    /// No process ends unexpectedly, and none panics.
     Alive,
 }
 
-/// Registers of which less is known than that they are linearizable.
+/// The numbers of registers without a definite verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Doubts {
-    /// They are, if what nobody was told of and nobody saw may have happened more than once.
+    /// Linearizable, if an operation that was not answered or observed may have happened more than
+    /// once.
     pub(crate) uncounted: u64,
-    /// There were too many orders to look at.
+    /// There are too many orders to examine.
     pub(crate) undecided: u64,
 }
 
-/// What a promise was broken by.
+/// A violation of a promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Violation {
     pub(crate) promise: Promise,
@@ -74,25 +76,25 @@ struct Entry {
     invoked: Time,
     returned: Time,
     revision: Option<u64>,
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     why: String,
 }
 
-/// An operation that was begun.
+/// An operation that was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket(usize);
 
-/// What a client was given of one cluster.
+/// A cluster that a client received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) name: String,
     pub(crate) value: String,
-    /// SotW has none.
+    /// `None` for SotW, which has no versions of resources.
     pub(crate) version: Option<Version>,
     pub(crate) body: u64,
 }
 
-/// How much was looked at.
+/// The amounts of data that were checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Counts {
     pub(crate) acked_writes: u64,
@@ -103,7 +105,7 @@ pub(crate) struct Counts {
     pub(crate) resumes: u64,
     pub(crate) resent_delta: u64,
     pub(crate) resent_sotw: u64,
-    /// State digests that two replicas had at the same position.
+    /// The number of comparisons of state digests of two replicas at the same position.
     pub(crate) compared_digests: u64,
 }
 
@@ -114,16 +116,16 @@ struct Inner {
     bodies: HashMap<(String, Version), u64>,
     /// SotW bodies by value.
     values: HashMap<u64, u64>,
-    /// By index of the last applied entry: the digest, and the replicas that had it.
+    /// By index of the last applied entry: the digest, and the replicas that reported it.
     digests: HashMap<u64, (String, HashSet<u64>)>,
-    /// A value that a client was given after another one, both without a known version.
+    /// Pairs of values that a client received in this order while their versions were unknown.
     unordered: HashSet<(u64, u64)>,
     violations: Vec<Violation>,
     by_promise: BTreeMap<Promise, u64>,
     counts: Counts,
 }
 
-/// The ledger of a run. Everybody writes into it.
+/// The ledger of a run, which all tasks share.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     id: u64,
@@ -131,28 +133,29 @@ pub(crate) struct Ledger {
     inner: Mutex<Inner>,
 }
 
-/// The name of a register.
+/// Returns the name of a register.
 pub(crate) fn name(key: usize) -> String {
     format!("register-{key:04}")
 }
 
-/// The scope of a register: each has its own, for a scope is what a write can expect to be unchanged.
+/// Returns the scope of a register. Each register has its own, because a write can expect a scope
+/// to be unchanged.
 pub(crate) fn scope(key: usize) -> String {
     format!("nemesis/{key:04}")
 }
 
-/// A value as it is written.
+/// Returns the text of a value.
 pub(crate) fn value_text(value: u64) -> String {
     format!("v{value}")
 }
 
-/// The value that a text is.
+/// Parses the text of a value.
 pub(crate) fn parse_value(text: &str) -> Option<u64> {
     text.strip_prefix('v')?.parse().ok()
 }
 
 impl Ticket {
-    /// Its number in the ledger.
+    /// Returns the number of the operation in the ledger.
     pub(crate) fn number(self) -> u64 {
         count(self.0)
     }
@@ -174,7 +177,7 @@ impl Inner {
         }
     }
 
-    /// Binds a value to its version.
+    /// Records the version of a value. A second version is a violation.
     fn bind(&mut self, value: u64, version: Version) {
         let before = *self.versions.entry(value).or_insert(version);
         if before != version {
@@ -202,15 +205,15 @@ impl Ledger {
         Self { id, start: Instant::now(), inner: Mutex::default() }
     }
 
-    /// A replica has said that this is the digest of its state after the entry at that index.
+    /// Records the digest of a replica's state after the entry at an index.
     pub(crate) fn state_digest(&self, replica: u64, index: u64, digest: &str) {
         let mut inner = self.inner.lock();
         let known = inner.digests.entry(index);
         let (first, replicas) = known.or_insert_with(|| (digest.to_owned(), HashSet::new()));
         if first != digest {
             let what = format!(
-                "replica {replica} has the state digest {digest} at index {index}, but {first} was that of \
-                 {replicas:?}"
+                "replica {replica} has the state digest {digest} at index {index}, but replicas {replicas:?} \
+                 had {first}"
             );
             inner.report(Promise::SameState, what);
         } else if replicas.insert(replica) && replicas.len() > 1 {
@@ -226,12 +229,12 @@ impl Ledger {
         self.inner.lock().report(promise, what.into());
     }
 
-    /// A number of this run.
+    /// Returns the number of this run.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Begins a write; `make` gets the number that is its value.
+    /// Starts an operation. `make` receives the number that is its value.
     pub(crate) fn begin(
         &self,
         key: usize,
@@ -247,7 +250,7 @@ impl Ledger {
         (Ticket(at), action)
     }
 
-    /// A write was acknowledged, with a revision and maybe a version.
+    /// Records the acknowledgment of a write, with its revision and possibly its version.
     pub(crate) fn acked(&self, ticket: Ticket, revision: u64, version: Option<Version>) {
         let now = self.now();
         let mut inner = self.inner.lock();
@@ -258,13 +261,16 @@ impl Ledger {
         if let Some(version) = version {
             inner.bind(count(ticket.0), version);
             if version.revision.0 != revision {
-                let what = format!("v{} has {version}, its write revision {revision}", ticket.0);
+                let what = format!(
+                    "v{} has version {version}, but its write has revision {revision}",
+                    ticket.0
+                );
                 inner.report(Promise::SameBytes, what);
             }
         }
     }
 
-    /// An operation found something else than it expected, and did nothing.
+    /// Records that an operation had no effect, because its expectation did not match.
     pub(crate) fn refused(&self, ticket: Ticket) {
         let now = self.now();
         let mut inner = self.inner.lock();
@@ -273,7 +279,7 @@ impl Ledger {
             entry.returned = now;
             entry.action = match entry.action {
                 Action::Swap(Some(expected), _) => Action::SwapRefused(Some(expected)),
-                // Something may have come and gone again since there was nothing.
+                // A value may have been written and deleted since the register was empty.
                 Action::Swap(None, _) => Action::Nothing,
                 Action::Delete => Action::DeleteRefused,
                 other => other,
@@ -281,7 +287,7 @@ impl Ledger {
         }
     }
 
-    /// Nobody knows what became of an operation.
+    /// Records that the outcome of an operation is unknown.
     pub(crate) fn unknown(&self, ticket: Ticket, why: String) {
         let mut inner = self.inner.lock();
         inner.counts.unknown_writes += 1;
@@ -290,7 +296,7 @@ impl Ledger {
         }
     }
 
-    /// A linearizable read was answered.
+    /// Records the answer of a linearizable read.
     pub(crate) fn read(
         &self,
         key: usize,
@@ -310,13 +316,13 @@ impl Ledger {
         }
     }
 
-    /// A client was given a cluster. Gives its value back, if somebody wrote it.
+    /// Records that a client received a cluster. Returns its value, if an operation wrote it.
     pub(crate) fn given(&self, client: &str, given: &Given) -> Option<u64> {
         let mut inner = self.inner.lock();
         inner.counts.deliveries += 1;
         let value = parse_value(&given.value).filter(|value| inner.writes(&given.name, *value));
         let Some(value) = value else {
-            let what = format!("{client} was given {given:?}, which nobody wrote");
+            let what = format!("{client} received {given:?}, which no operation wrote");
             inner.report(Promise::Phantom, what);
             return None;
         };
@@ -329,19 +335,20 @@ impl Ledger {
         };
         let other = *inner.values.entry(value).or_insert(given.body);
         if before != given.body || other != given.body {
-            let what = format!("{client} was given {given:?}, others another body for it");
+            let what = format!("{client} received {given:?}, but others received another body");
             inner.report(Promise::SameBytes, what);
         }
         Some(value)
     }
 
-    /// A client was given a value after another one of the same cluster.
+    /// Records that a client received a value after another one of the same cluster.
     pub(crate) fn followed(&self, client: &str, before: u64, after: u64) {
         let mut inner = self.inner.lock();
         match (inner.revision_of(before), inner.revision_of(after)) {
             (Some(old), Some(new)) if new < old => {
-                let what =
-                    format!("{client} had v{before} of revision {old}, then v{after} of {new}");
+                let what = format!(
+                    "{client} received v{after} of revision {new} after v{before} of {old}"
+                );
                 inner.report(Promise::Backwards, what);
             }
             (Some(_), Some(_)) => {}
@@ -357,7 +364,7 @@ impl Ledger {
         self.inner.lock().counts
     }
 
-    /// Times of all acknowledgments, in order.
+    /// Returns the times of all acknowledgments, in order.
     pub(crate) fn acks(&self) -> Vec<Time> {
         let inner = self.inner.lock();
         let acked = inner.entries.iter().filter(|entry| {
@@ -369,20 +376,22 @@ impl Ledger {
         times
     }
 
-    /// All violations, and how many there are of each promise.
+    /// Returns the kept violations, and the number of violations of each promise.
     pub(crate) fn violations(&self) -> (Vec<Violation>, BTreeMap<Promise, u64>) {
         let inner = self.inner.lock();
         (inner.violations.clone(), inner.by_promise.clone())
     }
 
-    /// Looks at the whole history.
+    /// Checks the whole history.
     pub(crate) fn check(&self) -> Doubts {
         let mut inner = self.inner.lock();
         for (before, after) in std::mem::take(&mut inner.unordered) {
             if let (Some(old), Some(new)) = (inner.revision_of(before), inner.revision_of(after))
                 && new < old
             {
-                let what = format!("v{before} of revision {old} was followed by v{after} of {new}");
+                let what = format!(
+                    "a client received v{after} of revision {new} after v{before} of {old}"
+                );
                 inner.report(Promise::Backwards, what);
             }
         }
@@ -405,7 +414,7 @@ impl Ledger {
                 Verdict::Undecided => doubts.undecided += 1,
                 Verdict::Broken(at) => {
                     let history = history(&inner, &entries, at);
-                    let what = format!("{} has no order:\n{history}", name(key));
+                    let what = format!("{} has no linearizable order:\n{history}", name(key));
                     inner.report(Promise::Linearizable, what);
                 }
             }
@@ -414,7 +423,7 @@ impl Ledger {
     }
 }
 
-/// Revisions grow with time, and none is given to two writes.
+/// Checks that revisions grow with time, and that no two writes have the same one.
 fn check_order(inner: &mut Inner) {
     let mut events: Vec<(Time, bool, usize)> = Vec::new();
     let mut owners: HashMap<u64, usize> = HashMap::new();
@@ -439,12 +448,13 @@ fn check_order(inner: &mut Inner) {
             true if *revision > last => (last, last_at) = (*revision, at),
             true => {}
             false => {
-                // What had returned when this one was invoked.
+                // `last` is the highest revision that had been returned when this operation was
+                // invoked.
                 let is_read = matches!(action, Action::Read(_));
                 if *revision < last || (!is_read && *revision == last) {
                     faults.push(format!(
-                        "operation {at} ({action:?} by replica {replica} at {invoked} µs) has revision \
-                         {revision}; {last} had been told before, of operation {last_at}"
+                        "operation {at} ({action:?} by replica {replica} at {invoked} µs) has \
+                         revision {revision}, but operation {last_at} had returned {last} before"
                     ));
                 }
             }
@@ -455,7 +465,7 @@ fn check_order(inner: &mut Inner) {
     }
 }
 
-/// The operations on a register around one of them, for people.
+/// Returns the operations on a register around one of them, as text.
 fn history(inner: &Inner, entries: &[usize], broken: usize) -> String {
     const AROUND: Time = 15_000_000;
     let line = |(n, at): (usize, &usize)| {

@@ -1,46 +1,49 @@
-//! Whether the operations on one register could have happened one after the other, each at some moment
-//! between its invocation and its return (linearizability).
+//! A check for linearizability: whether the operations on one register could have happened in
+//! sequence, each at some time between its invocation and its return.
 //!
-//! Operations are taken in the order of their invocations and returns. All states are kept in which the
-//! register may be, together with the open operations that have taken effect in them (the search of Wing
-//! and Gong, in the order of time as Lowe does it); when an operation returns, only states remain in which
-//! it has taken effect. If none remain, there is no such order.
+//! The search (Wing and Gong, in the order of time as Lowe does it) processes invocations and
+//! returns in order. It keeps all possible states of the register, each with the open operations
+//! that have taken effect in it. When an operation returns, only the states in which it has taken
+//! effect remain. If no state remains, there is no such order.
 //!
 //! Invariants:
-//! - Every written value is another one. So whoever reads a value names its write.
-//! - An operation whose outcome is unknown may take effect at any time after its invocation, or never. If
-//!   somebody has read its value, it took effect before that one returned. If nobody ever mentions its
-//!   value, all such writes are alike; so are all deletions, and all swaps of nothing: they are counted, not
-//!   told apart. Swaps of one value are alike, too, and as that value never comes back at most one of them
-//!   happens. That keeps the search small however many outcomes are unknown.
+//! - Every written value is unique, so a read value identifies its write.
+//! - An operation with an unknown outcome may take effect at any time after its invocation, or
+//!   never. If another operation has read its value, it took effect before that operation returned.
+//! - Writes with unknown outcomes whose values no other operation mentions are interchangeable. So
+//!   are such deletions, and such swaps that expect no value. The search counts these operations
+//!   and does not distinguish them.
+//! - Such swaps that expect the same value are interchangeable too. At most one of them happens,
+//!   because that value never comes back. This keeps the search small for any number of unknown
+//!   outcomes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Time in microseconds of one clock.
 pub(crate) type Time = u64;
 
-/// The return of an operation whose outcome nobody was told.
+/// The return time of an operation with an unknown outcome.
 pub(crate) const NEVER: Time = Time::MAX;
 
-/// A value that nobody mentions.
+/// A value that no other operation mentions.
 const ANONYMOUS: u64 = u64::MAX;
 
-/// What an operation did, or may have done.
+/// The effect of an operation, or its possible effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The value is this one afterwards, whatever it was.
+    /// Sets the value, whatever it was.
     Write(u64),
-    /// The value was the first one, and is the second one afterwards.
+    /// Replaces the first value by the second.
     Swap(Option<u64>, u64),
-    /// The value was not this one.
+    /// Found that the value was not this one.
     SwapRefused(Option<u64>),
-    /// There was a value, and there is none afterwards.
+    /// Deletes an existing value.
     Delete,
-    /// There was no value.
+    /// Found no value to delete.
     DeleteRefused,
-    /// The value was this one.
+    /// Found this value.
     Read(Option<u64>),
-    /// Whatever it was, it tells nothing.
+    /// Has no effect and gives no information.
     Nothing,
 }
 
@@ -48,46 +51,49 @@ pub(crate) enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) invoked: Time,
-    /// [`NEVER`] if its outcome is unknown.
+    /// [`NEVER`] if the outcome is unknown.
     pub(crate) returned: Time,
     pub(crate) action: Action,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Linearizable,
-    /// The same, if what nobody was told of and nobody saw may have happened more than once: to count it there
-    /// were too many states.
+    /// Linearizable, if unobserved operations with unknown outcomes may have happened more than
+    /// once. There were too many states to count them.
     Uncounted,
-    /// There is no order in which the operation of this index fits.
+    /// There is no order that fits the operation of this index.
     Broken(usize),
-    /// There were too many states to look at.
+    /// There were too many states to examine.
     Undecided,
 }
 
-/// How the register may be.
+/// A possible state of the register.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     value: Option<u64>,
     /// Open operations that have taken effect.
     done: BTreeSet<usize>,
-    /// Anonymous writes, anonymous swaps of nothing, and unknown deletions that have taken effect.
+    /// The number of anonymous writes that have taken effect.
     anonymous: u32,
+    /// The number of anonymous swaps of nothing that have taken effect.
     filled: u32,
+    /// The number of deletions with unknown outcomes that have taken effect.
     deleted: u32,
 }
 
-/// Whether it is counted how often what nobody was told of has happened.
+/// Whether the search counts the interchangeable operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counting {
     Exact,
-    /// As often as need be, once it was invoked: finds less, in far fewer states.
+    /// Each of them may happen any number of times after its first invocation. This finds fewer
+    /// violations, in far fewer states.
     Free,
 }
 
 impl Counting {
-    /// States at a time; with more of them a search is given up.
+    /// Returns the maximum number of states at a time. With more states, the search gives up.
     fn states_max(self) -> usize {
         match self {
             Self::Exact => 2_000,
@@ -96,8 +102,8 @@ impl Counting {
     }
 }
 
-/// What happened last. One that is only counted right after another such one brings nothing: the second
-/// alone would have done.
+/// The last step. A counted step directly after another one is redundant, because the second alone
+/// would have the same effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Last {
     Told,
@@ -110,16 +116,19 @@ struct Search<'a> {
     operations: &'a [Operation],
     states: HashSet<State>,
     open: BTreeSet<usize>,
-    /// Anonymous writes, anonymous swaps of nothing, and unknown deletions that have been invoked.
+    /// The number of anonymous writes that have been invoked.
     anonymous: u32,
+    /// The number of anonymous swaps of nothing that have been invoked.
     fillings: u32,
+    /// The number of deletions with unknown outcomes that have been invoked.
     deletions: u32,
     /// The values that anonymous swaps expect.
     swapped: HashSet<u64>,
 }
 
 impl Action {
-    /// The value afterwards; the outer `None` if it can not happen with this value.
+    /// Returns the value after the action. The outer `None` means that the action is impossible
+    /// with this value.
     fn apply(self, value: Option<u64>) -> Option<Option<u64>> {
         let holds = match self {
             Self::Write(_) | Self::Nothing => true,
@@ -136,7 +145,7 @@ impl Action {
         holds.then_some(after)
     }
 
-    /// The value that it found to be there.
+    /// Returns the value that the action found.
     fn observes(self) -> Option<u64> {
         match self {
             Self::Read(found) | Self::Swap(found, _) => found,
@@ -159,7 +168,7 @@ impl Action {
     }
 }
 
-/// Checks the operations on a register that nobody has written before.
+/// Checks the operations on a register that has no value at first.
 pub(crate) fn check(operations: &[Operation]) -> Verdict {
     let operations = bounded(operations);
     match search(&operations, Counting::Exact) {
@@ -211,7 +220,7 @@ fn search(operations: &[Operation], counting: Counting) -> Verdict {
                     Some(value) => drop(search.swapped.insert(value)),
                 }
             }
-            // What is not told did not happen to anybody.
+            // Reads and refusals with unknown outcomes have no effect.
             (false, Action::Read(_) | Action::SwapRefused(_) | Action::DeleteRefused)
                 if is_unknown => {}
             (false, _) => drop(search.open.insert(at)),
@@ -220,7 +229,8 @@ fn search(operations: &[Operation], counting: Counting) -> Verdict {
     Verdict::Linearizable
 }
 
-/// The operations, with those of unknown outcome whose value was seen returned when it was first seen.
+/// Sets a return time for operations with unknown outcomes whose value was observed: that of the
+/// first observation.
 fn bounded(operations: &[Operation]) -> Vec<Operation> {
     let mut seen: HashMap<u64, Time> = HashMap::new();
     for operation in operations.iter().filter(|operation| operation.returned != NEVER) {
@@ -232,7 +242,8 @@ fn bounded(operations: &[Operation]) -> Vec<Operation> {
     let bounded = |operation: &Operation| {
         let first = operation.action.writes().and_then(|value| seen.get(&value)).copied();
         match first {
-            // One that was seen before it was invoked is left as it is: whoever saw it has no order.
+            // An operation that was observed before its invocation stays unchanged. Its observer
+            // then has no order.
             Some(first) if operation.returned == NEVER && first > operation.invoked => {
                 Operation { returned: first, ..*operation }
             }
@@ -243,8 +254,8 @@ fn bounded(operations: &[Operation]) -> Vec<Operation> {
 }
 
 impl Search<'_> {
-    /// Keeps the states in which the operation has taken effect. Says whether there are any; `None` if
-    /// there are too many.
+    /// Keeps the states in which the operation has taken effect. Returns whether there are any, or
+    /// `None` if there are too many.
     fn take_return(&mut self, returned: usize) -> Option<bool> {
         let mut kept: HashSet<State> = HashSet::new();
         let mut seen: HashSet<(State, Last)> = HashSet::new();
@@ -267,7 +278,7 @@ impl Search<'_> {
         Some(!self.states.is_empty())
     }
 
-    /// What may happen next.
+    /// Pushes the states that can follow.
     fn successors(&self, state: &State, last: Last, stack: &mut Vec<(State, Last)>) {
         for at in self.open.difference(&state.done) {
             let Some(operation) = self.operations.get(*at) else { continue };
@@ -307,7 +318,7 @@ impl Search<'_> {
     }
 }
 
-/// Without the states that have used up more than another one and are like it otherwise.
+/// Removes each state that has used more counted operations than an otherwise equal state.
 fn leanest(states: HashSet<State>) -> HashSet<State> {
     let mut alike: HashMap<State, Vec<State>> = HashMap::new();
     for state in states {
@@ -366,7 +377,7 @@ mod tests {
             (14, 15, Swap(None, 3)),
             (16, 17, Read(Some(3))),
         ]);
-        // At the same time: either order.
+        // Concurrent operations, in either order.
         holds(&[(0, 9, Write(1)), (0, 9, Write(2)), (1, 3, Read(Some(2))), (4, 9, Read(Some(1)))]);
     }
 
@@ -374,7 +385,7 @@ mod tests {
     fn a_stale_read_is_found() {
         breaks(&[(0, 1, Write(1)), (2, 3, Write(2)), (4, 5, Read(Some(1)))]);
         breaks(&[(0, 1, Write(1)), (2, 3, Read(None))]);
-        // Two readers, of which the later one goes back.
+        // Two readers, of which the later one reads an older value.
         breaks(&[(0, 9, Write(1)), (1, 2, Read(Some(1))), (3, 4, Read(None))]);
     }
 
@@ -395,7 +406,7 @@ mod tests {
             (6, 7, Read(Some(1))),
             (8, 9, Swap(Some(1), 3)),
         ]);
-        // Of unknown outcome, and with others in between.
+        // With an unknown outcome, and with others in between.
         breaks(&[
             (0, NEVER, Write(1)),
             (2, 3, Read(Some(1))),
@@ -440,7 +451,7 @@ mod tests {
             (5, 6, Write(3)),
             (7, 8, Read(None)),
         ]);
-        // Nobody has seen the write that kept the swap from happening.
+        // No operation observed the write that prevented the swap.
         holds(&[(0, NEVER, Write(1)), (1, 2, Write(2)), (3, 4, SwapRefused(Some(2)))]);
         holds(&[(0, 1, Write(2)), (2, NEVER, Swap(Some(2), 3)), (4, 5, SwapRefused(Some(2)))]);
         breaks(&[(0, NEVER, Swap(Some(9), 3)), (1, 2, Write(2)), (3, 4, SwapRefused(Some(2)))]);
@@ -477,10 +488,11 @@ mod tests {
         breaks(&operations);
     }
 
-    /// A history as a run makes it: a few operations at a time, and now and then a fault after which nobody is
-    /// told what came of them.
+    /// Generates a history like that of a run: a few concurrent operations, and sometimes a fault
+    /// after which outcomes are unknown.
     fn history_of_a_run(random: &mut Random, n: u64) -> Vec<Operation> {
-        // By the moment at which each takes effect, if it does: when, invoked, returned, and what it is.
+        // Each operation: when it takes effect, if it does, when it is invoked, when it returns,
+        // and its number.
         let mut all: Vec<(Time, Time, Time, u64)> = Vec::new();
         for at in 0..n {
             let invoked = at * 10 + random.below(30);
@@ -537,7 +549,7 @@ mod tests {
             let mut operations = history_of_a_run(&mut random, 1_000);
             let verdict = check(&operations);
             assert!(matches!(verdict, Verdict::Linearizable | Verdict::Uncounted), "{verdict:?}");
-            // A read of what was there long before.
+            // A read of a much older value.
             let reads = |operation: &Operation| matches!(operation.action, Read(Some(_)));
             let old = operations.iter().position(reads).expect("something was read");
             let last = operations.iter().rposition(reads).expect("something was read");
@@ -549,7 +561,7 @@ mod tests {
         assert!(broken >= 9, "{broken} of 10 found");
     }
 
-    /// Whether one of all orders fits; a write of unknown outcome may be left out of it.
+    /// Tries all orders, and returns whether one fits. It may omit writes with unknown outcomes.
     fn by_force(operations: &[Operation], left: &[usize], value: Option<u64>) -> bool {
         let is_known = |at: &&usize| operations[**at].returned != NEVER;
         if !left.iter().any(|at| is_known(&at)) {

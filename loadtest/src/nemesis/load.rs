@@ -1,5 +1,5 @@
-//! Writers: registers are written, swapped, deleted and read, each operation at any replica, through the
-//! public admin API. All of it goes into the [`Ledger`].
+//! Writers that write, swap, delete and read registers through the public admin API, each operation
+//! at any replica. All operations go into the [`Ledger`].
 
 use std::{
     collections::HashMap,
@@ -33,23 +33,23 @@ use super::{
 };
 use crate::{author::is_outcome_unknown, crash::Cluster, random::Random, resource};
 
-/// Then nobody waits for an answer any more: it is unknown.
+/// The timeout of an operation, after which its outcome is unknown.
 const OPERATION: Duration = Duration::from_secs(5);
-/// One who knows no replica looks again after this time.
+/// The pause before a retry, and while no replica is ready.
 const NOBODY: Duration = Duration::from_millis(50);
-/// A write without an answer is sent again fewer times than this.
+/// The maximum number of attempts of a write.
 const TRIES_MAX: u64 = 4;
 
-/// How something is read.
+/// The consistency of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// It has to be linearizable.
+    /// The read is linearizable.
     Current,
-    /// What the replica has.
+    /// The read shows the replica's own state.
     Stale,
 }
 
-/// A connection to the admin port of a replica. Cheap to clone.
+/// A connection to the admin port of a replica. Clones share the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Admin(AdminClient<Channel>);
 
@@ -60,14 +60,14 @@ pub(crate) struct Writer {
     pub(crate) random: Random,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) board: Arc<Board>,
-    /// Middle of the pauses between operations.
+    /// The mean pause between operations.
     pub(crate) pause: Duration,
     pub(crate) stop: Arc<AtomicBool>,
-    /// Connections.
+    /// The connections by replica.
     pub(crate) known: HashMap<Id, (Ports, Admin)>,
 }
 
-/// A change of the membership, or of the lead.
+/// A change of the membership or of the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Promote(Id),
@@ -75,17 +75,17 @@ pub(crate) enum Change {
     Transfer(Id),
 }
 
-/// A write of a register, which may be sent more than once.
+/// A write of a register, which may be sent several times.
 #[derive(Debug)]
 struct Write {
     key: usize,
-    /// None to delete it.
+    /// `None` deletes the register.
     value: Option<String>,
     if_revision: Option<u64>,
     request_id: String,
 }
 
-/// A register, as a replica shows it, and the revision of the state it is from.
+/// A register as a replica shows it, and the revision of the replica's state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) value: Option<(u64, Version)>,
@@ -93,7 +93,7 @@ pub(crate) struct Found {
 }
 
 impl Admin {
-    /// Connects when it is used.
+    /// Creates a connection that is opened on first use.
     pub(crate) fn new(ports: Ports) -> Result<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{}", ports.admin))?
             .connect_timeout(Duration::from_secs(1))
@@ -102,7 +102,7 @@ impl Admin {
         Ok(Self(client.max_decoding_message_size(64 << 20)))
     }
 
-    /// The state of the replica.
+    /// Returns the status of the replica.
     pub(crate) async fn status(&mut self) -> Result<ClusterStatus> {
         let answer = timeout(OPERATION, self.0.get_cluster(GetClusterRequest {})).await;
         Ok(answer.context("no answer in time")??.into_inner())
@@ -124,7 +124,7 @@ impl Admin {
         Ok(answer?.into_inner().message)
     }
 
-    /// Lets every node see the scopes of so many registers.
+    /// Assigns the scopes of `keys` registers to every node.
     pub(crate) async fn assign(&mut self, keys: usize) -> Result<()> {
         let scopes: Vec<String> = (0..keys).map(scope).collect();
         let rule = json!({"name": "nemesis", "priority": 10, "match": {}, "scopes": scopes});
@@ -157,13 +157,13 @@ impl Admin {
         Ok(self.0.apply(request).await?.into_inner())
     }
 
-    /// One register.
+    /// Reads one register.
     pub(crate) async fn read(&mut self, key: usize, read: Read) -> Result<Found> {
         let (revision, all) = self.list(scope(key), read).await?;
         Ok(Found { value: all.into_values().next(), revision })
     }
 
-    /// All registers by name, and the revision.
+    /// Reads all registers by name, and the revision.
     pub(crate) async fn read_all(&mut self) -> Result<(u64, HashMap<String, (u64, Version)>)> {
         self.list(String::new(), Read::Stale).await
     }
@@ -180,12 +180,15 @@ impl Admin {
         while let Some(piece) = pieces.message().await? {
             revision = piece.revision;
             for resource in piece.resources {
-                let body = resource.body.context("a resource without a body")?;
+                let body = resource.body.context("a resource has no body")?;
                 let cluster = Cluster::decode(&*body.value)?;
                 let value = parse_value(&cluster.alt_stat_name);
                 let version = Version::parse(&resource.version);
                 let found = value.zip(version).with_context(|| {
-                    format!("{} has {:?}, {}", resource.name, cluster, resource.version)
+                    format!(
+                        "{} has an invalid value or version: {:?}, {}",
+                        resource.name, cluster, resource.version
+                    )
                 })?;
                 all.insert(resource.name, found);
             }
@@ -195,7 +198,7 @@ impl Admin {
 }
 
 impl Writer {
-    /// Works until it is told to stop.
+    /// Works until `stop` is set.
     pub(crate) async fn run(mut self) -> Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
             let Some((replica, admin)) = self.somebody(None)? else {
@@ -205,7 +208,7 @@ impl Writer {
             let keys = crate::stats::count(self.keys);
             let key = usize::try_from(self.random.below(keys))?;
             if !self.operate(replica, admin, key).await? {
-                // A connection on which something went wrong may be half open.
+                // A connection may be half open after an error.
                 self.known.remove(&replica);
             }
             sleep(self.random.time(self.pause * 2)).await;
@@ -213,7 +216,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Any replica, and a connection to it.
+    /// Returns a random replica and a connection to it.
     fn somebody(&mut self, not: Option<Id>) -> Result<Option<(Id, Admin)>> {
         let Some((replica, ports)) = self.board.any(&mut self.random, not) else {
             return Ok(None);
@@ -226,7 +229,7 @@ impl Writer {
         Ok(Some((replica, admin)))
     }
 
-    /// One operation. Says whether it was answered.
+    /// Runs one operation. Returns whether this replica answered it.
     async fn operate(&mut self, replica: Id, mut admin: Admin, key: usize) -> Result<bool> {
         let ledger = Arc::clone(&self.ledger);
         let (ticket, write) = match self.random.below(20) {
@@ -244,7 +247,7 @@ impl Writer {
                 if kind > 15 {
                     return Ok(true);
                 }
-                // Others may write meanwhile.
+                // Other writers may write meanwhile.
                 let expected = found.value.map(|(value, _)| value);
                 let version = found.value.map(|(_, version)| version.revision.0);
                 let revision = Some(version.unwrap_or(found.revision));
@@ -263,7 +266,7 @@ impl Writer {
                 }
                 Err(_) => tries -= 1,
             }
-            // The same request, at another replica: it takes effect once at most.
+            // The same request at another replica takes effect at most once.
             sleep(NOBODY).await;
             match self.somebody(Some(at.0))? {
                 Some(other) => at = other,
@@ -274,7 +277,7 @@ impl Writer {
 }
 
 impl Write {
-    /// Enters a write into the ledger.
+    /// Records the start of a write in the ledger.
     fn begin(
         ledger: &Ledger,
         replica: Id,
@@ -291,7 +294,7 @@ impl Write {
         (ticket, Self { key, value, if_revision, request_id })
     }
 
-    /// Sends it, and enters the answer; if there is none, says why.
+    /// Sends the write and records the answer. Returns the reason if there is no answer.
     async fn once(&self, ledger: &Ledger, ticket: Ticket, admin: &mut Admin) -> Result<(), String> {
         match timeout(OPERATION, admin.send(self)).await {
             Ok(Ok(written)) => {
@@ -313,14 +316,14 @@ impl Write {
     }
 }
 
-/// Writes a register, once. Says whether there was an answer.
+/// Writes a register once. Returns whether there was an answer.
 pub(crate) async fn write(ledger: &Ledger, replica: Id, admin: &mut Admin, key: usize) -> bool {
     let (ticket, write) = Write::begin(ledger, replica, key, Action::Write, None);
     let written = write.once(ledger, ticket, admin).await;
     written.map_err(|why| ledger.unknown(ticket, why)).is_ok()
 }
 
-/// A cluster that has a value.
+/// Returns a cluster with a value.
 fn cluster(name: &str, value: &str) -> serde_json::Value {
     let endpoint =
         json!({"address": {"socket_address": {"address": "10.0.0.1", "port_value": 80}}});
@@ -336,7 +339,7 @@ fn cluster(name: &str, value: &str) -> serde_json::Value {
     })
 }
 
-/// Reads a register at a replica until there is an answer, for as long as it may take.
+/// Reads a register at a replica, with retries until a timeout.
 pub(crate) async fn read_at_last(
     ledger: &Ledger,
     replica: Id,
@@ -352,7 +355,7 @@ pub(crate) async fn read_at_last(
                 return Ok(());
             }
             other if tokio::time::Instant::now() > deadline => {
-                return Err(anyhow!("{} can not be read: {other:?}", name(key)));
+                return Err(anyhow!("cannot read {}: {other:?}", name(key)));
             }
             _ => sleep(NOBODY).await,
         }

@@ -1,11 +1,12 @@
-//! Real replicas on one machine, to which bad things happen while they are written to and listened to;
-//! and a check that they have kept their promises (`reliability.md`, L1 to L6, L8 and L13).
+//! Faults in a cluster of real processes under load, and a check of its guarantees
+//! (`reliability.md`, L1 to L6, L8 and L13).
 //!
-//! In each round one fault of a seeded schedule happens ([`Nemesis`]), is healed, and every replica has to
-//! take writes again soon. Writers and clients go on all the time ([`load`], [`streams`]); what they ask
-//! for and are given goes into one [`Ledger`]. In the end all is quiet, every client has to hold what was
-//! committed, and the history of every register has to be linearizable ([`linear`]). The schedule is the
-//! same again with the same seed; what the processes are doing meanwhile is not.
+//! Each round causes one fault of a seeded schedule ([`Nemesis`]) and heals it. Then every replica
+//! must soon accept writes again. Writers and clients work all the time ([`load`], [`streams`]).
+//! One [`Ledger`] records their requests and everything that they receive. At the end, faults and
+//! writes stop. Every client must then get all committed values, and the history of every register
+//! must be linearizable ([`linear`]). A seed reproduces the schedule, but not the activity of the
+//! processes.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -49,70 +50,73 @@ use linear::Time;
 use load::{Admin, Writer, read_at_last};
 use streams::{Client, Holding, Protocol, State};
 
-/// All clients have to hold what was committed after so long without faults and writes.
+/// The maximum time without faults and writes until all clients have all committed values.
 const QUIET: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Faults of all kinds under load: no promise is broken.
+/// Inject faults into a cluster under load and check all guarantees
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What the schedule of faults and the load are made from.
+    /// Seed of the schedule of faults and of the load
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Most rounds; each has one fault.
+    /// Maximum number of rounds; each has one fault
     #[arg(long, default_value_t = 100_000)]
     rounds: u64,
-    /// No round begins after so many minutes.
+    /// Minutes after which no new round begins
     #[arg(long, default_value_t = 120.0)]
     minutes: f64,
-    /// So many SIGKILLs at least; the run goes on until all three numbers are reached.
+    /// Minimum number of SIGKILLs; the run continues until this and the next two numbers are
+    /// reached
     #[arg(long, default_value_t = 300)]
     kills: u64,
-    /// So many partitions at least.
+    /// Minimum number of partitions
     #[arg(long, default_value_t = 100)]
     partitions: u64,
-    /// So many faults of disks at least.
+    /// Minimum number of disk faults
     #[arg(long, default_value_t = 100)]
     disk_faults: u64,
-    /// Minimum number of power cuts [default: 30 where disks can lose their power, and none with --only].
+    /// Minimum number of power cuts [default: 30 where disks can lose their power, 2 with --short,
+    /// 0 with --only]
     #[arg(long)]
     power_cuts: Option<u64>,
-    /// One round of each of a few kinds, whatever the numbers above are.
+    /// Run one round of each of a few kinds, regardless of the numbers above
     #[arg(long)]
     short: bool,
-    /// Replicas that vote: 3 or 5.
+    /// Voting replicas: 3 or 5
     #[arg(long, default_value_t = 3)]
     replicas: u64,
-    /// Writers at a time.
+    /// Concurrent writers
     #[arg(long, default_value_t = 12)]
     writers: u64,
-    /// Milliseconds between two operations of a writer, on average.
+    /// Milliseconds between two operations of a writer, on average
     #[arg(long, default_value_t = 60)]
     pause_ms: u64,
-    /// Delta streams.
+    /// Delta streams
     #[arg(long, default_value_t = 32)]
     delta: u64,
-    /// SotW streams.
+    /// SotW streams
     #[arg(long, default_value_t = 8)]
     sotw: u64,
-    /// Registers that are written.
+    /// Registers that the writers use
     #[arg(long, default_value_t = 40)]
     keys: usize,
-    /// How long a fault lasts at most, in seconds, about [default: 5; with --short 1.2].
+    /// Approximate maximum duration of a fault in seconds [default: 5, or 1.2 with --short]
     #[arg(long)]
     hold: Option<f64>,
-    /// A healed cluster takes writes at every replica after so many seconds.
+    /// Seconds within which a healed cluster must accept writes at every replica
     #[arg(long, default_value_t = 10.0)]
     progress: f64,
-    /// Writes per second that have to be acknowledged, on average.
+    /// Minimum rate of acknowledged writes per second, on average
     #[arg(long, default_value_t = 10.0)]
     rate_min: f64,
-    /// Inject only these faults (`kill_leader`, …), in turn, until `--rounds`, `--minutes` or `--power-cuts` is reached.
+    /// Inject only these faults (`kill_leader`, …), in turn, until `--rounds`, `--minutes` or
+    /// `--power-cuts` is reached
     #[arg(long, value_name = "FAULT,…", value_parser = parse_fault, value_delimiter = ',')]
     only: Vec<Fault>,
 }
 
-/// What goes on beside the faults.
+/// The tasks that run beside the faults.
 struct Load {
     stop_writing: Arc<AtomicBool>,
     stop_listening: Arc<AtomicBool>,
@@ -129,8 +133,8 @@ fn parse_fault(text: &str) -> Result<Fault, String> {
 
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(matches!(self.replicas, 3 | 5), "--replicas: 3 or 5");
-        ensure!(self.writers > 0 && self.keys > 0, "there is nothing to do");
+        ensure!(matches!(self.replicas, 3 | 5), "--replicas must be 3 or 5");
+        ensure!(self.writers > 0 && self.keys > 0, "--writers and --keys must be greater than 0");
         let hold = self.hold.unwrap_or(if self.short { 1.2 } else { 5.0 });
         let hold = Duration::try_from_secs_f64(hold).context("--hold")?;
         let start = Instant::now();
@@ -145,7 +149,7 @@ impl Args {
         )
         .await?;
         let means = cluster.replicas.values().next().context("no replicas")?.disk.means();
-        say!("disks can be: {means:?}");
+        say!("possible disk faults: {means:?}");
         let mut load = self.start_load(&ledger, &cluster);
         let compared = compare_states(
             Arc::clone(&cluster.board),
@@ -160,8 +164,10 @@ impl Args {
         let mut checked = Checked { load_time, ..Checked::default() };
         match ended {
             Ok(()) => checked.streams = self.settle(&mut nemesis, &mut load, &ledger).await?,
-            // It is in the ledger, or it is an error of ours.
-            Err(error) => ledger.report(Promise::Progress, format!("the run broke off: {error:#}")),
+            // The cause is in the ledger, or it is an error of the test.
+            Err(error) => {
+                ledger.report(Promise::Progress, format!("the run was aborted: {error:#}"))
+            }
         }
         load.stop_writing.store(true, Ordering::Relaxed);
         load.stop_listening.store(true, Ordering::Relaxed);
@@ -250,7 +256,7 @@ impl Args {
         Ok(())
     }
 
-    /// The power cuts without which a run counts as failed.
+    /// Returns the minimum number of power cuts, below which a run fails.
     fn least_power_cuts(&self, means: Means) -> u64 {
         let default = match (self.short, self.only.is_empty(), means.power.is_some()) {
             (true, _, true) => 2,
@@ -260,8 +266,8 @@ impl Args {
         self.power_cuts.unwrap_or(default)
     }
 
-    /// No faults, no writes: every client comes to hold what was committed. Then every register is read.
-    /// Gives the number of clients that do.
+    /// Stops writes and faults, and waits until every client has all committed values. Then reads
+    /// every register. Returns the number of clients that have all committed values.
     async fn settle(&self, nemesis: &mut Nemesis, load: &mut Load, ledger: &Ledger) -> Result<u64> {
         load.stop_writing.store(true, Ordering::Relaxed);
         while let Some(ended) = load.writers.join_next().await {
@@ -277,14 +283,14 @@ impl Args {
                 break wrong;
             }
             if Instant::now() > deadline {
-                let what = format!("after {QUIET:?} of quiet: {}", wrong.join("; "));
+                let what = format!("{QUIET:?} after the last write: {}", wrong.join("; "));
                 ledger.report(Promise::Complete, what);
                 break wrong;
             }
             sleep(POLL).await;
         };
         for id in nemesis.cluster.ids() {
-            let ports = nemesis.cluster.board.ports(id).context("a replica is not there")?;
+            let ports = nemesis.cluster.board.ports(id).context("a replica is not ready")?;
             let mut admin = Admin::new(ports)?;
             for key in 0..self.keys {
                 read_at_last(ledger, id, &mut admin, key).await?;
@@ -293,12 +299,12 @@ impl Args {
         Ok(count(load.holdings.len()).saturating_sub(count(wrong_clients(&wrong))))
     }
 
-    /// What replicas and clients do not agree on.
+    /// Returns the differences between replicas and clients.
     async fn differences(&self, nemesis: &Nemesis, load: &Load) -> Result<Vec<String>> {
         let mut states: Vec<(u64, BTreeMap<String, String>)> = Vec::new();
         let mut committed: HashMap<String, u64> = HashMap::new();
         for id in nemesis.cluster.ids() {
-            let ports = nemesis.cluster.board.ports(id).context("a replica is not there")?;
+            let ports = nemesis.cluster.board.ports(id).context("a replica is not ready")?;
             let (revision, all) = Admin::new(ports)?.read_all().await?;
             let show = |(name, (value, version)): (&String, &(u64, _))| {
                 (name.clone(), format!("v{value} {version}"))
@@ -317,7 +323,7 @@ impl Args {
             let names = holding.keys().chain(committed.keys()).find(differs);
             if let Some(name) = names {
                 differences.push(format!(
-                    "client {id} has {:?} of {name}, committed is {:?}",
+                    "client {id} has {:?} for {name}, but {:?} is committed",
                     holding.get(name),
                     committed.get(name)
                 ));
@@ -346,7 +352,7 @@ impl Args {
         }
         writeln!(text, "snapshots  {installed} installed; {} elections", checked.elections)?;
         writeln!(text, "checked    {counts:?}, {rate:.1} acknowledged writes per second")?;
-        writeln!(text, "quiet      {} clients hold what was committed", checked.streams)?;
+        writeln!(text, "quiet      {} clients have all committed values", checked.streams)?;
         writeln!(
             text,
             "progress   {:.2?} after healing, at most",
@@ -354,7 +360,7 @@ impl Args {
         )?;
         writeln!(
             text,
-            "registers  in {} it was not counted how often what nobody was told of has happened",
+            "registers  {} were checked without counting unobserved operations",
             checked.doubts.uncounted
         )?;
         if let Some(gaps) = &gaps {
@@ -369,16 +375,16 @@ impl Args {
         use Promise::*;
         let mut gates = vec![
             Gate::none("acknowledged writes lost, or not linearizable", of(&[Linearizable, Order])),
-            Gate::none("resources that went back", of(&[Backwards])),
-            Gate::none("resources that nobody wrote", of(&[Phantom])),
+            Gate::none("resources that a client received after newer ones", of(&[Backwards])),
+            Gate::none("resources that no writer wrote", of(&[Phantom])),
             Gate::none("versions with two contents, values with two versions", of(&[SameBytes])),
             Gate::none("state digests that differ at one position", of(&[SameState])),
             Gate::above("state digests compared", float(counts.compared_digests), 0.5),
-            Gate::none("clients without what was committed", of(&[Complete])),
+            Gate::none("clients without all committed values", of(&[Complete])),
             Gate::none("resources sent again to delta clients that had them", of(&[Resent])),
-            Gate::none("healed clusters that took no writes", of(&[Progress])),
+            Gate::none("healed clusters that accepted no writes", of(&[Progress])),
             Gate::none("processes that ended or panicked", of(&[Alive])),
-            Gate::none("registers that could not be decided", checked.doubts.undecided),
+            Gate::none("registers without a definite verdict", checked.doubts.undecided),
             Gate::above("acknowledged writes per second", rate, self.rate_min),
             Gate::above(
                 "deliveries per acknowledged write",
@@ -403,7 +409,7 @@ impl Args {
         Ok(Findings { text, data, gates })
     }
 
-    /// A run with too few faults counts as failed.
+    /// Returns the gates for the minimum numbers of faults.
     fn coverage(&self, nemesis: &Nemesis) -> Vec<Gate> {
         let (tally, means) = (nemesis.tally, nemesis.means);
         let least =
@@ -420,13 +426,13 @@ impl Args {
             least("faults of disks", tally.disk_faults, disks),
             least("power cuts", tally.power_cuts, self.least_power_cuts(means)),
         ];
-        // That disks failed shows in stores that stopped.
+        // Stores that stopped show that disks failed.
         if !self.short && any && means.strace {
             let stopped = nemesis.cluster.restarted_after_failure;
             gates.push(least("stores that stopped because of their disk", stopped, 1));
         }
         if any {
-            gates.push(least("restarts of all", tally.restarts_of_all, 1));
+            gates.push(least("restarts of all replicas", tally.restarts_of_all, 1));
             gates.push(least("stops", tally.stops, 1));
             gates.push(least("changes of the membership", tally.membership_changes, 1));
             gates.push(Gate::above(
@@ -439,11 +445,11 @@ impl Args {
     }
 }
 
-/// What came of the end of a run.
+/// The results of the end of a run.
 #[derive(Debug, Default)]
 struct Checked {
     load_time: Duration,
-    /// Clients that held what was committed.
+    /// The number of clients with all committed values.
     streams: u64,
     elections: u64,
     doubts: Doubts,
@@ -453,7 +459,7 @@ fn wrong_clients(differences: &[String]) -> usize {
     differences.iter().filter(|text| text.starts_with("client ")).count()
 }
 
-/// How long nobody was acknowledged a write, around each of those times.
+/// Returns the longest time without an acknowledged write around each of these times.
 fn gaps(losses: &[Time], acks: &[Time]) -> Vec<Duration> {
     const BEFORE: Time = 200_000;
     const AFTER: Time = 1_000_000;
@@ -466,13 +472,13 @@ fn gaps(losses: &[Time], acks: &[Time]) -> Vec<Duration> {
     losses.iter().filter_map(gap).map(Duration::from_micros).collect()
 }
 
-/// Keeps the data and the logs of all replicas.
+/// Copies the data and the logs of all replicas to a directory that is kept.
 fn keep(nemesis: &Nemesis, dir: &Path, seed: u64) -> Result<()> {
     let beside = dir.parent().unwrap_or(dir);
     let kept = tempfile::Builder::new()
         .prefix(&format!("chancery-nemesis-{seed}-"))
         .tempdir_in(beside)
-        .context("create a directory for what is kept")?
+        .context("create a directory for the data and logs")?
         .keep();
     for (id, replica) in &nemesis.cluster.replicas {
         let to = kept.join(format!("replica-{id}"));

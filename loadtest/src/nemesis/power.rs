@@ -1,12 +1,13 @@
-//! Power cuts: a disk forgets what was not synced.
+//! Power cuts, which make a disk lose all unsynced data.
 //!
-//! The data of a replica are on ext4 in an image on a loop device. `EXT4_IOC_SHUTDOWN` with NOLOGFLUSH ends the
-//! file system at once, without writing its journal or any dirty page; mounted again, it has what was synced. The
-//! ioctl is made by a line of Python: this program has no unsafe code.
+//! The data of a replica are on ext4 in an image on a loop device. `EXT4_IOC_SHUTDOWN` with
+//! NOLOGFLUSH ends the file system at once, without writing its journal or any dirty page. Mounted
+//! again, it has exactly the synced data. Python makes the ioctl, because this program has no
+//! unsafe code.
 //!
-//! Without root or loop devices, `strace` holds up every sync of the process from some moment on, the data are copied
-//! then, and later the copy takes their place. All that was acknowledged is in the copy, for nothing is acknowledged
-//! without a sync; what was written later is lost.
+//! Without root or loop devices, `strace` delays every sync of the process from some time on. The
+//! data are copied then, and the copy replaces them later. The copy contains all acknowledged
+//! writes, because no write is acknowledged without a sync. Later writes are lost.
 
 use std::{
     fs,
@@ -20,34 +21,34 @@ use tokio::{process::Command, time::sleep};
 
 use super::disk::SIZE;
 
-/// Opens all mount points first, so that all disks fail at nearly the same time.
+/// A script that opens all mount points first, so that all disks fail at nearly the same time.
 const SHUT_DOWN: &str = "\
 import fcntl, os, struct, sys
 EXT4_IOC_SHUTDOWN, NOLOGFLUSH = 0x8004587D, struct.pack('I', 2)
 for disk in [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]:
     fcntl.ioctl(disk, EXT4_IOC_SHUTDOWN, NOLOGFLUSH)
 ";
-/// The kernel may use a file system for a moment after its last process has ended.
+/// The maximum time for which the kernel uses a file system after its last process has ended.
 const UNMOUNT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
-/// How a power cut is done.
+/// The methods of a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PowerCut {
     /// The file system is shut down.
     Image,
-    /// A copy of what was synced takes the place of the data.
+    /// A copy of the synced data replaces the data.
     Copy,
 }
 
-/// An ext4 file system in a file. The file is on a tmpfs of its own, so that syncs cost little.
+/// An ext4 file system in a file. The file is on a separate tmpfs, so that syncs cost little.
 #[derive(Debug)]
 pub(crate) struct Image {
     backing: PathBuf,
     file: PathBuf,
 }
 
-/// Runs a command on a path; whether it succeeds.
+/// Runs a command on a path. Returns whether it succeeded.
 pub(super) fn succeeds(program: &str, arguments: &[&str], path: &Path) -> bool {
     let mut command = std::process::Command::new(program);
     command.args(arguments).arg(path).stdin(Stdio::null());
@@ -56,7 +57,8 @@ pub(super) fn succeeds(program: &str, arguments: &[&str], path: &Path) -> bool {
 }
 
 impl Image {
-    /// Makes one and mounts it; `None` where that, or cutting its power, is not possible.
+    /// Creates an image and mounts it. Returns `None` if that, or cutting its power, is not
+    /// possible.
     pub(crate) fn mounted_at(path: &Path) -> Result<Option<Self>> {
         let backing = path.with_extension("backing");
         fs::create_dir_all(&backing)?;
@@ -78,7 +80,7 @@ impl Image {
         succeeds("mount", &["-t", "ext4", "-o", "loop", &file], path)
     }
 
-    /// Unmounts and mounts it. Nobody uses it.
+    /// Unmounts the file system and mounts it again. No process may use it.
     pub(crate) async fn mount_again(&self, path: &Path) -> Result<()> {
         let deadline = Instant::now() + UNMOUNT;
         while !succeeds("umount", &[], path) {
@@ -92,17 +94,17 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // The directory is removed later, and that will tell.
+        // A failure shows when the directory is removed later.
         succeeds("umount", &["--lazy"], &self.backing);
     }
 }
 
-/// Cuts the power of the disks that are mounted at some paths.
+/// Cuts the power of the disks that are mounted at these paths.
 pub(crate) async fn cut(paths: &[PathBuf]) -> Result<()> {
     let mut python = Command::new("python3");
     let ended = python.args(["-c", SHUT_DOWN]).args(paths).stdin(Stdio::null()).output();
     let ended = ended.await.context("start python3")?;
     let words = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "the file systems were not shut down: {words}");
+    ensure!(ended.status.success(), "cannot shut down the file systems: {words}");
     Ok(())
 }

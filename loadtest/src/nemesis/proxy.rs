@@ -1,14 +1,16 @@
-//! The network between replicas: proxies that can cut and slow each direction between any two.
+//! The network between replicas: proxies that can cut and delay each direction between any two.
 //!
-//! Every replica is advertised at a proxy of its own, so all that others send to it goes through there.
-//! Whose connection it is, the proxy finds out from the kernel: it looks which of the processes has the
-//! other end. So replicas need to know nothing of this, and no privileges are needed.
+//! Every replica is advertised at the address of its own proxy, which receives all that others send
+//! to it. The proxy determines the sender of a connection from the kernel: it finds the process
+//! that has the other end. So replicas need no support for this, and the proxies need no
+//! privileges.
 //!
 //! Invariants:
-//! - While a direction is cut, none of its bytes arrive, on old connections and on new ones; what was on
-//!   the way arrives when it is healed, as TCP would have it. Nothing is reordered, changed or made up.
-//! - What one side sends is not read on while it can not be delivered (beyond [`CHUNKS`] pieces), so the
-//!   sender feels it.
+//! - While a direction is cut, none of its bytes arrive, on old and on new connections. Bytes in
+//!   transit arrive when the direction is healed, as with TCP. Bytes are never reordered, changed
+//!   or invented.
+//! - The proxy stops reading from a side whose data it cannot deliver (beyond [`CHUNKS`] pieces).
+//!   The sender then has backpressure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -33,22 +35,22 @@ use tokio::{
     time::Instant,
 };
 
-/// Pieces of one direction of a connection that wait to be delivered; when there are so many, no more is
-/// read.
+/// The maximum number of undelivered pieces in one direction of a connection. Beyond it, the proxy
+/// does not read.
 const CHUNKS: usize = 64;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A replica, by its number.
+/// The number of a replica.
 pub(crate) type Id = u64;
 
-/// What is wrong with the network. A direction is from one replica to another.
+/// The faults of the network. A direction is from one replica to another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Rules {
     cut: HashSet<(Id, Id)>,
     delay: HashMap<(Id, Id), Duration>,
 }
 
-/// All proxies.
+/// The proxies of all replicas.
 #[derive(Debug)]
 pub(crate) struct Network {
     shared: Arc<Shared>,
@@ -62,7 +64,7 @@ struct Shared {
     replicas: Mutex<HashMap<Id, Place>>,
 }
 
-/// Where a replica is.
+/// The process and the replication address of a replica.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     pid: u32,
@@ -70,13 +72,13 @@ struct Place {
 }
 
 impl Rules {
-    /// Nothing gets from the first to the second any more.
+    /// Cuts the direction from the first replica to the second.
     pub(crate) fn cut(mut self, from: Id, to: Id) -> Self {
         self.cut.insert((from, to));
         self
     }
 
-    /// Nothing gets from one side to the other any more.
+    /// Cuts both directions between two groups of replicas.
     pub(crate) fn part(mut self, left: &[Id], right: &[Id]) -> Self {
         for a in left {
             for b in right {
@@ -86,7 +88,7 @@ impl Rules {
         self
     }
 
-    /// All that gets from the first to the second takes that much longer.
+    /// Delays all data from the first replica to the second.
     pub(crate) fn delay(mut self, from: Id, to: Id, by: Duration) -> Self {
         self.delay.insert((from, to), by);
         self
@@ -98,7 +100,7 @@ impl Rules {
 }
 
 impl Network {
-    /// A proxy for each replica; nothing is wrong yet.
+    /// Starts a proxy for each replica, without faults.
     pub(crate) async fn new(replicas: impl Iterator<Item = Id>) -> Result<Self> {
         let rules = watch::Sender::new(Rules::default());
         let shared = Arc::new(Shared { rules, replicas: Mutex::default() });
@@ -111,29 +113,29 @@ impl Network {
         Ok(Self { shared, tasks, addresses })
     }
 
-    /// Where others reach a replica.
+    /// Returns the address of a replica's proxy.
     pub(crate) fn address(&self, id: Id) -> Result<SocketAddr> {
         self.addresses.get(&id).copied().with_context(|| format!("replica {id} has no proxy"))
     }
 
-    /// A process serves a replica from now on.
+    /// Sets the process that serves a replica from now on.
     pub(crate) fn place(&self, id: Id, pid: u32, raft: SocketAddr) {
         self.shared.replicas.lock().insert(id, Place { pid, raft });
     }
 
-    /// What is wrong from now on.
+    /// Replaces the faults.
     pub(crate) fn set(&self, rules: Rules) {
         self.shared.rules.send_replace(rules);
     }
 
-    /// Whether the proxies are at work.
+    /// Returns whether all proxies are running.
     pub(crate) fn is_whole(&self) -> bool {
         self.tasks.len() == self.addresses.len()
     }
 }
 
 impl Shared {
-    /// Which replica has a connection whose own end is at this address.
+    /// Returns the replica that has a connection whose own end is at this address.
     fn owner(&self, of: SocketAddr) -> Option<Id> {
         let inode = inode_of(of)?;
         let replicas = self.replicas.lock().clone();
@@ -147,7 +149,7 @@ async fn serve(shared: Arc<Shared>, to: Id, listener: TcpListener) {
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                // One that could not be accepted is tried again by whoever wanted it.
+                // The peer tries again after a failed accept.
                 let Ok((stream, peer)) = accepted else { continue };
                 connections.spawn(connect(Arc::clone(&shared), to, stream, peer));
             }
@@ -157,7 +159,7 @@ async fn serve(shared: Arc<Shared>, to: Id, listener: TcpListener) {
 }
 
 async fn connect(shared: Arc<Shared>, to: Id, stream: TcpStream, peer: SocketAddr) {
-    // A process that has ended already wants nothing any more.
+    // The process that connected has already ended.
     let Some(from) = shared.owner(peer) else { return };
     let raft = shared.replicas.lock().get(&to).map(|place| place.raft);
     let Some(raft) = raft else { return };
@@ -168,21 +170,21 @@ async fn connect(shared: Arc<Shared>, to: Id, stream: TcpStream, peer: SocketAdd
     }
     let (from_caller, to_caller) = stream.into_split();
     let (from_target, to_target) = target.into_split();
-    // When one direction has ended, so does the connection.
+    // The end of one direction ends the connection.
     tokio::select! {
         () = carry(&shared, (from, to), from_caller, to_target) => {}
         () = carry(&shared, (to, from), from_target, to_caller) => {}
     }
 }
 
-/// Returns when that direction is not cut.
+/// Waits until the direction is not cut.
 async fn reach(shared: &Shared, direction: (Id, Id)) {
     let mut rules = shared.rules.subscribe();
-    // The sender is in what we hold.
+    // `shared` owns the sender, so the wait cannot fail.
     drop(rules.wait_for(|rules| !rules.is_cut(direction)).await);
 }
 
-/// Carries bytes one way until one side ends.
+/// Forwards bytes in one direction until one side ends.
 async fn carry(
     shared: &Shared,
     direction: (Id, Id),
@@ -200,7 +202,7 @@ async fn carry(
             }
         }
         drop(sender);
-        // What has been sent is delivered first.
+        // The pending pieces are delivered first.
         std::future::pending::<()>().await;
     };
     let write = async {
@@ -211,7 +213,7 @@ async fn carry(
                 return;
             }
         }
-        // Nor does the other side learn of the end of the connection.
+        // The other side learns of the end of the connection only when the direction is not cut.
         reach(shared, direction).await;
     };
     tokio::select! {
@@ -220,13 +222,13 @@ async fn carry(
     }
 }
 
-/// The inode of the socket whose own end is at that address.
+/// Returns the inode of the socket whose own end is at this address.
 fn inode_of(address: SocketAddr) -> Option<u64> {
     let table = BufReader::new(fs::File::open("/proc/net/tcp").ok()?);
     let port = format!(":{:04X}", address.port());
     table.lines().map_while(Result::ok).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Established or on the way: not one that has ended with the same port.
+        // Only established and connecting sockets. A closed socket may have the same port.
         let is_alive = matches!(*fields.get(3)?, "01" | "02" | "03");
         let is_it = is_alive && fields.get(1)?.ends_with(&port);
         is_it.then(|| fields.get(9)?.parse().ok()).flatten().filter(|inode| *inode > 0)
@@ -249,7 +251,8 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(100);
     const LONG: Duration = Duration::from_secs(20);
 
-    /// This process is replica 1 as a caller, and 2 as the one that answers what it is sent.
+    /// Starts a network in which this process connects as replica 1, and an echo server is replica
+    /// 2.
     async fn network() -> (Network, TcpStream) {
         let network = Network::new([1, 2].into_iter()).await.unwrap();
         let echo = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -283,11 +286,11 @@ mod tests {
             network.set(Rules::default());
             assert_eq!(answer(&mut stream, LONG).await, Some(2));
         }
-        // Another pair does not notice.
+        // Other pairs are not affected.
         network.set(Rules::default().part(&[1, 2], &[3]));
         stream.write_u8(3).await.unwrap();
         assert_eq!(answer(&mut stream, LONG).await, Some(3));
-        // A new connection is not made either.
+        // A new connection is held up too.
         network.set(Rules::default().part(&[1], &[2]));
         let mut second = TcpStream::connect(network.address(2).unwrap()).await.unwrap();
         second.write_u8(4).await.unwrap();

@@ -1,7 +1,7 @@
-//! One replica: a directory, and the process that serves it, if there is one.
+//! One replica: a directory, and the process that serves it, if it is running.
 //!
-//! It never outlives the load test: dropping it kills it, and so does the kernel when the main thread ends
-//! (`setpriv --pdeathsig`).
+//! The replica never outlives the load test. Dropping it kills the process. The kernel also kills
+//! the process when the main thread ends (`setpriv --pdeathsig`).
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -27,17 +27,17 @@ use super::{
 };
 use crate::{server::address, stats::count};
 
-/// Below those that the kernel gives to connections.
+/// The range of replication ports, below the ports that the kernel assigns to connections.
 const RAFT_PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// How long a process may take to end after SIGTERM.
+/// The maximum time from SIGTERM to the end of the process.
 const END: Duration = Duration::from_secs(40);
 
-/// How a replica's process ended.
+/// The ways in which a replica's process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// By our SIGKILL.
+    /// The test killed it with SIGKILL.
     Killed,
-    /// By itself.
+    /// The process ended on its own.
     Alone(ExitStatus),
 }
 
@@ -53,29 +53,29 @@ pub(crate) struct Replica {
     next_port: u16,
 }
 
-/// How a process is started.
+/// The parameters of a start.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
-    /// Where to ask to join; nowhere for the one that forms the cluster.
+    /// The addresses of the members to join; empty for the replica that forms the cluster.
     pub(crate) join: Vec<SocketAddr>,
     pub(crate) learner: bool,
     pub(crate) config: String,
 }
 
 impl Replica {
-    /// Without a process.
+    /// Creates a replica without a process.
     pub(crate) fn new(id: Id, binary: &Path, dir: &Path, board: &Arc<Board>) -> Result<Self> {
         let dir = dir.join(format!("replica-{id}"));
         std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let disk = Disk::new(dir.join("disk"))?;
         let (binary, board) = (binary.to_owned(), Arc::clone(board));
-        // Others on this machine may look for ports, too.
+        // Other test processes on this machine may look for ports too.
         let spread = u16::try_from(std::process::id() % 1000).unwrap_or(0) * 10;
         let next_port = RAFT_PORTS.start + spread + u16::try_from(id)?;
         Ok(Self { id, disk, binary, dir, child: None, board, next_port })
     }
 
-    /// The process, if there is one.
+    /// Returns the ID of the process, if there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref()?.id()
     }
@@ -84,7 +84,7 @@ impl Replica {
         self.dir.join("chancery.log")
     }
 
-    /// Starts the process, and does not wait for it.
+    /// Starts the process without waiting for it.
     pub(crate) fn spawn(&mut self, network: &Network, start: &Start) -> Result<()> {
         let raft = self.free_port()?;
         let config = self.dir.join("chancery.toml");
@@ -133,7 +133,7 @@ impl Replica {
         bail!("no port is free in {RAFT_PORTS:?}")
     }
 
-    /// SIGSTOP or SIGCONT, or another signal that it may survive.
+    /// Sends SIGSTOP, SIGCONT, or another signal that the process may survive.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let Some(pid) = self.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw)
         else {
@@ -142,7 +142,8 @@ impl Replica {
         kill_process(pid, signal).with_context(|| format!("signal replica {}", self.id))
     }
 
-    /// SIGKILL, and waits until it is gone. Says how it ended; `None` if there was none.
+    /// Sends SIGKILL, and waits until the process has ended. Returns how it ended, or `None` if
+    /// there was no process.
     pub(crate) async fn kill(&mut self) -> Result<Option<End>> {
         let Some(mut child) = self.child.take() else { return Ok(None) };
         if let Some(pid) = child.id() {
@@ -156,7 +157,8 @@ impl Replica {
         Ok(Some(End::Killed))
     }
 
-    /// SIGTERM, and waits until it has ended in order. An error if it does not.
+    /// Sends SIGTERM, and waits until the process has ended. Fails if it does not end with success
+    /// in time.
     pub(crate) async fn end(&mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
         let Some(mut child) = self.child.take() else { return Ok(()) };
@@ -169,17 +171,17 @@ impl Replica {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => bail!("replica {} ended with {status} after SIGTERM", self.id),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => bail!("replica {} had not ended {END:?} after SIGTERM", self.id),
+            Err(_) => bail!("replica {} did not end within {END:?} after SIGTERM", self.id),
         }
     }
 
-    /// How the process ended, if it has.
+    /// Returns how the process ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<End>> {
         let Some(child) = &mut self.child else { return Ok(None) };
         Ok(child.try_wait()?.map(End::Alone))
     }
 
-    /// Removes all data. There is no process.
+    /// Removes all data. There must be no process.
     pub(crate) fn wipe(&self) -> Result<()> {
         let data = self.disk.data();
         match std::fs::remove_dir_all(&data) {
@@ -190,14 +192,14 @@ impl Replica {
         }
     }
 
-    /// How often its log says that a thread has panicked.
+    /// Returns the number of panics in the log.
     pub(crate) fn panics(&self) -> Result<u64> {
         let log = std::fs::read(self.log())?;
         let log = String::from_utf8_lossy(&log);
         Ok(count(log.lines().filter(|line| line.contains("panicked at")).count()))
     }
 
-    /// The end of its log.
+    /// Returns the end of the log.
     pub(crate) fn last_words(&self) -> String {
         let log = std::fs::read(self.log()).unwrap_or_default();
         let tail = log.get(log.len().saturating_sub(1500)..).unwrap_or_default();
@@ -206,13 +208,13 @@ impl Replica {
 }
 
 impl End {
-    /// Whether nobody has asked it to.
+    /// Returns whether the process ended without a SIGKILL.
     pub(crate) fn is_unasked(self) -> bool {
         matches!(self, Self::Alone(status) if status.signal() != Some(9))
     }
 }
 
-/// Tells the board when the process is ready and when it has ended.
+/// Informs the board when the process is ready and when it has ended.
 async fn listen(board: Arc<Board>, id: Id, pid: u32, stdout: ChildStdout) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {

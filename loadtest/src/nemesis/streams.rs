@@ -1,6 +1,6 @@
-//! Clients: wildcard streams of clusters, delta and SotW, each at any replica; when one ends, and now and
-//! then without reason, the client goes on at another replica with what it holds, as real clients do.
-//! Whatever they are given is compared with the [`Ledger`].
+//! Wildcard clients of clusters, delta and SotW, each at any replica. When a stream ends, and
+//! sometimes without reason, the client continues at another replica with its state, as real
+//! clients do. Everything that a client receives is compared with the [`Ledger`].
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -46,21 +46,22 @@ const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// Requests that wait to be sent. When this is full, the client waits.
+/// The maximum number of unsent requests. When this queue is full, the client waits.
 const REQUESTS: usize = 4;
 const CONNECT: Duration = Duration::from_secs(2);
-/// A connection on which nothing comes back for so long is given up.
+/// The interval of keepalive probes. A connection that does not answer within the timeout is
+/// closed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Delta,
     Sotw,
 }
 
-/// What a client holds, by name.
+/// The values that a client has, by name.
 pub(crate) type Holding = Arc<Mutex<BTreeMap<String, u64>>>;
 
 /// A client.
@@ -72,25 +73,25 @@ pub(crate) struct Client {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) board: Arc<Board>,
     pub(crate) holding: Holding,
-    /// How long it stays at one replica at most, about.
+    /// The mean time that the client stays at one replica.
     pub(crate) stay: Duration,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) state: State,
 }
 
-/// What a client remembers when its stream ends.
+/// The state that a client keeps when its stream ends.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     versions: BTreeMap<String, Version>,
-    /// The last value that it was given of each name, whether or not it was removed.
+    /// The last received value of each name, even if it was removed.
     last: HashMap<String, (u64, Option<Version>)>,
-    /// Of SotW.
+    /// SotW only.
     type_version: String,
     at: Option<Id>,
 }
 
 impl Client {
-    /// Listens until it is told to stop.
+    /// Listens until `stop` is set.
     pub(crate) async fn run(mut self) -> Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
             if let Some((id, ports)) = self.board.any(&mut self.random, self.state.at) {
@@ -100,7 +101,7 @@ impl Client {
                     Protocol::Delta => timeout(stay, self.listen_delta(ports)).await,
                     Protocol::Sotw => timeout(stay, self.listen_sotw(ports)).await,
                 };
-                // An error is a client that could not connect, or whose server has ended.
+                // An error means that the client could not connect, or that its server has ended.
                 drop(listened);
                 self.ledger.count(|counts| counts.resumes += 1);
             }
@@ -140,10 +141,11 @@ impl Client {
 
     fn take_delta(&mut self, response: DeltaDiscoveryResponse) -> Result<()> {
         for resource in response.resources {
-            let body = resource.resource.context("a resource without a body")?.value;
+            let body = resource.resource.context("a resource has no body")?.value;
             let version = Version::parse(&resource.version);
             if version.is_none() {
-                let what = format!("{} was given version {:?}", self.id, resource.version);
+                let what =
+                    format!("{} received the invalid version {:?}", self.id, resource.version);
                 self.ledger.report(Promise::Phantom, what);
             }
             let is_resent =
@@ -151,7 +153,7 @@ impl Client {
             if is_resent {
                 self.ledger.count(|counts| counts.resent_delta += 1);
                 let what = format!(
-                    "{} was given {} {} again by replica {:?}",
+                    "{} received {} {} again from replica {:?}",
                     self.id, resource.name, resource.version, self.state.at
                 );
                 self.ledger.report(Promise::Resent, what);
@@ -205,10 +207,10 @@ impl Client {
         Ok(())
     }
 
-    /// Looks at one cluster that was given, and keeps it.
+    /// Checks a received cluster and stores it.
     fn take(&mut self, name: &str, body: &[u8], version: Option<Version>) -> Result<()> {
-        let cluster = Cluster::decode(body).with_context(|| format!("{name} is no cluster"))?;
-        ensure!(cluster.name == name, "{name} came with the body of {}", cluster.name);
+        let cluster = Cluster::decode(body).with_context(|| format!("{name} is not a cluster"))?;
+        ensure!(cluster.name == name, "{name} has the body of {}", cluster.name);
         let given = Given {
             name: name.to_owned(),
             value: cluster.alt_stat_name,
@@ -219,7 +221,7 @@ impl Client {
         match self.state.last.insert(name.to_owned(), (value, version)) {
             Some((_, Some(old))) if version.is_some_and(|new| new.revision < old.revision) => {
                 let what = format!(
-                    "{} had {name} in version {old}, then {given:?} by replica {:?}",
+                    "{} received {given:?} from replica {:?} after version {old} of {name}",
                     self.id, self.state.at
                 );
                 self.ledger.report(Promise::Backwards, what);

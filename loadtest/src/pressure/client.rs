@@ -1,4 +1,4 @@
-//! Clients that see all clusters, and what they are owed.
+//! Clients that see all clusters, and the deliveries that they are owed.
 
 use std::{
     net::SocketAddr,
@@ -19,25 +19,25 @@ use crate::{
     stream::{self, Requests, Responses, Windows},
 };
 
-/// Complaints that are kept.
+/// The maximum number of complaints that are kept.
 const COMPLAINTS_MAX: usize = 5;
-/// What a slow client takes at a time.
+/// The windows of a slow client, which limit how much it reads at a time.
 const SLOW: Windows = Windows { stream: 4096, connection: 1 << 20, socket: None };
-/// How long it then pauses.
+/// The pause of a slow client after each read.
 const SLOW_PAUSE: Duration = Duration::from_millis(100);
-/// Between two looks at what clients have.
+/// The interval of checks whether clients are current.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How fast a client reads.
+/// The speed at which a client reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// As fast as it can.
+    /// As fast as possible.
     Fast,
     /// A few resources at a time, with pauses.
     Slow,
 }
 
-/// What all clients have, and should have.
+/// The deliveries that all clients have, and those that they are owed.
 #[derive(Debug)]
 pub(super) struct Board {
     resources: u64,
@@ -47,28 +47,30 @@ pub(super) struct Board {
     streams_max: usize,
 }
 
-/// What one client has.
+/// The deliveries that one client has.
 #[derive(Debug)]
 struct Held {
     pace: Pace,
-    /// The newest revision of which it has something, and how many resources of it.
+    /// The newest revision of which the client has a resource.
     revision: AtomicU64,
+    /// The number of resources that the client has of this revision.
     resources: AtomicU64,
 }
 
 impl Board {
-    /// Nobody has anything yet.
+    /// Creates a board without streams.
     pub(super) fn new(resources: u64, streams_max: usize) -> Self {
         let (newest, streams) = (AtomicU64::new(0), Mutex::default());
         Self { resources, newest, streams, streams_max }
     }
 
-    /// From now on everybody is owed all resources of this revision.
+    /// Records that all clients are owed all resources of this revision.
     pub(super) fn owe(&self, revision: u64) {
         self.newest.fetch_max(revision, Ordering::SeqCst);
     }
 
-    /// Deliveries that have not arrived: of each stream, resources that it does not have as they are now.
+    /// Returns the number of owed deliveries: for each stream, the resources that it does not have
+    /// in the newest revision.
     pub(super) fn owed(&self) -> u64 {
         let newest = self.newest.load(Ordering::SeqCst);
         self.streams
@@ -78,7 +80,7 @@ impl Board {
             .sum()
     }
 
-    /// Waits until all clients of a pace have everything.
+    /// Waits until all clients of a pace have all resources.
     pub(super) async fn wait_for(&self, pace: Pace, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
         loop {
@@ -93,7 +95,7 @@ impl Board {
             }
             ensure!(
                 Instant::now() < deadline,
-                "{behind} {pace:?} clients do not have everything after {patience:?}"
+                "{behind} {pace:?} clients do not have all resources after {patience:?}"
             );
             sleep(POLL).await;
         }
@@ -103,14 +105,14 @@ impl Board {
         let (revision, resources) = (AtomicU64::new(0), AtomicU64::new(0));
         let held = Arc::new(Held { pace, revision, resources });
         let mut streams = self.streams.lock();
-        ensure!(streams.len() < self.streams_max, "there are more streams than were asked for");
+        ensure!(streams.len() < self.streams_max, "there are more streams than expected");
         streams.push(Arc::clone(&held));
         Ok(held)
     }
 }
 
 impl Held {
-    /// Resources that it has of a revision, or of a later one.
+    /// Returns the number of resources that the client has of this revision or of a later one.
     fn of(&self, revision: u64, most: u64) -> u64 {
         match self.revision.load(Ordering::SeqCst) >= revision {
             true => self.resources.load(Ordering::SeqCst).min(most),
@@ -118,7 +120,7 @@ impl Held {
         }
     }
 
-    /// One resource has arrived.
+    /// Records the arrival of one resource.
     fn take(&self, revision: u64) -> Result<()> {
         let newest = self.revision.load(Ordering::SeqCst);
         ensure!(revision >= newest, "revision {revision} came after revision {newest}");
@@ -131,11 +133,11 @@ impl Held {
     }
 }
 
-/// Connected clients. Dropping it closes all connections.
+/// Connected clients. Dropping this value closes all connections.
 #[derive(Debug)]
 pub(super) struct Clients {
     board: Arc<Board>,
-    /// The first things that went wrong.
+    /// The first errors.
     complaints: Arc<Mutex<Vec<String>>>,
     tasks: JoinSet<()>,
 }
@@ -145,7 +147,7 @@ impl Clients {
         Self { board, complaints: Arc::default(), tasks: JoinSet::new() }
     }
 
-    /// Opens streams, so many on each connection.
+    /// Opens `streams` streams, with `per_connection` on each connection.
     pub(super) async fn connect(
         &mut self,
         xds: SocketAddr,
@@ -163,7 +165,7 @@ impl Clients {
                 Some(sender) if n % per_connection.max(1) != 0 => sender,
                 _ => {
                     let (sender, connection) = stream::connect(xds, windows).await?;
-                    self.spawn(async move { connection.await.context("a connection") });
+                    self.spawn(async move { connection.await.context("a connection failed") });
                     sender
                 }
             };
@@ -172,7 +174,7 @@ impl Clients {
             connected = Some(sender.clone());
             let held = self.board.join(pace)?;
             self.spawn(async move {
-                // As long as somebody could open streams the connection stays open.
+                // The connection stays open as long as a sender exists.
                 let _sender = sender;
                 read(&held, requests, responses).await
             });
@@ -192,13 +194,13 @@ impl Clients {
         });
     }
 
-    /// The first of them.
+    /// Returns the first errors.
     pub(super) fn complaints(&self) -> Vec<String> {
         self.complaints.lock().clone()
     }
 }
 
-/// Reads a stream and acknowledges what comes, for ever.
+/// Reads a stream and acknowledges all responses, without end.
 async fn read(held: &Held, mut requests: Requests, responses: Responses) -> Result<()> {
     let mut scanner = Scanner::new();
     let mut body = responses.body().await?;
@@ -209,7 +211,7 @@ async fn read(held: &Held, mut requests: Requests, responses: Responses) -> Resu
         scanner.feed(&chunk, &mut |event| match event {
             Event::Resource { version, .. } => {
                 let version = std::str::from_utf8(version).ok().and_then(Version::parse);
-                let one = version.context("a resource has a version that is none");
+                let one = version.context("a resource has an invalid version");
                 let one = one.and_then(|version| held.take(version.revision.0));
                 if taken.is_ok() {
                     taken = one;
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(board.owed(), 3);
         two.take(5).unwrap();
         assert_eq!(board.owed(), 2);
-        // It has a part of the next round before that is known to be acknowledged.
+        // The client has a part of the next round before the acknowledgment of its write arrives.
         one.take(6).unwrap();
         board.owe(6);
         assert_eq!(board.owed(), 5);

@@ -1,15 +1,16 @@
-//! Far more to be sent than clients take, at every replica at once: nobody stands for election, and writes
-//! go on.
+//! More deliveries than clients take, at every replica at once: no replica may stand for election,
+//! and writes must continue.
 //!
-//! Every stream sees all clusters, and every round changes all of them: each round owes each stream so many
-//! deliveries. Half of the streams read so slowly that what they are owed is there whatever the machine
-//! can do; the others read as fast as they can, so that the fan-out of every replica never rests. The load
-//! is chosen by its size: rounds go on until so much was owed for so long. Meanwhile writers write at all
-//! replicas what no client sees, and at the end everybody who reads has the newest of everything.
+//! Every stream sees all clusters, and every round changes all of them. Each round thus owes every
+//! stream one delivery per cluster. Slow streams ensure that deliveries remain owed on any machine.
+//! Fast streams read as fast as they can, so that the fan-out of every replica is always busy. The
+//! size of the load decides its duration: rounds continue until a minimum number of deliveries was
+//! owed for a minimum time. Meanwhile, writers at all replicas write resources that no client sees.
+//! At the end, all fast clients have the newest clusters.
 //!
-//! Somebody else may take the processors away from a replica for so long that the others stand for election,
-//! with this load or without. So it is put on again after an election, a few times: if the load were to
-//! blame there would be one each time.
+//! Other processes may take the CPUs from a replica for long enough to cause an election, with or
+//! without this load. The test therefore repeats the load a few times after an election. If the
+//! load were the cause, there would be an election in each attempt.
 
 mod client;
 
@@ -37,54 +38,55 @@ use crate::{
 use client::{Board, Clients, Pace};
 
 const SYNC: Duration = Duration::from_secs(120);
-/// The newest of everything is with all that read it after so long, in a debug build on a busy machine.
+/// The maximum time until all fast clients have the last round, for a debug build on a busy
+/// machine.
 const CURRENT: Duration = Duration::from_secs(120);
-/// Between two looks at what is owed.
+/// The interval of checks of the owed deliveries, and the pause between rounds.
 const LOOK: Duration = Duration::from_millis(50);
-/// A writer pauses so long.
+/// The pause of a writer between two writes.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Of an encoded cluster: small, so that what counts is how many there are.
+/// The length of an encoded cluster. It is small, because only the number of clusters matters.
 const CLUSTER_BYTES: usize = 150;
 
-/// Whether the cluster keeps its leader while every replica has more to send than it can.
+/// Queue more deliveries than clients take and check leadership and writes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Replicas.
+    /// Replicas
     #[arg(long, default_value_t = 3)]
     replicas: usize,
-    /// Streams at each replica that read slowly.
+    /// Streams per replica that read slowly
     #[arg(long, default_value_t = 250)]
     slow: usize,
-    /// Streams at each replica that read as fast as they can.
+    /// Streams per replica that read as fast as they can
     #[arg(long, default_value_t = 100)]
     fast: usize,
-    /// Streams on one connection.
+    /// Streams per connection
     #[arg(long, default_value_t = 25)]
     streams_per_connection: usize,
-    /// Clusters that every stream sees, all of which each round changes.
+    /// Clusters that every stream sees; each round changes all of them
     #[arg(long, default_value_t = 200)]
     resources: usize,
-    /// Writers of what no client sees.
+    /// Writers of resources that no client sees
     #[arg(long, default_value_t = 3)]
     writers: usize,
-    /// Rounds, at least.
+    /// Minimum number of rounds
     #[arg(long, default_value_t = 10)]
     rounds: usize,
-    /// Deliveries that have to be owed.
+    /// Minimum number of owed deliveries
     #[arg(long, default_value_t = 100_000)]
     owed_min: u64,
-    /// Seconds for which they have to be, all together.
+    /// Minimum total seconds with this number of owed deliveries
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// The load is given up after so many seconds; then it was too small.
+    /// Maximum seconds of the load, after which it counts as too small
     #[arg(long, default_value_t = 120.0)]
     seconds_max: f64,
-    /// The load is put on so often at most, as long as there is an election meanwhile.
+    /// Maximum number of attempts; another attempt follows only after an election
     #[arg(long, default_value_t = 3)]
     attempts: usize,
 }
 
-/// What a replica says of its elections.
+/// The leadership as one replica shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Leading {
     term: f64,
@@ -92,21 +94,21 @@ struct Leading {
     leader_changes: f64,
 }
 
-/// What came of the rounds.
+/// The results of the rounds.
 #[derive(Debug, Default)]
 struct Pressed {
     rounds: usize,
-    /// For how long enough was owed.
+    /// The total time with enough owed deliveries.
     enough: Duration,
-    /// Of all looks.
+    /// The maximum of all checks.
     owed_most: u64,
-    /// Of the looks right after a round.
+    /// The minimum of the checks directly after a round.
     owed_least: Option<u64>,
-    /// From the request to its answer, of the rounds.
+    /// The time of each round from its request to the answer.
     latencies: Vec<Duration>,
 }
 
-/// The load put on once.
+/// One attempt with the load.
 struct Attempt {
     before: Vec<Leading>,
     after: Vec<Leading>,
@@ -116,9 +118,9 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Replicas that know of one.
+    /// Returns the number of replicas that observed an election.
     fn elections(&self) -> usize {
-        // One that hears nobody for a moment follows the same leader all the same.
+        // A replica that hears no leader for a moment still follows the same leader.
         let of = |leading: &Leading| (leading.term, leading.leader_changes);
         self.before
             .iter()
@@ -128,7 +130,7 @@ impl Attempt {
     }
 }
 
-/// All that takes part.
+/// The state of a run.
 struct Run {
     cluster: Cluster,
     admin: Vec<SocketAddr>,
@@ -139,8 +141,14 @@ struct Run {
 
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.replicas >= 3, "--replicas: with fewer than 3 nobody can take over");
-        ensure!(self.resources > 0 && self.fast > 0 && self.attempts > 0, "there is nothing to do");
+        ensure!(
+            self.replicas >= 3,
+            "--replicas must be at least 3, so that another replica can take over"
+        );
+        ensure!(
+            self.resources > 0 && self.fast > 0 && self.attempts > 0,
+            "--resources, --fast and --attempts must be above 0"
+        );
         let cluster = Cluster::start(common, dir, self.replicas, "").await?;
         let mut run = self.connect(cluster).await?;
         let mut attempts = Vec::new();
@@ -194,7 +202,7 @@ impl Args {
         Ok(Run { cluster, admin, board, clients, generation: 0 })
     }
 
-    /// Changes all clusters. Gives the revision.
+    /// Changes all clusters. Returns the revision.
     async fn round(&self, author: &mut Author, generation: u64) -> Result<u64> {
         let clusters: Vec<String> = (0..self.resources)
             .map(|n| resource::flat_cluster(n, generation, CLUSTER_BYTES))
@@ -207,7 +215,7 @@ impl Args {
         Ok(written.revision)
     }
 
-    /// One round after the other, at one replica after the other, until enough was owed for long enough.
+    /// Runs rounds at each replica in turn, until enough deliveries were owed for long enough.
     async fn press(&self, run: &mut Run) -> Result<Pressed> {
         let looks = Looks::start(Arc::clone(&run.board), self.owed_min);
         let mut authors = Vec::new();
@@ -240,7 +248,7 @@ impl Args {
     }
 
     fn findings(&self, attempts: &[Attempt]) -> Result<Findings> {
-        let last = attempts.last().context("there is nothing to tell")?;
+        let last = attempts.last().context("there was no attempt")?;
         let Attempt { after, load, pressed, written, .. } = last;
         let elections = last.elections();
         let acked = written.iter().map(|written| written.acked.len()).sum::<usize>();
@@ -263,8 +271,8 @@ impl Args {
         writeln!(text, "  attempts              {}", attempts.len())?;
         writeln!(text, "  enough of them for    {:.1?}", pressed.enough)?;
         if let (Some(writes), Some(rounds)) = (&writes, &rounds) {
-            writeln!(text, "  a write of all        {rounds}")?;
-            writeln!(text, "  a write beside        {writes} ({acked} of them)")?;
+            writeln!(text, "  latency of a round    {rounds}")?;
+            writeln!(text, "  latency of a write    {writes} ({acked} writes)")?;
         }
         for (id, leading) in (1..).zip(after) {
             writeln!(text, "  replica {id}             {leading:?}")?;
@@ -277,17 +285,21 @@ impl Args {
             "writes": {"acknowledged": acked, "failed": failed, "latency": writes},
         });
         let gates = vec![
-            Gate::none("replicas with another leader or term than before", count(elections)),
+            Gate::none("replicas with a different leader or term than before", count(elections)),
             Gate::none("writes that failed", failed),
             Gate::at_least("deliveries owed after each round", float(least), float(self.owed_min)),
-            Gate::at_least("seconds with so many owed", pressed.enough.as_secs_f64(), self.seconds),
-            Gate::at_least("writes beside", float(count(acked)), float(count(self.writers))),
+            Gate::at_least(
+                "seconds with enough deliveries owed",
+                pressed.enough.as_secs_f64(),
+                self.seconds,
+            ),
+            Gate::at_least("concurrent writes", float(count(acked)), float(count(self.writers))),
         ];
         Ok(Findings { text, data, gates })
     }
 }
 
-/// Looks at what is owed, again and again. Ends when it is dropped.
+/// A task that checks the owed deliveries repeatedly, until it is dropped.
 struct Looks {
     task: tokio::task::JoinHandle<()>,
     so_far: Arc<parking_lot::Mutex<(Duration, u64)>>,
@@ -317,7 +329,8 @@ impl Looks {
         Self { task, so_far }
     }
 
-    /// For how long enough was owed, and the most that was.
+    /// Returns the total time with enough owed deliveries, and the maximum number of owed
+    /// deliveries.
     fn so_far(&self) -> (Duration, u64) {
         *self.so_far.lock()
     }
@@ -329,7 +342,7 @@ impl Drop for Looks {
     }
 }
 
-/// What all replicas say, in the order of their places.
+/// Returns the leadership as each replica shows it, in order.
 async fn leading(cluster: &Cluster) -> Result<Vec<Leading>> {
     let mut all = Vec::new();
     for server in cluster.servers() {

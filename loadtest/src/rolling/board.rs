@@ -1,4 +1,4 @@
-//! What clients and the one who restarts replicas know together.
+//! State that the clients share with the task that restarts replicas.
 
 use std::{
     collections::BTreeMap,
@@ -13,11 +13,12 @@ use tokio::sync::Notify;
 use super::client::Taken;
 use crate::{random::Random, stats::count};
 
-/// Words about streams that ended otherwise; the others are counted.
+/// The maximum number of reasons that are kept. Further streams that ended otherwise are only
+/// counted.
 const WORDS_MAX: usize = 5;
 const NOBODY: usize = usize::MAX;
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protocol {
@@ -25,23 +26,22 @@ pub(crate) enum Protocol {
     Sotw,
 }
 
-/// What has happened so far, of one protocol.
+/// The counts of one protocol.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counts {
-    /// Streams that were opened by clients that had one before.
+    /// Streams opened by clients that had one before.
     pub(crate) resumed: u64,
-    /// Streams that were ended because their replica was asked to end.
+    /// Streams that ended because their replica received SIGTERM.
     pub(crate) moved: u64,
-    /// Streams that broke off because their replica was killed.
+    /// Streams that ended because their replica was killed.
     pub(crate) cut: u64,
     /// Streams that ended for any other reason.
     pub(crate) ended_otherwise: u64,
-    /// Versions older than what the client had.
+    /// Versions older than the client's.
     pub(crate) backwards: u64,
-    /// Resources with other bytes than the client had under the same version.
+    /// Resources with the client's version, but other bytes.
     pub(crate) other_bytes: u64,
-    /// By type: resources that were sent, and those sent on a resumed stream that the client had as they
-    /// are.
+    /// The resources that were sent, by type.
     pub(crate) types: BTreeMap<&'static str, Sent>,
 }
 
@@ -49,10 +49,11 @@ pub(crate) struct Counts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Sent {
     pub(crate) resources: u64,
+    /// Resources on a resumed stream that the client already had.
     pub(crate) needlessly: u64,
 }
 
-/// Shared by all.
+/// The shared state.
 #[derive(Debug)]
 pub(crate) struct Board {
     xds: Vec<SocketAddr>,
@@ -89,20 +90,20 @@ impl Board {
         self.xds[at % self.xds.len()]
     }
 
-    /// Where one goes who was there: to any of the others.
+    /// Returns the next replica of a client, which is any of the others.
     pub(crate) fn next(&self, at: usize, random: &mut Random) -> usize {
         let others = count(self.xds.len()).saturating_sub(1);
         let steps = usize::try_from(random.below(others)).unwrap_or(0) + 1;
         (at + steps) % self.xds.len()
     }
 
-    /// A replica is about to end.
+    /// Records that a replica is about to end.
     pub(crate) fn goes_down(&self, at: usize, how: End) {
         self.killed.store(how == End::Killed, Ordering::SeqCst);
         self.down.store(at, Ordering::SeqCst);
     }
 
-    /// All are up.
+    /// Records that all replicas are up.
     pub(crate) fn all_up(&self) {
         self.down.store(NOBODY, Ordering::SeqCst);
     }
@@ -111,7 +112,7 @@ impl Board {
         self.change(protocol, |counts| counts.resumed += u64::from(again));
     }
 
-    /// A stream to a replica has ended.
+    /// Records that a stream to a replica has ended.
     pub(crate) fn ended(
         &self,
         protocol: Protocol,
@@ -133,7 +134,7 @@ impl Board {
         }
     }
 
-    /// What a response came to.
+    /// Records the effects of a response.
     pub(crate) fn took(&self, protocol: Protocol, type_url: &'static str, taken: &Taken) {
         self.change(protocol, |counts| {
             let sent = counts.types.entry(type_url).or_default();
@@ -152,17 +153,17 @@ impl Board {
         self.counts.lock().clone()
     }
 
-    /// Why the first streams ended that ended otherwise.
+    /// Returns the reasons of the first streams that ended otherwise.
     pub(crate) fn words(&self) -> Vec<String> {
         self.words.lock().clone()
     }
 
-    /// A client has got something.
+    /// Signals that a client has received a response.
     pub(crate) fn progress(&self) {
         self.progress.notify_one();
     }
 
-    /// Until a client has got something.
+    /// Waits until a client has received a response.
     pub(crate) async fn progressed(&self) {
         self.progress.notified().await;
     }
@@ -173,7 +174,7 @@ impl Board {
         self.over.notify_waiters();
     }
 
-    /// Until all is over.
+    /// Waits until the run is over.
     pub(crate) async fn over(&self) {
         let notified = self.over.notified();
         if !self.is_over.load(Ordering::SeqCst) {
@@ -182,7 +183,7 @@ impl Board {
     }
 }
 
-/// How a replica ends.
+/// The ways in which a replica ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum End {

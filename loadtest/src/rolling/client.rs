@@ -1,8 +1,10 @@
-//! A client that goes to another replica when its stream ends, with what it holds, as real clients do.
+//! A client that continues at another replica when its stream ends, with its state, as real clients
+//! do.
 //!
-//! It compares all that it is given with what it was given before. A delta client asks for all clusters,
-//! and tells the next replica the version of each (`initial_resource_versions`); a SotW client asks for
-//! all clusters and some endpoints by name, and tells the version of each type (`version_info`).
+//! The client compares everything that it receives with its state. A delta client subscribes to all
+//! clusters, and sends their versions to the next replica (`initial_resource_versions`). A SotW
+//! client subscribes to all clusters and to some endpoints by name, and sends the version of each
+//! type (`version_info`).
 
 use std::{
     collections::HashMap,
@@ -34,28 +36,29 @@ use crate::{
 };
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// Before it goes to the next replica a client waits up to this time, so that not all do at once.
+/// The maximum wait before a client connects to the next replica. It is random, so that clients do
+/// not connect at once.
 const JITTER: Duration = Duration::from_millis(200);
 
 /// A resource that a client has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// In delta only.
+    /// Delta only.
     pub(crate) version: Option<Version>,
     /// A hash of the bytes.
     pub(crate) body: u64,
 }
 
-/// What a client asks for, of one type, and what it has.
+/// The subscription of a client to one type, and the resources that the client has.
 #[derive(Debug)]
 struct Subscription {
     type_url: &'static str,
     names: Vec<String>,
     version: String,
-    /// Of the version.
+    /// The revision of the version.
     revision: u64,
     held: HashMap<u32, Held>,
-    /// Responses on this stream.
+    /// 0 before the first response on this stream, 1 after it.
     responses: u64,
 }
 
@@ -66,22 +69,22 @@ pub(crate) struct Client {
     protocol: Protocol,
     board: Arc<Board>,
     random: Random,
-    /// The replica that it is at, or goes to.
+    /// The replica of the current or the next stream.
     at: usize,
     streams: u64,
     subscriptions: Vec<Subscription>,
-    /// The revision that all of its types have come to.
+    /// The revision that all types have reached.
     seen: Arc<AtomicU64>,
 }
 
-/// What can be acknowledged.
+/// A response that can be acknowledged.
 enum Response {
     Delta(DeltaDiscoveryResponse),
     Sotw(DiscoveryResponse),
 }
 
 impl Client {
-    /// A client that begins at one of the replicas. `seen` is where it tells how far it is.
+    /// Creates a client that starts at one of the replicas. It stores its progress in `seen`.
     pub(crate) fn new(
         n: usize,
         protocol: Protocol,
@@ -114,7 +117,7 @@ impl Client {
         }
     }
 
-    /// Listens until all is over. Gives what it has then, by type.
+    /// Listens until the run is over. Returns the resources that the client has, by type.
     pub(crate) async fn run(mut self) -> Vec<(&'static str, HashMap<u32, Held>)> {
         let board = Arc::clone(&self.board);
         let over = board.over();
@@ -136,7 +139,7 @@ impl Client {
         subscriptions.map(|subscription| (subscription.type_url, subscription.held)).collect()
     }
 
-    /// One stream, to its end. Not to be able to connect is no stream, and fine.
+    /// Runs one stream to its end. A failed connection is not an error.
     async fn stream(&mut self) -> Result<()> {
         let xds = self.board.xds(self.at);
         let connected = timeout(CONNECT, stream::connect(xds, Windows::ENVOY)).await;
@@ -162,7 +165,7 @@ impl Client {
         tokio::select! {
             biased;
             ended = &mut listen => ended,
-            // What has come before the connection ended counts.
+            // Data that arrived before the connection ended count.
             broken = &mut connection => match timeout(CONNECT, listen).await {
                 Ok(ended) => ended,
                 Err(_) => bail!("the connection ended: {broken:?}"),
@@ -221,7 +224,7 @@ impl Client {
         read.await
     }
 
-    /// Keeps what a response brings, says what was wrong with it, and acknowledges it.
+    /// Stores the resources of a response, records its faults, and acknowledges it.
     fn take(&mut self, response: Response, requests: &mut Requests) -> Result<()> {
         let is_resumed = self.streams > 1;
         let type_url = match &response {
@@ -229,8 +232,8 @@ impl Client {
             Response::Sotw(response) => &response.type_url,
         };
         let subscription = self.subscriptions.iter_mut().find(|it| it.type_url == type_url);
-        let subscription =
-            subscription.with_context(|| format!("a response of type {type_url}"))?;
+        let subscription = subscription
+            .with_context(|| format!("a response has the unexpected type {type_url}"))?;
         let is_first = std::mem::replace(&mut subscription.responses, 1) == 0;
         let mut taken = Taken::default();
         match response {
@@ -255,7 +258,8 @@ impl Client {
                 })?;
             }
         }
-        // Later SotW responses bring all clusters again whatever has changed: that is the protocol.
+        // Later SotW responses contain all clusters again, whatever has changed, as the protocol
+        // requires.
         let counts = is_resumed && (is_first || self.protocol == Protocol::Delta);
         if !counts {
             taken.again = 0;
@@ -268,15 +272,15 @@ impl Client {
     }
 }
 
-/// What one response came to.
+/// The effects of one response.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) resources: u64,
-    /// Resources that the client had as they are.
+    /// Resources that the client already had.
     pub(crate) again: u64,
-    /// Versions older than what the client had.
+    /// Versions older than the client's.
     pub(crate) backwards: u64,
-    /// Resources with other bytes than the client had under the same version.
+    /// Resources with the client's version, but other bytes.
     pub(crate) other_bytes: u64,
 }
 
@@ -285,9 +289,10 @@ impl Subscription {
         for resource in &response.resources {
             let n = number(&resource.name)?;
             let version = Version::parse(&resource.version);
-            let version = version
-                .with_context(|| format!("{} has version {:?}", resource.name, resource.version))?;
-            let body = resource.resource.as_ref().context("a resource without a body")?;
+            let version = version.with_context(|| {
+                format!("{} has the invalid version {:?}", resource.name, resource.version)
+            })?;
+            let body = resource.resource.as_ref().context("a resource has no body")?;
             let held = Held { version: Some(version), body: xxh3_64(&body.value) };
             self.keep(n, held, taken);
         }
@@ -304,7 +309,7 @@ impl Subscription {
             self.keep(n, Held { version: None, body: xxh3_64(&resource.value) }, taken);
             given.push(n);
         }
-        // All that is not there is gone. Endpoints may be sent alone.
+        // Clusters that are missing were removed. Endpoints may be sent individually.
         if self.names.is_empty() {
             given.sort_unstable();
             self.held.retain(|n, _| given.binary_search(n).is_ok());
@@ -327,7 +332,8 @@ impl Subscription {
     fn comes_to(&mut self, version: String, taken: &mut Taken) -> Result<()> {
         let revision = version.split('-').next().unwrap_or_default();
         let revision = u64::from_str_radix(revision, 36);
-        let revision = revision.with_context(|| format!("the type version is {version:?}"))?;
+        let revision =
+            revision.with_context(|| format!("the type version {version:?} is invalid"))?;
         if revision < self.revision {
             taken.backwards += 1;
         }
@@ -337,10 +343,10 @@ impl Subscription {
 }
 
 fn number(name: &str) -> Result<u32> {
-    resource::number(name).with_context(|| format!("{name} is no name of ours"))
+    resource::number(name).with_context(|| format!("{name} is not a name of this test"))
 }
 
-/// The next whole gRPC message of what has come.
+/// Returns the next complete gRPC message.
 fn next_message(frames: &mut BytesMut) -> Result<Option<Bytes>> {
     let Some(&[flag, a, b, c, d]) = frames.first_chunk::<5>() else { return Ok(None) };
     ensure!(flag == 0, "a message is compressed (flag {flag})");

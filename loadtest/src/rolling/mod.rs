@@ -1,10 +1,11 @@
 //! Rolling restarts: replicas are ended and started again one after the other, under load.
 //!
-//! Clients with wildcard streams are spread over the replicas and go to another one when theirs ends,
-//! with what they hold. A change that they see comes now and then, and after each restart one that all
-//! of them have to have before the next. Writers write what no client sees, at all replicas, and tell
-//! how long no write was acknowledged. After the rounds of SIGTERM the leader is killed a few times: that
-//! is what an election takes when nobody has handed over.
+//! Clients with wildcard streams are spread over the replicas. When its stream ends, a client
+//! continues at another replica with its state. A change that the clients see occurs from time to
+//! time. After each restart, all clients must receive another change before the next restart.
+//! Writers at all replicas write resources that no client sees, and record the times without an
+//! acknowledged write. After the rounds of SIGTERM the leader is killed a few times. This shows the
+//! duration of an election without a transfer of leadership.
 
 mod board;
 mod client;
@@ -46,48 +47,50 @@ use report::Outcome;
 use writers::{Writers, Written, longest_pause};
 
 const SYNC: Duration = Duration::from_secs(300);
-/// How long a change may take to all clients after a restart, in a debug build on a busy machine.
+/// The maximum time until all clients have a change after a restart, for a debug build on a busy
+/// machine.
 const CURRENT: Duration = Duration::from_secs(60);
-/// Rounds beyond which no leader change is waited for.
+/// The maximum number of rounds, even if the leader has not changed often enough.
 const ROUNDS_MAX: usize = 10;
 
-/// What clients and writers notice of restarts.
+/// Restart replicas in turn under load and check streams and writes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Replicas.
+    /// Replicas
     #[arg(long, default_value_t = 3)]
     replicas: usize,
-    /// Wildcard delta streams, each with a connection of its own.
+    /// Wildcard delta streams, each on its own connection
     #[arg(long, default_value_t = 1000)]
     delta: usize,
-    /// SotW streams, each with a connection of its own.
+    /// SotW streams, each on its own connection
     #[arg(long, default_value_t = 100)]
     sotw: usize,
-    /// Clusters of about 1 KB that each stream has.
+    /// Clusters of about 1 KB that each stream receives
     #[arg(long, default_value_t = 1000)]
     resources: usize,
-    /// Endpoints that each SotW stream asks for by name.
+    /// Endpoints that each SotW stream requests by name
     #[arg(long, default_value_t = 100)]
     endpoints: usize,
-    /// Writers of what no client sees.
+    /// Writers of resources that no client sees
     #[arg(long, default_value_t = 8)]
     writers: usize,
-    /// Milliseconds between two writes of a writer.
+    /// Milliseconds between two writes of a writer
     #[arg(long, default_value_t = 10)]
     pause_ms: u64,
-    /// Seconds between two changes that all clients see.
+    /// Seconds between two changes that all clients see
     #[arg(long, default_value_t = 2.0)]
     change_seconds: f64,
-    /// Rounds in which every replica is restarted once go on until the leader has changed so often.
+    /// Minimum number of leader changes; rounds, each of which restarts every replica once,
+    /// continue until then
     #[arg(long, default_value_t = 5)]
     leader_changes: usize,
-    /// After that the leader is killed so often.
+    /// Kills of the leader after these rounds
     #[arg(long, default_value_t = 5)]
     kills: usize,
-    /// Seconds without an acknowledged write that are allowed when the leader changes.
+    /// Maximum seconds without an acknowledged write when the leader changes
     #[arg(long, default_value_t = 1.5)]
     gap_max: f64,
-    /// The same when the leader was killed.
+    /// Maximum seconds without an acknowledged write when the leader is killed
     #[arg(long, default_value_t = 2.0)]
     gap_killed_max: f64,
 }
@@ -99,14 +102,14 @@ struct Step {
     was_leader: bool,
     from: Instant,
     to: Instant,
-    /// From the start of the change that follows to the last client that has it.
+    /// The time from the start of the following change until the last client has it.
     current_in: Duration,
 }
 
-/// What a client has at the end, by type.
+/// The resources that a client has at the end, by type.
 type Has = Vec<(&'static str, HashMap<u32, Held>)>;
 
-/// All that takes part.
+/// The state of a run.
 struct Run {
     cluster: Cluster,
     admin: Vec<SocketAddr>,
@@ -119,8 +122,14 @@ struct Run {
 
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.replicas >= 3, "--replicas: with fewer than 3 nobody takes over");
-        ensure!(self.resources > 0 && self.writers > 0 && self.delta > 0, "there is nothing to do");
+        ensure!(
+            self.replicas >= 3,
+            "--replicas must be at least 3, so that another replica can take over"
+        );
+        ensure!(
+            self.resources > 0 && self.writers > 0 && self.delta > 0,
+            "--resources, --writers and --delta must be above 0"
+        );
         let cluster = Cluster::start(common, dir, self.replicas, "").await?;
         say!("{} replicas vote", self.replicas);
         let mut run = self.connect(cluster).await?;
@@ -179,7 +188,7 @@ impl Args {
         Ok(run)
     }
 
-    /// Restarts a replica, and waits until all is as before.
+    /// Restarts a replica, and waits until the cluster is whole and all clients have a new change.
     async fn step(&self, run: &mut Run, at: usize, end: End) -> Result<()> {
         let was_leader = run.cluster.whole().await? == at;
         run.board.goes_down(at, end);
@@ -192,8 +201,8 @@ impl Args {
         Ok(())
     }
 
-    /// Ends a replica and starts it again, until all of them vote. Changes come meanwhile, which clients
-    /// get when they are back.
+    /// Ends a replica and starts it again, and waits until all replicas vote. Changes occur
+    /// meanwhile, which clients receive when they are connected again.
     async fn restart(&self, run: &mut Run, at: usize, end: End) -> Result<()> {
         let Run { cluster, admin, generation, .. } = run;
         let restart = async {
@@ -211,7 +220,7 @@ impl Args {
                 restarted = &mut restart => return restarted,
                 () = sleep(every) => {
                     *generation += 1;
-                    // While there is no leader it may fail; nobody waits for it.
+                    // Without a leader the change may fail. Nothing depends on it.
                     let published = self.publish(admin, other, *generation);
                     tokio::select! {
                         restarted = &mut restart => return restarted,
@@ -222,10 +231,10 @@ impl Args {
         }
     }
 
-    /// Changes one cluster, and the endpoints of one name. Gives the revision.
+    /// Changes one cluster, and the endpoints of one name. Returns the revision.
     async fn publish(&self, admin: &[SocketAddr], at: usize, generation: u64) -> Result<u64> {
         let mut author = Author::connect(*admin.get(at).context("no such replica")?).await?;
-        // 7919 is prime, and so every one has its turn.
+        // The changes visit all resources, because 7919 is prime.
         let nth = usize::try_from(generation)?.wrapping_mul(7919);
         let mut changed = vec![resource::cluster(nth % self.resources, generation)];
         if self.endpoints > 0 {
@@ -235,7 +244,7 @@ impl Args {
         Ok(author.apply(&[manifest]).await?.revision)
     }
 
-    /// Makes a change, and waits until all clients have it.
+    /// Makes a change, and waits until all clients have it. Returns the duration.
     async fn change(&self, run: &mut Run, patience: Duration) -> Result<Duration> {
         run.generation += 1;
         let start = Instant::now();
@@ -258,7 +267,7 @@ impl Args {
         }
     }
 
-    /// Ends the clients, and compares what they have with each other and with the replicas.
+    /// Ends the clients, and compares their resources with each other and with the replicas.
     async fn finish(&self, mut run: Run, written: Vec<Written>) -> Result<Outcome> {
         run.board.end();
         let mut clients = Vec::new();
@@ -307,8 +316,8 @@ impl Run {
     }
 }
 
-/// How many clients do not have what they should: the versions that the replicas have, and the bytes
-/// that the first client has.
+/// Returns the number of clients with wrong resources. The versions must be those of the replicas,
+/// and the bytes those of the first client.
 fn differing(
     clients: &[Has],
     expected: &HashMap<u32, Version>,

@@ -1,4 +1,4 @@
-//! What came of the restarts.
+//! The report of the restarts.
 
 use std::{
     collections::BTreeMap,
@@ -19,18 +19,18 @@ use crate::{
     stats::{Latencies, count, float},
 };
 
-/// All that was seen.
+/// All results of a run.
 pub(super) struct Outcome {
     pub(super) counts: BTreeMap<Protocol, Counts>,
-    /// Why the first streams ended that ended otherwise.
+    /// The reasons of the first streams that ended otherwise.
     pub(super) words: Vec<String>,
-    /// Clients that did not have at the end what they should.
+    /// The number of clients with wrong resources at the end.
     pub(super) clients_differ: u64,
-    /// Pairs of replicas that had other versions.
+    /// The number of pairs of replicas with different versions.
     pub(super) replicas_differ: u64,
-    /// Acknowledged writes that a replica did not have at the end.
+    /// The number of acknowledged writes that a replica lacked at the end.
     pub(super) lost: u64,
-    /// Restarts, with the longest time without an acknowledged write.
+    /// The restarts, each with the longest time without an acknowledged write.
     pub(super) pauses: Vec<(Step, Duration)>,
     pub(super) written: Vec<Written>,
 }
@@ -76,9 +76,9 @@ impl Args {
         let per_second =
             float(count(latency.n)) / elapsed.unwrap_or_default().as_secs_f64().max(1e-9);
         let gaps = [
-            ("the leader, asked", outcome.gaps(End::Asked, true)),
-            ("another replica, asked", outcome.gaps(End::Asked, false)),
-            ("the leader, killed", outcome.gaps(End::Killed, true)),
+            ("the leader, SIGTERM", outcome.gaps(End::Asked, true)),
+            ("another replica, SIGTERM", outcome.gaps(End::Asked, false)),
+            ("the leader, SIGKILL", outcome.gaps(End::Killed, true)),
         ];
         let failed = outcome.failed();
         let mut text = String::new();
@@ -108,8 +108,8 @@ impl Args {
             writeln!(text, "  {what:<28}  {gap}")?;
         }
         for (what, time) in [
-            ("restart, SIGTERM to whole", outcome.restarts(End::Asked)),
-            ("restart, SIGKILL to whole", outcome.restarts(End::Killed)),
+            ("restart, SIGTERM to recovery", outcome.restarts(End::Asked)),
+            ("restart, SIGKILL to recovery", outcome.restarts(End::Killed)),
             ("then a change to all clients", outcome.current()),
         ] {
             if let Some(time) = time {
@@ -146,19 +146,19 @@ impl Args {
         let mut gates = vec![
             Gate::none("resources sent again to delta wildcard streams", needlessly),
             Gate::none(
-                "versions that went backwards, or had other bytes",
+                "older versions, or equal versions with other bytes",
                 outcome.sum(|counts| counts.backwards + counts.other_bytes),
             ),
             Gate::none(
-                "streams that ended otherwise",
+                "streams that ended for any other reason",
                 outcome.sum(|counts| counts.ended_otherwise),
             ),
             Gate::none(
                 "streams that ended and did not resume",
                 ended.saturating_sub(outcome.sum(|counts| counts.resumed)),
             ),
-            Gate::none("clients that do not have what they should", outcome.clients_differ),
-            Gate::none("replicas with other versions", outcome.replicas_differ),
+            Gate::none("clients with wrong resources at the end", outcome.clients_differ),
+            Gate::none("pairs of replicas with different versions", outcome.replicas_differ),
             Gate::none("acknowledged writes lost", outcome.lost),
             Gate::at_least("delta streams that resumed", float(resumed), float(count(self.delta))),
             Gate::at_least(
@@ -187,14 +187,14 @@ fn write_counts(text: &mut String, protocol: Protocol, counts: &Counts) -> Resul
     let Counts { resumed, moved, cut, ended_otherwise, backwards, other_bytes, types } = counts;
     writeln!(text, "\n{protocol:?}")?;
     writeln!(text, "  streams ended, and resumed    {}, {resumed}", moved + cut + ended_otherwise)?;
-    writeln!(text, "    ended: asked, killed, else  {moved}, {cut}, {ended_otherwise}")?;
+    writeln!(text, "    ended: TERM, KILL, other    {moved}, {cut}, {ended_otherwise}")?;
     writeln!(text, "  versions backwards            {backwards}")?;
     writeln!(text, "  same version, other bytes     {other_bytes}")?;
     for (type_url, sent) in types {
         let name = type_url.rsplit('.').next().unwrap_or(type_url);
         writeln!(
             text,
-            "  {name:<28}  {} sent, of them {} again as they were when a stream resumed",
+            "  {name:<28}  {} sent, {} of them again and unchanged on a resumed stream",
             sent.resources, sent.needlessly
         )?;
     }

@@ -1,7 +1,9 @@
-//! Writers of what no client sees: they tell when writes were acknowledged, and what was.
+//! Writers of resources that no client sees. They record when writes were acknowledged, and the
+//! last acknowledged one.
 //!
-//! A writer has a cluster of its own. It writes one generation after the other; if a write fails it goes
-//! to the next replica with the next generation, as it can not know what came of the other.
+//! Each writer has its own cluster and writes one generation after the other. After a failed write
+//! it continues with the next generation at the next replica, because the outcome of the failed
+//! write is unknown.
 
 use std::{
     collections::BTreeMap,
@@ -21,36 +23,36 @@ use tokio::{
 
 use crate::{author::Author, resource};
 
-/// The scope that they write, which no node gets.
+/// The scope of the written resources, which is assigned to no node.
 pub(crate) const SCOPE: &str = "loadtest/unseen";
-/// The number of the first writer's cluster: no client has one of that number.
+/// The number of the first writer's cluster. The clients have no clusters with such numbers.
 const FIRST: usize = 1_000_000;
-/// Longer than the server tries.
+/// The timeout of a write, which is longer than the server's own.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(5);
 
-/// Writers at work.
+/// Running writers.
 #[derive(Debug)]
 pub(crate) struct Writers {
     tasks: JoinSet<Result<Written>>,
     stop: Arc<AtomicBool>,
 }
 
-/// What one writer has done.
+/// The results of one writer.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     name: String,
-    /// When its writes were acknowledged.
+    /// The times of the acknowledgments.
     pub(crate) acked: Vec<Instant>,
     pub(crate) latencies: Vec<Duration>,
-    /// Writes of which it is not known what came of them, or which were refused; by what was said.
+    /// The number of refused writes and of writes with unknown outcomes, by error.
     pub(crate) failed: BTreeMap<String, u64>,
     last_acked: u64,
     last_tried: u64,
 }
 
 impl Writers {
-    /// Starts them, evenly at all replicas.
+    /// Starts the writers, spread evenly over the replicas.
     pub(crate) fn start(admin: &[SocketAddr], writers: usize, pause: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
@@ -60,7 +62,7 @@ impl Writers {
         Self { tasks, stop }
     }
 
-    /// Ends them.
+    /// Ends the writers and returns their results.
     pub(crate) async fn finish(mut self) -> Result<Vec<Written>> {
         self.stop.store(true, Ordering::SeqCst);
         let mut all = Vec::new();
@@ -72,7 +74,8 @@ impl Writers {
 }
 
 impl Written {
-    /// Whether what a replica has is what was acknowledged last, or a later write that may have failed.
+    /// Returns whether a replica has the last acknowledged write, or a later write that may have
+    /// failed.
     pub(crate) fn is_kept(&self, generations: &BTreeMap<String, u64>) -> bool {
         match generations.get(&self.name) {
             Some(found) => (self.last_acked..=self.last_tried).contains(found),
@@ -130,8 +133,8 @@ async fn write(
     Ok(written)
 }
 
-/// The longest time between two acknowledgments, of which at least a part is between `from` and `to`.
-/// `acked` is in order.
+/// Returns the longest time between two acknowledgments that overlaps `from..=to`. `acked` must be
+/// sorted.
 pub(crate) fn longest_pause(acked: &[Instant], from: Instant, to: Instant) -> Duration {
     let pauses = acked.windows(2).filter_map(|pair| match pair {
         [before, after] if *after >= from && *before <= to => Some(*after - *before),

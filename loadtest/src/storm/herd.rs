@@ -1,4 +1,4 @@
-//! Clients that all connect at once, in a worker process.
+//! Clients that connect at once, in a worker process.
 
 use std::{
     collections::BTreeMap,
@@ -28,16 +28,17 @@ use crate::{
     stream::{self, DELTA, Requests, Responses, SOTW, Windows},
 };
 
-/// A client whose reads fall behind stops the server early, so that the kernel does not buffer
-/// gigabytes for all clients together.
+/// The windows of a client. A client whose reads fall behind stops the server early, so that the
+/// kernel does not buffer gigabytes for all clients together.
 const WINDOWS: Windows = Windows { stream: 256 << 10, connection: 512 << 10, socket: None };
 
-/// A client whose connection is reset (the kernel's queue of connections may overflow) tries again after this
-/// pause, this many times.
+/// The pause before a client whose connection was reset connects again. The kernel resets connections
+/// when its queue of new connections overflows.
 const RETRY: Duration = Duration::from_millis(100);
+/// The maximum number of such attempts.
 const RETRIES: usize = 20;
 
-/// The clients of a herd, and what they ask for.
+/// The clients of a herd, and the resources that they request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(super) xds: SocketAddr,
@@ -48,20 +49,20 @@ pub(crate) struct Load {
     pub(super) patience: Duration,
 }
 
-/// The clients that are connected. Dropping it closes their connections.
+/// Connected clients. Dropping this value closes their connections.
 #[derive(Debug, Default)]
 pub(crate) struct Herd(JoinSet<()>);
 
-/// How a client begins its stream.
+/// The ways in which a client starts its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Delta, a wildcard, holding nothing.
+    /// A delta wildcard, without resources.
     First,
-    /// Delta, a wildcard, holding all resources.
+    /// A delta wildcard, with all resources.
     Resume,
-    /// Delta, each resource by its name, holding all of them.
+    /// Delta, with each resource by its name, and with all resources.
     ResumeNames,
-    /// State of the world, a wildcard, with a version.
+    /// A SotW wildcard, with a version.
     Sotw,
 }
 
@@ -69,7 +70,7 @@ impl Herd {
     /// Closes all connections, connects all clients at once, and waits until all are current. Returns the
     /// times from the start of the storm until each client was current.
     pub(crate) async fn storm(&mut self, load: Load) -> Result<Latencies> {
-        // Dropping them closes their connections.
+        // Dropping the tasks closes their connections.
         drop(std::mem::take(&mut self.0));
         storm(&Arc::new(load), &mut self.0).await
     }
@@ -77,7 +78,7 @@ impl Herd {
 
 async fn storm(load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
     let start = Instant::now();
-    // A client says that it is current, and that it has ended.
+    // Each client reports when it is current and when it has ended.
     let (current, mut all) = mpsc::channel(2 * load.clients);
     for n in 0..load.clients {
         let (load, current) = (Arc::clone(load), current.clone());
@@ -95,7 +96,7 @@ async fn storm(load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
                 sleep(RETRY).await;
                 ended = client(n, &load, on_current).await;
             }
-            let ended = ended.and_then(|()| bail!("the server has ended it"));
+            let ended = ended.and_then(|()| bail!("the server ended the stream"));
             drop(current.try_send(ended));
         });
     }
@@ -103,9 +104,9 @@ async fn storm(load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
     while times.len() < load.clients {
         let left = load.patience.saturating_sub(start.elapsed());
         match timeout(left, all.recv()).await {
-            Ok(Some(time)) => times.push(time.context("a client of the storm")?),
+            Ok(Some(time)) => times.push(time.context("a client of the storm failed")?),
             _ => bail!(
-                "{} of {} clients are current after {:?}",
+                "only {} of {} clients are current after {:?}",
                 times.len(),
                 load.clients,
                 load.patience
@@ -115,7 +116,7 @@ async fn storm(load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
     Latencies::of(times).context("the storm has no clients")
 }
 
-/// Connects, takes the first state, and stays until it is aborted.
+/// Connects, receives the first state, and stays until it is aborted.
 async fn client(n: usize, load: &Load, on_current: impl FnOnce()) -> Result<()> {
     let xds = load.xds;
     let kind = [Kind::First, Kind::Resume, Kind::ResumeNames, Kind::Sotw][n % 4];
@@ -150,7 +151,7 @@ async fn client(n: usize, load: &Load, on_current: impl FnOnce()) -> Result<()> 
         read(kind, load, requests, responses, on_current).await
     };
     tokio::select! {
-        ended = connection => Ok(ended.context("the connection")?),
+        ended = connection => Ok(ended.context("the connection failed")?),
         ended = stream => ended,
     }
 }
@@ -180,7 +181,7 @@ async fn read(
                 })?,
                 Kind::First | Kind::Resume | Kind::ResumeNames => requests.ack(nonce)?,
             }
-            // A client that holds everything is sent an answer anyway.
+            // The server also answers a client that has everything.
             let is_current = matches!(kind, Kind::Resume | Kind::ResumeNames)
                 || resources >= count(load.resources);
             if is_current && let Some(on_current) = on_current.take() {
@@ -192,12 +193,13 @@ async fn read(
     read.await
 }
 
-/// The number of the first cluster of the storm; the clusters that are updated have lower ones.
+/// The number of the first cluster of the storm. The clusters with updates have lower numbers.
 pub(super) const FIRST: usize = 1_000_000;
 /// The scope that the clients of the storm see.
 pub(super) const SCOPE: &str = "loadtest/storm";
 
-/// The assignment of the storm's clients, and their resources in transactions of a size that is taken.
+/// Returns the assignment of the storm's clients, and their resources in transactions of `batch`
+/// resources.
 pub(super) fn manifests(resources: usize, batch: usize) -> impl Iterator<Item = Value> {
     let assignment = json!({
         "name": "storm", "priority": 10, "match": {"id": "storm-*"}, "scopes": [SCOPE],
@@ -210,7 +212,7 @@ pub(super) fn manifests(resources: usize, batch: usize) -> impl Iterator<Item = 
     std::iter::once(json!({"assignments": [assignment]})).chain(clusters)
 }
 
-/// Whether a cluster is one of the storm's.
+/// Returns whether a cluster belongs to the storm.
 pub(super) fn is_of_storm(name: &str) -> bool {
     resource::number(name).is_some_and(|n| usize::try_from(n).is_ok_and(|n| n >= FIRST))
 }

@@ -1,13 +1,14 @@
 //! Thousands of clients reconnect at once: the effect on connected clients and on writers.
 //!
-//! Two servers run. Established clients watch one of them, where an author changes one cluster at each tick.
-//! A round has three parts: idle; a storm at the other server (the control: it takes the same processors from
-//! the measured server, which itself has nothing to do for it); a storm at the measured server. The ratio of
-//! the control to idle is what the machine causes, the ratio of the storm to the control is what the server
-//! causes. The clients of each storm run in a process of their own.
+//! Two servers run. Established clients watch one of them, where an author changes one cluster at
+//! each tick. A round has three parts: idle, a storm at the other server (the control), and a storm
+//! at the measured server. The control takes the same CPUs from the measured server, which itself
+//! has no work from it. The ratio of the control to idle is the effect of the machine. The ratio of
+//! the storm to the control is the effect of the server. The clients of each storm run in a
+//! separate process.
 //!
-//! Times are from when an update was due: to its answer (writes), and to its arrival at each established
-//! client (pushes).
+//! Times are measured from when an update was due: to its answer (writes), and to its arrival at
+//! each established client (pushes).
 
 use std::{
     collections::BTreeMap,
@@ -40,43 +41,43 @@ use herd::Load;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The pause after a part, so that its remaining work is measured in no part.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// Resources in one transaction.
+/// The number of resources in one transaction.
 const BATCH: usize = 1000;
 
-/// Reconnects thousands of clients at once and measures pushes to the other clients and writes.
+/// Reconnect thousands of clients at once and measure pushes to others and writes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Clients that stay connected and get each update.
+    /// Clients that stay connected and receive each update
     #[arg(long, default_value_t = 50)]
     established: usize,
-    /// Clusters of about 1 KB that the established clients see.
+    /// Clusters of about 1 KB that the established clients see
     #[arg(long, default_value_t = 100)]
     resources: usize,
-    /// Updates of one cluster per second.
+    /// Updates of one cluster per second
     #[arg(long, default_value_t = 40)]
     updates_per_second: u32,
-    /// Clients that reconnect at once: a quarter each is new to delta, resumes a wildcard, resumes names,
-    /// and is a client of the state of the world.
+    /// Clients that reconnect at once: one quarter is new to delta, one quarter resumes a wildcard,
+    /// one quarter resumes names, and one quarter speaks SotW
     #[arg(long, default_value_t = 4000)]
     clients: usize,
-    /// Clusters of about 1 KB that each of them asks for.
+    /// Clusters of about 1 KB that each reconnecting client requests
     #[arg(long, default_value_t = 1000)]
     client_resources: usize,
-    /// Rounds of idle, control, storm.
+    /// Rounds of idle, control, storm
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds of the idle part of a round.
+    /// Seconds of the idle part of a round
     #[arg(long, default_value_t = 5.0)]
     idle_seconds: f64,
-    /// The `nice` value of the processes that the reconnecting clients run in.
+    /// The `nice` value of the processes with the reconnecting clients
     #[arg(long, default_value_t = 0)]
     nice: i32,
-    /// Largest ratio of the p99 during a storm to the p99 of the control, for pushes and for writes.
+    /// Maximum ratio of the p99 during a storm to that of the control, for pushes and for writes
     #[arg(long, default_value_t = 2.0)]
     ratio_max: f64,
 }
 
-/// A kind of part.
+/// The kinds of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -99,16 +100,18 @@ struct Part {
     write_p99_ms: f64,
     write_max_ms: f64,
     writes: u64,
-    /// CPUs that the measured server had, and that its runnable threads waited for.
+    /// The CPUs that the measured server used.
     cpus: f64,
+    /// The CPUs for which its runnable threads waited.
     cpus_waited_for: f64,
-    /// Bounds of p99, in ms, of the measured server's own histograms; absent without values.
+    /// Upper bounds of p99 in ms, from the histograms of the measured server; `None` without
+    /// values.
     server_p99_ms: BTreeMap<&'static str, Option<f64>>,
-    /// From the start of the storm until a client was current.
+    /// The times from the start of the storm until a client was current.
     current: Option<Latencies>,
 }
 
-/// A figure of a part.
+/// A measured value of a part.
 type Quantity = fn(&Part) -> f64;
 
 /// Histograms of the server whose p99 is reported: label, name, labels.
@@ -130,7 +133,7 @@ struct Run {
     control: Herd,
 }
 
-/// The clients that reconnect to one server, in a process of their own.
+/// The clients that reconnect to one server, in a separate process.
 struct Herd {
     worker: Worker,
     order: Order,
@@ -146,9 +149,12 @@ impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         ensure!(
             self.rounds > 0 && self.clients > 0 && self.established > 0,
-            "there is nothing to do"
+            "--rounds, --clients and --established must be greater than 0"
         );
-        ensure!(self.updates_per_second > 0 && self.resources > 0, "there is nothing to update");
+        ensure!(
+            self.updates_per_second > 0 && self.resources > 0,
+            "--updates-per-second and --resources must be greater than 0"
+        );
         let idle = Duration::try_from_secs_f64(self.idle_seconds)?;
         let mut run = self.start(common, dir).await?;
         let mut parts = Vec::new();
@@ -162,7 +168,7 @@ impl Args {
         let written = run.updates.stop().await?;
         ensure!(written.failed == 0, "{} writes failed: {:?}", written.failed, written.error);
         let complaints = run.established.complaints();
-        ensure!(complaints.is_empty(), "an established client: {}", complaints.join("; "));
+        ensure!(complaints.is_empty(), "an established client failed: {}", complaints.join("; "));
         self.findings(&parts)
     }
 
@@ -239,8 +245,8 @@ impl Args {
                 ms(&storm)?
             )?;
             let gate = match name {
-                "pushes p99" => "p99 of pushes in a storm, to that in a storm elsewhere",
-                "writes p99" => "p99 of writes in a storm, to that in a storm elsewhere",
+                "pushes p99" => "p99 of pushes in a storm, ratio to a storm elsewhere",
+                "writes p99" => "p99 of writes in a storm, ratio to a storm elsewhere",
                 _ => continue,
             };
             gates.push(Gate::at_most(gate, own.median, self.ratio_max));
@@ -285,7 +291,7 @@ impl Run {
         };
         self.board.end();
         let elapsed = start.elapsed().as_secs_f64();
-        // Writes that are under way belong to the part.
+        // Writes in progress belong to the part.
         sleep(SETTLE).await;
         let writes = self.updates.times(part);
         let (cpu_after, waited_after) = process.run_and_wait()?;
@@ -316,7 +322,7 @@ impl Run {
     }
 }
 
-/// A quantile of times in microseconds, in milliseconds.
+/// Returns a quantile of times in microseconds, converted to milliseconds.
 fn ms(times: &Histogram<u64>, quantile: f64) -> f64 {
     float(times.value_at_quantile(quantile)) / 1e3
 }

@@ -1,6 +1,6 @@
 //! Short forms of the load tests, against the real binary.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod server;
 
@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, process::Command};
 
 use serde_json::Value;
 
-/// Runs a command of the load test; its exit code and its report.
+/// Runs a command of the load test. Returns its exit code and its report.
 fn loadtest(args: &[&str]) -> (Option<i32>, Value) {
     let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
         .arg("--chancery")
@@ -28,7 +28,7 @@ fn broken(report: &Value) -> Vec<&str> {
     gates.filter(|gate| gate["holds"] == false).map(|gate| gate["what"].as_str().unwrap()).collect()
 }
 
-/// Ten kills under write load. The long form is `loadtest crash --kills 200`.
+/// Kills the server ten times under write load. The long form is `loadtest crash --kills 200`.
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
     let (code, report) = loadtest(&["crash", "--kills", "10", "--writers", "8", "--kept", "50"]);
@@ -39,10 +39,10 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     assert!(findings["planted_faults"].as_u64().unwrap() >= 40, "{report:#}");
 }
 
-/// One round of each of the main faults, on three replicas. The long form is `loadtest nemesis`.
+/// Runs one round of each main fault on three replicas. The long form is `loadtest nemesis`.
 #[test]
 fn no_promise_is_broken_whatever_happens_to_the_replicas() {
-    // Longer to make progress, and less load: other tests run at the same time.
+    // More time for progress and less load, because other tests run at the same time.
     let (code, report) = loadtest(&["nemesis", "--short", "--progress=30", "--rate-min=3"]);
     assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
     let findings = &report["findings"];
@@ -51,13 +51,13 @@ fn no_promise_is_broken_whatever_happens_to_the_replicas() {
     assert!(findings["checked"]["reads"].as_u64().unwrap() >= 120, "{report:#}");
 }
 
-/// Issue 4, timing: what the replicas have to send can not delay their heartbeats. More than 100,000 deliveries are
-/// owed at any time, for seconds, while each replica sends as much as it can: nobody stands for election, and
-/// every write is acknowledged.
+/// Issue 4, timing: pending deliveries cannot delay the heartbeats of replicas. More than 100,000 deliveries
+/// are owed at any time, for seconds, while each replica sends as much as it can. No replica stands for
+/// election, and every write is acknowledged.
 ///
-/// Seen to fail: with shards that hold their threads for 1.5 s now and then there is no election as long as Raft has
-/// threads of its own, and one in each attempt if it runs on those of the fan-out; also with replicas that
-/// are stopped for two seconds, one after the other.
+/// Seen to fail: in a server whose shards sometimes hold their threads for 1.5 s, if Raft runs on the
+/// threads of the fan-out. Each attempt then has an election. With separate threads for Raft, no attempt has
+/// one. The test also fails if replicas are stopped for two seconds, one after the other.
 #[test]
 fn fan_out_delays_no_heartbeat() {
     let (code, report) = loadtest(&["pressure"]);
@@ -68,8 +68,8 @@ fn fan_out_delays_no_heartbeat() {
     assert!(findings["writes"]["acknowledged"].as_u64().unwrap() >= 3, "{report:#}");
 }
 
-/// One resource on the wire per stream and change, whatever the size of the view; and a gate that can
-/// not hold is reported, and makes the exit code 1.
+/// Each stream receives one resource per change, for any size of the view. A gate that cannot hold is
+/// reported, and makes the exit code 1.
 #[test]
 fn one_change_is_one_resource_on_the_wire_of_each_stream() {
     let (code, report) = loadtest(&[
@@ -82,7 +82,7 @@ fn one_change_is_one_resource_on_the_wire_of_each_stream() {
         "--ratio-max=0",
         "--no-pin",
     ]);
-    let ratio = "CPU per delivery, to that of the smallest view, median of the rounds";
+    let ratio = "CPU per delivery, ratio to the first size, median of the rounds";
     assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
     let sizes = report["findings"]["sizes"].as_array().unwrap();
     let of = |key: &str| sizes.iter().map(|size| size[key].clone()).collect::<Vec<_>>();
@@ -91,8 +91,8 @@ fn one_change_is_one_resource_on_the_wire_of_each_stream() {
     assert_eq!(of("wrong"), [0, 0]);
 }
 
-/// The long form is `loadtest hostile`. Every update gets to every healthy client, nothing is left of any
-/// client, and a gate that can not hold is reported.
+/// The long form is `loadtest hostile`. Every update reaches every healthy client, no client remains at the
+/// end, and a gate that cannot hold is reported.
 #[test]
 fn clients_that_do_not_read_or_acknowledge_keep_nothing_from_the_others() {
     let (code, report) = loadtest(&[
@@ -110,7 +110,8 @@ fn clients_that_do_not_read_or_acknowledge_keep_nothing_from_the_others() {
         "--ratio-max=0",
         "--no-pin",
     ]);
-    let ratio = "p99 of healthy clients, to that without the others, median of the rounds";
+    let ratio =
+        "p99 of healthy clients, ratio to that without faulty clients, median of the rounds";
     assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
     let findings = &report["findings"];
     let rounds = findings["rounds"].as_array().unwrap();
@@ -123,7 +124,7 @@ fn clients_that_do_not_read_or_acknowledge_keep_nothing_from_the_others() {
     }
     let faulty = &findings["faulty"];
     assert!(faulty["unacknowledged"].as_u64().unwrap() > 0, "{report:#}");
-    // Four in the round, four in the long part.
+    // Four in the round, and four in the long part.
     assert_eq!(faulty["connects"], 8, "{report:#}");
     assert_eq!(faulty["ended"], 0, "{report:#}");
 }
@@ -145,8 +146,8 @@ fn what_idle_clients_cost_is_measured_by_kind() {
     assert_eq!(names, ["connected", "subscribed", "subscribed_together"]);
 }
 
-/// The long form is `loadtest rolling`. Every stream goes on elsewhere and none gets again what it has, and
-/// no write is lost; a gate that can not hold is reported.
+/// The long form is `loadtest rolling`. Every stream continues at another replica, and no client receives a
+/// resource again. No write is lost. A gate that cannot hold is reported.
 #[test]
 fn streams_go_on_at_another_replica_when_theirs_is_restarted() {
     let (code, report) = loadtest(&[
@@ -168,7 +169,7 @@ fn streams_go_on_at_another_replica_when_theirs_is_restarted() {
     let streams: BTreeMap<String, Value> =
         serde_json::from_value(findings["streams"].clone()).unwrap();
     let of = |protocol: &str, key: &str| streams[protocol][key].as_u64().unwrap();
-    // All of each replica in its turn, and those that have gone to one that comes later once more.
+    // The streams of each replica move once. Those that move to a replica with a later restart move again.
     assert!(of("delta", "moved") >= 50 && of("sotw", "moved") >= 5, "{report:#}");
     assert!(of("delta", "resumed") >= of("delta", "moved"), "{report:#}");
     assert!(findings["leader_changes"].as_u64().unwrap() >= 2, "{report:#}");
@@ -200,7 +201,7 @@ fn both_are_written_to_in_turns_and_compared_by_round() {
         "--slowest-max=60",
         "--fsync-ratio-max=1e9",
     ]);
-    let ratio = "writes per second, to etcd's, median of the rounds";
+    let ratio = "writes per second, ratio to etcd, median of the rounds";
     assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
     let findings = &report["findings"];
     for of in ["chancery", "etcd"] {
@@ -210,7 +211,7 @@ fn both_are_written_to_in_turns_and_compared_by_round() {
             assert!(row["cpu_us"]["median"].as_f64().unwrap() > 0.0, "{report:#}");
         }
     }
-    // Each of the replicas syncs what it is sent, and a single writer waits for at least two.
+    // Each replica syncs the entries that it receives, and a single writer waits for at least two replicas.
     let fsyncs = findings["chancery"]["one"]["fsyncs_per_write"]["min"].as_f64().unwrap();
     assert!(fsyncs >= 2.0, "{report:#}");
 }

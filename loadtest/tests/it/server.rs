@@ -1,4 +1,4 @@
-//! Where the server's binary is, whoever runs the tests.
+//! The location of the server's binary, for any way to run the tests.
 
 use std::{
     fs,
@@ -10,8 +10,9 @@ use std::{
 
 static BINARY: LazyLock<PathBuf> = LazyLock::new(find);
 
-/// The binary to test: what `CHANCERY_BIN` names; else the one beside ours, which cargo has made when
-/// it tests the whole workspace; else, if that is not there or older than a source, made now.
+/// Returns the binary to test. That is the one in `CHANCERY_BIN`, or the one in the directory of `loadtest`,
+/// which cargo builds when it tests the whole workspace. If it does not exist or is older than a source, it
+/// is built now.
 pub(crate) fn binary() -> &'static Path {
     &BINARY
 }
@@ -34,7 +35,7 @@ fn is_current(binary: &Path) -> bool {
     made.is_ok_and(|made| root().is_some_and(|root| newest(&root.join("crates")) <= made))
 }
 
-/// The last change of a source that ends up in the binary.
+/// Returns the time of the last change of a source of the binary.
 fn newest(dir: &Path) -> SystemTime {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let times = entries.filter_map(|entry| {
@@ -51,7 +52,7 @@ fn newest(dir: &Path) -> SystemTime {
     times.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// In the same profile and the same directory as ours.
+/// Builds the binary in the profile and the directory of `loadtest`.
 fn build(ours: &Path) {
     let profile = ours.parent().and_then(Path::file_name);
     let mut cargo = Command::new(env!("CARGO"));
@@ -61,7 +62,7 @@ fn build(ours: &Path) {
         cargo.arg("--release");
     }
     let status = cargo.current_dir(root().unwrap()).status().unwrap();
-    assert!(status.success(), "the server could not be built: {status}");
+    assert!(status.success(), "cargo could not build the server: {status}");
 }
 
 fn root() -> Option<&'static Path> {

@@ -1,4 +1,4 @@
-//! Every promise that the ledger looks after is broken here once, and found to be.
+//! Tests that violate each promise that the ledger checks, and expect it to find the violation.
 
 use chancery_model::Revision;
 
@@ -8,7 +8,7 @@ fn version(revision: u64, tag: u32) -> Version {
     Version { revision: Revision(revision), tag }
 }
 
-/// Time goes on.
+/// Waits until the time of the ledger has advanced.
 fn tick(ledger: &Ledger) {
     let now = ledger.now();
     while ledger.now() == now {
@@ -23,7 +23,7 @@ fn begin(ledger: &Ledger, make: impl FnOnce(u64) -> Action) -> Ticket {
     ticket
 }
 
-/// A write that is acknowledged; its value.
+/// Makes an acknowledged write. Returns its value.
 fn write(ledger: &Ledger, revision: u64) -> u64 {
     let ticket = begin(ledger, Action::Write);
     ledger.acked(ticket, revision, Some(version(revision, 1)));
@@ -58,7 +58,7 @@ fn what_is_as_it_should_be_breaks_nothing() {
     ledger.unknown(late, "no answer".to_owned());
     let refused = begin(&ledger, |new| Action::Swap(Some(first), new));
     ledger.refused(refused);
-    // The one without an answer has taken effect.
+    // The write without an answer has taken effect.
     read(&ledger, Some((late.number(), 3)), 3);
     let delete = begin(&ledger, |_| Action::Delete);
     ledger.acked(delete, 4, None);
@@ -137,7 +137,7 @@ fn two_contents_of_a_version_and_two_versions_of_a_value_are_violations() {
     let same = [Promise::SameBytes];
     assert_eq!(twice(as_written(), given(0, Some(version(1, 1)), 8)), same);
     assert_eq!(twice(as_written(), given(0, None, 8)), same);
-    // Applied twice, or with a version that only one replica knows.
+    // A write that was applied twice, or a version that only one replica knows.
     assert_eq!(twice(as_written(), given(0, Some(version(2, 1)), 7)), same);
     assert_eq!(twice(as_written(), given(0, Some(version(1, 2)), 7)), same);
     let ledger = Ledger::new();

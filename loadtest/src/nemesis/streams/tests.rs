@@ -1,4 +1,4 @@
-//! What a client makes of responses that are right, and of wrong ones.
+//! Tests of the clients with correct and with wrong responses.
 
 use chancery_model::Revision;
 use chancery_proto::discovery::{Any, Resource};
@@ -34,7 +34,7 @@ fn version(revision: u64) -> Version {
     Version { revision: Revision(revision), tag: 1 }
 }
 
-/// The register, as the write of a revision left it.
+/// Returns the register after the write of a revision.
 fn body(revision: u64) -> Any {
     let cluster = Cluster { name: name(0), alt_stat_name: value_text(revision - 1) };
     Any { type_url: CLUSTER.to_owned(), value: cluster.encode_to_vec().into() }
