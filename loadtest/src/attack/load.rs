@@ -107,7 +107,7 @@ impl Load {
                 let read = responses.read(|_| bail!("answered"));
                 read.await.err().map_or_else(String::new, |error| format!("{error:#}"))
             });
-            // If the stream was ended meanwhile, its reader says how.
+            // If the stream has ended meanwhile, its reader reports the reason.
             let _sent = requests.send_all(message.clone()).await;
             // Dropping `requests` would reset the stream.
             open.push(requests);

@@ -290,7 +290,7 @@ mod tests {
         network.set(Rules::default().part(&[1, 2], &[3]));
         stream.write_u8(3).await.unwrap();
         assert_eq!(answer(&mut stream, LONG).await, Some(3));
-        // A new connection is held up too.
+        // A new connection is delayed too.
         network.set(Rules::default().part(&[1], &[2]));
         let mut second = TcpStream::connect(network.address(2).unwrap()).await.unwrap();
         second.write_u8(4).await.unwrap();

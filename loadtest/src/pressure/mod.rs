@@ -163,7 +163,7 @@ impl Args {
             say!("there was an election: {:?}", attempts.last().map(|attempt| &attempt.after));
         }
         run.board.wait_for(Pace::Fast, CURRENT).await?;
-        say!("all fast clients have what the last round wrote");
+        say!("all fast clients have the last round");
         let complaints = run.clients.complaints();
         ensure!(complaints.is_empty(), "{}", complaints.join("; "));
         self.findings(&attempts)

@@ -59,7 +59,7 @@ pub(crate) struct Board {
     xds: Vec<SocketAddr>,
     /// The replica that is being restarted.
     down: AtomicUsize,
-    /// Whether it was killed.
+    /// Whether this replica was killed.
     killed: AtomicBool,
     is_over: AtomicBool,
     over: Notify,
