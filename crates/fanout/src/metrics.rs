@@ -86,17 +86,19 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         STREAM_ENDS,
         MetricKind::Counter,
-        "Streams that ended, by reason: client (it reset the stream, or its connection was lost), \
-         half_close, refused (it broke a rule or exceeded a limit), silent (it left a response \
-         unanswered for longer than ack_close_after), moved (asked to reconnect), deadline (its own \
-         grpc-timeout expired).",
+        "Streams that ended, by reason. client: the client reset the stream, half-closed \
+         it (half_close), or lost its connection. refused: the client broke a rule or \
+         exceeded a limit. silent: it left a response unanswered for longer than \
+         ack_close_after. moved: it was asked to reconnect. deadline: its own grpc- \
+         timeout expired.",
     ),
     Metric::new(REQUESTS, MetricKind::Counter, "Discovery requests, by type."),
     Metric::new(
         REQUEST_KINDS,
         MetricKind::Counter,
-        "Discovery requests, by kind: ack, nack, subscribe (it changes the subscription), stale (it \
-         names a response other than the last one), repeat (it contains nothing new).",
+        "Discovery requests, by kind. ack and nack answer a response. subscribe changes \
+         the subscription. stale names a response other than the last one. repeat \
+         contains nothing new.",
     ),
     Metric::new(PUSHES, MetricKind::Counter, "Discovery responses sent, by type."),
     Metric::new(
@@ -109,10 +111,10 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         SUPPRESSED,
         MetricKind::Counter,
-        "Responses that were unnecessary, by reason: folded (a commit changed a type of which the \
-         stream was still to receive an earlier change: one response has both), unchanged (a commit \
-         left the resources that the stream sees unchanged), rejected (the resources were still the \
-         ones that the client had rejected).",
+        "Responses that were unnecessary, by reason. folded: one response has an earlier \
+         and a later change of the type. unchanged: a commit left the resources that the \
+         stream sees unchanged. rejected: the client has already rejected these \
+         resources.",
     ),
     Metric::new(ACKS, MetricKind::Counter, "Responses that clients accepted, by type."),
     Metric::new(NACKS, MetricKind::Counter, "Responses that clients rejected, by type."),
@@ -141,28 +143,31 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         CONVERGENCE,
         MetricKind::Histogram,
-        "Time from a change's arrival at the replica (applied there) to its acknowledgment by a stream \
-         that it concerns, measured from the earliest change in the response. Resources that a client \
-         receives because it requests them, or because it moves to other scopes, do not count.",
+        "Time from a change's arrival at the replica (applied there) to its \
+         acknowledgment by a stream that it concerns. It counts from the earliest change \
+         in the response. Resources that a client receives because it requests them, or \
+         because it moves to other scopes, do not count.",
     ),
     Metric::new(
         COMMIT_SECONDS,
         MetricKind::Histogram,
-        "Time from a change's arrival at the replica until a shard has marked all affected streams, \
-         once per shard and step, measured from the earliest change in the step.",
+        "Time from a change's arrival at the replica until a shard has marked all \
+         affected streams, once per shard and step. It counts from the earliest change in \
+         the step.",
     ),
     Metric::new(
         INBOX_WAIT,
         MetricKind::Histogram,
-        "Time that a request waited for its shard, including the wait for space in the inbox, by lane \
-         (updates for established streams and admin, or bulk for new streams and large requests): the \
-         longest wait in each turn.",
+        "Time that a request waited for its shard, including the wait for space in the \
+         inbox: the longest wait in each turn. Lane updates is for established streams \
+         and admin, bulk for new streams and large requests.",
     ),
     Metric::new(
         QUEUE_WAIT,
         MetricKind::Histogram,
-        "Time from the mark that a stream has something to send until it is polled, by lane (updates, \
-         or bulk for streams that are loading a state): the longest wait in each turn.",
+        "Time from the mark that a stream has something to send until it is polled: the \
+         longest wait in each turn. Lane bulk is for streams that are loading a state, \
+         updates for all others.",
     ),
     Metric::new(
         TRANSPORT_WAIT,

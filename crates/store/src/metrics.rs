@@ -55,9 +55,8 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     (
         "chancery_raft_certificate_seconds_left",
         "gauge",
-        "Seconds until other replicas refuse the certificate of this one (raft.tls_cert) because \
-         it, or a certificate between it and the CA, expires; negative after the expiry, +Inf \
-         without TLS",
+        "Seconds until other replicas reject the certificate of this replica (raft.tls_cert), \
+         because it or an intermediate certificate expires. Negative after that, +Inf without TLS",
     ),
     (
         "chancery_raft_state_differences",
@@ -80,10 +79,10 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     (
         "chancery_raft_refused_connections_total",
         "counter",
-        "Connections to the replication port that were refused or closed, by reason: tls (no \
-         certificate of the CA, or no TLS), protocol (no HTTP/2), silent (nothing received in \
-         time, or closed by the peer), limit (replaced by another connection), accept (usually no \
-         free file descriptor)",
+        "Connections to the replication port that were rejected or closed, by reason. tls: no \
+         TLS, or no certificate of the CA. protocol: not HTTP/2. silent: no data in time, or \
+         closed by the peer. limit: its slot was needed. accept: the accept failed, usually for \
+         lack of file descriptors",
     ),
     (
         "chancery_raft_apply_lag_entries",

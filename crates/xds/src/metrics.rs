@@ -18,10 +18,11 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         CONNECTION_ENDS,
         MetricKind::Counter,
-        "Connections that ended, by reason: client (it closed or lost the connection), age (it was asked \
-         to reconnect), drain, idle (no stream for too long), first_stream (never a stream), keepalive \
-         (it did not answer a probe, or accepted no data), limit (it exceeded one), protocol_error (it \
-         sent bytes that are not valid HTTP/2).",
+        "Connections that ended, by reason. client: the client closed or lost the \
+         connection. age and drain: it was asked to reconnect. idle: no stream for too \
+         long. first_stream: never a stream. keepalive: the client did not answer a \
+         probe, or accepted no data. limit: it exceeded a limit. protocol_error: it sent \
+         bytes that are not valid HTTP/2.",
     ),
     Metric::new(
         ACCEPT_ERRORS,
