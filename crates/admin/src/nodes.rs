@@ -194,7 +194,7 @@ fn show_subscription(subscription: &SubscriptionStatus) -> pb::SubscriptionStatu
         state: state.to_owned(),
         nack_message: nack.map(|nack| nack.message.clone()).unwrap_or_default(),
         nack_version: nack.map(|nack| nack.version.to_string()).unwrap_or_default(),
-        held_removals: subscription.n_held_removals as u64,
+        held_removals: subscription.n_pending_removals as u64,
     }
 }
 

@@ -337,7 +337,7 @@ mod tests {
                 acked: None,
                 state: SyncState::Nacked,
                 nack,
-                n_held_removals: 0,
+                n_pending_removals: 0,
             }],
             nacks: Vec::new(),
         }

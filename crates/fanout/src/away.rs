@@ -16,7 +16,7 @@ use std::{collections::VecDeque, sync::Arc, vec};
 
 use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::{
-    Interest, ProtocolError, Receipt, Remains, Request, Response, Session, SubscriptionStatus,
+    Interest, ProtocolError, Receipt, Request, Response, ResumeState, Session, SubscriptionStatus,
 };
 use chancery_view::{Differ, View};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
@@ -79,7 +79,7 @@ struct Indexing {
 enum After {
     Taken(Result<Receipt, ProtocolError>),
     Moved,
-    Over(Option<Remains>),
+    Over(Option<ResumeState>),
 }
 
 /// Large work on a session.
@@ -113,7 +113,7 @@ enum Done {
         gone: Vec<ScopeName>,
         come: Vec<ScopeName>,
     },
-    Over(Vec<Interest>, Option<Remains>),
+    Over(Vec<Interest>, Option<ResumeState>),
 }
 
 /// Returns a session to its shard, even if the work panics.
@@ -149,7 +149,7 @@ impl Work {
             Self::Move { gone, come } => Done::Moved { interests: session.interest(), gone, come },
             Self::End => {
                 let interests = session.interest();
-                return (None, Done::Over(interests, session.take_remains()));
+                return (None, Done::Over(interests, session.take_resume_state()));
             }
         };
         (Some(session), done)

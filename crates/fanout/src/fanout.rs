@@ -17,7 +17,6 @@ use crate::{
     Asked, Change, Config, Intake, Outlet, Settlement, StreamInfo, StreamStatus, Unsettled,
     arrivals::Arrivals,
     concern::Concerned,
-    departed::Departed,
     event::{Event, Sent},
     fresh::{AlwaysFresh, Currency, Fresh},
     large::LargeWork,
@@ -25,6 +24,7 @@ use crate::{
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     report::Page,
+    resume_cache::ResumeCache,
     shard::{Inputs, Shard, Streams},
 };
 
@@ -74,7 +74,7 @@ impl Fanout {
         let differ = Arc::new(Differ::new());
         let start = Instant::now();
         let arrivals = Arc::new(Arrivals::default());
-        let departed = Arc::new(Departed::default());
+        let resume_cache = Arc::new(ResumeCache::default());
         let large = LargeWork::default();
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
@@ -91,8 +91,8 @@ impl Fanout {
             };
             let now = Arc::clone(&state.borrow());
             let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
-            let departed = Arc::clone(&departed);
-            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, departed, n)
+            let resume_cache = Arc::clone(&resume_cache);
+            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, resume_cache, n)
                 .sharing(large.clone(), Arc::clone(&memory));
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inboxes: Inboxes { updates, bulk }, mailbox }

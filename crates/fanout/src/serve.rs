@@ -7,7 +7,7 @@ use std::{
 
 use chancery_model::{Node, Revision, ScopeName, TypeUrl};
 use chancery_protocol::{
-    ErrorCode, Overdue, ProtocolError, Receipt, Remains, Request, Response, Session, Verdict,
+    ErrorKind, Overdue, ProtocolError, Receipt, Request, Response, ResumeState, Session, Verdict,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
@@ -100,9 +100,9 @@ impl Shard {
         match result {
             Ok(receipt) => {
                 self.metrics.on_request(&receipt.type_url, receipt.kind);
-                if entry.session.asks_for_remains(&receipt.type_url) {
-                    let remains = self.departed.of(&entry.node.id, now.instant);
-                    entry.session.take_over(&receipt.type_url, &remains);
+                if entry.session.needs_resume_state(&receipt.type_url) {
+                    let resume_state = self.resume_cache.of(&entry.node.id, now.instant);
+                    entry.session.resume_from(&receipt.type_url, &resume_state);
                 }
                 if let Some(verdict) = receipt.verdict {
                     self.on_verdict(at, &receipt.type_url, verdict, now);
@@ -112,9 +112,9 @@ impl Shard {
                 self.enqueue(at, now);
             }
             Err(error) => {
-                let code = match error.code() {
-                    ErrorCode::InvalidArgument => EndCode::InvalidArgument,
-                    ErrorCode::ResourceExhausted => EndCode::ResourceExhausted,
+                let code = match error.kind() {
+                    ErrorKind::InvalidRequest => EndCode::InvalidArgument,
+                    ErrorKind::LimitExceeded => EndCode::ResourceExhausted,
                 };
                 if let Some(limit) = limit_of(&error) {
                     limit_hit(limit);
@@ -291,13 +291,13 @@ impl Shard {
         for interest in &interest {
             index.forget(session, entry.scopes(), interest);
         }
-        let remains = entry.session.take_remains();
-        self.remove(session, remains, now);
+        let resume_state = entry.session.take_resume_state();
+        self.remove(session, resume_state, now);
         interest.len()
     }
 
     /// Removes a session that is no longer in the index.
-    pub(crate) fn remove(&mut self, session: u32, remains: Option<Remains>, now: Now) {
+    pub(crate) fn remove(&mut self, session: u32, resume_state: Option<ResumeState>, now: Now) {
         let Some(entry) = self.sessions.try_remove(place(session)) else { return };
         entry.line.set_key(None);
         self.metrics.streams(&entry.line.info.kind).decrement(1.0);
@@ -308,8 +308,8 @@ impl Shard {
         if entry.blocked.is_some() {
             self.metrics.blocked.decrement(1.0);
         }
-        if let Some(remains) = remains {
-            self.departed.put(&entry.node.id, remains, now.instant);
+        if let Some(resume_state) = resume_state {
+            self.resume_cache.put(&entry.node.id, resume_state, now.instant);
         }
         if let Some((_, scopes)) = entry.assigned {
             self.views.release(scopes);

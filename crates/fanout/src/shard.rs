@@ -37,7 +37,6 @@ use crate::{
     Config,
     arrivals::Arrivals,
     budget::{Budget, cost_of},
-    departed::Departed,
     entry::{Entry, SinceSent},
     event::{Event, Events, Sent},
     index::{Index, Key},
@@ -47,6 +46,7 @@ use crate::{
     memory::SubscriptionMemory,
     metrics::{ShardMetrics, Suppressed, gauge_value},
     queue::{Lane, Queue},
+    resume_cache::ResumeCache,
     said::Sparing,
     silence::Silence,
     status::{End, EndCode},
@@ -114,7 +114,7 @@ pub(crate) struct Shard {
     pub(crate) silence: Silence,
     arrivals: Arc<Arrivals>,
     /// The resume data of ended streams of all shards.
-    pub(crate) departed: Arc<Departed>,
+    pub(crate) resume_cache: Arc<ResumeCache>,
     pub(crate) metrics: ShardMetrics,
     /// The limits for log lines about rejections, and about clients that do not answer.
     pub(crate) rejections_said: Sparing,
@@ -159,7 +159,7 @@ impl Shard {
         state: Arc<State>,
         differ: Arc<Differ>,
         arrivals: Arc<Arrivals>,
-        departed: Arc<Departed>,
+        resume_cache: Arc<ResumeCache>,
         n: usize,
     ) -> Self {
         Self {
@@ -177,7 +177,7 @@ impl Shard {
             closing: Timers::default(),
             silence: Silence::default(),
             arrivals,
-            departed,
+            resume_cache,
             metrics: ShardMetrics::new(n),
             rejections_said: Sparing::default(),
             silence_said: Sparing::default(),
@@ -328,7 +328,7 @@ impl Shard {
             return;
         }
         let old = self.views.advance(Arc::clone(newest));
-        self.departed.forget_old(now.instant);
+        self.resume_cache.forget_old(now.instant);
         // The state may arrive before its arrival time is recorded.
         let arrived = self.arrivals.first_after(old.revision).unwrap_or(now.instant);
         if old.assignments.changed != newest.assignments.changed {

@@ -2,13 +2,13 @@
 
 use chancery_model::NameError;
 
-/// The gRPC status code that belongs to an error.
+/// The kind of a [`ProtocolError`], from which a transport derives its status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorCode {
-    /// `INVALID_ARGUMENT`.
-    InvalidArgument,
-    /// `RESOURCE_EXHAUSTED`.
-    ResourceExhausted,
+pub enum ErrorKind {
+    /// The request breaks a rule of the protocol.
+    InvalidRequest,
+    /// The request exceeds a limit.
+    LimitExceeded,
 }
 
 /// A request after which the session cannot continue. A problem with a single resource never ends a
@@ -52,15 +52,15 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// Returns the gRPC status code.
+    /// Returns the kind of the error.
     #[must_use]
-    pub fn code(&self) -> ErrorCode {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::TypeMissing | Self::Type(_) | Self::TypeForeign { .. } | Self::Variant => {
-                ErrorCode::InvalidArgument
+                ErrorKind::InvalidRequest
             }
             Self::TypesTooMany { .. } | Self::NamesTooMany { .. } | Self::Name(_) => {
-                ErrorCode::ResourceExhausted
+                ErrorKind::LimitExceeded
             }
         }
     }

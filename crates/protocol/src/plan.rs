@@ -1,64 +1,22 @@
 //! The content of the next response of a subscription: the difference between what was sent and the
 //! view.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_model::{
-    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, TypeVersion, Version,
+    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, Version,
 };
 use chancery_view::{Differ, Resources, TypeView, difference};
 
 use crate::{
     Protocol,
-    subscription::{Held, Lingering, Subscription},
+    subscription::{
+        Changed, ClientVersion, Pace, PendingRemoval, PendingResponse, Subscription, Urgency,
+        Wildcard,
+    },
 };
 
 mod full_state;
-
-/// The bytes that a name takes besides its text, in a response that is not sent yet.
-const LEAVING_COST_BYTES: usize = 64;
-
-/// A planned response. If it exceeds the size of one response, the session sends it in parts.
-#[derive(Debug)]
-pub(crate) struct Train {
-    pub(crate) resources: Resources,
-    pub(crate) removed: VecDeque<ResourceName>,
-    pub(crate) absent: VecDeque<ResourceName>,
-    /// The bytes of `removed` and `absent` at the time of the plan.
-    pub(crate) names_bytes: usize,
-    pub(crate) version: TypeVersion,
-    /// The revision of the state from which the response was built.
-    pub(crate) revision: Revision,
-    /// The revision up to which the client has everything once it has this response.
-    pub(crate) covers: Revision,
-    /// The names that the client has unsubscribed from since the plan. The rest of the response may
-    /// still contain their resources.
-    pub(crate) given_up: BTreeSet<ResourceName>,
-    /// Whether the response has the whole view of a wildcard, not the difference to an earlier
-    /// view.
-    pub(crate) first_state: bool,
-    pub(crate) pace: Pace,
-}
-
-impl Train {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.resources.is_empty() && self.removed.is_empty() && self.absent.is_empty()
-    }
-}
-
-/// Whether the parts of a SotW response wait for the ACK of the response before them (SOTW-36).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// Each part waits.
-    Wait,
-    /// The first part does not wait.
-    FirstAtOnce,
-    /// No part waits, because a type that depends on this one is sent next (ADS-06).
-    AtOnce,
-}
 
 /// The result of planning.
 #[derive(Debug, Default)]
@@ -121,11 +79,11 @@ impl Release {
     /// All of them.
     pub(crate) const ALL: Self = Self::UpTo { revision: Revision(u64::MAX), since: u64::MAX };
 
-    pub(crate) fn allows(self, lingering: &Lingering) -> bool {
+    pub(crate) fn allows(self, removal: &PendingRemoval) -> bool {
         match self {
             Self::Nothing => false,
             Self::UpTo { revision, since } => {
-                lingering.revision <= revision || lingering.since <= since
+                removal.revision <= revision || removal.since <= since
             }
         }
     }
@@ -133,16 +91,16 @@ impl Release {
 
 /// The names that are planned before all other changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum Selection {
     /// The names that the client requested.
-    Asked,
+    Requested,
     /// The requested names, and the names that are sent again because a parent was sent.
-    AskedAndAgain,
+    RequestedAndResent,
 }
 
 /// The view, revision and time of a plan.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment<'a> {
+pub(crate) struct PlanContext<'a> {
     pub(crate) view: &'a TypeView,
     pub(crate) revision: Revision,
     pub(crate) now: u64,
@@ -153,103 +111,106 @@ impl Subscription {
     /// view.
     pub(crate) fn plan(
         &mut self,
-        moment: Moment<'_>,
+        context: PlanContext<'_>,
         release: Release,
         differ: &Differ,
     ) -> Touched {
-        let before = self.wildcard.then(|| self.base.clone().unwrap_or_else(TypeView::empty));
+        let before = self.wildcard.as_ref().map(Wildcard::base_or_empty);
         let full_state = self.is_full_state();
-        let mut plan = match (full_state, self.wildcard) {
-            (true, _) => self.plan_full_state(moment, release, differ),
-            (false, true) => self.plan_wildcard(moment, differ),
-            (false, false) => self.plan_names(moment),
+        let mut plan = match (full_state, self.is_wildcard()) {
+            (true, _) => self.plan_full_state(context, release, differ),
+            (false, true) => self.plan_wildcard(context, differ),
+            (false, false) => self.plan_names(context),
         };
         if !full_state {
-            self.release(&mut plan, moment.view, release);
+            self.release(&mut plan, context.view, release);
         }
-        self.base = self.wildcard.then(|| moment.view.clone());
-        self.known.clear();
-        self.pending.clear();
-        self.again.clear();
-        self.ahead.clear();
-        self.stale.clear();
-        (self.dirty, self.urgent, self.late) = (false, false, false);
-        plan.send |= std::mem::take(&mut self.answer_due);
+        if let Some(wildcard) = &mut self.wildcard {
+            wildcard.base = Some(context.view.clone());
+            wildcard.sent_early.clear();
+        }
+        self.resumption.claimed.clear();
+        plan.send |= self.work.take_all();
         // Pending removals are not sent yet.
-        let oldest = self.lingering.values().map(|lingering| lingering.seen).min();
-        self.planned_revision = oldest.unwrap_or(moment.revision);
-        self.seen_revision = moment.revision;
-        self.depart(plan, before, moment)
+        let oldest = self.removals.values().map(|removal| removal.seen).min();
+        self.delivery.planned = oldest.unwrap_or(context.revision);
+        self.delivery.checked = context.revision;
+        self.set_pending(plan, before, context)
     }
 
     /// Plans a response to the requested names only. All other changes wait for a later plan.
-    pub(crate) fn plan_asked(&mut self, moment: Moment<'_>, which: Which) -> Touched {
+    pub(crate) fn plan_requested(
+        &mut self,
+        context: PlanContext<'_>,
+        selection: Selection,
+    ) -> Touched {
         let mut plan = Plan::default();
-        (self.urgent, self.late) = (false, false);
+        self.work.set_urgency(Urgency::AfterAnswer);
         let mut sent = BTreeSet::new();
-        let asked = std::mem::take(&mut self.pending);
-        let again = match which {
-            Which::Asked => BTreeSet::new(),
-            Which::AskedAndAgain => std::mem::take(&mut self.again),
+        let asked = std::mem::take(&mut self.work.requested);
+        let again = match selection {
+            Selection::Requested => BTreeSet::new(),
+            Selection::RequestedAndResent => std::mem::take(&mut self.work.resent),
         };
         for name in asked.union(&again) {
-            match moment.view.get(name.as_str()) {
+            match context.view.get(name.as_str()) {
                 Some(resource) => {
-                    self.stale.remove(name);
-                    self.again.remove(name);
-                    self.unmet.remove(name);
-                    self.lingering.remove(name);
+                    self.work.changed.remove(name);
+                    self.work.resent.remove(name);
+                    self.work.awaited.remove(name);
+                    self.removals.remove(name);
                     if !self.holds(name) {
                         plan.fresh.insert(resource.name().clone());
                     }
-                    self.hold(name, Held::Sent(Arc::clone(resource)));
-                    self.hold_other_names(resource, moment.view);
+                    self.record(name, ClientVersion::Sent(Arc::clone(resource)));
+                    self.record_other_names(resource, context.view);
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
-                    if self.wildcard {
-                        let told = Some(Arc::clone(resource));
-                        self.ahead.insert(resource.name().clone(), told);
+                    if let Some(wildcard) = &mut self.wildcard {
+                        let sent = Some(Arc::clone(resource));
+                        wildcard.sent_early.insert(resource.name().clone(), sent);
                     }
                 }
                 None if asked.contains(name) => {
-                    self.stale.remove(name);
-                    self.say_absent(name, &mut plan, moment);
-                    if self.wildcard && plan.removed.contains(name) {
-                        self.ahead.insert(name.clone(), None);
+                    self.work.changed.remove(name);
+                    self.report_absent(name, &mut plan, context);
+                    if let Some(wildcard) = &mut self.wildcard
+                        && plan.removed.contains(name)
+                    {
+                        wildcard.sent_early.insert(name.clone(), None);
                     }
                 }
                 // The removal of the resource is an ordinary change.
                 None => {
-                    self.stale.insert(name.clone());
-                    self.unmet.insert(name.clone());
+                    self.work.changed.insert(name.clone());
+                    self.work.awaited.insert(name.clone());
                 }
             }
         }
         plan.touched = plan.resources.clone();
-        self.depart(plan, None, moment)
-    }
-
-    /// Returns whether each response contains all subscribed resources (SOTW-70).
-    pub(crate) fn is_full_state(&self) -> bool {
-        self.protocol == Protocol::Sotw && self.properties.full_state
+        self.set_pending(plan, None, context)
     }
 
     /// Makes the plan the pending response, unless there is nothing to send. `before` is the
     /// previous view of a wildcard.
-    fn depart(&mut self, plan: Plan, before: Option<TypeView>, moment: Moment<'_>) -> Touched {
-        let covers = self.planned_revision;
+    fn set_pending(
+        &mut self,
+        plan: Plan,
+        before: Option<TypeView>,
+        context: PlanContext<'_>,
+    ) -> Touched {
+        let covers = self.delivery.planned;
         let Plan { resources, removed, absent, send, touched, fresh, first_state } = plan;
         let content = !resources.is_empty() || !removed.is_empty() || !absent.is_empty();
         if content || send {
-            let mut version = moment.view.version();
-            if self.is_full_state() && !self.lingering.is_empty() {
-                version = version.holding(self.lingering.values().map(|held| &*held.resource));
+            let mut version = context.view.version();
+            if self.is_full_state() && !self.removals.is_empty() {
+                version = version.holding(self.removals.values().map(|held| &*held.resource));
             }
-            let revision = moment.revision;
-            let names = removed.iter().chain(&absent);
-            let names_bytes = names.map(|name| LEAVING_COST_BYTES + name.as_str().len()).sum();
-            self.train = Some(Train {
+            let revision = context.revision;
+            let names_bytes = PendingResponse::bytes_of(removed.iter().chain(&absent));
+            self.delivery.pending = Some(PendingResponse {
                 resources,
                 removed: removed.into(),
                 absent: absent.into(),
@@ -257,76 +218,83 @@ impl Subscription {
                 version,
                 revision,
                 covers,
-                given_up: BTreeSet::new(),
+                unsubscribed: BTreeSet::new(),
                 first_state,
                 pace: Pace::FirstAtOnce,
             });
-        } else if self.outstanding.is_empty() {
-            self.settled_revision = self.settled_revision.max(covers);
+        } else if self.delivery.unanswered.is_empty() {
+            self.delivery.settle(covers);
         }
-        if !self.rejected.is_empty() {
-            touched.iter().for_each(|resource| self.rejected.touch(resource.name()));
+        if !self.rejections.is_empty() {
+            touched.iter().for_each(|resource| self.rejections.touch(resource.name()));
         }
         self.review_rejections();
         Touched { resources: touched, before: before.map_or(Before::AllBut(fresh), Before::View) }
     }
 
     /// Keeps a removed resource until its removal may be announced.
-    fn linger(&mut self, name: ResourceName, resource: Arc<Resource>, moment: Moment<'_>) {
-        self.rejected.on_gone(&resource);
-        let Moment { revision, now, .. } = moment;
-        let seen = self.seen_revision;
-        self.lingering.add(name, Lingering { resource, revision, seen, since: now });
+    fn hold_removal(
+        &mut self,
+        name: ResourceName,
+        resource: Arc<Resource>,
+        context: PlanContext<'_>,
+    ) {
+        self.rejections.on_gone(&resource);
+        let PlanContext { revision, now, .. } = context;
+        let seen = self.delivery.checked;
+        self.removals.add(name, PendingRemoval { resource, revision, seen, since: now });
     }
 
     /// Returns the names that may show another resource now: the marked names, or all.
     fn names_to_check(&self) -> BTreeSet<ResourceName> {
-        match self.dirty {
-            true => self.names.keys().cloned().collect(),
-            false => self.stale.union(&self.pending).cloned().collect(),
+        match &self.work.changed {
+            Changed::All => self.names.keys().cloned().collect(),
+            Changed::Names(names) => names.union(&self.work.requested).cloned().collect(),
         }
     }
 
     /// Plans a delta wildcard: the difference to the view last sent, or to the resources that the
     /// client claims to hold.
-    fn plan_wildcard(&mut self, moment: Moment<'_>, differ: &Differ) -> Plan {
-        let view = moment.view;
+    fn plan_wildcard(&mut self, context: PlanContext<'_>, differ: &Differ) -> Plan {
+        let view = context.view;
         let mut plan = Plan::default();
         let mut removed = Vec::new();
-        match &self.base {
-            None if !self.known.is_empty() => {
+        let base = self.wildcard.as_ref().and_then(|wildcard| wildcard.base.as_ref());
+        let claimed = &self.resumption.claimed;
+        match base {
+            None if !claimed.is_empty() => {
                 for resource in view.iter() {
-                    if self.known.get(resource.name()) != Some(&Some(resource.version())) {
+                    if claimed.get(resource.name()) != Some(&Some(resource.version())) {
                         plan.resources.push(Arc::clone(resource));
                     }
                 }
                 // DELTA-46: the client holds resources that no longer exist. Only their names are
                 // known.
-                let gone = self.known.iter().filter(|(name, _)| view.get(name.as_str()).is_none());
+                let gone = claimed.iter().filter(|(name, _)| view.get(name.as_str()).is_none());
                 removed.extend(gone.map(|(name, v)| gone_resource(&self.type_url, name, *v)));
             }
             base => {
                 plan.first_state = base.is_none();
                 let empty = TypeView::empty();
-                let change = difference(differ, base.as_ref().unwrap_or(&empty), view);
+                let change = difference(differ, base.unwrap_or(&empty), view);
                 (plan.resources, removed) = (change.changed, change.removed);
             }
         }
-        if !self.lingering.is_empty() {
+        if !self.removals.is_empty() {
             self.drop_returned(&mut plan.resources);
         }
-        self.settle_ahead(view, &mut plan.resources, &mut removed);
+        self.settle_sent_early(view, &mut plan.resources, &mut removed);
         plan.touched = plan.resources.clone();
-        if !self.pending.is_empty() || !self.again.is_empty() {
+        if !self.work.requested.is_empty() || !self.work.resent.is_empty() {
             let mut sent: BTreeSet<ResourceName> =
                 plan.resources.iter().map(|resource| resource.name().clone()).collect();
-            let asked = std::mem::take(&mut self.pending);
-            for name in asked.union(&std::mem::take(&mut self.again)) {
+            let asked = std::mem::take(&mut self.work.requested);
+            for name in asked.union(&std::mem::take(&mut self.work.resent)) {
                 match view.get(name.as_str()) {
                     Some(resource) if sent.insert(resource.name().clone()) => {
                         plan.resources.push(Arc::clone(resource));
                     }
-                    None if asked.contains(name) => self.say_absent(name, &mut plan, moment),
+                    None if asked.contains(name) => self.report_absent(name, &mut plan, context),
                     Some(_) | None => {}
                 }
             }
@@ -334,7 +302,7 @@ impl Subscription {
         let said: BTreeSet<&ResourceName> = plan.removed.iter().collect();
         removed.retain(|resource| !said.contains(resource.name()));
         for resource in removed {
-            self.linger(resource.name().clone(), resource, moment);
+            self.hold_removal(resource.name().clone(), resource, context);
         }
         plan
     }
@@ -344,7 +312,7 @@ impl Subscription {
     fn drop_returned(&mut self, resources: &mut Resources) {
         let mut rest = Resources::default();
         for resource in resources.iter() {
-            match self.lingering.remove(resource.name()) {
+            match self.removals.remove(resource.name()) {
                 Some(held) if held.resource == *resource => {}
                 _ => rest.push(Arc::clone(resource)),
             }
@@ -354,23 +322,23 @@ impl Subscription {
 
     /// Accounts for resources that were sent before the change from `base`. They are not sent
     /// twice. A resource that has changed again since is sent as the view shows it.
-    fn settle_ahead(
+    fn settle_sent_early(
         &mut self,
         view: &TypeView,
         resources: &mut Resources,
         removed: &mut Vec<Arc<Resource>>,
     ) {
-        if self.ahead.is_empty() {
+        let Some(wildcard) = self.wildcard.as_mut().filter(|w| !w.sent_early.is_empty()) else {
             return;
-        }
-        let ahead = std::mem::take(&mut self.ahead);
+        };
+        let sent_early = std::mem::take(&mut wildcard.sent_early);
         let mut rest = Resources::default();
-        for resource in resources.iter().filter(|r| !ahead.contains_key(r.name())) {
+        for resource in resources.iter().filter(|r| !sent_early.contains_key(r.name())) {
             rest.push(Arc::clone(resource));
         }
-        removed.retain(|resource| !ahead.contains_key(resource.name()));
-        for (name, told) in ahead {
-            match (view.get(name.as_str()), told) {
+        removed.retain(|resource| !sent_early.contains_key(resource.name()));
+        for (name, sent) in sent_early {
+            match (view.get(name.as_str()), sent) {
                 (Some(now), Some(sent)) if *now == sent => {}
                 (Some(now), _) => rest.push(Arc::clone(now)),
                 (None, Some(sent)) => removed.push(sent),
@@ -381,115 +349,124 @@ impl Subscription {
     }
 
     /// Plans a named subscription: the changes of its names, and the requested names.
-    fn plan_names(&mut self, moment: Moment<'_>) -> Plan {
-        let view = moment.view;
+    fn plan_names(&mut self, context: PlanContext<'_>) -> Plan {
+        let view = context.view;
         let mut plan = Plan::default();
         let mut names = self.names_to_check();
-        names.extend(self.pending.union(&self.again).cloned());
+        names.extend(self.work.requested.union(&self.work.resent).cloned());
         let mut sent = BTreeSet::new();
         for name in names {
-            let asked = self.pending.contains(&name);
-            let again = self.again.contains(&name);
-            let wanted = asked || again || self.unmet.contains(&name);
-            let held = self.names.get(&name).cloned().unwrap_or(Held::Nothing);
+            let asked = self.work.requested.contains(&name);
+            let again = self.work.resent.contains(&name);
+            let wanted = asked || again || self.work.awaited.contains(&name);
+            let held = self.names.get(&name).cloned().unwrap_or(ClientVersion::Nothing);
             match (view.get(name.as_str()), held) {
                 (Some(resource), held) if held.version() == Some(resource.version()) && !wanted => {
-                    self.lingering.remove(&name);
-                    self.hold(&name, Held::Sent(Arc::clone(resource)));
+                    self.removals.remove(&name);
+                    self.record(&name, ClientVersion::Sent(Arc::clone(resource)));
                 }
                 (Some(resource), held) => {
-                    self.lingering.remove(&name);
-                    self.unmet.remove(&name);
+                    self.removals.remove(&name);
+                    self.work.awaited.remove(&name);
                     if held.version().is_none() {
                         plan.fresh.insert(resource.name().clone());
                     }
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
-                    self.hold(&name, Held::Sent(Arc::clone(resource)));
+                    self.record(&name, ClientVersion::Sent(Arc::clone(resource)));
                 }
-                (None, _) if asked => self.say_absent(&name, &mut plan, moment),
-                (None, Held::Version(_) | Held::Sent(_)) if self.protocol == Protocol::Sotw => {
+                (None, _) if asked => self.report_absent(&name, &mut plan, context),
+                (None, ClientVersion::Claimed(_) | ClientVersion::Sent(_))
+                    if self.protocol == Protocol::Sotw =>
+                {
                     // SOTW-85: the client gets no message. If the resource reappears, that is a
                     // change (SOTW-86).
-                    self.hold(&name, Held::Absent);
+                    self.record(&name, ClientVersion::Absent);
                 }
-                (None, Held::Sent(old)) => {
+                (None, ClientVersion::Sent(old)) => {
                     if again {
-                        self.unmet.insert(name.clone());
+                        self.work.awaited.insert(name.clone());
                     }
-                    self.linger(name, old, moment);
+                    self.hold_removal(name, old, context);
                 }
-                (None, Held::Version(version)) => {
+                (None, ClientVersion::Claimed(version)) => {
                     let old = gone_resource(&self.type_url, &name, Some(version));
-                    self.linger(name, old, moment);
+                    self.hold_removal(name, old, context);
                 }
-                (None, Held::Nothing | Held::Absent) => {}
+                (None, ClientVersion::Nothing | ClientVersion::Absent) => {}
             }
         }
         plan.touched = plan.resources.clone();
         // DELTA-46, for names that the client lists but does not subscribe to.
-        let unasked = self.known.keys().filter(|name| !self.names.contains_key(*name));
+        let unasked =
+            self.resumption.claimed.keys().filter(|name| !self.names.contains(name.as_str()));
         plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
         plan
     }
 
     /// Records a sent resource for all other subscribed names (aliases), so that none of them
     /// causes the same resource to be sent again.
-    fn hold_other_names(&mut self, resource: &Arc<Resource>, view: &TypeView) {
+    fn record_other_names(&mut self, resource: &Arc<Resource>, view: &TypeView) {
         for name in std::iter::once(resource.name()).chain(resource.aliases()) {
-            let marked = self.dirty || self.stale.contains(name);
-            if marked && view.get(name.as_str()) == Some(resource) {
-                self.stale.remove(name);
-                self.hold(name, Held::Sent(Arc::clone(resource)));
+            if self.work.changed.contains(name) && view.get(name.as_str()) == Some(resource) {
+                self.work.changed.remove(name);
+                self.record(name, ClientVersion::Sent(Arc::clone(resource)));
             }
         }
     }
 
-    fn hold(&mut self, name: &ResourceName, held: Held) {
+    fn record(&mut self, name: &ResourceName, held: ClientVersion) {
         let Some(entry) = self.names.get_mut(name) else { return };
-        let is_there = matches!(held, Held::Sent(_));
+        let is_there = matches!(held, ClientVersion::Sent(_));
         match std::mem::replace(entry, held) {
-            Held::Sent(before) => self.rejected.touch(before.name()),
-            Held::Absent => self.returned |= is_there && self.protocol == Protocol::Sotw,
-            Held::Nothing | Held::Version(_) => {}
+            ClientVersion::Sent(before) => self.rejections.touch(before.name()),
+            ClientVersion::Absent => {
+                self.delivery.returned |= is_there && self.protocol == Protocol::Sotw
+            }
+            ClientVersion::Nothing | ClientVersion::Claimed(_) => {}
         }
     }
 
     /// Reports that a requested name does not exist (DELTA-40). SotW has no message for this
     /// (SOTW-78).
-    fn say_absent(&mut self, name: &ResourceName, plan: &mut Plan, moment: Moment<'_>) {
-        let held = self.lingering.remove(name);
-        self.rejected.touch(name);
+    fn report_absent(&mut self, name: &ResourceName, plan: &mut Plan, context: PlanContext<'_>) {
+        let held = self.removals.remove(name);
+        self.rejections.touch(name);
         match self.protocol {
             Protocol::Sotw => {}
             Protocol::Delta if self.properties.absent_as_alias => {
-                self.keep_removal(name, held, moment);
+                self.keep_removal(name, held, context);
                 plan.absent.push(name.clone());
             }
             Protocol::Delta => plan.removed.push(name.clone()),
         }
-        self.hold(name, Held::Absent);
+        self.record(name, ClientVersion::Absent);
     }
 
     /// Schedules the removal of the resource that the client holds under an absent name. DELTA-63:
     /// the report that a virtual host does not exist removes nothing from the client. The removal
     /// follows in a response of its own (DELTA-42, DELTA-47).
-    fn keep_removal(&mut self, name: &ResourceName, held: Option<Lingering>, moment: Moment<'_>) {
-        let Moment { view, revision, now } = moment;
+    fn keep_removal(
+        &mut self,
+        name: &ResourceName,
+        held: Option<PendingRemoval>,
+        context: PlanContext<'_>,
+    ) {
+        let PlanContext { view, revision, now } = context;
         let sent = match self.names.get(name) {
-            Some(Held::Sent(resource)) => Some(Arc::clone(resource)),
-            Some(Held::Version(version)) => {
+            Some(ClientVersion::Sent(resource)) => Some(Arc::clone(resource)),
+            Some(ClientVersion::Claimed(version)) => {
                 Some(gone_resource(&self.type_url, name, Some(*version)))
             }
-            Some(Held::Nothing | Held::Absent) | None => None,
+            Some(ClientVersion::Nothing | ClientVersion::Absent) | None => None,
         };
-        let seen = self.seen_revision;
-        let sent = sent.map(|resource| Lingering { resource, revision, seen, since: now });
+        let seen = self.delivery.checked;
+        let sent = sent.map(|resource| PendingRemoval { resource, revision, seen, since: now });
         let Some(gone) = held.or(sent) else { return };
         let own = gone.resource.name().clone();
         if view.get(own.as_str()).is_none() {
-            self.lingering.add(own, gone);
+            self.removals.add(own, gone);
         }
     }
 
@@ -497,26 +474,26 @@ impl Subscription {
     /// next response if this response has a resource with the name as an alias, or reports the name
     /// as absent (DELTA-47).
     fn release(&mut self, plan: &mut Plan, view: &TypeView, release: Release) {
-        if self.lingering.is_empty() {
+        if self.removals.is_empty() {
             return;
         }
         let aliases = plan.resources.iter().flat_map(|resource| resource.aliases().iter().cloned());
         let aliased: BTreeSet<ResourceName> = aliases.chain(plan.absent.iter().cloned()).collect();
         let mut said: BTreeSet<ResourceName> = plan.removed.iter().cloned().collect();
-        for (name, lingering) in std::mem::take(&mut self.lingering) {
-            let own = lingering.resource.name();
+        for (name, removal) in std::mem::take(&mut self.removals) {
+            let own = removal.resource.name();
             let is_back =
                 |name: &ResourceName| view.get(name.as_str()).is_some_and(|r| r.name() == name);
             if is_back(&name) {
                 continue;
             }
             let beside = aliased.contains(&name) || aliased.contains(own);
-            if !release.allows(&lingering) || beside {
-                self.lingering.add(name, lingering);
+            if !release.allows(&removal) || beside {
+                self.removals.add(name, removal);
                 continue;
             }
-            self.rejected.touch(own);
-            self.hold(&name, Held::Absent);
+            self.rejections.touch(own);
+            self.record(&name, ClientVersion::Absent);
             if !self.properties.announce_removal {
                 continue;
             }

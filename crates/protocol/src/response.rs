@@ -1,6 +1,6 @@
 //! Responses and their encoding.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use chancery_model::{
     Resource, ResourceName, Revision, TypeUrl, TypeVersion,
     wire::{len_field_len, put_len_field, put_len_header},
@@ -16,8 +16,8 @@ const SHARED_BYTES_MIN: usize = 4 << 10;
 /// The size at which a piece of copied resources is complete.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// The size of the header of a gRPC message: a flag and the length.
-const GRPC_HEADER_BYTES: usize = 5;
+/// The maximum size of a prefix that a transport puts before a message, in bytes.
+pub const PREFIX_BYTES_MAX: usize = 8;
 
 /// A response that is ready to be sent.
 #[derive(Debug, Clone)]
@@ -87,8 +87,7 @@ impl Response {
         self.revision
     }
 
-    /// Encodes the response as a gRPC message: the five-byte header and a `DiscoveryResponse` or a
-    /// `DeltaDiscoveryResponse`. `control_plane` becomes `control_plane.identifier` (SVC-20).
+    /// Encodes the response as a `DiscoveryResponse` or a `DeltaDiscoveryResponse`. `control_plane` becomes `control_plane.identifier` (SVC-20).
     #[must_use]
     pub fn into_message(self, control_plane: &str) -> Message {
         let size = size_of(self.protocol);
@@ -96,19 +95,18 @@ impl Response {
         let tail = self.tail();
         let resources = self.resources.iter().map(|r| size(r)).sum::<usize>();
         let len = head.len() + resources + tail.len();
-        let mut chunk = BytesMut::with_capacity(CHUNK_BYTES.min(GRPC_HEADER_BYTES + len));
-        chunk.put_u8(0);
-        // The header cannot express 4 GiB or more. The caller rejects such a message by its `len`.
-        chunk.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
+        let mut chunk = BytesMut::with_capacity(CHUNK_BYTES.min(PREFIX_BYTES_MAX + len));
+        chunk.put_bytes(0, PREFIX_BYTES_MAX);
         chunk.put_slice(&head);
         Message {
             protocol: self.protocol,
             resources: self.resources,
             cursor: (0, 0),
+            headroom: PREFIX_BYTES_MAX,
             chunk,
             next: None,
             tail,
-            len: GRPC_HEADER_BYTES + len,
+            len,
         }
     }
 
@@ -166,13 +164,15 @@ pub(crate) fn absent_len(name: &ResourceName) -> usize {
     len_field_len(2 * len_field_len(name.as_str().len()))
 }
 
-/// An encoded gRPC message, as an iterator of the pieces for the socket. The bytes of large
+/// An encoded response, as an iterator of the pieces for the socket. The bytes of large
 /// resources are shared with the state and with other messages.
 #[derive(Debug)]
 pub struct Message {
     protocol: Protocol,
     resources: Resources,
     cursor: (usize, usize),
+    /// The unused bytes at the start of `chunk`, until the first piece is taken.
+    headroom: usize,
     chunk: BytesMut,
     next: Option<Bytes>,
     tail: Bytes,
@@ -180,14 +180,23 @@ pub struct Message {
 }
 
 impl Message {
-    /// Returns the total size of all pieces, in bytes.
+    /// Puts the prefix of a transport, such as the header of a gRPC message, before the first piece.
+    ///
+    /// # Panics
+    /// If the prefix has more than [`PREFIX_BYTES_MAX`] bytes, or if a piece was taken before.
+    pub fn set_prefix(&mut self, prefix: &[u8]) {
+        let start = self.headroom - prefix.len();
+        self.chunk[start..self.headroom].copy_from_slice(prefix);
+        self.headroom = start;
+    }
+
+    /// Returns the size of the response in bytes, without a prefix.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the message has no bytes; always `false`, because every message has a
-    /// header.
+    /// Returns whether the response has no bytes; always `false`, because every response has a type.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -198,6 +207,7 @@ impl Iterator for Message {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
+        self.chunk.advance(std::mem::take(&mut self.headroom));
         if let Some(shared) = self.next.take() {
             return Some(shared);
         }

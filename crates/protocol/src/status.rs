@@ -46,5 +46,5 @@ pub struct SubscriptionStatus {
     /// The last rejection, until it no longer applies.
     pub nack: Option<Nack>,
     /// The number of removals that are held back until the referrers of the resources have moved.
-    pub n_held_removals: usize,
+    pub n_pending_removals: usize,
 }

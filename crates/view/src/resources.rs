@@ -68,7 +68,7 @@ impl Resources {
     /// The result has at least one resource, unless the list is empty. The cost is O(resources
     /// taken), and O(1) without a limit (`usize::MAX`).
     #[must_use]
-    pub fn take_front(&mut self, bytes: usize, size: impl Fn(&Resource) -> usize) -> Self {
+    pub fn take_front(&mut self, bytes: usize, mut size: impl FnMut(&Resource) -> usize) -> Self {
         if bytes == usize::MAX {
             return std::mem::take(self);
         }

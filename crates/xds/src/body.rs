@@ -15,10 +15,7 @@ use chancery_protocol::Message;
 use futures::future::AbortHandle;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{connection::Place, grpc};
-
-/// The length of the longest message that a prefix of four bytes can announce.
-const MESSAGE_BYTES_MAX: usize = u32::MAX as usize;
+use crate::{connection::Place, framing::PREFIX_BYTES, grpc};
 
 /// The length above which the last byte of a last chunk becomes a separate chunk.
 ///
@@ -66,8 +63,14 @@ enum State {
 }
 
 impl Chunks {
-    fn new(message: Message) -> Self {
-        Self { left: message.len(), message, last: None }
+    /// Adds the gRPC header, or returns `None` if the header cannot express the length.
+    fn new(mut message: Message) -> Option<Self> {
+        let len = u32::try_from(message.len()).ok()?;
+        let mut prefix = [0; PREFIX_BYTES];
+        // The first byte says that the message is not compressed.
+        prefix[1..].copy_from_slice(&len.to_be_bytes());
+        message.set_prefix(&prefix);
+        Some(Self { left: PREFIX_BYTES + message.len(), message, last: None })
     }
 }
 
@@ -102,18 +105,19 @@ impl StreamBody {
                 self.place.establish();
             }
             let end = match ready!(self.outlet.poll_next(cx)) {
-                Delivery::Message(message) if message.len() <= MESSAGE_BYTES_MAX => {
-                    self.message = Some(Chunks::new(message));
-                    continue;
-                }
                 Delivery::Message(message) => {
                     let len = message.len();
+                    self.message = Chunks::new(message);
+                    if self.message.is_some() {
+                        continue;
+                    }
                     tracing::error!(len, "a response is longer than the longest gRPC message");
                     End::new(
                         EndCode::ResourceExhausted,
                         format!(
-                            "a response of {len} bytes cannot be sent: the longest gRPC message has \
-                             {MESSAGE_BYTES_MAX} bytes"
+                            "a response of {len} bytes cannot be sent: the longest gRPC message has {} \
+                             bytes",
+                            u32::MAX
                         ),
                     )
                 }

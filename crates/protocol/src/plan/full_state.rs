@@ -5,71 +5,71 @@ use std::{collections::BTreeSet, sync::Arc};
 use chancery_model::{Resource, ResourceName};
 use chancery_view::{Differ, Resources, TypeView, difference};
 
-use super::{Moment, Plan, Release};
-use crate::subscription::{Held, Subscription};
+use super::{Plan, PlanContext, Release};
+use crate::subscription::{ClientVersion, Subscription};
 
 impl Subscription {
     /// Plans a full-state SotW response: all resources, if any of them changed.
     pub(super) fn plan_full_state(
         &mut self,
-        moment: Moment<'_>,
+        context: PlanContext<'_>,
         release: Release,
         differ: &Differ,
     ) -> Plan {
-        let mut plan =
-            Plan { send: !self.pending.is_empty() || self.answer_due, ..Plan::default() };
-        let (mut changed, mut removed) = match self.wildcard {
-            true => {
-                let empty = TypeView::empty();
-                let base = self.base.as_ref().unwrap_or(&empty);
-                let change = difference(differ, base, moment.view);
+        let mut plan = Plan {
+            send: !self.work.requested.is_empty() || self.work.answer_due,
+            ..Plan::default()
+        };
+        let (mut changed, mut removed) = match &self.wildcard {
+            Some(wildcard) => {
+                let change = difference(differ, &wildcard.base_or_empty(), context.view);
                 (change.changed, change.removed)
             }
-            false => self.changed_names(moment.view, &mut plan.fresh),
+            None => self.changed_names(context.view, &mut plan.fresh),
         };
-        if let Some(left) = self.left.take() {
+        if let Some(earlier) = self.resumption.take_resources() {
             // ADS-08: resources that the client holds from an earlier stream and subscribes to, and
             // that no longer exist.
-            let gone = left.iter().filter(|resource| {
-                self.asks_for(resource) && moment.view.get(resource.name().as_str()).is_none()
+            let gone = earlier.iter().filter(|resource| {
+                self.covers(resource) && context.view.get(resource.name().as_str()).is_none()
             });
             removed.extend(gone.cloned());
         }
-        if !self.lingering.is_empty() {
+        if !self.removals.is_empty() {
             self.drop_returned(&mut changed);
         }
         plan.send |= !changed.is_empty();
         plan.touched = changed;
         for resource in removed {
-            self.linger(resource.name().clone(), resource, moment);
+            self.hold_removal(resource.name().clone(), resource, context);
         }
-        let before = self.lingering.len();
-        let Self { lingering, names, rejected, .. } = self;
-        lingering.retain(|name, held| {
-            let stays = !release.allows(held);
+        let before = self.removals.len();
+        let Self { removals, names, rejections, .. } = self;
+        removals.retain(|name, removal| {
+            let stays = !release.allows(removal);
             if !stays {
-                rejected.touch(name);
+                rejections.touch(name);
                 if let Some(entry) = names.get_mut(name) {
-                    *entry = Held::Absent;
+                    *entry = ClientVersion::Absent;
                 }
             }
             stays
         });
-        plan.send |= self.lingering.len() < before;
+        plan.send |= self.removals.len() < before;
         if !plan.send {
             return plan;
         }
-        if self.wildcard {
-            plan.resources = difference(differ, &TypeView::empty(), moment.view).changed;
+        if self.is_wildcard() {
+            plan.resources = difference(differ, &TypeView::empty(), context.view).changed;
         } else {
             let mut seen = BTreeSet::new();
-            for resource in self.names.keys().filter_map(|name| moment.view.get(name.as_str())) {
+            for resource in self.names.keys().filter_map(|name| context.view.get(name.as_str())) {
                 if seen.insert(resource.name().clone()) {
                     plan.resources.push(Arc::clone(resource));
                 }
             }
         }
-        let held = self.lingering.values().map(|lingering| &lingering.resource);
+        let held = self.removals.values().map(|removal| &removal.resource);
         held.for_each(|resource| plan.resources.push(Arc::clone(resource)));
         plan
     }
@@ -91,14 +91,14 @@ impl Subscription {
                         fresh.insert(new.name().clone());
                     }
                     changed.push(Arc::clone(new));
-                    if let Held::Sent(before) = &*held {
-                        self.rejected.touch(before.name());
+                    if let ClientVersion::Sent(before) = &*held {
+                        self.rejections.touch(before.name());
                     }
-                    *held = Held::Sent(Arc::clone(new));
+                    *held = ClientVersion::Sent(Arc::clone(new));
                 }
-                (None, Held::Sent(old)) => {
+                (None, ClientVersion::Sent(old)) => {
                     removed.push(Arc::clone(old));
-                    *held = Held::Absent;
+                    *held = ClientVersion::Absent;
                 }
                 (None, _) => {}
             }

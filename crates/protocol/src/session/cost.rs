@@ -34,7 +34,8 @@ impl Session {
                 (&r.type_url, listed + all, r.error_detail.is_some())
             }
         };
-        let rejected = self.of_text(type_url).filter(|_| has_error).map_or(0, Subscription::n_sent);
+        let rejected =
+            self.of_text(type_url).filter(|_| has_error).map_or(0, |s| s.delivery.n_unanswered());
         listed + rejected
     }
 

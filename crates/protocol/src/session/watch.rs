@@ -4,7 +4,7 @@ use chancery_model::{ResourceName, TypeUrl};
 use chancery_view::LayerDelta;
 
 use super::Session;
-use crate::subscription::Subscription;
+use crate::subscription::{Changed, Subscription};
 
 /// A response that has been unanswered for too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,12 +23,13 @@ impl Session {
         let mut subscriptions = self.subscriptions.iter_mut();
         let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return };
         match name {
-            Some(name) if !s.wildcard => {
-                if let Some((name, _)) = s.names.get_key_value(name) {
-                    s.stale.insert(name.clone());
+            Some(name) if !s.is_wildcard() => {
+                if let Some(name) = s.names.key(name.as_str()).cloned() {
+                    s.work.changed.insert(name);
                 }
             }
-            _ => s.dirty |= s.wildcard,
+            _ if s.is_wildcard() => s.work.changed = Changed::All,
+            _ => {}
         }
     }
 
@@ -40,15 +41,16 @@ impl Session {
     pub fn on_changes(&mut self, delta: &LayerDelta) -> bool {
         let mut subscriptions = self.subscriptions.iter_mut();
         let Some(s) = subscriptions.find(|s| s.type_url == *delta.type_url()) else { return false };
-        if s.wildcard || s.names.len() < delta.n_steps() {
-            let asks = s.wildcard || !s.names.is_empty();
-            s.dirty |= asks;
-            return asks;
+        if s.is_wildcard() || s.names.len() < delta.n_steps() {
+            if s.is_subscribed() {
+                s.work.changed = Changed::All;
+            }
+            return s.is_subscribed();
         }
         let mut found = false;
         for name in delta.names() {
-            if let Some((name, _)) = s.names.get_key_value(name) {
-                s.stale.insert(name.clone());
+            if let Some(name) = s.names.key(name.as_str()).cloned() {
+                s.work.changed.insert(name);
                 found = true;
             }
         }
@@ -57,7 +59,7 @@ impl Session {
 
     /// Marks everything as changed, because the node sees other scopes now.
     pub fn on_new_view(&mut self) {
-        self.subscriptions.iter_mut().for_each(|subscription| subscription.dirty = true);
+        self.subscriptions.iter_mut().for_each(|s| s.work.changed = Changed::All);
     }
 
     /// Returns whether the session may have something to send. It compares no resources.
@@ -76,7 +78,7 @@ impl Session {
     #[must_use]
     pub fn is_under_way(&self, type_url: &TypeUrl) -> bool {
         let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
-        of_type.is_some_and(|s| s.train.is_some() || !s.outstanding.is_empty())
+        of_type.is_some_and(|s| !s.delivery.is_settled())
     }
 
     /// Returns whether a rejection of the client still applies.

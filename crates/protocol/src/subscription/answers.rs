@@ -4,53 +4,43 @@ use std::sync::Arc;
 
 use chancery_model::{Resource, Revision};
 
-use super::{Answer, CONTENTS_MAX, Held, Outstanding, Subscription, rejections::Fate};
+use super::{SentResponse, Subscription, rejections::Fate};
 use crate::{ErrorDetail, Nack};
 
-impl Subscription {
-    /// Returns the delta response that a nonce identifies. Clients process responses in order, so
-    /// the earlier responses also count as answered. The client may still reject them (DELTA-19).
-    pub(super) fn take_answered(
-        &mut self,
-        nonce: Option<u64>,
-        rejects: bool,
-    ) -> Option<Outstanding> {
-        if let Some(at) = self.outstanding.iter().position(|sent| Some(sent.nonce) == nonce) {
-            let over = self.outstanding.drain(..at).filter(|sent| sent.resources.is_some());
-            self.passed.extend(over);
-            let excess = self.passed.len().saturating_sub(CONTENTS_MAX);
-            self.passed.drain(..excess);
-            return self.outstanding.pop_front();
-        }
-        let at = self.passed.iter().position(|sent| Some(sent.nonce) == nonce)?;
-        let sent = self.passed.swap_remove(at);
-        rejects.then_some(sent)
-    }
+/// The client's answer to a response.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) response: SentResponse,
+    /// The rejection, if the answer is a NACK.
+    pub(crate) nack: Option<Nack>,
+}
 
+impl Subscription {
     /// Records an ACK or a NACK (SOTW-20, SOTW-28).
     pub(super) fn on_answer(
         &mut self,
-        mut sent: Outstanding,
+        mut sent: SentResponse,
         error: Option<&ErrorDetail>,
         now: u64,
     ) -> Answer {
-        self.silent_since = now;
-        self.returned &= !self.outstanding.is_empty() || self.train.is_some();
+        self.delivery.silent_since = now;
+        self.delivery.returned &= !self.delivery.is_settled();
         let Some(error) = error else {
-            self.acked = Some(sent.version.clone());
-            self.rejects_state = false;
+            self.delivery.acked_version = Some(sent.version.clone());
+            self.rejections.accept_state();
             if let Some(taken) = &sent.resources {
-                self.rejected.take(taken, sent.first_state);
+                self.rejections.take(taken, sent.first_state);
             }
             if self.is_remembered() {
                 let resources = sent.resources.take();
-                self.accepted = resources.map(|resources| (sent.version.clone(), resources));
+                self.resumption.accepted =
+                    resources.map(|resources| (sent.version.clone(), resources));
             }
             // A split state is settled only with its last part.
-            if self.outstanding.is_empty() && self.train.is_none() {
-                self.settled_revision = self.settled_revision.max(sent.revision);
+            if self.delivery.is_settled() {
+                self.delivery.settle(sent.revision);
             }
-            return Answer { outstanding: sent, nack: None };
+            return Answer { response: sent, nack: None };
         };
         let nack = Nack {
             version: sent.version.clone(),
@@ -58,58 +48,54 @@ impl Subscription {
             message: error.message.clone(),
             at_ms: now,
         };
-        self.nack = Some(nack.clone());
+        self.rejections.set_nack(nack.clone());
         // The next accepted full state replaces all of this one, so its contents do not matter.
-        let replaced_whole = self.is_full_state() && self.wildcard;
-        let first_state = sent.first_state.filter(|_| self.wildcard);
+        let replaced_whole = self.is_full_state() && self.is_wildcard();
+        let first_state = sent.first_state.filter(|_| self.is_wildcard());
         match &sent.resources {
             Some(resources) if !resources.is_empty() && !replaced_whole => match first_state {
-                Some(revision) => self.rejected.reject_first(resources, revision),
-                None => self.rejected.reject(resources),
+                Some(revision) => self.rejections.reject_first(resources, revision),
+                None => self.rejections.reject(resources),
             },
-            _ => self.rejects_state = true,
+            _ => self.rejections.reject_state(),
         }
-        Answer { outstanding: sent, nack: Some(nack) }
+        Answer { response: sent, nack: Some(nack) }
     }
 
     /// Settles a split state whose remaining parts the client has unsubscribed from.
     pub(crate) fn on_nothing_left(&mut self, covers: Revision) {
-        if self.outstanding.is_empty() {
-            self.settled_revision = self.settled_revision.max(covers);
+        if self.delivery.unanswered.is_empty() {
+            self.delivery.settle(covers);
         }
         self.review_rejections();
     }
 
     /// Drops rejections that no longer apply.
     pub(crate) fn review_rejections(&mut self) {
-        if self.nack.is_none() {
+        if self.nack().is_none() {
             return;
         }
-        let mut rejected = std::mem::take(&mut self.rejected);
-        let unanswered = self.train.is_some() || !self.outstanding.is_empty();
-        rejected.review(self.base.as_ref(), |resource| match self.sent_of(resource) {
+        let mut rejections = std::mem::take(&mut self.rejections);
+        let is_settled = self.delivery.is_settled();
+        let base = self.wildcard.as_ref().and_then(|wildcard| wildcard.base.as_ref());
+        rejections.review(base, |resource| match self.sent_of(resource) {
             Some(sent) if sent == resource => Fate::Same,
-            Some(_) if unanswered => Fate::Unanswered,
+            Some(_) if !is_settled => Fate::Unanswered,
             Some(_) | None => Fate::Over,
         });
-        self.rejected = rejected;
-        let asks = self.wildcard || !self.names.is_empty();
-        if !asks || (self.rejected.is_empty() && !self.rejects_state) {
-            (self.nack, self.rejects_state) = (None, false);
-        }
+        rejections.end_nack(self.is_subscribed());
+        self.rejections = rejections;
     }
 
     /// Returns the resource that the client was last sent in place of `resource`.
     fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
         let mut names = std::iter::once(resource.name()).chain(resource.aliases());
-        let shown = match &self.base {
-            Some(base) if self.wildcard => base.get(resource.name().as_str()),
-            _ => names.find_map(|name| match self.names.get(name)? {
-                Held::Sent(sent) => Some(sent),
-                Held::Nothing | Held::Absent | Held::Version(_) => None,
-            }),
+        let base = self.wildcard.as_ref().and_then(|wildcard| wildcard.base.as_ref());
+        let shown = match base {
+            Some(base) => base.get(resource.name().as_str()),
+            None => names.find_map(|name| self.names.get(name)?.sent()),
         };
         // Until the removal is sent, the client has the old resource.
-        shown.or_else(|| Some(&self.lingering.get(resource.name())?.resource))
+        shown.or_else(|| Some(&self.removals.get(resource.name())?.resource))
     }
 }

@@ -18,6 +18,8 @@ use std::{
 use chancery_model::{Resource, ResourceName, Revision};
 use chancery_view::{Resources, TypeView};
 
+use crate::Nack;
+
 /// Rejected resources, by their own names.
 #[derive(Debug, Default)]
 pub(crate) struct Rejections {
@@ -31,6 +33,10 @@ pub(crate) struct Rejections {
     doubtful: BTreeSet<ResourceName>,
     /// Whether there may have been an event for any name.
     all_doubtful: bool,
+    /// The last rejection, while it applies.
+    nack: Option<Nack>,
+    /// Whether a response was rejected whose contents are unknown or do not matter.
+    rejects_state: bool,
 }
 
 /// The first state of a wildcard, of which the client has rejected at least a part. Everything that
@@ -88,8 +94,37 @@ impl Rejections {
         Self { listed_max, ..Self::default() }
     }
 
+    /// Returns whether no single resource is rejected.
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none() && self.standing.is_empty()
+    }
+
+    /// Returns the last rejection, while it applies.
+    pub(crate) fn nack(&self) -> Option<&Nack> {
+        self.nack.as_ref()
+    }
+
+    /// Records a rejection.
+    pub(crate) fn set_nack(&mut self, nack: Nack) {
+        self.nack = Some(nack);
+    }
+
+    /// Records the rejection of a response whose contents are unknown or do not matter.
+    pub(crate) fn reject_state(&mut self) {
+        self.rejects_state = true;
+    }
+
+    /// Ends the rejection of such a response. Returns whether there was one.
+    pub(crate) fn accept_state(&mut self) -> bool {
+        std::mem::take(&mut self.rejects_state)
+    }
+
+    /// Ends the last rejection, if no rejected response or resource is left or if the client no longer
+    /// subscribes to anything.
+    pub(crate) fn end_nack(&mut self, is_subscribed: bool) {
+        if !is_subscribed || (self.is_empty() && !self.rejects_state) {
+            (self.nack, self.rejects_state) = (None, false);
+        }
     }
 
     /// Records the rejection of a part of a wildcard's first state of this revision. The cost is

@@ -68,7 +68,7 @@ impl World<'_> {
             );
         }
         let status = self.session.status();
-        let held = status.iter().any(|status| status.n_held_removals > 0);
+        let held = status.iter().any(|status| status.n_pending_removals > 0);
         let rejects = status.iter().any(|status| status.nack.is_some());
         self.cover.hit_if(held, "idle with removals held back");
         self.cover.hit_if(held && rejects && quiet, "idle with removals held back for a rejection");
@@ -108,7 +108,7 @@ impl World<'_> {
             law!(!line.is_behind(t, &seen), "ADS-22", "{} was never sent: {line:?}", TYPES[t]);
         }
         for status in self.session.status() {
-            let held = status.n_held_removals;
+            let held = status.n_pending_removals;
             law!(rejects || held == 0, "ADS-22", "{held} removals are held back forever");
         }
         self.cover.hit("clients that never answer");
@@ -207,7 +207,7 @@ impl World<'_> {
             law!(status.nack.is_none(), "SOTW-27", "a rejection still applies: {status:?}");
             let settled = matches!(status.state, SyncState::Synced | SyncState::Idle);
             law!(settled, "SOTW-28", "everything was answered: {status:?}");
-            law!(status.n_held_removals == 0, "ADS-22", "removals are held back: {status:?}");
+            law!(status.n_pending_removals == 0, "ADS-22", "removals are held back: {status:?}");
             let shown = (status.wildcard, status.n_names);
             let asked = (line.asked.wildcard, line.asked.names.len());
             law!(shown == asked, "SOTW-28", "subscribed to {asked:?}: {status:?}");

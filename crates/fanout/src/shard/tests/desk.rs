@@ -55,8 +55,8 @@ impl Desk {
         let state = Arc::new(State::new(Incarnation(1)));
         let differ = Arc::new(Differ::new());
         let config = Arc::new(config);
-        let (arrivals, departed) = Default::default();
-        let shard = Shard::new(config, Arc::clone(&state), differ, arrivals, departed, 0);
+        let (arrivals, resume_cache) = Default::default();
+        let shard = Shard::new(config, Arc::clone(&state), differ, arrivals, resume_cache, 0);
         let (events, start) = (Events::default(), Instant::now());
         Self { shard, mailbox: Arc::default(), state, events, start, ms: 10_000 }
     }
@@ -256,7 +256,7 @@ impl Client {
 
 pub(super) fn decode(message: chancery_protocol::Message) -> DeltaDiscoveryResponse {
     let bytes: Vec<u8> = message.flat_map(|chunk| chunk.to_vec()).collect();
-    DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap()
+    DeltaDiscoveryResponse::decode(&bytes[..]).unwrap()
 }
 
 pub(super) fn answer(

@@ -6,16 +6,31 @@
 //!
 //! Invariant: `by_time` and `text_bytes` describe exactly the removals of `by_name`.
 
-use std::collections::{BTreeMap, btree_map};
+use std::{
+    collections::{BTreeMap, btree_map},
+    sync::Arc,
+};
 
-use chancery_model::ResourceName;
+use chancery_model::{Resource, ResourceName, Revision};
 
-use crate::subscription::Lingering;
+/// A resource that no longer exists, until its removal is announced.
+#[derive(Debug, Clone)]
+pub(crate) struct PendingRemoval {
+    /// The resource as the client has it.
+    pub(crate) resource: Arc<Resource>,
+    /// The revision at which the removal was detected.
+    pub(crate) revision: Revision,
+    /// The last revision at which the session looked for the resource and found it. The removal
+    /// happened later.
+    pub(crate) seen: Revision,
+    /// The time at which the removal was detected.
+    pub(crate) since: u64,
+}
 
 /// The pending removals, by name.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRemovals {
-    by_name: BTreeMap<ResourceName, Lingering>,
+    by_name: BTreeMap<ResourceName, PendingRemoval>,
     /// The number of removals by the time of their detection.
     by_time: BTreeMap<u64, usize>,
     /// The total length of the names, in bytes.
@@ -40,16 +55,16 @@ impl PendingRemovals {
         self.by_time.first_key_value().map(|(since, _)| *since)
     }
 
-    pub(crate) fn get(&self, name: &ResourceName) -> Option<&Lingering> {
+    pub(crate) fn get(&self, name: &ResourceName) -> Option<&PendingRemoval> {
         self.by_name.get(name)
     }
 
-    pub(crate) fn values(&self) -> btree_map::Values<'_, ResourceName, Lingering> {
+    pub(crate) fn values(&self) -> btree_map::Values<'_, ResourceName, PendingRemoval> {
         self.by_name.values()
     }
 
     /// Adds a removal. An existing removal of the same name stays unchanged.
-    pub(crate) fn add(&mut self, name: ResourceName, removal: Lingering) {
+    pub(crate) fn add(&mut self, name: ResourceName, removal: PendingRemoval) {
         if let btree_map::Entry::Vacant(place) = self.by_name.entry(name) {
             self.text_bytes += place.key().as_str().len();
             *self.by_time.entry(removal.since).or_default() += 1;
@@ -57,7 +72,7 @@ impl PendingRemovals {
         }
     }
 
-    pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<Lingering> {
+    pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<PendingRemoval> {
         let removal = self.by_name.remove(name)?;
         self.text_bytes -= name.as_str().len();
         if let Some(n) = self.by_time.get_mut(&removal.since) {
@@ -70,7 +85,7 @@ impl PendingRemovals {
     }
 
     /// Keeps the removals for which `keeps` returns `true`.
-    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&ResourceName, &Lingering) -> bool) {
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&ResourceName, &PendingRemoval) -> bool) {
         for (name, removal) in std::mem::take(self) {
             if keeps(&name, &removal) {
                 self.add(name, removal);
@@ -80,8 +95,8 @@ impl PendingRemovals {
 }
 
 impl IntoIterator for PendingRemovals {
-    type Item = (ResourceName, Lingering);
-    type IntoIter = btree_map::IntoIter<ResourceName, Lingering>;
+    type Item = (ResourceName, PendingRemoval);
+    type IntoIter = btree_map::IntoIter<ResourceName, PendingRemoval>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.by_name.into_iter()
@@ -90,10 +105,8 @@ impl IntoIterator for PendingRemovals {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bytes::Bytes;
-    use chancery_model::{Resource, ResourceDraft, ResourceKey, Revision, TypeUrl, types::CLUSTER};
+    use chancery_model::{ResourceDraft, ResourceKey, TypeUrl, types::CLUSTER};
 
     use super::*;
 
@@ -101,11 +114,11 @@ mod tests {
         ResourceName::new(text).unwrap()
     }
 
-    fn found_at(since: u64) -> Lingering {
+    fn found_at(since: u64) -> PendingRemoval {
         let key = ResourceKey { type_url: TypeUrl::new(CLUSTER).unwrap(), name: name("a") };
         let draft = ResourceDraft::new(key, Bytes::new());
         let resource = Arc::new(Resource::publish(&draft, Revision(1)));
-        Lingering { resource, revision: Revision(1), seen: Revision(0), since }
+        PendingRemoval { resource, revision: Revision(1), seen: Revision(0), since }
     }
 
     #[test]

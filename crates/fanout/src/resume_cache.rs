@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_protocol::Remains;
+use chancery_protocol::ResumeState;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -28,18 +28,18 @@ const STREAMS_PER_NODE_MAX: usize = 16;
 /// The resume data of ended streams. All shards share it, because a client may reconnect to another
 /// shard.
 #[derive(Debug, Default)]
-pub(crate) struct Departed(Mutex<Inner>);
+pub(crate) struct ResumeCache(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_node: HashMap<Arc<str>, VecDeque<(u64, Arc<Remains>)>>,
+    by_node: HashMap<Arc<str>, VecDeque<(u64, Arc<ResumeState>)>>,
     /// The end time and node of each stream, by number. The numbers ascend in the order of the ends.
     ends: BTreeMap<u64, (Instant, Arc<str>)>,
     last: u64,
 }
 
-impl Departed {
-    pub(crate) fn put(&self, node: &str, remains: Remains, now: Instant) {
+impl ResumeCache {
+    pub(crate) fn put(&self, node: &str, state: ResumeState, now: Instant) {
         let mut inner = self.0.lock();
         inner.forget_before(now);
         if inner.ends.len() == STREAMS_MAX {
@@ -53,7 +53,7 @@ impl Departed {
         };
         let of_node = inner.by_node.entry(Arc::clone(&node)).or_default();
         let oldest = (of_node.len() == STREAMS_PER_NODE_MAX).then(|| of_node.pop_front()).flatten();
-        of_node.push_back((number, Arc::new(remains)));
+        of_node.push_back((number, Arc::new(state)));
         // A node that reconnects constantly replaces only its own data.
         if let Some((oldest, _)) = oldest {
             inner.ends.remove(&oldest);
@@ -63,11 +63,11 @@ impl Departed {
 
     /// Returns the resume data of a node's last streams. The data remains, because the node may open
     /// several streams.
-    pub(crate) fn of(&self, node: &str, now: Instant) -> Vec<Arc<Remains>> {
+    pub(crate) fn of(&self, node: &str, now: Instant) -> Vec<Arc<ResumeState>> {
         let mut inner = self.0.lock();
         inner.forget_before(now);
         let of_node = inner.by_node.get(node);
-        of_node.into_iter().flatten().map(|(_, remains)| Arc::clone(remains)).collect()
+        of_node.into_iter().flatten().map(|(_, state)| Arc::clone(state)).collect()
     }
 
     /// Drops expired data. Old states stay in memory only after newer ones arrive, so it suffices to
@@ -98,44 +98,48 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn put(departed: &Departed, node: &str, now: Instant) {
-        departed.put(node, Remains::default(), now);
+    fn put(resume_cache: &ResumeCache, node: &str, now: Instant) {
+        resume_cache.put(node, ResumeState::default(), now);
     }
 
-    fn n_of(departed: &Departed, node: &str, now: Instant) -> usize {
-        departed.of(node, now).len()
+    fn n_of(resume_cache: &ResumeCache, node: &str, now: Instant) -> usize {
+        resume_cache.of(node, now).len()
     }
 
-    fn n_nodes(departed: &Departed) -> usize {
-        departed.0.lock().by_node.len()
+    fn n_nodes(resume_cache: &ResumeCache) -> usize {
+        resume_cache.0.lock().by_node.len()
     }
 
     #[test]
     fn what_a_node_was_left_with_is_kept_for_a_while() {
-        let (departed, start) = (Departed::default(), Instant::now());
-        put(&departed, "a", start);
-        put(&departed, "a", start + KEEP / 2);
-        put(&departed, "b", start + KEEP / 2);
-        assert_eq!(n_of(&departed, "a", start + KEEP), 2);
+        let (resume_cache, start) = (ResumeCache::default(), Instant::now());
+        put(&resume_cache, "a", start);
+        put(&resume_cache, "a", start + KEEP / 2);
+        put(&resume_cache, "b", start + KEEP / 2);
+        assert_eq!(n_of(&resume_cache, "a", start + KEEP), 2);
         let later = start + KEEP + Duration::from_millis(1);
-        assert_eq!((n_of(&departed, "a", later), n_of(&departed, "b", later)), (1, 1));
-        departed.forget_old(start + KEEP * 2);
-        assert_eq!(n_nodes(&departed), 0, "expired data is dropped");
+        assert_eq!((n_of(&resume_cache, "a", later), n_of(&resume_cache, "b", later)), (1, 1));
+        resume_cache.forget_old(start + KEEP * 2);
+        assert_eq!(n_nodes(&resume_cache), 0, "expired data is dropped");
     }
 
     #[test]
     fn the_number_of_streams_is_bounded_for_a_node_and_in_all() {
-        let (departed, now) = (Departed::default(), Instant::now());
-        put(&departed, "one", now);
+        let (resume_cache, now) = (ResumeCache::default(), Instant::now());
+        put(&resume_cache, "one", now);
         for _ in 0..STREAMS_MAX + 3 {
-            put(&departed, "many", now);
+            put(&resume_cache, "many", now);
         }
-        assert_eq!(n_of(&departed, "many", now), STREAMS_PER_NODE_MAX);
-        assert_eq!(n_of(&departed, "one", now), 1, "one node does not evict the data of another");
+        assert_eq!(n_of(&resume_cache, "many", now), STREAMS_PER_NODE_MAX);
+        assert_eq!(
+            n_of(&resume_cache, "one", now),
+            1,
+            "one node does not evict the data of another"
+        );
         for n in 0..STREAMS_MAX {
-            put(&departed, &format!("n{n}"), now);
+            put(&resume_cache, &format!("n{n}"), now);
         }
-        assert_eq!((n_of(&departed, "many", now), n_nodes(&departed)), (0, STREAMS_MAX));
-        assert_eq!(departed.0.lock().ends.len(), STREAMS_MAX);
+        assert_eq!((n_of(&resume_cache, "many", now), n_nodes(&resume_cache)), (0, STREAMS_MAX));
+        assert_eq!(resume_cache.0.lock().ends.len(), STREAMS_MAX);
     }
 }

@@ -1,0 +1,257 @@
+//! Polling: which type is planned and sent next.
+
+use chancery_view::{Differ, View};
+
+use super::{
+    Session,
+    order::{self, Gate},
+};
+use crate::{
+    Protocol, Response,
+    plan::{PlanContext, Selection},
+    subscription::{Pace, SentResponse, Subscription},
+};
+
+/// The responses of other types that must precede a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Predecessors {
+    /// There are none.
+    None,
+    /// New responses, which were just planned.
+    Planned,
+    /// The rest of older responses, which the session must send before it can plan new ones.
+    InFlight,
+}
+
+/// The result of checking one type.
+#[derive(Debug)]
+enum Step {
+    /// A response to send.
+    Send(Response),
+    /// There is nothing to send, but other types may have waited for this result.
+    NothingToSend,
+    /// An earlier type is to be sent now.
+    Restart,
+    /// There is nothing to do.
+    Idle,
+}
+
+impl Session {
+    /// Returns the next response to send now, built from `view`, or `None`.
+    ///
+    /// The caller calls it when the stream can take a response, and repeats the call until it
+    /// returns `None`. `view` must not be older than in the previous call.
+    pub fn poll(&mut self, view: Option<&View>, differ: &Differ, now: u64) -> Option<Response> {
+        // OPS-05: an unknown view is not an empty view.
+        let view = view?;
+        loop {
+            let mut settled = false;
+            for at in 0..self.subscriptions.len() {
+                match self.step(at, view, differ, now) {
+                    Step::Send(response) => return Some(response),
+                    Step::NothingToSend => settled = true,
+                    Step::Restart => {
+                        settled = true;
+                        break;
+                    }
+                    Step::Idle => {}
+                }
+            }
+            if !settled {
+                return None;
+            }
+        }
+    }
+
+    fn step(&mut self, at: usize, view: &View, differ: &Differ, now: u64) -> Step {
+        let subscription = &self.subscriptions[at];
+        let waiting = subscription.delivery.awaits_answer(self.config.ack_timeout_ms, now);
+        if let Some(pending) = &subscription.delivery.pending {
+            // SOTW-36: at most one response is unacknowledged. The parts of a delta response follow
+            // each other without waiting.
+            if waiting && pending.pace == Pace::Wait && subscription.protocol == Protocol::Sotw {
+                return Step::Idle;
+            }
+            // ADS-06: types before this one go first if the client requested names of them after
+            // this response was planned. Their other later changes keep their own order.
+            let before = [subscription.properties.after, &[]];
+            return match self.plan_predecessors(
+                at,
+                before,
+                order::gate_of_requested,
+                view,
+                differ,
+                now,
+            ) {
+                Predecessors::None => self.send_part(at, now),
+                Predecessors::Planned | Predecessors::InFlight => Step::Restart,
+            };
+        }
+        // A shortcut for the most common case: the state of the other types does not matter.
+        if !subscription.has_work() && subscription.removals.is_empty() {
+            return self.end_wait(at);
+        }
+        let release = self.order().release(at, now);
+        let releases = subscription.removals.values().any(|held| release.allows(held));
+        if !subscription.has_work() && !releases {
+            return self.end_wait(at);
+        }
+        if waiting && !subscription.work.is_urgent() {
+            return Step::Idle;
+        }
+        let gate = self.order().gate(at, now);
+        let subscription = &mut self.subscriptions[at];
+        if gate != Gate::Open {
+            subscription.work.gated_since = subscription.work.gated_since.or(Some(now));
+        }
+        let properties = subscription.properties;
+        let (ahead, last): (&[_], &[_]) = match gate {
+            Gate::Closed => return Step::Idle,
+            Gate::Requested | Gate::RequestedAndResent => (properties.after, &[]),
+            Gate::Open => (properties.after, properties.behind),
+        };
+        let types = [ahead, last];
+        let found = self.plan_predecessors(at, types, order::gate_of_changes, view, differ, now);
+        if found == Predecessors::InFlight {
+            return Step::Restart;
+        }
+        self.plan(at, gate, view, differ, now);
+        if found == Predecessors::Planned {
+            return Step::Restart;
+        }
+        match self.subscriptions[at].delivery.pending.is_some() {
+            true => self.send_part(at, now),
+            false => Step::NothingToSend,
+        }
+    }
+
+    /// Ends the wait of a type that has nothing to send. Later changes start a new wait.
+    fn end_wait(&mut self, at: usize) -> Step {
+        self.subscriptions[at].work.gated_since = None;
+        Step::Idle
+    }
+
+    /// Plans the next response of a type, as far as the gate allows.
+    fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
+        let release = self.order().release(at, now);
+        let subscription = &mut self.subscriptions[at];
+        let of_type = view.of_type(&subscription.type_url);
+        let context = PlanContext { view: &of_type, revision: view.revision(), now };
+        let touched = match gate {
+            Gate::Closed => return,
+            Gate::Requested => subscription.plan_requested(context, Selection::Requested),
+            Gate::RequestedAndResent => {
+                subscription.plan_requested(context, Selection::RequestedAndResent)
+            }
+            Gate::Open => subscription.plan(context, release, differ),
+        };
+        if gate == Gate::Open {
+            subscription.work.gated_since = None;
+        }
+        // If the stream has only one type, there are no children to send again.
+        if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
+            self.children.resend(&mut self.subscriptions, at, &touched);
+        }
+    }
+
+    /// Sends the rest of older responses of `types` before the type at `at`, without waiting for an
+    /// ACK. Returns whether any response is left.
+    fn skip_ack_wait(&mut self, at: usize, types: &[&[&str]]) -> bool {
+        let before = self.subscriptions[..at].iter_mut();
+        let before =
+            before.filter(|s| types.iter().any(|types| types.contains(&s.type_url.as_str())));
+        let pending = before.filter_map(|s| s.delivery.pending.as_mut());
+        pending.map(|pending| pending.pace = Pace::AtOnce).count() > 0
+    }
+
+    /// Plans the due responses of `types`, which the type at `at` depends on or must follow
+    /// (ADS-06, ADS-07). They do not wait for the answer to their last response. Either the wait of
+    /// the type at `at` has ended (ADS-22), or the client just requested the type (ADS-26).
+    ///
+    /// All responses are planned from the view of the type at `at`, and are sent later. Planning
+    /// each one only after sending the previous one would starve the last type if commits arrive
+    /// faster than the transport takes responses.
+    fn plan_predecessors(
+        &mut self,
+        at: usize,
+        types: [&[&str]; 2],
+        due: fn(&Subscription) -> Gate,
+        view: &View,
+        differ: &Differ,
+        now: u64,
+    ) -> Predecessors {
+        if self.skip_ack_wait(at, &types) {
+            return Predecessors::InFlight;
+        }
+        let mut found = Predecessors::None;
+        for other in 0..at {
+            let s = &mut self.subscriptions[other];
+            let is_ahead = types.iter().any(|types| types.contains(&s.type_url.as_str()));
+            let gate = due(s);
+            if !is_ahead || gate == Gate::Closed {
+                continue;
+            }
+            self.plan(other, gate, view, differ, now);
+            if let Some(pending) = &mut self.subscriptions[other].delivery.pending {
+                pending.pace = Pace::AtOnce;
+                found = Predecessors::Planned;
+            }
+        }
+        found
+    }
+
+    /// Sends the next part of the pending response.
+    fn send_part(&mut self, at: usize, now: u64) -> Step {
+        let subscription = &mut self.subscriptions[at];
+        if !subscription.drop_unsubscribed() {
+            return Step::NothingToSend;
+        }
+        let Some(mut pending) = subscription.delivery.pending.take() else { return Step::Idle };
+        let part = subscription.take_part(&mut pending, self.config.response_bytes_target);
+        self.last_nonce += 1;
+        let response = Response {
+            protocol: subscription.protocol,
+            type_url: subscription.type_url.clone(),
+            version: pending.version.clone(),
+            nonce: self.last_nonce,
+            resources: part.resources,
+            removed: part.removed,
+            absent: part.absent,
+            revision: pending.revision,
+        };
+        subscription.delivery.on_sent(SentResponse {
+            nonce: self.last_nonce,
+            sent_at: now,
+            version: pending.version.clone(),
+            revision: pending.covers,
+            first_state: pending.first_state.then_some(pending.revision),
+            resources: Some(response.resources.clone()),
+        });
+        if !pending.is_empty() {
+            subscription.delivery.pending = Some(pending);
+        }
+        Step::Send(response)
+    }
+
+    /// Returns the time of the next poll that is necessary even without further events. `None`
+    /// means that no deadline is pending.
+    #[must_use]
+    pub fn wake_at(&self, now: u64) -> Option<u64> {
+        let busy = |s: &Subscription| s.has_work() || !s.removals.is_empty();
+        if !self.subscriptions.iter().any(busy) {
+            return None;
+        }
+        let timeout = self.config.ack_timeout_ms;
+        let deadlines = self.subscriptions.iter().flat_map(|s| {
+            let held = (!s.removals.is_empty()).then_some(s.opened_at + self.config.resume_hold_ms);
+            [
+                s.delivery.unanswered.back().map(|sent| sent.sent_at + timeout),
+                s.delivery.last_sent_at.map(|sent| sent + timeout),
+                s.work.gated_since.map(|since| since + timeout),
+                s.removals.oldest().map(|since| since + 3 * timeout),
+                held,
+            ]
+        });
+        deadlines.flatten().filter(|deadline| *deadline > now).min()
+    }
+}

@@ -1,0 +1,143 @@
+//! The resources that a client subscribes to, and the client's version of each.
+
+use std::{
+    collections::{BTreeMap, btree_map},
+    sync::Arc,
+};
+
+use chancery_model::{Resource, ResourceName, Version};
+use chancery_view::TypeView;
+
+/// The client's version of one name, as far as the session knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ClientVersion {
+    /// The client was sent nothing for the name.
+    Nothing,
+    /// The resource does not exist. SotW may have no message for this (SOTW-85).
+    Absent,
+    /// This stream sent nothing, but the client claims to have this version.
+    Claimed(Version),
+    /// The client was sent this resource.
+    Sent(Arc<Resource>),
+}
+
+impl ClientVersion {
+    /// Returns the version that the client has.
+    pub(crate) fn version(&self) -> Option<Version> {
+        match self {
+            Self::Nothing | Self::Absent => None,
+            Self::Claimed(version) => Some(*version),
+            Self::Sent(resource) => Some(resource.version()),
+        }
+    }
+
+    /// Returns the resource that this stream sent.
+    pub(crate) fn sent(&self) -> Option<&Arc<Resource>> {
+        match self {
+            Self::Sent(resource) => Some(resource),
+            Self::Nothing | Self::Absent | Self::Claimed(_) => None,
+        }
+    }
+}
+
+/// The names that a client subscribes to.
+///
+/// Invariant: `text_bytes` is the total length of the names.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    by_name: BTreeMap<ResourceName, ClientVersion>,
+    text_bytes: usize,
+}
+
+impl Names {
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Returns the total length of the names, in bytes.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// Returns the subscription's own copy of a name.
+    pub(crate) fn key(&self, name: &str) -> Option<&ResourceName> {
+        self.by_name.get_key_value(name).map(|(name, _)| name)
+    }
+
+    pub(crate) fn get(&self, name: &ResourceName) -> Option<&ClientVersion> {
+        self.by_name.get(name)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &ResourceName) -> Option<&mut ClientVersion> {
+        self.by_name.get_mut(name)
+    }
+
+    pub(crate) fn keys(&self) -> btree_map::Keys<'_, ResourceName, ClientVersion> {
+        self.by_name.keys()
+    }
+
+    pub(crate) fn values(&self) -> btree_map::Values<'_, ResourceName, ClientVersion> {
+        self.by_name.values()
+    }
+
+    pub(crate) fn iter(&self) -> btree_map::Iter<'_, ResourceName, ClientVersion> {
+        self.by_name.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> btree_map::IterMut<'_, ResourceName, ClientVersion> {
+        self.by_name.iter_mut()
+    }
+
+    /// Adds a name, or replaces the client's version of it.
+    pub(crate) fn insert(&mut self, name: ResourceName, version: ClientVersion) {
+        let len = name.as_str().len();
+        if self.by_name.insert(name, version).is_none() {
+            self.text_bytes += len;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<ClientVersion> {
+        let version = self.by_name.remove(name)?;
+        self.text_bytes -= name.as_str().len();
+        Some(version)
+    }
+}
+
+/// The state of a subscription to the whole view.
+#[derive(Debug, Default)]
+pub(crate) struct Wildcard {
+    /// The view that was last planned. `None` before the first plan.
+    ///
+    /// Named subscriptions have no such view. They remember what was sent per name, so that they do
+    /// not keep an old state alive for a few resources.
+    pub(crate) base: Option<TypeView>,
+    /// Resources that were sent before all other changes, so that `base` does not include them.
+    /// `None` means that the name was reported as absent.
+    pub(crate) sent_early: BTreeMap<ResourceName, Option<Arc<Resource>>>,
+}
+
+impl Wildcard {
+    /// Returns the last planned view, which is empty before the first plan.
+    pub(crate) fn base_or_empty(&self) -> TypeView {
+        self.base.clone().unwrap_or_else(TypeView::empty)
+    }
+}
+
+/// The requests that a subscription has seen, as far as the meaning of an empty list depends on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Requests {
+    /// None.
+    None,
+    /// Requests with empty lists only. In SotW, they subscribe to the wildcard (SOTW-60).
+    Unnamed,
+    /// A request with names. After that, an empty list is no longer a wildcard (SOTW-62).
+    Named,
+}

@@ -1,0 +1,87 @@
+//! The parts of a pending response.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use chancery_model::{Resource, ResourceName};
+use chancery_view::Resources;
+
+use super::{Pace, PendingResponse, Subscription};
+use crate::response::{absent_len, removed_len, size_of};
+
+/// The contents of one response.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) resources: Resources,
+    pub(crate) removed: Vec<ResourceName>,
+    pub(crate) absent: Vec<ResourceName>,
+}
+
+impl Subscription {
+    /// Takes the next part of a pending response, of about `target` bytes. Full states cannot be split
+    /// (SOTW-70).
+    pub(crate) fn take_part(&mut self, pending: &mut PendingResponse, target: usize) -> Part {
+        let target = if self.is_full_state() { usize::MAX } else { target };
+        let size = size_of(self.protocol);
+        let resources = match self.properties.absent_as_alias {
+            true => take_distinct(&mut pending.resources, target, size),
+            false => pending.resources.take_front(target, size),
+        };
+        self.on_resources_sent(&resources);
+        let mut part = Part { resources, removed: vec![], absent: vec![] };
+        if pending.resources.is_empty() {
+            // DELTA-53: additions precede removals. OPS-12: names count towards the size, too.
+            let used = part.resources.iter().map(|resource| size(resource)).sum();
+            let mut left = target.saturating_sub(used);
+            let alone = part.resources.is_empty();
+            part.removed = take_names(&mut pending.removed, &mut left, alone, removed_len);
+            if pending.removed.is_empty() {
+                let alone = alone && part.removed.is_empty();
+                part.absent = take_names(&mut pending.absent, &mut left, alone, absent_len);
+            }
+            self.on_absence_sent(part.removed.iter().chain(&part.absent));
+        }
+        if pending.pace == Pace::FirstAtOnce {
+            pending.pace = Pace::Wait;
+        }
+        part
+    }
+}
+
+/// Takes resources for one response of a type with aliases. If two resources have a name in common,
+/// the second one waits for the next response (DELTA-47).
+fn take_distinct(
+    resources: &mut Resources,
+    bytes: usize,
+    size: impl Fn(&Resource) -> usize,
+) -> Resources {
+    let mut seen = BTreeSet::new();
+    resources.take_front(bytes, |resource| {
+        let names = || std::iter::once(resource.name()).chain(resource.aliases());
+        if names().any(|name| seen.contains(name)) {
+            // More than fits into the response.
+            return bytes.max(1);
+        }
+        seen.extend(names().cloned());
+        size(resource)
+    })
+}
+
+/// Takes names from the front while they fit into the bytes that are `left` in a response. If the
+/// first name does not fit but would be alone in the response, it is taken anyway.
+fn take_names(
+    names: &mut VecDeque<ResourceName>,
+    left: &mut usize,
+    alone: bool,
+    size: impl Fn(&ResourceName) -> usize,
+) -> Vec<ResourceName> {
+    let mut n = 0;
+    for name in names.iter() {
+        match left.checked_sub(size(name)) {
+            Some(rest) => *left = rest,
+            None if alone && n == 0 => *left = 0,
+            None => break,
+        }
+        n += 1;
+    }
+    names.drain(..n).collect()
+}

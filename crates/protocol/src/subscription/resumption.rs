@@ -1,0 +1,96 @@
+//! Resources that a client keeps between two streams.
+//!
+//! A SotW client that reconnects reports the version that it has, but not the resources. It may hold
+//! resources that were removed in the meantime and that its routes still refer to. Their removal has
+//! to wait on the new stream as it would have on the old one (ADS-08). A delta client lists the
+//! resources that it holds. For SotW clients, the server remembers them for a while.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chancery_model::{ResourceName, TypeUrl, TypeVersion, Version};
+use chancery_view::Resources;
+
+/// The resources that a SotW client may hold when its stream ends.
+///
+/// They are the last accepted response and the unanswered responses of the full-state types that
+/// other types refer to. The lists of resources are shared by all clients that were sent them.
+#[derive(Debug, Default)]
+pub struct ResumeState(pub(crate) Vec<KeptResponse>);
+
+/// One response, with all its resources.
+#[derive(Debug)]
+pub(crate) struct KeptResponse {
+    pub(crate) type_url: TypeUrl,
+    pub(crate) version: String,
+    pub(crate) resources: Resources,
+}
+
+/// The resources of an earlier SotW stream.
+#[derive(Debug, Default)]
+enum Earlier {
+    /// None that matter.
+    #[default]
+    None,
+    /// The version in the client's first request, before [`Resumption::resume_from`].
+    Version(String),
+    /// The resources of that version, before the first plan.
+    Resources(Resources),
+}
+
+/// The state of one type that outlives a stream: what the client brings, and what it takes along.
+#[derive(Debug, Default)]
+pub(crate) struct Resumption {
+    /// Whether the client holds resources from an earlier stream. If so, even its first answer keeps
+    /// the order between types.
+    pub(crate) has_resources: bool,
+    earlier: Earlier,
+    /// Delta: the resources that the client claims to hold when it subscribes to everything. The
+    /// first plan consumes them. A version of `None` is unknown, or was never assigned by this
+    /// cluster.
+    pub(crate) claimed: BTreeMap<ResourceName, Option<Version>>,
+    /// The total length of the names from which `claimed` was built, in bytes.
+    claimed_bytes: usize,
+    /// The last accepted response, if it is kept for the client's next stream.
+    pub(crate) accepted: Option<(TypeVersion, Resources)>,
+}
+
+impl Resumption {
+    /// Records the version in the client's first SotW request.
+    pub(crate) fn set_version(&mut self, version: &str) {
+        self.earlier = Earlier::Version(version.to_owned());
+    }
+
+    /// Returns whether the first answer depends on the resources of an earlier stream.
+    pub(crate) fn needs_resume_state(&self) -> bool {
+        matches!(self.earlier, Earlier::Version(_))
+    }
+
+    /// Finds the resources of the client's version among those of its earlier streams. Of equal
+    /// versions, the last one is used.
+    pub(crate) fn resume_from(&mut self, type_url: &TypeUrl, states: &[Arc<ResumeState>]) {
+        let Earlier::Version(version) = std::mem::take(&mut self.earlier) else { return };
+        let mut all = states.iter().flat_map(|state| &state.0).rev();
+        if let Some(kept) = all.find(|kept| kept.type_url == *type_url && kept.version == version) {
+            self.earlier = Earlier::Resources(kept.resources.clone());
+        }
+    }
+
+    /// Takes the resources of the earlier stream, for the first plan.
+    pub(crate) fn take_resources(&mut self) -> Option<Resources> {
+        let Earlier::Resources(resources) = &mut self.earlier else { return None };
+        let resources = std::mem::take(resources);
+        self.earlier = Earlier::None;
+        Some(resources)
+    }
+
+    /// Adds a resource that a delta client claims to hold.
+    pub(crate) fn claim(&mut self, name: ResourceName, version: Option<Version>) {
+        self.claimed_bytes += name.as_str().len();
+        self.claimed.insert(name, version);
+    }
+
+    /// Returns the total length of the names that the client claims to hold, in bytes.
+    pub(crate) fn claimed_bytes(&self) -> usize {
+        if self.claimed.is_empty() { 0 } else { self.claimed_bytes }
+    }
+}
