@@ -22,6 +22,26 @@ use order::TypeOrder;
 pub use watch::Overdue;
 
 /// The protocol state of one stream.
+///
+/// The session has no thread, clock or socket. A *driver* (a shard of `fanout`) owns it, calls it, and
+/// does what each result asks for. All times are milliseconds of the driver's clock, which must not
+/// go back.
+///
+/// | when | call | what the result asks of the driver |
+/// |---|---|---|
+/// | a request arrived | [`on_request`](Self::on_request) | `Err`: end the stream with the error. `Ok`: record the verdict, then do the next two rows and poll |
+/// | after each request | [`drain_interest`](Self::drain_interest) | update the index that maps names to sessions |
+/// | after the first request of a type | [`needs_resume_state`](Self::needs_resume_state) | if `true`, call [`resume_from`](Self::resume_from) before the next poll |
+/// | a commit changed watched names | [`on_change`](Self::on_change), [`on_changes`](Self::on_changes) | poll |
+/// | the node moved to other scopes | [`on_new_view`](Self::on_new_view) | poll with the new view |
+/// | the transport can take a response | [`poll`](Self::poll) | `Some`: send it, and poll again when the transport can take the next. `None`: wait for an event or for the next row |
+/// | after each poll that returned `None` | [`wake_at`](Self::wake_at) | poll at that time; `None`: no deadline is pending |
+/// | a timer of the driver | [`overdue`](Self::overdue), [`overdue_at`](Self::overdue_at) | `Some`: close the stream |
+/// | the stream ended | [`take_resume_state`](Self::take_resume_state) | keep it for the node's next streams, for about half a minute |
+///
+/// A driver that must bound its work reads the `cost_of_…` methods before the call, and the
+/// `retained_bytes` methods before it accepts a request. The order of calls is otherwise free. A
+/// missing mark (`on_change`) is the only way to make a session send too little.
 #[derive(Debug)]
 pub struct Session {
     kind: StreamKind,
@@ -59,7 +79,7 @@ impl Session {
     /// the node.
     ///
     /// # Errors
-    /// Fails if the stream must end. The error has the status code.
+    /// Fails if the stream must end.
     pub fn on_request(
         &mut self,
         mut request: Request,
