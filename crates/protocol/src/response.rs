@@ -87,7 +87,8 @@ impl Response {
         self.revision
     }
 
-    /// Encodes the response as a `DiscoveryResponse` or a `DeltaDiscoveryResponse`. `control_plane` becomes `control_plane.identifier` (SVC-20).
+    /// Encodes the response as a `DiscoveryResponse` or a `DeltaDiscoveryResponse`. `control_plane`
+    /// becomes `control_plane.identifier` (SVC-20).
     #[must_use]
     pub fn into_message(self, control_plane: &str) -> Message {
         let size = size_of(self.protocol);

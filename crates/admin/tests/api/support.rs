@@ -163,8 +163,7 @@ impl Client {
         match tokio::time::timeout(DEADLINE, next).await.expect("a response in time") {
             Delivery::Message(message) => {
                 let bytes: Vec<u8> = message.flat_map(|chunk| chunk.to_vec()).collect();
-                // The message follows the 5 bytes of the gRPC frame header.
-                DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap()
+                DeltaDiscoveryResponse::decode(&bytes[..]).unwrap()
             }
             Delivery::End(end) => panic!("the stream has ended: {end:?}"),
         }
