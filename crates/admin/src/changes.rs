@@ -6,7 +6,7 @@ use chancery_model::{Applied, Assignment, Change, ChangeKind, State};
 use chancery_proto::admin::v1 as pb;
 use serde_json::Value;
 
-use crate::{cluster::show_assignment, json::Shape, resources};
+use crate::{cluster::show_assignment, json::JsonMessage, resources};
 
 /// The maximum number of changes in an answer.
 const CHANGES_MAX: usize = 1000;

@@ -61,7 +61,7 @@ impl Service {
     /// Returns the status of the replica, and of the cluster as the replica sees it.
     pub(crate) async fn get_cluster(&self) -> pb::ClusterStatus {
         let found = self.replica.members().await;
-        let removed = members::says_removed(&found);
+        let removed = members::reports_removed(&found);
         let members = members::show(&found);
         let status = self.replica.status();
         let voters_up = members::voters_up(&members);

@@ -170,7 +170,7 @@ const WRITTEN_NO: &str = "no";
 /// Returns whether the server says that a request with the status `UNAVAILABLE` has written
 /// nothing. Otherwise the request may have written, because proxies return `UNAVAILABLE`, too.
 #[must_use]
-pub fn says_not_written(status: &Status) -> bool {
+pub fn is_surely_not_written(status: &Status) -> bool {
     status.metadata().get(WRITTEN).is_some_and(|value| value == WRITTEN_NO)
 }
 
@@ -224,7 +224,7 @@ fn cut(mut text: String, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::Shape;
+    use crate::json::JsonMessage;
 
     fn problem(n: usize) -> pb::Problem {
         pb::Problem {
@@ -251,11 +251,11 @@ mod tests {
 
     #[test]
     fn only_unavailable_is_reported_as_not_written() {
-        let says = |error: AdminError| says_not_written(&Status::from(error));
+        let says = |error: AdminError| is_surely_not_written(&Status::from(error));
         assert!(says(AdminError::Unavailable("no leader".to_owned())));
         assert!(!says(AdminError::OutcomeUnknown("not in time".to_owned())));
         assert!(!says(AdminError::Internal("broken".to_owned())));
-        assert!(!says_not_written(&Status::unavailable("says a proxy")));
+        assert!(!is_surely_not_written(&Status::unavailable("says a proxy")));
     }
 
     #[test]

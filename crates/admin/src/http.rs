@@ -22,7 +22,7 @@ use http::{HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::{
     AdminDeps, AdminError, bounds, guard,
-    json::Shape,
+    json::JsonMessage,
     params::Params,
     resources::{Listing, parse_type},
     service::Service,
@@ -85,7 +85,7 @@ impl IntoResponse for AdminError {
     }
 }
 
-fn json<M: Shape>(message: &M) -> Response {
+fn json<M: JsonMessage>(message: &M) -> Response {
     json_body(Body::from(message.to_json().to_string()))
 }
 
@@ -94,7 +94,7 @@ fn json_body(body: Body) -> Response {
     ([(header::CONTENT_TYPE, content_type)], body).into_response()
 }
 
-fn answer<M: Shape>(result: Result<M, AdminError>) -> Response {
+fn answer<M: JsonMessage>(result: Result<M, AdminError>) -> Response {
     match result {
         Ok(message) => json(&message),
         Err(error) => error.into_response(),
@@ -197,7 +197,7 @@ fn stream_list(listing: Listing) -> Body {
 }
 
 /// Returns a list as JSON. Only one piece at a time is in memory.
-fn stream_json<M: Shape>(
+fn stream_json<M: JsonMessage>(
     head: String,
     pieces: impl Stream<Item = Vec<M>> + Send + 'static,
 ) -> Body {

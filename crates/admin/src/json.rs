@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::redact;
 
 /// A message of the JSON API.
-pub trait Shape: Message + Sized {
+pub trait JsonMessage: Message + Sized {
     /// The full name of the message in the .proto.
     const NAME: &'static str;
 
@@ -24,7 +24,7 @@ pub trait Shape: Message + Sized {
 
 macro_rules! shapes {
     ($($name:ident),* $(,)?) => {
-        $(impl Shape for pb::$name {
+        $(impl JsonMessage for pb::$name {
             const NAME: &'static str = concat!("chancery.admin.v1.", stringify!($name));
         })*
     };
@@ -45,7 +45,7 @@ shapes!(
     WriteResponse,
 );
 
-impl Shape for pb::Resource {
+impl JsonMessage for pb::Resource {
     const NAME: &'static str = "chancery.admin.v1.Resource";
 
     fn to_json(&self) -> Value {
@@ -59,17 +59,17 @@ impl Shape for pb::Resource {
     }
 }
 
-impl Shape for pb::ListResourcesResponse {
+impl JsonMessage for pb::ListResourcesResponse {
     const NAME: &'static str = "chancery.admin.v1.ListResourcesResponse";
 
     fn to_json(&self) -> Value {
         let mut json = plain(&Self { revision: self.revision, resources: Vec::new() });
-        json["resources"] = self.resources.iter().map(Shape::to_json).collect();
+        json["resources"] = self.resources.iter().map(JsonMessage::to_json).collect();
         json
     }
 }
 
-impl Shape for pb::DescribeResourceResponse {
+impl JsonMessage for pb::DescribeResourceResponse {
     const NAME: &'static str = "chancery.admin.v1.DescribeResourceResponse";
 
     fn to_json(&self) -> Value {
@@ -85,7 +85,7 @@ impl Shape for pb::DescribeResourceResponse {
 }
 
 /// Returns a message without an `Any` as JSON.
-fn plain<M: Shape>(message: &M) -> Value {
+fn plain<M: JsonMessage>(message: &M) -> Value {
     const OPTIONS: SerializeOptions = SerializeOptions::new()
         .use_proto_field_name(true)
         .stringify_64_bit_integers(false)

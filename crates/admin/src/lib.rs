@@ -10,6 +10,7 @@
 
 mod backup;
 mod bounds;
+mod changed_names;
 mod changes;
 mod cluster;
 mod error;
@@ -26,7 +27,6 @@ mod params;
 mod redact;
 mod resources;
 mod service;
-mod touched;
 mod wait;
 mod work;
 mod write;
@@ -41,7 +41,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 pub use chancery_admission::secret_values;
-pub use error::{AdminError, problem_line, says_not_written};
+pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use metrics::METRICS;
 pub use service::AdminDeps;
 

@@ -61,9 +61,10 @@ pub(crate) fn voters_up(members: &[pb::MemberStatus]) -> u64 {
 }
 
 /// Returns a member that reports that the answering replica was removed.
-pub(crate) fn says_removed(members: &[Member]) -> Option<u64> {
-    let disowns = |member: &&Member| member.report.as_ref().is_some_and(|report| report.disowns);
-    members.iter().find(disowns).map(|member| member.replica_id)
+pub(crate) fn reports_removed(members: &[Member]) -> Option<u64> {
+    let excludes_caller =
+        |member: &&Member| member.report.as_ref().is_some_and(|report| report.excludes_caller);
+    members.iter().find(excludes_caller).map(|member| member.replica_id)
 }
 
 /// Returns the warning that a replica that does not lead could not accept writes as the leader.

@@ -14,7 +14,8 @@ use std::{
 };
 
 use chancery_fanout::{
-    Asked, Change, Fanout, SessionId, Settlement, StreamStatus, Unsettled, UnsettledState,
+    Change, ConcernedSession, Fanout, Progress, SessionId, StreamStatus, Unacknowledged,
+    UnacknowledgedState,
 };
 use chancery_model::{ScopeName, State, TypeUrl};
 use chancery_view::View;
@@ -32,7 +33,7 @@ const PAUSE_PER_COST: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Waited {
     /// The sessions that have not acknowledged, with one entry for each type of a session.
-    pub(crate) unsettled: Vec<Unsettled>,
+    pub(crate) unsettled: Vec<Unacknowledged>,
     /// The number of sessions that were asked.
     pub(crate) n_asked: usize,
     /// The number of sessions that have acknowledged.
@@ -73,17 +74,17 @@ impl Drop for Place<'_> {
 
 /// All sessions that were asked, with their last known state. Some may have ended.
 #[derive(Default)]
-struct Seen(HashMap<SessionId, Asked>);
+struct Seen(HashMap<SessionId, ConcernedSession>);
 
 impl Seen {
-    fn update(&mut self, settlement: &Settlement) {
+    fn update(&mut self, settlement: &Progress) {
         self.0.extend(settlement.asked.iter().map(|(id, asked)| (*id, asked.clone())));
     }
 
     /// Returns the number of sessions that ended without an answer, and whose nodes have not
     /// reconnected.
-    fn n_left(&self, settlement: &Settlement) -> usize {
-        let has_left = |(id, asked): &(&SessionId, &Asked)| {
+    fn n_left(&self, settlement: &Progress) -> usize {
+        let has_left = |(id, asked): &(&SessionId, &ConcernedSession)| {
             !asked.has_acknowledged && !settlement.asked.contains_key(*id)
         };
         let mut left = self.0.iter().filter(has_left).peekable();
@@ -132,7 +133,7 @@ impl Waits {
 }
 
 impl Waited {
-    fn new(settlement: Settlement, seen: &Seen, time: Duration) -> Self {
+    fn new(settlement: Progress, seen: &Seen, time: Duration) -> Self {
         // For a shard that is behind, it is unknown which sessions have ended.
         let n_left = if settlement.is_behind { 0 } else { seen.n_left(&settlement) };
         let n_acknowledged = seen.0.values().filter(|asked| asked.has_acknowledged).count();
@@ -143,19 +144,20 @@ impl Waited {
 }
 
 /// Returns whether no further verdict is expected from any session.
-async fn is_final(shards: &impl Shards, unsettled: &[Unsettled]) -> bool {
-    let all_rejected = unsettled.iter().all(|one| matches!(one.state, UnsettledState::Nacked(_)));
+async fn is_final(shards: &impl Shards, unsettled: &[Unacknowledged]) -> bool {
+    let all_rejected =
+        unsettled.iter().all(|one| matches!(one.state, UnacknowledgedState::Nacked(_)));
     unsettled.is_empty() || (all_rejected && shards.have_nothing_newer(unsettled).await)
 }
 
 /// The source of the sessions' states.
 pub(crate) trait Shards: Sync {
     /// Returns the sessions that `change` concerns, and those that have not acknowledged it.
-    fn settlement(&self, change: &Arc<Change>) -> impl Future<Output = Settlement> + Send;
+    fn settlement(&self, change: &Arc<Change>) -> impl Future<Output = Progress> + Send;
 
     /// Returns whether all these sessions have rejected the newest version for them. Nothing that
     /// they could accept is then on its way.
-    fn have_nothing_newer(&self, rejected: &[Unsettled]) -> impl Future<Output = bool> + Send;
+    fn have_nothing_newer(&self, rejected: &[Unacknowledged]) -> impl Future<Output = bool> + Send;
 }
 
 /// The shards of this replica, and the newest state.
@@ -165,11 +167,11 @@ pub(crate) struct Replica<'a, S> {
 }
 
 impl<S: Fn() -> Arc<State> + Sync> Shards for Replica<'_, S> {
-    async fn settlement(&self, change: &Arc<Change>) -> Settlement {
+    async fn settlement(&self, change: &Arc<Change>) -> Progress {
         self.fanout.settlement(change).await
     }
 
-    async fn have_nothing_newer(&self, rejected: &[Unsettled]) -> bool {
+    async fn have_nothing_newer(&self, rejected: &[Unacknowledged]) -> bool {
         let state = (self.state)();
         all_reject_newest(&state, &self.fanout.nodes().await, rejected)
     }
@@ -177,7 +179,7 @@ impl<S: Fn() -> Arc<State> + Sync> Shards for Replica<'_, S> {
 
 /// Returns whether each of `rejected` still rejects the newest version of its type. Otherwise the
 /// session has been sent a newer version, or will be.
-fn all_reject_newest(state: &State, streams: &[StreamStatus], rejected: &[Unsettled]) -> bool {
+fn all_reject_newest(state: &State, streams: &[StreamStatus], rejected: &[Unacknowledged]) -> bool {
     let mut open: BTreeSet<(&str, Option<&TypeUrl>)> =
         rejected.iter().map(|one| (one.node.as_str(), one.type_url.as_ref())).collect();
     let nodes: BTreeSet<&str> = open.iter().map(|(node, _)| *node).collect();
@@ -232,28 +234,28 @@ mod tests {
     }
 
     impl Shards for Fake {
-        async fn settlement(&self, _change: &Arc<Change>) -> Settlement {
+        async fn settlement(&self, _change: &Arc<Change>) -> Progress {
             tokio::time::sleep(self.cost).await;
             *self.busy.lock().unwrap() += self.cost;
             if self.end.is_some_and(|end| Instant::now() >= end) {
-                return Settlement::default();
+                return Progress::default();
             }
             let state = match (Instant::now() < self.verdict, self.nack) {
-                (true, _) => Some(UnsettledState::Pending),
-                (false, true) => Some(UnsettledState::Nacked("no".to_owned())),
+                (true, _) => Some(UnacknowledgedState::Pending),
+                (false, true) => Some(UnacknowledgedState::Nacked("no".to_owned())),
                 (false, false) => None,
             };
-            let asked = Asked { node: Self::node(), has_acknowledged: state.is_none() };
+            let asked = ConcernedSession { node: Self::node(), has_acknowledged: state.is_none() };
             let unsettled =
-                state.map(|state| Unsettled { node: "n".to_owned(), type_url: None, state });
-            Settlement {
+                state.map(|state| Unacknowledged { node: "n".to_owned(), type_url: None, state });
+            Progress {
                 unsettled: unsettled.into_iter().collect(),
                 asked: HashMap::from([(SessionId(7), asked)]),
                 is_behind: false,
             }
         }
 
-        async fn have_nothing_newer(&self, _rejected: &[Unsettled]) -> bool {
+        async fn have_nothing_newer(&self, _rejected: &[Unacknowledged]) -> bool {
             true
         }
     }
@@ -285,7 +287,7 @@ mod tests {
     async fn a_wait_ends_when_only_those_are_left_who_have_rejected() {
         let fake = Fake::new(Duration::from_secs(1), true);
         let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;
-        assert_eq!(waited.unsettled[0].state, UnsettledState::Nacked("no".to_owned()));
+        assert_eq!(waited.unsettled[0].state, UnacknowledgedState::Nacked("no".to_owned()));
         assert!(waited.time < Duration::from_secs(2), "{waited:?}");
     }
 
@@ -307,12 +309,12 @@ mod tests {
     #[test]
     fn node_that_comes_back_has_not_left() {
         let asked = |id, has_acknowledged| {
-            let asked = Asked { node: Fake::node(), has_acknowledged };
-            Settlement { asked: HashMap::from([(SessionId(id), asked)]), ..Settlement::default() }
+            let asked = ConcernedSession { node: Fake::node(), has_acknowledged };
+            Progress { asked: HashMap::from([(SessionId(id), asked)]), ..Progress::default() }
         };
         let mut seen = Seen::default();
         seen.update(&asked(1, false));
-        assert_eq!(seen.n_left(&Settlement::default()), 1);
+        assert_eq!(seen.n_left(&Progress::default()), 1);
         seen.update(&asked(2, true));
         assert_eq!(seen.n_left(&asked(2, true)), 0);
     }
@@ -357,9 +359,9 @@ mod tests {
         let state = State { revision: Revision(6), ..State::new(Incarnation(1)) };
         let state = state.apply(&transaction).state;
         assert_eq!(state.revision, Revision(7));
-        let state_of = UnsettledState::Nacked("no".to_owned());
+        let state_of = UnacknowledgedState::Nacked("no".to_owned());
         let rejected =
-            [Unsettled { node: "n".to_owned(), type_url: Some(type_url), state: state_of }];
+            [Unacknowledged { node: "n".to_owned(), type_url: Some(type_url), state: state_of }];
         let is_final = |nack| all_reject_newest(&state, &[stream(&scope, nack)], &rejected);
         assert!(is_final(Some(7)));
         assert!(!is_final(Some(6)), "the newest version has not been sent");

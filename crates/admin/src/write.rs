@@ -10,7 +10,7 @@ use std::{
 };
 
 use chancery_admission::{Manifest, Options, Prune};
-use chancery_fanout::{Change, UnsettledState};
+use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
     Applied, AssignmentOp, Expectation, Outcome, Precondition, ResourceKey, ResourceName, Revision,
     ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
@@ -21,12 +21,12 @@ use tracing::debug;
 
 use crate::{
     AdminError,
+    changed_names::{self, NamedResources},
     changes::{self, Effect},
     error::problem,
     nodes::millis,
     resources::parse_type,
     service::{Freshness, Service},
-    touched::{self, Named},
     wait::{self, Waited},
     work::Size,
 };
@@ -54,7 +54,7 @@ const TEXT_BYTES_MAX: usize = 4096;
 const DEFAULT_SCOPE: &str = "default";
 
 /// A transaction with its result on a local state.
-struct Tried {
+struct DryRun {
     transaction: Transaction,
     /// The state on which the transaction was tried. It has the previous versions of the resources.
     before: Arc<State>,
@@ -65,10 +65,10 @@ struct Tried {
 /// A transaction that was read from the input.
 enum Attempt {
     Untried(Transaction),
-    Tried(Box<Tried>),
+    DryRun(Box<DryRun>),
 }
 
-impl Tried {
+impl DryRun {
     fn new(transaction: Transaction, before: Arc<State>) -> Result<Self, AdminError> {
         refuse_marks(&transaction)?;
         let applied = before.apply(&transaction);
@@ -78,7 +78,7 @@ impl Tried {
 
 impl Attempt {
     fn of(transaction: Transaction, before: Arc<State>) -> Result<Self, AdminError> {
-        Tried::new(transaction, before).map(|tried| Self::Tried(Box::new(tried)))
+        DryRun::new(transaction, before).map(|tried| Self::DryRun(Box::new(tried)))
     }
 }
 
@@ -208,7 +208,7 @@ impl Service {
         };
         match self.work.run_while_awaited(size, read).await?? {
             Attempt::Untried(transaction) => self.commit(transaction, checked).await,
-            Attempt::Tried(tried) => self.commit_tried(*tried, checked).await,
+            Attempt::DryRun(tried) => self.commit_tried(*tried, checked).await,
         }
     }
 
@@ -320,18 +320,18 @@ impl Service {
         // answer.
         let before = self.state(checked.freshness).await?;
         let size = size(&transaction);
-        let tried = self.work.run(size, move || Tried::new(transaction, before)).await??;
+        let tried = self.work.run(size, move || DryRun::new(transaction, before)).await??;
         self.commit_tried(tried, checked).await
     }
 
     async fn commit_tried(
         &self,
-        tried: Tried,
+        tried: DryRun,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let Tried { transaction, before, applied: tried } = tried;
+        let DryRun { transaction, before, applied: tried } = tried;
         let size = size(&transaction);
-        let wait = checked.wait.map(|timeout| (timeout, Named::of(&transaction)));
+        let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         let start = Instant::now();
         match checked.effect {
             Effect::DryRun => self.dry_run(before, tried, size).await,
@@ -358,7 +358,8 @@ impl Service {
                 }
                 if let Some((timeout, named)) = wait {
                     let now = self.replica.state();
-                    let find = move || touched::change(summary, &named, &before, &tried, &now);
+                    let find =
+                        move || changed_names::change(summary, &named, &before, &tried, &now);
                     let change = self.work.run(size, find).await?;
                     response.wait = Some(self.wait(change, timeout).await);
                 }
@@ -540,11 +541,11 @@ fn not_committed(error: &TransactError) -> AdminError {
     }
 }
 
-fn show_unsettled(unsettled: &chancery_fanout::Unsettled) -> pb::Unsettled {
+fn show_unsettled(unsettled: &chancery_fanout::Unacknowledged) -> pb::Unsettled {
     let (state, message) = match &unsettled.state {
-        UnsettledState::Pending => ("pending", String::new()),
-        UnsettledState::Nacked(message) => ("nacked", message.clone()),
-        UnsettledState::Behind(reached) => {
+        UnacknowledgedState::Pending => ("pending", String::new()),
+        UnacknowledgedState::Nacked(message) => ("nacked", message.clone()),
+        UnacknowledgedState::Behind(reached) => {
             ("behind", format!("a shard of the replica is still at revision {reached}"))
         }
     };

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 /// The time of the first change of each type, for changes to be sent and for changes that were sent.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct ConvergenceTimes {
     // There are few types, so a linear search suffices. Empty while no change is pending.
     owed: Vec<(usize, Instant)>,
     sent: Vec<(usize, Instant)>,
 }
 
-impl Changes {
+impl ConvergenceTimes {
     /// Records a change of a type, with the arrival time of its revision.
     pub(crate) fn owe(&mut self, type_place: usize, arrived: Instant) {
         keep_first(&mut self.owed, type_place, arrived);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn the_first_change_that_a_response_tells_counts() {
-        let (mut changes, start) = (Changes::default(), Instant::now());
+        let (mut changes, start) = (ConvergenceTimes::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(changes.on_answer(0), None, "a requested resource is not a change");
         changes.owe(0, at(10));

@@ -19,7 +19,7 @@ use crate::{
     entry::Entry,
     report::Page,
     shard::{Now, Shard, place},
-    status::{SessionId, Unsettled},
+    status::{SessionId, Unacknowledged},
 };
 
 /// The names that a change touches, by scope and type.
@@ -50,7 +50,7 @@ pub(crate) struct Concerned {
     pub(crate) id: SessionId,
     pub(crate) node: Arc<Node>,
     /// The concerned types that the session has not acknowledged.
-    pub(crate) unsettled: Vec<Unsettled>,
+    pub(crate) unsettled: Vec<Unacknowledged>,
 }
 
 /// A position in the iteration over the sessions that a change concerns.
@@ -130,7 +130,7 @@ impl Shard {
         now: Now,
     ) -> Page<Concerned, Cursor> {
         let Change { revision, touched, moved_since } = change;
-        let reached = self.told_revision();
+        let reached = self.marked_revision();
         if reached < *revision {
             return Page { behind: Some(reached), ..Page::last(Vec::new()) };
         }

@@ -7,12 +7,12 @@ use chancery_protocol::{Session, SyncState};
 use tokio::time::Instant;
 
 use crate::{
-    away::Away,
-    changes::Changes,
-    line::Line,
+    changes::ConvergenceTimes,
     memory::Holding,
+    offload::Offloaded,
     queue::Lane,
-    status::{NackRecord, SessionId, StreamStatus, Unsettled, UnsettledState},
+    status::{NackRecord, SessionId, StreamStatus, Unacknowledged, UnacknowledgedState},
+    stream_slot::StreamSlot,
 };
 
 /// The scopes that a node sees, in layers. Nodes with equal scopes share one list per shard.
@@ -22,10 +22,10 @@ pub(crate) type ScopeList = Arc<[ScopeName]>;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: SessionId,
-    pub(crate) line: Arc<Line>,
+    pub(crate) line: Arc<StreamSlot>,
     pub(crate) session: Session,
     /// Set while the session is away for large work. Meanwhile `session` is an empty placeholder.
-    pub(crate) away: Option<Box<Away>>,
+    pub(crate) away: Option<Box<Offloaded>>,
     /// The stream's part of the memory for subscriptions.
     pub(crate) holding: Holding,
     pub(crate) node: Arc<Node>,
@@ -53,7 +53,7 @@ pub(crate) struct Entry {
     /// The last event since the session last sent a response or had nothing to send.
     pub(crate) since_sent: SinceSent,
     /// The times of the changes that the session has not delivered or the client has not answered.
-    pub(crate) changes: Changes,
+    pub(crate) changes: ConvergenceTimes,
     /// The time since which something waits for the transport; `None` if nothing does.
     pub(crate) blocked: Option<Instant>,
     /// The second since which the client has owed an answer, as counted in [`crate::silence`].
@@ -75,7 +75,7 @@ pub(crate) enum SinceSent {
     /// No event.
     Nothing,
     /// The session received a change.
-    Told,
+    Mark,
     /// The client rejected a response.
     Rejected,
 }
@@ -95,7 +95,7 @@ impl Entry {
 
     /// Appends the types that the client has not acknowledged up to `revision`, which the shard must
     /// have reached.
-    pub(crate) fn unsettled(&self, revision: Revision, out: &mut Vec<Unsettled>) {
+    pub(crate) fn unsettled(&self, revision: Revision, out: &mut Vec<Unacknowledged>) {
         // A node without a view receives nothing.
         if self.assigned.is_none() {
             return;
@@ -103,17 +103,17 @@ impl Entry {
         if let Some(away) = &self.away {
             let types = away.status.iter().map(|status| Some(status.type_url.clone()));
             let types = types.chain(away.status.is_empty().then_some(None));
-            let (node, state) = (&self.node.id, UnsettledState::Pending);
+            let (node, state) = (&self.node.id, UnacknowledgedState::Pending);
             let pending =
-                |type_url| Unsettled { node: node.clone(), type_url, state: state.clone() };
+                |type_url| Unacknowledged { node: node.clone(), type_url, state: state.clone() };
             return out.extend(types.map(pending));
         }
-        out.extend(self.session.unsettled(revision).map(|status| Unsettled {
+        out.extend(self.session.unsettled(revision).map(|status| Unacknowledged {
             node: self.node.id.clone(),
             type_url: Some(status.type_url),
             state: match (status.state, status.nack) {
-                (SyncState::Nacked, Some(nack)) => UnsettledState::Nacked(nack.message),
-                _ => UnsettledState::Pending,
+                (SyncState::Nacked, Some(nack)) => UnacknowledgedState::Nacked(nack.message),
+                _ => UnacknowledgedState::Pending,
             },
         }));
     }

@@ -12,9 +12,9 @@ use tokio::{
 use crate::{
     budget::cost_of,
     concern::{Change, Concerned, Cursor},
-    line::Line,
     report::Page,
     status::StreamStatus,
+    stream_slot::StreamSlot,
 };
 
 /// An event with the time at which it was sent. Time spent waiting for a full inbox counts.
@@ -30,7 +30,7 @@ pub(crate) enum Event {
     /// A client's message. The first one of a stream opens its session.
     Request {
         /// The stream.
-        line: Arc<Line>,
+        line: Arc<StreamSlot>,
         /// The request.
         request: Request,
         /// The client's identity: present in the first request, and whenever it has changed.
@@ -41,7 +41,7 @@ pub(crate) enum Event {
     /// The client has closed its half of the stream and sends no more requests.
     HalfClose {
         /// The stream.
-        line: Arc<Line>,
+        line: Arc<StreamSlot>,
     },
     /// A query for the status of all streams.
     Status {
@@ -84,7 +84,7 @@ impl Sent {
 
 impl Event {
     /// Returns the stream that sent the event, or `None` for a query of the admin API.
-    pub(crate) fn line(&self) -> Option<&Arc<Line>> {
+    pub(crate) fn line(&self) -> Option<&Arc<StreamSlot>> {
         match self {
             Self::Request { line, .. } | Self::HalfClose { line } => Some(line),
             Self::Status { .. } | Self::Concerned { .. } => None,

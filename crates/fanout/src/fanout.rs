@@ -14,25 +14,26 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Asked, Change, Config, Intake, Outlet, Settlement, StreamInfo, StreamStatus, Unsettled,
+    Change, ConcernedSession, Config, Progress, RequestSink, ResponseSource, StreamInfo,
+    StreamStatus, Unacknowledged,
     arrivals::Arrivals,
     concern::Concerned,
     event::{Event, Sent},
-    fresh::{AlwaysFresh, Currency, Fresh},
+    freshness::{AlwaysFresh, Fresh, ReadFreshness},
     large::LargeWork,
-    line::{Inboxes, Line, Mailbox},
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     report::Page,
     resume_cache::ResumeCache,
     shard::{Inputs, Shard, Streams},
+    stream_slot::{Inboxes, ReadyList, StreamSlot},
 };
 
 /// The shards that serve all streams of a replica. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Fanout {
     shared: Arc<Shared>,
-    currency: Currency,
+    currency: ReadFreshness,
 }
 
 #[derive(Debug)]
@@ -45,7 +46,7 @@ struct Shared {
 #[derive(Debug)]
 struct ShardHandle {
     inboxes: Inboxes,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<ReadyList>,
 }
 
 /// The reason why a stream was not opened.
@@ -81,7 +82,7 @@ impl Fanout {
         let shards = (0..config.n_shards()).map(|n| {
             let (updates, inbox) = mpsc::channel(config.inbox_events);
             let (bulk, bulk_inbox) = mpsc::channel(config.inbox_events);
-            let mailbox = Arc::new(Mailbox::default());
+            let mailbox = Arc::new(ReadyList::default());
             let inputs = Inputs {
                 inbox,
                 bulk_inbox,
@@ -100,7 +101,7 @@ impl Fanout {
         let shards = shards.collect();
         let streams = Streams::default();
         let shared = Arc::new(Shared { shards, streams, streams_max: config.streams_max });
-        Self { shared, currency: Currency::new(Arc::new(AlwaysFresh), state) }
+        Self { shared, currency: ReadFreshness::new(Arc::new(AlwaysFresh), state) }
     }
 
     /// Returns the same shards with a check for a replicated state. New streams wait until `fresh`
@@ -114,7 +115,7 @@ impl Fanout {
     ///
     /// # Errors
     /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
-    pub fn open(&self, info: StreamInfo) -> Result<(Intake, Outlet), OpenError> {
+    pub fn open(&self, info: StreamInfo) -> Result<(RequestSink, ResponseSource), OpenError> {
         let Shared { shards, streams, streams_max } = &*self.shared;
         if streams.fetch_add(1, Ordering::Relaxed) >= *streams_max {
             streams.fetch_sub(1, Ordering::Relaxed);
@@ -125,9 +126,9 @@ impl Fanout {
             .iter()
             .min_by_key(|shard| shard.mailbox.load.load(Ordering::Relaxed))
             .expect("there is at least one shard");
-        let line = Line::new(info, Arc::clone(&shard.mailbox));
-        let outlet = Outlet::new(Arc::clone(&line), Arc::clone(streams));
-        Ok((Intake::new(line, shard.inboxes.clone(), self.currency.clone()), outlet))
+        let line = StreamSlot::new(info, Arc::clone(&shard.mailbox));
+        let outlet = ResponseSource::new(Arc::clone(&line), Arc::clone(streams));
+        Ok((RequestSink::new(line, shard.inboxes.clone(), self.currency.clone()), outlet))
     }
 
     /// Returns the number of open streams, including those without a request.
@@ -146,24 +147,24 @@ impl Fanout {
 
     /// Returns the streams that have not acknowledged `revision`. A shard that has not reached the
     /// revision counts as one.
-    pub async fn unsettled(&self, revision: Revision) -> Vec<Unsettled> {
+    pub async fn unsettled(&self, revision: Revision) -> Vec<Unacknowledged> {
         self.settlement(&Arc::new(Change::anything(revision))).await.unsettled
     }
 
     /// Returns the progress of the sessions that `change` concerns. A shard that has not reached its
     /// revision counts as unsettled.
-    pub async fn settlement(&self, change: &Arc<Change>) -> Settlement {
-        let mut settlement = Settlement::default();
+    pub async fn settlement(&self, change: &Arc<Change>) -> Progress {
+        let mut settlement = Progress::default();
         let mut known = HashSet::new();
         let event = |from, reply| Event::Concerned { change: Arc::clone(change), from, reply };
         self.ask(event, |page| {
             settlement.is_behind |= page.behind.is_some();
-            settlement.unsettled.extend(page.behind.map(Unsettled::behind));
+            settlement.unsettled.extend(page.behind.map(Unacknowledged::behind));
             for Concerned { id, node, unsettled } in page.items {
-                let asked = Asked { node, has_acknowledged: true };
+                let asked = ConcernedSession { node, has_acknowledged: true };
                 settlement.asked.entry(id).or_insert(asked).has_acknowledged &=
                     unsettled.is_empty();
-                let is_new = |one: &Unsettled| known.insert((id, one.type_url.clone()));
+                let is_new = |one: &Unacknowledged| known.insert((id, one.type_url.clone()));
                 settlement.unsettled.extend(unsettled.into_iter().filter(is_new));
             }
         })

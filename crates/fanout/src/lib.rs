@@ -2,8 +2,8 @@
 //! take it.
 //!
 //! Each core has one shard, a task that owns a disjoint set of sessions. The transport opens a stream
-//! with [`Fanout::open`] and gets two handles. The [`Intake`] accepts the client's requests. The
-//! [`Outlet`] returns the next message when the transport can write one.
+//! with [`Fanout::open`] and gets two handles. The [`RequestSink`] accepts the client's requests. The
+//! [`ResponseSource`] returns the next message when the transport can write one.
 //!
 //! Invariants:
 //! - Only its shard touches a session. There is no lock around protocol state.
@@ -48,7 +48,6 @@
 //! `transaction_bytes_max`. Each ends its turn.
 
 mod arrivals;
-mod away;
 mod budget;
 mod changes;
 mod concern;
@@ -56,32 +55,34 @@ mod config;
 mod entry;
 mod event;
 mod fanout;
-mod fresh;
+mod freshness;
 mod index;
 mod large;
-mod line;
+mod log_limit;
 mod marking;
 mod memory;
 mod metrics;
+mod offload;
 mod queue;
 mod rejection;
 mod report;
 mod resume_cache;
-mod said;
 mod serve;
 mod shard;
 mod silence;
 mod status;
+mod stream_slot;
 mod timers;
 mod views;
 
 pub use concern::{Change, TouchedNames};
 pub use config::{Config, ConfigError};
 pub use fanout::{Fanout, OpenError};
-pub use fresh::Fresh;
-pub use line::{Delivery, Ender, Intake, Outlet, Stopped, StreamInfo};
+pub use freshness::Fresh;
 pub use metrics::{METRICS, Metric, MetricKind, limit_hit, type_label};
 pub use rejection::SecretFinder;
 pub use status::{
-    Asked, End, EndCode, NackRecord, SessionId, Settlement, StreamStatus, Unsettled, UnsettledState,
+    ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, StreamStatus, Unacknowledged,
+    UnacknowledgedState,
 };
+pub use stream_slot::{Delivery, RequestSink, ResponseSource, Stopped, StreamCloser, StreamInfo};

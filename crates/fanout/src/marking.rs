@@ -4,7 +4,7 @@
 //! serves those with something to send, and continues. Two rules make that safe:
 //!
 //! - A session is polled only after it has received all changes up to the state of that poll
-//!   ([`Marking::tell_all`]). Otherwise it could send half a commit: a route before its cluster, or a
+//!   ([`Marking::apply_all`]). Otherwise it could send half a commit: a route before its cluster, or a
 //!   resource that exists only in the new state.
 //! - The shard takes the next state only after all sessions have the changes of this one. All states
 //!   that arrive meanwhile form one step.
@@ -42,7 +42,7 @@ pub(crate) struct Marking {
 #[derive(Debug)]
 enum What {
     /// The changes of collections, sorted by scope.
-    Changes(Vec<Change>),
+    ConvergenceTimes(Vec<Change>),
     /// Unknown changes: the state is of another history.
     Anything,
 }
@@ -62,7 +62,7 @@ struct Cursor {
 
 /// The change that a session receives in one call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Told<'a> {
+pub(crate) struct Mark<'a> {
     pub(crate) type_url: &'a TypeUrl,
     /// The place of the type in the metrics.
     pub(crate) type_place: usize,
@@ -85,7 +85,7 @@ impl Marking {
             Change { delta, type_place }
         };
         let changes = deltas.into_iter().map(change).collect();
-        Self { what: What::Changes(changes), cursor: Cursor::start(), from, arrived }
+        Self { what: What::ConvergenceTimes(changes), cursor: Cursor::start(), from, arrived }
     }
 
     /// Creates the marking for a change to another history. All sessions in places below `places` must
@@ -100,10 +100,10 @@ impl Marking {
         &mut self,
         index: &Index,
         budget: &mut Budget,
-        mut tell: impl FnMut(Key, Option<Told<'_>>),
+        mut tell: impl FnMut(Key, Option<Mark<'_>>),
     ) -> bool {
         let Self { what, cursor, .. } = self;
-        let What::Changes(changes) = what else {
+        let What::ConvergenceTimes(changes) = what else {
             while cursor.below > 0 && !budget.is_spent() {
                 cursor.below -= 1;
                 budget.spend(1);
@@ -130,7 +130,7 @@ impl Marking {
                     continue;
                 }
             };
-            let told = Told { type_url, type_place: *type_place, name };
+            let told = Mark { type_url, type_place: *type_place, name };
             budget.spend(1);
             cursor.below = cursor.below.min(keys.len());
             while cursor.below > 0 && !budget.is_spent() {
@@ -147,8 +147,10 @@ impl Marking {
 
     /// Passes all changes to one session, so that it can be polled. Costs O(changes), or O(types) if
     /// the session subscribes to fewer names.
-    pub(crate) fn tell_all(&self, entry: &mut Entry) {
-        let What::Changes(changes) = &self.what else { return entry.session.on_new_view() };
+    pub(crate) fn apply_all(&self, entry: &mut Entry) {
+        let What::ConvergenceTimes(changes) = &self.what else {
+            return entry.session.on_new_view();
+        };
         let Entry { session, assigned, changes: owed, .. } = entry;
         for scope in assigned.iter().flat_map(|(_, scopes)| scopes.iter()) {
             let first = changes.partition_point(|change| change.delta.scope() < scope);

@@ -21,9 +21,9 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    line::Line,
     metrics::{limit_hit, set_subscription_bytes},
     status::{End, EndCode},
+    stream_slot::StreamSlot,
 };
 
 /// The number of bytes of each stream that are not counted.
@@ -42,7 +42,7 @@ struct Inner {
     used: usize,
     /// The bytes of streams that were ended here and have not released their memory yet.
     leaving: usize,
-    holders: HashMap<u64, (usize, Arc<Line>)>,
+    holders: HashMap<u64, (usize, Arc<StreamSlot>)>,
     by_size: BTreeSet<(usize, u64)>,
     last: u64,
 }
@@ -88,7 +88,11 @@ impl SubscriptionMemory {
 
 impl Holding {
     /// Reserves `bytes` bytes for the stream. At the limit, ends the streams that hold most.
-    pub(crate) fn reserve(&mut self, line: &Arc<Line>, bytes: usize) -> Result<(), ShareExceeded> {
+    pub(crate) fn reserve(
+        &mut self,
+        line: &Arc<StreamSlot>,
+        bytes: usize,
+    ) -> Result<(), ShareExceeded> {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted <= self.bytes {
             return Ok(());
@@ -112,7 +116,7 @@ impl Holding {
     }
 
     /// Updates the counted bytes to `bytes`, after a request was handled or answered.
-    pub(crate) fn settle(&mut self, line: &Arc<Line>, bytes: usize) {
+    pub(crate) fn settle(&mut self, line: &Arc<StreamSlot>, bytes: usize) {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted != self.bytes {
             self.memory.inner.lock().set(self.id, self.bytes, counted, Some(line));
@@ -131,7 +135,7 @@ impl Drop for Holding {
 
 impl Inner {
     /// Replaces the counted bytes of a stream, from `old` to `new`.
-    fn set(&mut self, id: u64, old: usize, new: usize, line: Option<&Arc<Line>>) {
+    fn set(&mut self, id: u64, old: usize, new: usize, line: Option<&Arc<StreamSlot>>) {
         if self.by_size.remove(&(old, id)) {
             self.used = self.used - old + new;
         } else if old == 0 && line.is_some() {
@@ -184,16 +188,16 @@ mod tests {
     use chancery_protocol::{Protocol, StreamKind};
 
     use super::*;
-    use crate::{StreamInfo, line::Mailbox};
+    use crate::{StreamInfo, stream_slot::ReadyList};
 
-    fn line() -> Arc<Line> {
+    fn line() -> Arc<StreamSlot> {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
-        Line::new(info, Arc::<Mailbox>::default())
+        StreamSlot::new(info, Arc::<ReadyList>::default())
     }
 
     struct Stream {
-        line: Arc<Line>,
+        line: Arc<StreamSlot>,
         holding: Holding,
     }
 

@@ -13,24 +13,24 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
 use crate::{
-    away::{Away, INLINE_NAMES_MAX, Work},
     budget::cost_of,
-    changes::Changes,
+    changes::ConvergenceTimes,
     entry::{Entry, ScopeList, SinceSent},
     event::Event,
-    line::{Line, Then},
+    log_limit::EscapedText,
     metrics::{Suppressed, limit_hit, type_place},
+    offload::{INLINE_NAMES_MAX, Offloaded, Work},
     queue::Lane,
     rejection,
-    said::Said,
     shard::{Now, Shard, key, place},
     status::{End, EndCode, NackRecord, SessionId},
+    stream_slot::{StreamSlot, Then},
 };
 
 impl Shard {
     pub(crate) fn on_request(
         &mut self,
-        line: &Arc<Line>,
+        line: &Arc<StreamSlot>,
         mut request: Request,
         node: Option<Arc<Node>>,
         room: Option<OwnedSemaphorePermit>,
@@ -40,7 +40,7 @@ impl Shard {
         if line.is_closed() {
             return;
         }
-        let wait = |away: &mut Away, request, node, room| {
+        let wait = |away: &mut Offloaded, request, node, room| {
             away.wait(Event::Request { line: Arc::clone(line), request, node, room });
         };
         if let Some(away) = line.key().and_then(|key| self.away_of(place(key))) {
@@ -71,7 +71,7 @@ impl Shard {
         rejection::clean(&mut request, &entry.session, &self.config.secrets);
         let cost = entry.session.cost_of_request(&request);
         if cost > INLINE_NAMES_MAX {
-            return self.send_away(at, Work::Take(request, room), cost, now);
+            return self.offload(at, Work::Take(request, room), cost, now);
         }
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
@@ -81,7 +81,7 @@ impl Shard {
         self.settle_memory(at);
     }
 
-    fn away_of(&mut self, at: usize) -> Option<&mut Away> {
+    fn away_of(&mut self, at: usize) -> Option<&mut Offloaded> {
         self.sessions.get_mut(at)?.away.as_deref_mut()
     }
 
@@ -127,14 +127,14 @@ impl Shard {
     /// Ends a stream because its client sent an invalid request or exceeded a limit.
     fn refuse(&mut self, at: usize, code: EndCode, text: &str, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
-        debug!(%node, %peer, error = %Said::text(text), "stream rejected");
+        let (node, peer) = (EscapedText::name(&entry.node.id), entry.line.info.peer);
+        debug!(%node, %peer, error = %EscapedText::text(text), "stream rejected");
         entry.line.end(End::new(code, text.to_owned()));
         self.forget(key(at), now);
     }
 
     /// SOTW-111: ends the stream with OK once nothing more can be sent at the moment.
-    pub(crate) fn on_half_close(&mut self, line: &Arc<Line>, now: Now) {
+    pub(crate) fn on_half_close(&mut self, line: &Arc<StreamSlot>, now: Now) {
         match line.key().map(place) {
             Some(at) => {
                 if let Some(entry) = self.sessions.get_mut(at) {
@@ -169,11 +169,11 @@ impl Shard {
         }
         if let Some(marking) = self.marking.as_ref().filter(|_| entry.told != self.step) {
             entry.told = self.step;
-            marking.tell_all(entry);
+            marking.apply_all(entry);
         }
         let cost = entry.session.cost_of_poll();
         if cost > INLINE_NAMES_MAX {
-            self.send_away(at, Work::Poll, cost, now);
+            self.offload(at, Work::Poll, cost, now);
             return 1;
         }
         let view = self.view_of(at);
@@ -210,7 +210,7 @@ impl Shard {
                 entry.changes.owe_nothing();
                 match std::mem::replace(&mut entry.since_sent, SinceSent::Nothing) {
                     SinceSent::Nothing => {}
-                    SinceSent::Told => self.metrics.on_suppressed(Suppressed::Unchanged),
+                    SinceSent::Mark => self.metrics.on_suppressed(Suppressed::Unchanged),
                     SinceSent::Rejected => self.metrics.on_suppressed(Suppressed::Rejected),
                 }
             }
@@ -232,8 +232,8 @@ impl Shard {
             return self.watch_silence(at);
         };
         if let Some(left_out) = self.silence_said.take(now) {
-            let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
-            let type_url = Said::name(type_url.as_str());
+            let (node, peer) = (EscapedText::name(&entry.node.id), entry.line.info.peer);
+            let type_url = EscapedText::name(type_url.as_str());
             warn!(%node, %peer, %type_url, silent_ms, left_out, "closing a stream whose client does not answer");
         }
         limit_hit("ack_close_after");
@@ -284,7 +284,7 @@ impl Shard {
         }
         let cost = entry.session.cost_of_end();
         if cost > INLINE_NAMES_MAX {
-            self.send_away(at, Work::End, cost, now);
+            self.offload(at, Work::End, cost, now);
             return 0;
         }
         let interest = entry.session.interest();
@@ -340,7 +340,7 @@ impl Shard {
             let come = missing(entry.scopes(), scopes_of(&old));
             let names = entry.session.n_names();
             if names > INLINE_NAMES_MAX {
-                self.send_away(at, Work::Move { gone, come }, names, now);
+                self.offload(at, Work::Move { gone, come }, names, now);
             } else {
                 for interest in entry.session.interest() {
                     self.index.forget(key(at), &gone, &interest);
@@ -357,7 +357,7 @@ impl Shard {
         registered
     }
 
-    fn open(&mut self, line: &Arc<Line>, node: Arc<Node>, now: Now) -> usize {
+    fn open(&mut self, line: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> usize {
         let assigned = self.assign(&node);
         let entry = Entry {
             id: SessionId::next(),
@@ -379,7 +379,7 @@ impl Shard {
             told: self.step,
             touched: self.step,
             since_sent: SinceSent::Nothing,
-            changes: Changes::default(),
+            changes: ConvergenceTimes::default(),
             blocked: None,
             silent: None,
             rejecting: false,
@@ -387,7 +387,7 @@ impl Shard {
             wake_at: None,
             close_at: None,
         };
-        debug!(node = %Said::name(&entry.node.id), peer = %line.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
+        debug!(node = %EscapedText::name(&entry.node.id), peer = %line.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
         let at = self.sessions.insert(entry);
         line.set_key(Some(key(at)));
         self.metrics.streams(&line.info.kind).increment(1.0);
@@ -454,8 +454,9 @@ impl Shard {
                 self.metrics.of(type_place).nacks.increment(1);
                 entry.since_sent = SinceSent::Rejected;
                 if let Some(left_out) = self.rejections_said.take(now) {
-                    let (node, peer) = (Said::name(&entry.node.id), entry.line.info.peer);
-                    let (type_url, text) = (Said::name(type_url.as_str()), Said::text(&message));
+                    let (node, peer) = (EscapedText::name(&entry.node.id), entry.line.info.peer);
+                    let (type_url, text) =
+                        (EscapedText::name(type_url.as_str()), EscapedText::text(&message));
                     warn!(%node, %peer, %type_url, %version, code, %text, left_out, "client rejected a response");
                 }
                 let time = SystemTime::now();

@@ -41,15 +41,15 @@ use crate::{
     event::{Event, Events, Sent},
     index::{Index, Key},
     large::LargeWork,
-    line::{Call, Line, Mailbox, Stopped},
-    marking::{MARKS_PER_STEP, Marking, Told},
+    log_limit::RateLimitedLog,
+    marking::{MARKS_PER_STEP, Mark, Marking},
     memory::SubscriptionMemory,
     metrics::{ShardMetrics, Suppressed, gauge_value},
     queue::{Lane, Queue},
     resume_cache::ResumeCache,
-    said::Sparing,
-    silence::Silence,
+    silence::UnansweredClients,
     status::{End, EndCode},
+    stream_slot::{Call, ReadyList, Stopped, StreamSlot},
     timers::Timers,
     views::Views,
 };
@@ -111,24 +111,24 @@ pub(crate) struct Shard {
     /// The times at which clients become overdue. Each session has at most one entry, because that time
     /// only moves to later.
     pub(crate) closing: Timers,
-    pub(crate) silence: Silence,
+    pub(crate) silence: UnansweredClients,
     arrivals: Arc<Arrivals>,
     /// The resume data of ended streams of all shards.
     pub(crate) resume_cache: Arc<ResumeCache>,
     pub(crate) metrics: ShardMetrics,
     /// The limits for log lines about rejections, and about clients that do not answer.
-    pub(crate) rejections_said: Sparing,
-    pub(crate) silence_said: Sparing,
+    pub(crate) rejections_said: RateLimitedLog,
+    pub(crate) silence_said: RateLimitedLog,
     /// The place of the next session to reassign after a change of the assignments.
     reassign_from: Option<usize>,
     /// Streams whose transports called and have not been handled.
-    called: VecDeque<Arc<Line>>,
+    called: VecDeque<Arc<StreamSlot>>,
     /// Sessions whose names are being registered or removed.
     pub(crate) indexing: VecDeque<Key>,
     pub(crate) large: LargeWork,
     pub(crate) memory: Arc<SubscriptionMemory>,
     /// Streams whose sessions are to be removed, each with its call.
-    leaving: VecDeque<(Arc<Line>, Call)>,
+    leaving: VecDeque<(Arc<StreamSlot>, Call)>,
     /// The kind of bulk of this turn; `None` if no bulk waited when it started.
     bulk: Option<Bulk>,
     /// The place in [`BULK_ORDER`] from which the next turn chooses.
@@ -144,7 +144,7 @@ pub(crate) struct Inputs {
     /// Events from the readers of new streams, and large requests. Bounded in the same way.
     pub(crate) bulk_inbox: mpsc::Receiver<Sent>,
     /// Calls of the streams' transports.
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) mailbox: Arc<ReadyList>,
     /// The newest state. When its sender is gone, the store has stopped and the last state stays.
     pub(crate) state: watch::Receiver<Arc<State>>,
     /// The time at which the protocol's clock is 0.
@@ -175,12 +175,12 @@ impl Shard {
             step: 0,
             timers: Timers::default(),
             closing: Timers::default(),
-            silence: Silence::default(),
+            silence: UnansweredClients::default(),
             arrivals,
             resume_cache,
             metrics: ShardMetrics::new(n),
-            rejections_said: Sparing::default(),
-            silence_said: Sparing::default(),
+            rejections_said: RateLimitedLog::default(),
+            silence_said: RateLimitedLog::default(),
             reassign_from: None,
             called: VecDeque::new(),
             indexing: VecDeque::new(),
@@ -352,7 +352,7 @@ impl Shard {
         let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(MARKS_PER_STEP));
         let Self { index, sessions, queue, step, metrics, .. } = self;
         let arrived = marking.arrived;
-        let is_done = marking.advance(index, &mut budget, |key, told: Option<Told<'_>>| {
+        let is_done = marking.advance(index, &mut budget, |key, told: Option<Mark<'_>>| {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
             // The session received all changes when it was polled.
             if entry.told == *step {
@@ -363,13 +363,13 @@ impl Shard {
                 return;
             }
             if std::mem::replace(&mut entry.touched, *step) != *step {
-                entry.since_sent = SinceSent::Told;
+                entry.since_sent = SinceSent::Mark;
                 if told.is_some_and(|told| entry.session.has_work_of(told.type_url)) {
                     metrics.on_suppressed(Suppressed::Folded);
                 }
             }
             match told {
-                Some(Told { type_url, type_place, name }) => {
+                Some(Mark { type_url, type_place, name }) => {
                     entry.session.on_change(type_url, name);
                     entry.changes.owe(type_place, arrived);
                 }
@@ -389,7 +389,7 @@ impl Shard {
     }
 
     /// Returns the revision up to which all sessions have received the changes.
-    pub(crate) fn told_revision(&self) -> Revision {
+    pub(crate) fn marked_revision(&self) -> Revision {
         match &self.marking {
             Some(marking) => marking.from,
             None => self.views.state().revision,
@@ -398,7 +398,7 @@ impl Shard {
 
     /// Handles some of the calls. Ended streams are set aside: their removal may take long, and it is
     /// not urgent.
-    pub(crate) fn on_calls(&mut self, mailbox: &Mailbox, now: Now) {
+    pub(crate) fn on_calls(&mut self, mailbox: &ReadyList, now: Now) {
         if self.called.is_empty() {
             mailbox.swap(&mut self.called);
         }

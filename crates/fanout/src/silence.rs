@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 /// The numbers of sessions, by the second since which their clients have owed an answer.
 #[derive(Debug, Default)]
-pub(crate) struct Silence(BTreeMap<u64, usize>);
+pub(crate) struct UnansweredClients(BTreeMap<u64, usize>);
 
-impl Silence {
+impl UnansweredClients {
     /// Records that a session's client has owed an answer since `to` instead of `from`. `None` means
     /// that it owes none.
     pub(crate) fn change(&mut self, from: Option<u64>, to: Option<u64>) {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_known_whoever_comes_and_goes() {
-        let mut silence = Silence::default();
+        let mut silence = UnansweredClients::default();
         assert_eq!(silence.oldest(5_000), None);
         silence.change(None, Some(3));
         silence.change(None, Some(2));

@@ -113,18 +113,18 @@ impl SessionId {
 
 /// The progress of this replica's sessions with a change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Settlement {
+pub struct Progress {
     /// The sessions that have not acknowledged the change, with one entry for each type of a session.
-    pub unsettled: Vec<Unsettled>,
+    pub unsettled: Vec<Unacknowledged>,
     /// The sessions that the change concerns.
-    pub asked: HashMap<SessionId, Asked>,
+    pub asked: HashMap<SessionId, ConcernedSession>,
     /// Whether a shard has not reached the revision of the change: sessions may be missing.
     pub is_behind: bool,
 }
 
 /// A session that a change concerns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct ConcernedSession {
     /// The node of the session.
     pub node: Arc<Node>,
     /// Whether the session has acknowledged everything that the change requires.
@@ -133,18 +133,18 @@ pub struct Asked {
 
 /// A stream that has not acknowledged its part of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unsettled {
-    /// The ID of the node; empty for [`UnsettledState::Behind`].
+pub struct Unacknowledged {
+    /// The ID of the node; empty for [`UnacknowledgedState::Behind`].
     pub node: String,
-    /// The type; `None` for [`UnsettledState::Behind`].
+    /// The type; `None` for [`UnacknowledgedState::Behind`].
     pub type_url: Option<TypeUrl>,
     /// The state.
-    pub state: UnsettledState,
+    pub state: UnacknowledgedState,
 }
 
 /// The reason why a stream or a shard is unsettled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UnsettledState {
+pub enum UnacknowledgedState {
     /// The replica has not reached the revision. Has the revision that it has reached.
     Behind(Revision),
     /// The response is to be sent, or the client has not answered it.
@@ -153,9 +153,9 @@ pub enum UnsettledState {
     Nacked(String),
 }
 
-impl Unsettled {
+impl Unacknowledged {
     pub(crate) fn behind(reached: Revision) -> Self {
-        let state = UnsettledState::Behind(reached);
+        let state = UnacknowledgedState::Behind(reached);
         Self { node: String::new(), type_url: None, state }
     }
 }

@@ -2,7 +2,8 @@
 
 use chancery_model::{ResourceName, Revision, TypeUrl, TypeVersion};
 
-/// A change of the names that the session watches: see [`Session::on_change`].
+/// A change of the names that the session watches: see
+/// [`Session::on_change`](crate::Session::on_change).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Interest {
     /// Starts watching one name.

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use crate::{
     codec::{Ask, ask_to_proto},
     database::{Access, Database},
+    failpoint::Point,
     failure::Failure,
     flusher::Flusher,
     high_water::HighWater,
@@ -28,7 +29,6 @@ use crate::{
     metrics::StoreMetrics,
     raft::{Command, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types, Vote, log_id},
     snapshot::{Decoder, SnapshotData},
-    valve::Point,
 };
 
 fn command(bytes: &'static [u8]) -> Entry {
@@ -98,7 +98,7 @@ async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
     let database = machine.database();
     let mut apply = Box::pin(machine.apply(futures::stream::iter([Ok((entry, None))])));
     // The write cannot end before the test releases it, so the thread that performs it waits.
-    let held = database.valve.hold(Point::Write);
+    let held = database.fail_points.hold(Point::Write);
     let is_pending = thread::scope(|scope| {
         scope.spawn(move || {
             thread::sleep(Duration::from_millis(200));

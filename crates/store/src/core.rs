@@ -15,7 +15,7 @@ use tokio::{
 use crate::{
     Config, OpenError,
     cluster::{
-        client::Peers, digests::Differences, lives::Removal, outbox::Outbox, transfer::Progress,
+        client::Peers, digests::Differences, instance::Removal, outbox::Outbox, transfer::Progress,
     },
     digest::Digests,
     failure::Failure,

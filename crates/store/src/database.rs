@@ -43,7 +43,7 @@ pub(crate) struct Database {
     /// Held by code that changes the purge position, from reading the position until it is written.
     pub(crate) purging: Mutex<()>,
     #[cfg(test)]
-    pub(crate) valve: crate::valve::Valve,
+    pub(crate) fail_points: crate::failpoint::FailPoints,
 }
 
 /// Whether a scan returns records that a range deletion has deleted, but no merge of tables has
@@ -136,7 +136,7 @@ impl Database {
             db: db.map_err(io_error)?,
             purging: Mutex::new(()),
             #[cfg(test)]
-            valve: crate::valve::Valve::default(),
+            fail_points: crate::failpoint::FailPoints::default(),
         })
     }
 
@@ -164,8 +164,8 @@ impl Database {
     pub(crate) fn write(&self, batch: Batch) -> io::Result<()> {
         #[cfg(test)]
         {
-            self.valve.pass(crate::valve::Point::Write)?;
-            crate::valve::step(self.db.path(), crate::valve::Step::Change)?;
+            self.fail_points.pass(crate::failpoint::Point::Write)?;
+            crate::failpoint::step(self.db.path(), crate::failpoint::Step::Change)?;
         }
         self.db.write(batch.0).map_err(io_error)
     }
@@ -174,12 +174,12 @@ impl Database {
     pub(crate) fn sync(&self) -> io::Result<()> {
         #[cfg(test)]
         {
-            self.valve.pass(crate::valve::Point::Sync)?;
-            crate::valve::step(self.db.path(), crate::valve::Step::Change)?;
+            self.fail_points.pass(crate::failpoint::Point::Sync)?;
+            crate::failpoint::step(self.db.path(), crate::failpoint::Step::Change)?;
         }
         self.db.flush_wal(true).map_err(io_error)?;
         #[cfg(test)]
-        crate::valve::step(self.db.path(), crate::valve::Step::Synced)?;
+        crate::failpoint::step(self.db.path(), crate::failpoint::Step::Synced)?;
         Ok(())
     }
 

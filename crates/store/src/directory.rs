@@ -49,14 +49,14 @@ pub(crate) struct Directory {
 
 /// The purpose of a new directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Making {
+pub(crate) enum DirectoryPurpose {
     /// A replica that forms or joins a cluster.
     Replica,
     /// A restored backup.
     Restore,
 }
 
-impl Making {
+impl DirectoryPurpose {
     /// Returns the file that stands for `IDENTITY` until the directory is complete.
     fn marker(self) -> &'static str {
         match self {
@@ -147,7 +147,11 @@ impl Directory {
     }
 
     /// Starts to create a replica. Removes the files of an interrupted attempt.
-    pub(crate) fn begin(&self, identity: Identity, making: Making) -> Result<(), OpenError> {
+    pub(crate) fn begin(
+        &self,
+        identity: Identity,
+        making: DirectoryPurpose,
+    ) -> Result<(), OpenError> {
         let new = self.path.join(making.marker());
         // Clear first, then write the marker. An interrupted start then leaves either only a marker
         // or a whole marker. A marker that is being replaced may be truncated, and then says
@@ -155,7 +159,7 @@ impl Directory {
         self.clear()?;
         sync_directory(&self.path)?;
         write_durably(&new, identity.to_text().as_bytes())?;
-        if making == Making::Restore {
+        if making == DirectoryPurpose::Restore {
             sync_directory(&self.path)?;
             let other = self.path.join(IDENTITY_NEW);
             change("remove", &other, || absent_ok(fs::remove_file(&other)))?;
@@ -175,7 +179,7 @@ impl Directory {
     }
 
     /// Clears the directory after a failed attempt to create a replica.
-    pub(crate) fn abandon(&self, making: Making) -> Result<(), OpenError> {
+    pub(crate) fn abandon(&self, making: DirectoryPurpose) -> Result<(), OpenError> {
         self.clear()?;
         let new = self.path.join(making.marker());
         change("remove", &new, || absent_ok(fs::remove_file(&new)))?;
@@ -189,7 +193,7 @@ impl Directory {
     }
 
     /// Marks the replica as complete. Afterwards nothing in the directory may be lost.
-    pub(crate) fn finish(&self, making: Making) -> Result<(), OpenError> {
+    pub(crate) fn finish(&self, making: DirectoryPurpose) -> Result<(), OpenError> {
         let new = self.path.join(making.marker());
         // `IDENTITY` vouches for the other files, so they must be durable first.
         sync_directory(&self.path)?;
@@ -237,7 +241,7 @@ pub(crate) fn change<T>(
     change: impl FnOnce() -> io::Result<T>,
 ) -> Result<T, OpenError> {
     #[cfg(test)]
-    crate::valve::step(path, crate::valve::Step::Change).map_err(io_error(what, path))?;
+    crate::failpoint::step(path, crate::failpoint::Step::Change).map_err(io_error(what, path))?;
     change().map_err(io_error(what, path))
 }
 

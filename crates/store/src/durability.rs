@@ -20,10 +20,11 @@ use prost::Message;
 
 use crate::{
     OpenError,
-    cluster::join::Beginning,
+    cluster::join::Bootstrap,
     codec::{Ask, ask_to_proto},
     database::{Access, Batch, Database},
-    directory::{Directory, Making},
+    directory::{Directory, DirectoryPurpose},
+    failpoint::Point,
     failure::Failure,
     flusher::Flusher,
     high_water::{HighWater, Mark},
@@ -37,7 +38,6 @@ use crate::{
     raft::{Command, Entry, Types, Vote, log_id},
     record::Family,
     recovery::{self, Recovered},
-    valve::Point,
 };
 
 /// The time during which an event that must not happen is given the chance to happen.
@@ -59,10 +59,10 @@ struct Store {
 impl Store {
     fn create(path: &Path) -> Self {
         let (directory, _) = Directory::open(path, None).unwrap();
-        directory.begin(IDENTITY, Making::Replica).unwrap();
+        directory.begin(IDENTITY, DirectoryPurpose::Replica).unwrap();
         let high_water = HighWater::create(&directory.high_water(), IDENTITY.cluster_id).unwrap();
         let database = Arc::new(Database::open(&directory.database(), Access::Create).unwrap());
-        directory.finish(Making::Replica).unwrap();
+        directory.finish(DirectoryPurpose::Replica).unwrap();
         let (failure, metrics) = (Failure::default(), StoreMetrics::new());
         let shared = Arc::clone(&database);
         let (flusher, jobs) =
@@ -170,7 +170,7 @@ async fn entries_are_acknowledged_when_they_are_synced() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     let database = Arc::clone(&store.database);
-    let held = database.valve.hold(Point::Sync);
+    let held = database.fail_points.hold(Point::Sync);
     let mut flushed = store.append(&[blank(1, 0), blank(1, 1)]);
     tokio::select! {
         biased;
@@ -198,7 +198,7 @@ async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
     let large = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
     store.append(&[large]).await.unwrap().unwrap();
     let (database, mut log) = (Arc::clone(&store.database), store.log.clone());
-    let held = database.valve.hold(Point::Write);
+    let held = database.fail_points.hold(Point::Write);
     let flushed = store.append(&[blank(1, 1), blank(1, 2)]);
     held.arrival().await;
     assert_eq!(log.limited_get_log_entries(0, 3).await.unwrap().len(), 1, "from the database");
@@ -222,7 +222,7 @@ async fn a_vote_is_given_when_it_is_synced() {
     let mut store = Store::create(dir.path());
     let (database, mut log) = (Arc::clone(&store.database), store.log.clone());
     let vote = Vote::new(3, 2);
-    let held = database.valve.hold(Point::Sync);
+    let held = database.fail_points.hold(Point::Sync);
     let mut saved = Box::pin(log.save_vote(&vote));
     tokio::select! {
         biased;
@@ -246,7 +246,7 @@ async fn nothing_is_acknowledged_after_a_sync_that_has_failed() {
     let mut store = Store::create(dir.path());
     store.append(&[blank(1, 0)]).await.unwrap().unwrap();
     let database = Arc::clone(&store.database);
-    let broken = database.valve.fail(Point::Sync);
+    let broken = database.fail_points.fail(Point::Sync);
     assert!(store.append(&[blank(1, 1)]).await.unwrap().is_err());
     drop(broken);
     assert!(store.append(&[blank(1, 2)]).await.unwrap().is_err(), "the disk works again");
@@ -267,7 +267,7 @@ async fn what_is_truncated_is_gone_for_good() {
     let entries: Vec<Entry> = (1..=5).map(|index| blank(1, index)).collect();
     store.append(&entries).await.unwrap().unwrap();
     let (database, mut log) = (Arc::clone(&store.database), store.log.clone());
-    let held = database.valve.hold(Point::Write);
+    let held = database.fail_points.hold(Point::Write);
     let truncated = tokio::spawn(async move { log.truncate_after(Some(log_id(1, 3))).await });
     held.arrival().await;
     assert_eq!(
@@ -312,7 +312,7 @@ async fn state_that_cannot_be_stored_is_not_published() {
     store.commit(&[form(0), put(1, "a", "1")]).await;
     store.append(&[put(2, "a", "2")]).await.unwrap().unwrap();
     let (database, states) = (Arc::clone(&store.database), store.machine.published().watch());
-    let broken = database.valve.fail(Point::Write);
+    let broken = database.fail_points.fail(Point::Write);
     assert!(store.apply(&[put(2, "a", "2")]).await.is_err());
     drop(broken);
     assert_eq!(states.borrow().revision, Revision(1));
@@ -419,7 +419,7 @@ async fn an_installed_snapshot_replaces_all_that_was_there() {
         database.put(&mut batch, *family, &state_key(1, &[&key[..], b"x"].concat()), b"left over");
     }
     database.write(batch).unwrap();
-    let held = database.valve.hold(Point::Sync);
+    let held = database.fail_points.hold(Point::Sync);
     let mut machine = store.machine.clone();
     let meta = snapshot.meta.clone();
     let mut installed = Box::pin(machine.install_snapshot(&meta, snapshot.snapshot));
@@ -450,7 +450,7 @@ fn a_replica_that_joins_has_the_vote_of_the_leader() {
     let dir = tempfile::tempdir().unwrap();
     let vote = Vote::new_committed(7, 2);
     let (directory, _) = Directory::open(dir.path(), None).unwrap();
-    let beginning = Beginning::Joined { identity: IDENTITY, vote };
+    let beginning = Bootstrap::Joined { identity: IDENTITY, vote };
     let parts = Parts::begin(directory, beginning, IDENTITY.replica_id).unwrap();
     assert_eq!(parts.recovered.ends.vote, Some(vote));
     let key = crate::log::VOTE_KEY;

@@ -21,11 +21,11 @@ use parking_lot::Mutex;
 
 use crate::{
     Config, Replica,
-    cluster::join::Beginning,
+    cluster::join::Bootstrap,
+    failpoint::{self, Step},
     identity::Identity,
     parts::{Opened, Parts},
     raft::Vote,
-    valve::{self, Step},
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -100,12 +100,12 @@ struct Copies {
 }
 
 impl Copies {
-    fn watch(from: &Path, to: &Path) -> (Arc<Self>, valve::Watched) {
+    fn watch(from: &Path, to: &Path) -> (Arc<Self>, failpoint::Watched) {
         let (synced, n_copies) = (Mutex::default(), Mutex::default());
         let (from, to) = (from.to_owned(), to.to_owned());
         let copies = Arc::new(Self { from: from.clone(), to, synced, n_copies });
         let watcher = Arc::clone(&copies);
-        let watched = valve::watch(&from, move |step| {
+        let watched = failpoint::watch(&from, move |step| {
             match step {
                 Step::Change => watcher.copy(),
                 Step::Synced => *watcher.synced.lock() = wal_lengths(&watcher.from),
@@ -217,7 +217,7 @@ fn second_attempt_to_join_leaves_a_startable_directory_at_every_write() {
     let begin = |data_dir: &Path| {
         let config = Config { data_dir: data_dir.to_owned(), replica_id: 2, ..Config::default() };
         let Opened::Fresh(directory) = Parts::open(&config).unwrap() else { unreachable!() };
-        let beginning = Beginning::Joined { identity, vote: Vote::new_committed(7, 1) };
+        let beginning = Bootstrap::Joined { identity, vote: Vote::new_committed(7, 1) };
         drop(Parts::begin(directory, beginning, 2).unwrap());
     };
     let (first, watched) = Copies::watch(&dir.path().join("data"), &dir.path().join("first"));
@@ -243,7 +243,7 @@ async fn is_killed_at(n: usize, leader: &Replica, config: Config) -> bool {
     let n_changes = AtomicUsize::new(0);
     let killed = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&killed);
-    let watched = valve::watch(&config.data_dir, move |step| {
+    let watched = failpoint::watch(&config.data_dir, move |step| {
         let counts = step == Step::Change && identity.exists();
         if counts && n_changes.fetch_add(1, Ordering::SeqCst) >= n {
             counter.fetch_add(1, Ordering::SeqCst);

@@ -41,11 +41,13 @@ mod digest;
 mod directory;
 #[cfg(test)]
 mod durability;
+mod entry_check;
 mod error;
+#[cfg(test)]
+mod failpoint;
 mod failure;
 mod flusher;
 mod frames;
-mod held;
 mod high_water;
 mod history;
 mod identity;
@@ -72,14 +74,12 @@ mod space;
 mod status;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod valve;
 mod wal;
 
 pub use backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource};
 pub use cluster::{
     handle::{Member, MemberChange, Report, Role},
-    lives::Removal,
+    instance::Removal,
     members::{REPLICA_ID_MAX, check_address},
     tls::{TlsConfig, TlsError},
 };

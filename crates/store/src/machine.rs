@@ -394,7 +394,7 @@ impl RaftStateMachine<Types> for Machine {
         S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
     {
         #[cfg(test)]
-        self.0.database.valve.pass_in_task(crate::valve::Point::Apply).await?;
+        self.0.database.fail_points.pass_in_task(crate::failpoint::Point::Apply).await?;
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while let Some((entry, responder)) = entries.try_next().await? {
             bytes += entry_record_len(&entry);

@@ -13,7 +13,7 @@ use std::{
 use openraft::{async_runtime::WatchReceiver, errors::Fatal};
 
 use crate::{
-    cluster::watch::Watch,
+    cluster::cluster_metrics::Watch,
     core::Core,
     database::{Database, WRITE_BUFFERS_BYTES},
     metrics::gauge_value,
@@ -52,9 +52,9 @@ impl Maintenance {
         loop {
             ticks.tick().await;
             self.watch.tell(&self.core);
-            self.tend_lead();
-            let flow = match self.tend_log().await {
-                Flow::Continue => self.tend_disk().await,
+            self.reconcile_lead();
+            let flow = match self.reconcile_log().await {
+                Flow::Continue => self.reconcile_disk().await,
                 Flow::Stop => Flow::Stop,
             };
             if let Some(error) = self.core.raft_stopped(INTERVAL).await {
@@ -73,7 +73,7 @@ impl Maintenance {
 
     /// Transfers leadership if the disk is full. A leader without space refuses every write, so a
     /// replica with space should lead.
-    fn tend_lead(&mut self) {
+    fn reconcile_lead(&mut self) {
         if !self.core.refused_full.swap(false, Ordering::Relaxed)
             || self.handed_over.is_some_and(|when| when.elapsed() < HAND_OVER_INTERVAL)
         {
@@ -84,7 +84,7 @@ impl Maintenance {
         tokio::spawn(async move { core.step_down().await });
     }
 
-    async fn tend_log(&self) -> Flow {
+    async fn reconcile_log(&self) -> Flow {
         let (bytes, since_snapshot) = {
             let snapshot = self.core.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
             let size = self.core.size.lock();
@@ -113,7 +113,7 @@ impl Maintenance {
 
     /// Flushes memory or compacts the tables of the log. Both need temporary space, so neither runs
     /// without it.
-    async fn tend_disk(&mut self) -> Flow {
+    async fn reconcile_disk(&mut self) -> Flow {
         let (database, config) = (Arc::clone(&self.database), &self.core.config);
         let buffered = database.buffered_bytes();
         let tables = database.table_bytes(Family::Log);

@@ -17,13 +17,13 @@ use crate::{
     Config, OpenError, ShutdownError,
     cluster::{
         client::{Network, Peers},
+        cluster_metrics::Watch,
         digests,
         forward::AbortOnDrop,
         join::{self, Joiner},
         outbox,
         server::Service,
         tls::Tls,
-        watch::Watch,
     },
     core::{Core, Leader},
     database::Database,
@@ -280,9 +280,9 @@ async fn start(
     };
     runtime.spawn(maintenance.run());
     runtime.spawn(outbox::run(Arc::downgrade(&core), parcels));
-    runtime.spawn(tend_cluster(Arc::downgrade(&core)));
+    runtime.spawn(reconcile_cluster(Arc::downgrade(&core)));
     runtime.spawn(digests::run(Arc::downgrade(&core)));
-    runtime.spawn(tend_certificates(Arc::downgrade(&core)));
+    runtime.spawn(reconcile_certificates(Arc::downgrade(&core)));
     Ok((core, database, flusher, directory, start))
 }
 
@@ -322,19 +322,19 @@ fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, 
 }
 
 /// Reconciles the membership until the replica is gone.
-async fn tend_cluster(core: Weak<Core>) {
+async fn reconcile_cluster(core: Weak<Core>) {
     let mut ticks = tokio::time::interval(TEND_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(core) = core.upgrade() else { return };
-        core.tend_members().await;
+        core.reconcile_members().await;
     }
 }
 
 /// Checks for new certificates until the replica is gone. New connections check too, but may be
 /// rare.
-async fn tend_certificates(core: Weak<Core>) {
+async fn reconcile_certificates(core: Weak<Core>) {
     let mut ticks = tokio::time::interval(CERTIFICATES_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

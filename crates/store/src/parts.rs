@@ -6,9 +6,9 @@ use chancery_model::Incarnation;
 
 use crate::{
     Config, OpenError,
-    cluster::join::Beginning,
+    cluster::join::Bootstrap,
     database::{Access, Batch, Database},
-    directory::{Directory, Found, Making, change, damaged},
+    directory::{Directory, DirectoryPurpose, Found, change, damaged},
     high_water::{HighWater, MarkError},
     identity::{Identity, fill_random, new_instance},
     image::Image,
@@ -78,14 +78,14 @@ impl Parts {
     /// Creates a replica in an empty directory.
     pub(crate) fn begin(
         directory: Directory,
-        beginning: Beginning,
+        beginning: Bootstrap,
         replica_id: u64,
     ) -> Result<Self, OpenError> {
         let (identity, vote, start) = match beginning {
-            Beginning::Form => (new_identity(directory.path(), replica_id)?, None, Start::Form),
-            Beginning::Joined { identity, vote } => (identity, Some(vote), Start::Joined),
+            Bootstrap::Form => (new_identity(directory.path(), replica_id)?, None, Start::Form),
+            Bootstrap::Joined { identity, vote } => (identity, Some(vote), Start::Joined),
         };
-        directory.begin(identity, Making::Replica)?;
+        directory.begin(identity, DirectoryPurpose::Replica)?;
         let path = directory.high_water();
         let high_water = change("create", &path, || HighWater::create(&path, identity.cluster_id))?;
         let path = directory.database();
@@ -106,7 +106,7 @@ impl Parts {
             // Nothing has been acknowledged, and the cluster knows the replica: from here on, lost
             // data counts as damage. There is no applied record before the first entry or snapshot
             // arrives.
-            directory.finish(Making::Replica)?;
+            directory.finish(DirectoryPurpose::Replica)?;
         }
         let recovered =
             Recovered { ends, size: LogSize::default(), image: Image::new(), generation: 0 };

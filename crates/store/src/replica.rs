@@ -19,7 +19,7 @@ use crate::{
     cluster::barrier::Barrier,
     codec::{Ask, Request, ask_to_proto, digest, request_to_proto, transaction_to_proto},
     core::Core,
-    directory::{Directory, Making},
+    directory::{Directory, DirectoryPurpose},
     identity::Identity,
     open::{self, Running, Threads, permits},
     parts::Start,
@@ -215,7 +215,7 @@ impl Replica {
             path: directory.path().to_owned(),
             source,
         })?;
-        directory.finish(Making::Replica)
+        directory.finish(DirectoryPurpose::Replica)
     }
 
     /// Commits a transaction, wherever the leader is. When this returns, the transaction is durable

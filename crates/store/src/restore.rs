@@ -21,7 +21,7 @@ use chancery_proto::raft::v1 as pb;
 use crate::{
     BackupError, BackupInfo, ClusterId, OpenError, REPLICA_ID_MAX, backup,
     database::{Access, Batch, Database},
-    directory::{self, Directory, Found, Making, damaged},
+    directory::{self, Directory, DirectoryPurpose, Found, damaged},
     high_water::{HighWater, Mark},
     identity::Identity,
     image::{Image, Life, Record},
@@ -152,7 +152,7 @@ pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, Restor
     let made = make(&directory, identity, &image);
     if let Err(error) = made {
         // The first error says more than an error of the cleanup.
-        if directory.abandon(Making::Restore).is_ok() && !existed {
+        if directory.abandon(DirectoryPurpose::Restore).is_ok() && !existed {
             drop(directory.remove());
         }
         return Err(error.into());
@@ -200,7 +200,7 @@ fn last_entry() -> LogId {
 }
 
 fn make(directory: &Directory, identity: Identity, image: &Image) -> Result<(), OpenError> {
-    directory.begin(identity, Making::Restore)?;
+    directory.begin(identity, DirectoryPurpose::Restore)?;
     let vote = Vote::new_committed(TERM, identity.replica_id);
     let mark = Mark { last: Some(last_entry()), vote: Some(vote) };
     let path = directory.high_water();
@@ -222,7 +222,7 @@ fn make(directory: &Directory, identity: Identity, image: &Image) -> Result<(), 
             "its content differs from what was written",
         ));
     }
-    directory.finish(Making::Restore)
+    directory.finish(DirectoryPurpose::Restore)
 }
 
 fn write(path: &Path, vote: Vote, image: &Image) -> io::Result<()> {

@@ -10,12 +10,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use chancery_fanout::{Delivery, End, EndCode, Outlet};
+use chancery_fanout::{Delivery, End, EndCode, ResponseSource};
 use chancery_protocol::Message;
 use futures::future::AbortHandle;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{connection::Place, framing::PREFIX_BYTES, grpc};
+use crate::{connection::StreamRegistration, framing::PREFIX_BYTES, grpc};
 
 /// The length above which the last byte of a last chunk becomes a separate chunk.
 ///
@@ -37,13 +37,13 @@ pub(crate) enum ResponseBody {
 /// The messages of a stream. A reset or a lost connection drops it, which frees the stream.
 #[derive(Debug)]
 pub(crate) struct StreamBody {
-    outlet: Outlet,
+    outlet: ResponseSource,
     message: Option<Chunks>,
     state: State,
     /// Stops the reader when the response has ended.
     reader: AbortHandle,
     /// The registration of the stream in its connection.
-    place: Place,
+    place: StreamRegistration,
 }
 
 /// The remaining chunks of a message.
@@ -88,7 +88,11 @@ impl Iterator for Chunks {
 }
 
 impl StreamBody {
-    pub(crate) fn new(outlet: Outlet, reader: AbortHandle, place: Place) -> Self {
+    pub(crate) fn new(
+        outlet: ResponseSource,
+        reader: AbortHandle,
+        place: StreamRegistration,
+    ) -> Self {
         Self { outlet, message: None, state: State::Open, reader, place }
     }
 
@@ -101,7 +105,7 @@ impl StreamBody {
                 return Poll::Ready(Some(Frame::data(chunk)));
             }
             self.message = None;
-            if self.outlet.has_arrived() {
+            if self.outlet.is_established() {
                 self.place.establish();
             }
             let end = match ready!(self.outlet.poll_next(cx)) {

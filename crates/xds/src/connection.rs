@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_fanout::{End, EndCode, Ender};
+use chancery_fanout::{End, EndCode, StreamCloser};
 use futures::{FutureExt, Stream, stream::FuturesUnordered};
 use hyper::{rt::Executor, server::conn::http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,9 +30,9 @@ use tokio::{
 use crate::{
     Config,
     drain::{Drain, random},
+    guarded_io::GuardedIo,
     reason::Reason,
     service::Service,
-    watched::Watched,
 };
 
 /// The state that the streams of a connection share.
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
 
 #[derive(Debug)]
 struct Streams {
-    open: Slab<Ender>,
+    open: Slab<StreamCloser>,
     /// The time since which no stream is open; `None` while there are open streams.
     none_since: Option<Instant>,
     /// Whether a stream was ever opened.
@@ -60,7 +60,7 @@ struct Streams {
 
 /// The registration of a stream in its connection. Dropping it removes the stream.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct StreamRegistration {
     connection: Arc<Connection>,
     at: usize,
 }
@@ -109,7 +109,7 @@ impl Connection {
     }
 
     /// Registers a stream.
-    pub(crate) fn add(self: &Arc<Self>, stream: Ender) -> Place {
+    pub(crate) fn add(self: &Arc<Self>, stream: StreamCloser) -> StreamRegistration {
         let mut streams = self.streams.lock();
         if let Some(end) = &streams.over {
             stream.end(end.clone());
@@ -118,7 +118,7 @@ impl Connection {
         streams.used = true;
         let at = streams.open.insert(stream);
         drop(streams);
-        Place { connection: Arc::clone(self), at }
+        StreamRegistration { connection: Arc::clone(self), at }
     }
 
     /// Ends all streams, and all streams that are opened later.
@@ -142,7 +142,7 @@ impl Connection {
     }
 }
 
-impl Place {
+impl StreamRegistration {
     /// Marks the connection as established: the client has answered the responses to its first
     /// requests.
     pub(crate) fn establish(&self) {
@@ -150,7 +150,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamRegistration {
     fn drop(&mut self) {
         let mut streams = self.connection.streams.lock();
         streams.open.try_remove(self.at);
@@ -192,7 +192,7 @@ impl std::fmt::Debug for Task {
 
 // === the task ===
 
-type Http<I> = http2::Connection<TokioIo<Watched<I>>, Service, Tasks>;
+type Http<I> = http2::Connection<TokioIo<GuardedIo<I>>, Service, Tasks>;
 
 /// Runs HTTP/2 and the tasks of the streams in one task.
 struct Driver<I: AsyncRead + AsyncWrite + Unpin> {
@@ -238,7 +238,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     config: &Config,
     drain: &Drain,
 ) -> Reason {
-    let io = TokioIo::new(Watched::new(io, Arc::clone(&connection), config));
+    let io = TokioIo::new(GuardedIo::new(io, Arc::clone(&connection), config));
     let http = builder(config, &connection.tasks).serve_connection(io, service);
     let added = connection.tasks.clone();
     let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };

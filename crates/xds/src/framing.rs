@@ -2,7 +2,7 @@
 //!
 //! A message that arrives in one piece is a slice of the bytes that the connection read. Only a message
 //! that spans frames is copied, into a buffer that grows with the bytes that have arrived. An idle
-//! stream has no buffer. A large message needs memory of the budget ([`Room`]) for its buffer, and must
+//! stream has no buffer. A large message needs memory of the budget ([`MemoryBudget`]) for its buffer, and must
 //! continue to arrive.
 
 use std::{
@@ -16,7 +16,7 @@ use futures::poll;
 use http_body::Body;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use crate::room::{Held, Room};
+use crate::memory_budget::{BudgetShare, MemoryBudget};
 
 /// The length of the prefix of each message: a flag, and a length of four bytes.
 pub(crate) const PREFIX_BYTES: usize = 5;
@@ -82,7 +82,7 @@ pub(crate) struct Bounds {
     /// The maximum length of a message in bytes.
     pub(crate) message_bytes_max: usize,
     /// The memory budget for the large messages of all streams.
-    pub(crate) room: Room,
+    pub(crate) room: MemoryBudget,
     /// The maximum time for a large message to arrive, excluding the time that it waits for memory.
     pub(crate) timeout: Duration,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Frames<B> {
 /// A large message that is arriving.
 #[derive(Debug)]
 struct Large {
-    held: Option<Held>,
+    held: Option<BudgetShare>,
     /// The number of its bytes that the held memory covers.
     covered: usize,
     /// The time by which it must be complete.
@@ -361,7 +361,7 @@ mod tests {
     /// Creates a budget for one message at a time and `room` more bytes.
     fn bounds(message_bytes_max: usize, room: usize) -> Bounds {
         // The lane is rounded up.
-        let room = Room::new(message_bytes_max + room + 1024, message_bytes_max);
+        let room = MemoryBudget::new(message_bytes_max + room + 1024, message_bytes_max);
         Bounds { message_bytes_max, room, timeout: Duration::from_secs(60) }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! New connections, and connections that their clients have closed, therefore have a separate runtime.
 //! It has half as many threads as there are processors, with a lower priority. Established connections
-//! and shards stay on the runtime that calls [`Opening::start`]. The kernel divides the processors
+//! and shards stay on the runtime that calls [`NewConnections::start`]. The kernel divides the processors
 //! between the two runtimes: established connections proceed at once, and new connections always
 //! progress.
 //!
@@ -39,7 +39,7 @@ const NICE: i32 = 5;
 
 /// The runtime of new connections. Dropping it drops these connections.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct NewConnections {
     /// `None` if new connections run on the same runtime as established ones.
     runtime: Option<Runtime>,
     home: Handle,
@@ -51,11 +51,11 @@ struct Polled<F> {
     connection: Arc<Connection>,
     home: Handle,
     /// Whether it runs on the runtime for established connections.
-    is_at_home: bool,
+    is_on_main_runtime: bool,
     run: Option<Pin<Box<F>>>,
 }
 
-impl Opening {
+impl NewConnections {
     /// Starts the threads. Established connections will run on the current runtime.
     pub(crate) fn start() -> io::Result<Self> {
         let home = Handle::current();
@@ -87,9 +87,9 @@ impl Opening {
             return;
         };
         let (home, opening) = (self.home.clone(), runtime.handle().clone());
-        let polled = move |is_at_home, run| {
+        let polled = move |is_on_main_runtime, run| {
             let (connection, home) = (Arc::clone(&connection), home.clone());
-            Polled { connection, home, is_at_home, run: Some(run) }
+            Polled { connection, home, is_on_main_runtime, run: Some(run) }
         };
         let (home, its_tracker) = (self.home.clone(), tracker.clone());
         runtime.spawn(tracker.track_future(async move {
@@ -104,7 +104,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for NewConnections {
     fn drop(&mut self) {
         // This may run on an asynchronous thread, which must not block.
         if let Some(runtime) = self.runtime.take() {
@@ -123,7 +123,7 @@ impl<F: Future<Output = ()>> Future for Polled<F> {
         let Some(run) = &mut this.run else { return Poll::Ready(None) };
         match run.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
-            Poll::Pending if this.connection.is_established() != this.is_at_home => {
+            Poll::Pending if this.connection.is_established() != this.is_on_main_runtime => {
                 Poll::Ready(this.run.take())
             }
             Poll::Pending => Poll::Pending,
@@ -141,7 +141,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Config, watched::Watched};
+    use crate::{Config, guarded_io::GuardedIo};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -152,7 +152,7 @@ mod tests {
     /// OPS-17: thousands of new connections can keep only their own threads busy.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn new_connections_do_not_run_on_the_threads_of_the_others() {
-        let (opening, tracker) = (Opening::start().unwrap(), TaskTracker::new());
+        let (opening, tracker) = (NewConnections::start().unwrap(), TaskTracker::new());
         let ((gate, wait), (told, heard)) =
             (mpsc::channel::<()>(), tokio::sync::oneshot::channel());
         opening.spawn(&tracker, connection(), async move {
@@ -168,7 +168,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn an_established_connection_moves_to_the_threads_of_the_others() {
         let (opening, tracker, connection) =
-            (Opening::start().unwrap(), TaskTracker::new(), connection());
+            (NewConnections::start().unwrap(), TaskTracker::new(), connection());
         let (threads, mut polled) = tokio::sync::mpsc::channel(8);
         let wake = Arc::new(Notify::new());
         let woken = Arc::clone(&wake);
@@ -199,10 +199,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_connection_that_its_client_closes_leaves_the_threads_of_the_others() {
         let (opening, tracker, connection) =
-            (Opening::start().unwrap(), TaskTracker::new(), connection());
+            (NewConnections::start().unwrap(), TaskTracker::new(), connection());
         connection.establish();
         let (io, mut client) = tokio::io::duplex(64);
-        let mut io = Watched::new(io, Arc::clone(&connection), &Config::default());
+        let mut io = GuardedIo::new(io, Arc::clone(&connection), &Config::default());
         let (threads, mut polled) = tokio::sync::mpsc::channel(8);
         opening.spawn(&tracker, connection, async move {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -20,7 +20,7 @@ pub(crate) struct Peers {
 
 /// The registration of a connection with its peer. Dropping it releases the place.
 #[derive(Debug)]
-pub(crate) struct PeerPlace {
+pub(crate) struct PeerRegistration {
     peers: Peers,
     peer: IpAddr,
 }
@@ -32,7 +32,7 @@ impl Peers {
     }
 
     /// Registers a connection. Returns `None` if the peer already has the maximum number.
-    pub(crate) fn admit(&self, address: IpAddr) -> Option<PeerPlace> {
+    pub(crate) fn admit(&self, address: IpAddr) -> Option<PeerRegistration> {
         let peer = peer_of(address);
         let mut open = self.open.lock();
         let n_open = open.entry(peer).or_default();
@@ -41,11 +41,11 @@ impl Peers {
             return None;
         }
         *n_open += 1;
-        Some(PeerPlace { peers: self.clone(), peer })
+        Some(PeerRegistration { peers: self.clone(), peer })
     }
 }
 
-impl Drop for PeerPlace {
+impl Drop for PeerRegistration {
     fn drop(&mut self) {
         let mut open = self.peers.open.lock();
         if let Some(n_open) = open.get_mut(&self.peer) {

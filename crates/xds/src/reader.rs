@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chancery_fanout::{End, EndCode, Intake, limit_hit};
+use chancery_fanout::{End, EndCode, RequestSink, limit_hit};
 use chancery_model::Node;
 use chancery_protocol::{Protocol, Request};
 use http_body::Body;
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Reader<B> {
     frames: Frames<B>,
-    intake: Intake,
+    intake: RequestSink,
     protocol: Protocol,
     node: NodeReader,
     bucket: Bucket,
@@ -57,7 +57,7 @@ enum ReadError {
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     pub(crate) fn new(
         frames: Frames<B>,
-        intake: Intake,
+        intake: RequestSink,
         protocol: Protocol,
         config: &Config,
         bytes: Counter,

@@ -20,13 +20,13 @@ use crate::{
     connection::{self, Connection},
     drain::Drain,
     framing::Bounds,
+    guarded_io::refusal,
+    memory_budget::MemoryBudget,
     methods::Methods,
     metrics::{METRICS, Metrics},
-    opening::Opening,
+    opening::NewConnections,
     peers::Peers,
-    room::Room,
     service::{Service, Shared},
-    watched::refusal,
 };
 
 /// The pause after a failed accept. The usual cause is a lack of file descriptors.
@@ -57,7 +57,7 @@ pub async fn serve(
     let address = listener.local_addr()?;
     let bounds = Bounds {
         message_bytes_max: config.request_bytes_max,
-        room: Room::new(config.large_requests_bytes_max, config.request_bytes_max),
+        room: MemoryBudget::new(config.large_requests_bytes_max, config.request_bytes_max),
         timeout: config.large_request_timeout,
     };
     let shared = Arc::new(Shared {
@@ -68,10 +68,10 @@ pub async fn serve(
         request_bytes: metrics.request_bytes.clone(),
     });
     let open = Arc::default();
-    let front = Front {
+    let front = Acceptor {
         drain: Drain::new(drain, Arc::clone(&open), &shared.config),
         peers: Peers::new(shared.config.connections_per_peer_max),
-        opening: Opening::start()?,
+        opening: NewConnections::start()?,
         shared,
         metrics,
         open,
@@ -107,17 +107,17 @@ pub async fn serve(
     Ok(())
 }
 
-struct Front {
+struct Acceptor {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
     open: Arc<AtomicUsize>,
     tracker: TaskTracker,
-    opening: Opening,
+    opening: NewConnections,
     peers: Peers,
     drain: Drain,
 }
 
-impl Front {
+impl Acceptor {
     fn on_connection(&self, stream: TcpStream, peer: SocketAddr) {
         let max = self.shared.config.connections_max;
         if self.open.load(Ordering::Relaxed) >= max {

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::Ready, sync::Arc, time::Duration};
 
-use chancery_fanout::{End, EndCode, Ender, Fanout, StreamInfo, limit_hit};
+use chancery_fanout::{End, EndCode, Fanout, StreamCloser, StreamInfo, limit_hit};
 use futures::{FutureExt, future::abortable};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -111,7 +111,7 @@ impl Service {
 }
 
 /// Runs the reader of a stream. Ends the stream when the client's timeout has expired.
-async fn in_time(reader: impl Future<Output = ()>, timeout: Option<Duration>, ender: Ender) {
+async fn in_time(reader: impl Future<Output = ()>, timeout: Option<Duration>, ender: StreamCloser) {
     let Some(timeout) = timeout else { return reader.await };
     if tokio::time::timeout(timeout, reader).await.is_err() {
         let text = format!("the grpc-timeout of {} s has expired", timeout.as_secs_f64());

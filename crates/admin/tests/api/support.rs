@@ -4,7 +4,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
 use chancery_admin::AdminDeps;
-use chancery_fanout::{Delivery, Fanout, Intake, Outlet, StreamInfo};
+use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_model::Node;
 use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
@@ -133,8 +133,8 @@ pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
 
 /// A delta client on an aggregated stream.
 pub(crate) struct Client {
-    intake: Intake,
-    outlet: Outlet,
+    intake: RequestSink,
+    outlet: ResponseSource,
     node: Option<Arc<Node>>,
 }
 

@@ -8,16 +8,16 @@ use chancery_model::{
 };
 use chancery_protocol::{DeltaRequest, Request};
 
-use self::desk::{Client, Desk, answer, decode, text};
+use self::desk::{Client, ShardHarness, answer, decode, text};
 use super::*;
-use crate::{Delivery, End, EndCode, SecretFinder, UnsettledState};
+use crate::{Delivery, End, EndCode, SecretFinder, UnacknowledgedState};
 
-mod away;
 mod concern;
 mod counting;
 mod desk;
 mod fairness;
 mod marking;
+mod offload;
 mod silence;
 mod storm;
 
@@ -25,7 +25,7 @@ mod storm;
 /// queued.
 #[test]
 fn a_change_reaches_those_who_care_and_no_other() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x", "1"), ("y", "1")]);
     let mut x = desk.subscribe("n1", ENDPOINT, &["x"]);
     let mut y = desk.subscribe("n2", ENDPOINT, &["y"]);
@@ -45,7 +45,7 @@ fn a_change_reaches_those_who_care_and_no_other() {
 /// response is built when the stream can take it.
 #[test]
 fn commits_fold_while_the_client_does_not_read() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     desk.settle();
@@ -66,7 +66,7 @@ fn commits_fold_while_the_client_does_not_read() {
 /// Performance.md 0, point 8: requests of a client are handled while the client does not read.
 #[test]
 fn requests_are_handled_while_nothing_can_be_written() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -86,7 +86,7 @@ fn requests_are_handled_while_nothing_can_be_written() {
 /// Design 4.6: a client that never acknowledges receives the newest state after the ACK timeout.
 #[test]
 fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     assert_eq!(text(&desk.read(&mut client)), "a=1");
@@ -102,7 +102,7 @@ fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
 /// SOTW-111: closing a stream frees everything that the shard holds for it.
 #[test]
 fn a_closed_stream_leaves_nothing() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.assign("own", "*", &["node/{node.id}", "mesh"]);
     desk.put("mesh", CLUSTER, &[("a", "1")]);
     let wildcard = desk.subscribe("n1", CLUSTER, &[]);
@@ -127,7 +127,7 @@ fn streams_that_come_and_go_leave_nothing_that_grows() {
         ack_close_after_ms: Some(3_600_000),
         ..chancery_protocol::Config::default()
     };
-    let mut desk = Desk::with(Config { session, ..Config::default() });
+    let mut desk = ShardHarness::with(Config { session, ..Config::default() });
     desk.put("default", CLUSTER, &[("a", "1")]);
     for round in 0..5_000 {
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -156,7 +156,7 @@ fn streams_that_come_and_go_leave_nothing_that_grows() {
 /// resources. The node receives a response once an assignment matches.
 #[test]
 fn a_node_without_assignment_receives_nothing_until_it_has_one() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.apply(&Transaction {
         assignments: vec![AssignmentOp::Delete("default".into())],
         ..Transaction::default()
@@ -176,7 +176,7 @@ fn a_node_without_assignment_receives_nothing_until_it_has_one() {
 /// served from its old scopes afterwards.
 #[test]
 fn changed_assignments_move_nodes_by_the_difference() {
-    let mut desk = Desk::with(Config { turn_work_max: 1, ..Config::default() });
+    let mut desk = ShardHarness::with(Config { turn_work_max: 1, ..Config::default() });
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
     desk.put("blue", CLUSTER, &[("b", "2"), ("c", "1")]);
     let mut clients: Vec<Client> =
@@ -202,7 +202,7 @@ fn changed_assignments_move_nodes_by_the_difference() {
 /// SOTW-03: the shard adopts changed metadata, which may lead to other scopes.
 #[test]
 fn changed_node_metadata_changes_the_assignment() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let template = |text| ScopeTemplate::parse(text).unwrap();
     let assignment = Assignment {
         name: "by-mesh".into(),
@@ -232,10 +232,10 @@ fn changed_node_metadata_changes_the_assignment() {
 /// Design 4.9: a turn is bounded, whatever the number of marked sessions.
 #[test]
 fn a_turn_is_bounded() {
-    let mut desk = Desk::with(Config { turn_work_max: 2, ..Config::default() });
+    let mut desk = ShardHarness::with(Config { turn_work_max: 2, ..Config::default() });
     let mut clients: Vec<Client> =
         (0..5).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
-    let left = |desk: &mut Desk, turns: usize| -> Vec<_> {
+    let left = |desk: &mut ShardHarness, turns: usize| -> Vec<_> {
         let turn = |_| {
             let flow = desk.turn();
             (desk.shard.queue.len(), flow == Flow::Again)
@@ -256,7 +256,7 @@ fn a_turn_is_bounded() {
 /// SOTW-111: a half-closed stream ends with OK after the pending response.
 #[test]
 fn a_half_closed_stream_is_served_and_then_ended() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     desk.shard.handle(Event::HalfClose { line: Arc::clone(&client.line) }, desk.now());
@@ -272,7 +272,7 @@ fn a_half_closed_stream_is_served_and_then_ended() {
 /// SVC-09, SOTW-06: a request that breaks a rule ends its stream and frees it.
 #[test]
 fn a_refused_request_ends_its_stream() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut client = desk.open();
     desk.send(&client, Some("n1"), DeltaRequest::default());
     let end = client.end();
@@ -288,7 +288,7 @@ fn a_refused_request_ends_its_stream() {
 /// reason.
 #[test]
 fn the_unsettled_are_those_who_have_not_acknowledged() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut good = desk.subscribe("good", CLUSTER, &[]);
     let mut bad = desk.subscribe("bad", CLUSTER, &[]);
@@ -301,7 +301,7 @@ fn the_unsettled_are_those_who_have_not_acknowledged() {
     let lagging = desk.unsettled();
     assert_eq!(lagging.len(), 1, "{lagging:?}");
     assert_eq!(lagging[0].node, "bad");
-    assert_eq!(lagging[0].state, UnsettledState::Nacked("no such thing".into()));
+    assert_eq!(lagging[0].state, UnacknowledgedState::Nacked("no such thing".into()));
     let record = &desk.shard.status_page(0).items[1].nacks[0];
     assert_eq!((record.code, record.message.as_str()), (13, "no such thing"));
     desk.put("default", CLUSTER, &[("a", "2")]);
@@ -313,13 +313,13 @@ fn the_unsettled_are_those_who_have_not_acknowledged() {
     assert_eq!(desk.unsettled(), []);
     desk.state = Arc::new(State { revision: Revision(99), ..State::clone(&desk.state) });
     let behind = desk.unsettled();
-    assert_eq!(behind[0].state, UnsettledState::Behind(Revision(2)), "{behind:?}");
+    assert_eq!(behind[0].state, UnacknowledgedState::Behind(Revision(2)), "{behind:?}");
 }
 
 /// L: a key that a client quotes in a rejection is neither kept nor shown.
 #[test]
 fn secret_in_a_rejection_is_not_kept() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
     let config = Config { secrets: SecretFinder::new(find), ..Config::clone(&desk.shard.config) };
     desk.shard.config = Arc::new(config);
@@ -329,7 +329,7 @@ fn secret_in_a_rejection_is_not_kept() {
     desk.nack(&client, &response[0], "cannot load 'qT7-key-Zz93' of cert: inline_string: \"x\"");
     desk.settle();
     let shown = "cannot load '[redacted]' of cert: [redacted]";
-    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(shown.into()));
+    assert_eq!(desk.unsettled()[0].state, UnacknowledgedState::Nacked(shown.into()));
     let page = desk.shard.status_page(0);
     assert_eq!(page.items[0].nacks[0].message, shown);
     let kept = format!("{page:?}");
@@ -344,7 +344,7 @@ fn secret_in_a_rejection_is_not_kept() {
 /// OPS-19: a client that rejects a response may quote an earlier unanswered response.
 #[test]
 fn secret_of_an_unanswered_response_is_not_kept() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
     let config = Config { secrets: SecretFinder::new(find), ..Config::clone(&desk.shard.config) };
     desk.shard.config = Arc::new(config);
@@ -359,13 +359,13 @@ fn secret_of_an_unanswered_response_is_not_kept() {
     desk.nack(&client, &second[0], "cannot replace 'qT7-key-Zz93' by 'rotated'");
     desk.settle();
     let shown = "cannot replace '[redacted]' by '[redacted]'";
-    assert_eq!(desk.unsettled()[0].state, UnsettledState::Nacked(shown.into()));
+    assert_eq!(desk.unsettled()[0].state, UnacknowledgedState::Nacked(shown.into()));
 }
 
 /// A node that a commit moves is unsettled from that commit on, even before the shard has moved it.
 #[test]
 fn a_node_that_is_to_move_is_unsettled() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("blue", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     let first = desk.read(&mut client);
@@ -380,7 +380,7 @@ fn a_node_that_is_to_move_is_unsettled() {
 /// After a state of another history, sessions compare everything.
 #[test]
 fn another_incarnation_is_compared_completely() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     let first = desk.read(&mut client);
@@ -395,7 +395,7 @@ fn another_incarnation_is_compared_completely() {
 /// A shard that ends for any reason ends its streams with UNAVAILABLE.
 #[test]
 fn a_shard_that_ends_ends_its_streams() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     desk.settle();
     drop(desk.shard);

@@ -1,6 +1,6 @@
 //! The commands `history`, `assignments list` and `version`.
 
-use chancery_admin::json::Shape;
+use chancery_admin::json::JsonMessage;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use serde_json::json;
 use tonic::transport::Channel;

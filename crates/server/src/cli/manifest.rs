@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chancery_admin::json::Shape;
+use chancery_admin::json::JsonMessage;
 use chancery_model::{TypeUrl, is_unprintable, types};
 use chancery_proto::admin::v1 as pb;
 use serde_json::{Map, Value, json};

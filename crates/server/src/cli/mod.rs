@@ -17,7 +17,7 @@ mod write;
 
 use std::io::Write;
 
-use chancery_admin::json::Shape;
+use chancery_admin::json::JsonMessage;
 use chancery_model::{Printable, TypeUrl, is_unprintable, types};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub(crate) struct Answer<'a> {
 
 impl Answer<'_> {
     /// Writes a message as JSON or YAML, or as text with `text`.
-    fn show<M: Shape>(
+    fn show<M: JsonMessage>(
         &mut self,
         message: &M,
         text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use chancery_admin::json::Shape;
+use chancery_admin::json::JsonMessage;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use tonic::transport::Channel;
 

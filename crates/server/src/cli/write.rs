@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use chancery_admin::{problem_line, says_not_written};
+use chancery_admin::{is_surely_not_written, problem_line};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
 use tonic::{Code, Status, transport::Channel};
@@ -218,7 +218,7 @@ impl From<&Status> for Refused {
         // A status from the connection has a source; a status from the server has none.
         let said = std::error::Error::source(status).is_none();
         let (written, again) = match status.code() {
-            Code::Unavailable if said && says_not_written(status) => {
+            Code::Unavailable if said && is_surely_not_written(status) => {
                 (Written::No, Again::Elsewhere)
             }
             // The request ID makes it safe to send the write again, even to the same server.

@@ -74,10 +74,10 @@ impl Activity {
     }
 
     /// Begins a request. The request ends when the returned guard is dropped.
-    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+    pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.state().is_known = true;
-        Busy(Arc::clone(self))
+        RequestGuard(Arc::clone(self))
     }
 
     /// Returns the time since which there has been no request, or `None` if there is one.
@@ -126,9 +126,9 @@ impl Activity {
 
 /// A guard for a running request.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<Activity>);
+pub(crate) struct RequestGuard(Arc<Activity>);
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.state().since = Instant::now();
         self.0.requests.fetch_sub(1, Ordering::Relaxed);

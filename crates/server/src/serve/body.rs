@@ -11,7 +11,7 @@ use axum::body::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::activity::Busy;
+use super::activity::RequestGuard;
 
 /// The minimum rate of a body, in bytes per second, after the initial grace time.
 const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
@@ -28,7 +28,7 @@ pub(crate) enum BodyError {
 }
 
 /// A request body with a time limit.
-pub(crate) struct Timely {
+pub(crate) struct TimedBody {
     inner: Incoming,
     start: Instant,
     grace: Duration,
@@ -36,14 +36,14 @@ pub(crate) struct Timely {
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Timely {
+impl TimedBody {
     pub(crate) fn new(inner: Incoming, grace: Duration) -> Self {
         let start = Instant::now();
         Self { inner, start, grace, received: 0, sleep: Box::pin(sleep_until(start + grace)) }
     }
 }
 
-impl Body for Timely {
+impl Body for TimedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -84,7 +84,7 @@ impl Body for Timely {
 /// A response body that keeps its connection busy.
 pub(crate) struct Answer {
     pub(crate) inner: axum::body::Body,
-    pub(crate) _busy: Busy,
+    pub(crate) _busy: RequestGuard,
 }
 
 impl Body for Answer {

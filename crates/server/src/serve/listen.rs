@@ -33,7 +33,7 @@ use tracing::{debug, warn};
 
 use super::{
     activity::{Activity, Limits, Watched},
-    body::{Answer, Timely},
+    body::{Answer, TimedBody},
 };
 
 /// The interval at which quiet HTTP/2 connections receive a PING. A connection without an answer is
@@ -170,7 +170,7 @@ async fn connection(
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         let busy = activity.begin();
-        let request = request.map(|body| Body::new(Timely::new(body, limits.body)));
+        let request = request.map(|body| Body::new(TimedBody::new(body, limits.body)));
         let response = router.call(request);
         async move {
             let Ok(response) = response.await;

@@ -9,9 +9,9 @@
 mod activity;
 mod body;
 mod files;
-mod fresh;
 mod listen;
 mod log;
+mod read_index;
 mod signals;
 mod store;
 
@@ -41,7 +41,7 @@ use crate::{
     config::{Config, Loaded},
 };
 pub(crate) use activity::Limits;
-use fresh::FromLeader;
+use read_index::LeaderReadIndex;
 use signals::Signals;
 use store::Opened;
 
@@ -295,10 +295,10 @@ impl Running {
         chancery_xds::register_metrics();
         let state = replica.watch();
         let timeout = config.xds.catch_up_timeout.duration();
-        let fresh = FromLeader { replica: replica.clone(), timeout };
+        let fresh = LeaderReadIndex { replica: replica.clone(), timeout };
         let fanout = Fanout::spawn(config.fanout(), state, &shards, stop_shards.clone())
             .with_fresh(Arc::new(fresh));
-        shards.spawn(keep_up(metrics.clone(), stop_shards.clone()));
+        shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
         let router = chancery_admin::router(&AdminDeps {
             replica,
             fanout: fanout.clone(),
@@ -450,7 +450,7 @@ fn listen_on(what: &str, socket: TcpSocket, address: SocketAddr) -> Result<TcpLi
     socket.listen(BACKLOG).map_err(|error| cannot_listen(what, address, &error))
 }
 
-async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
+async fn run_metrics_upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(METRICS_UPKEEP);
     loop {
         tokio::select! {

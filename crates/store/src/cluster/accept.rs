@@ -7,7 +7,7 @@
 //! Invariants:
 //! - The accept loop never waits for a client. Each connection has a task for the TLS handshake and the
 //!   HTTP/2 connection preface, with timeouts.
-//! - The number of connections never exceeds the limit of [`Places`]. A connection beyond it displaces
+//! - The number of connections never exceeds the limit of [`Slots`]. A connection beyond it displaces
 //!   another one: first one without a preface, then one without a call, then the one that was silent
 //!   longest. A replica makes calls, and sends something every second.
 //! - When no file descriptor is free, the loop pauses and then continues.
@@ -24,9 +24,9 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    places::{Freed, Place, Places},
+    connection::{Stream, Wire},
+    slots::{Freed, Place, Slots},
     tls::Tls,
-    wire::{Stream, Wire},
 };
 use crate::metrics::{PortMetrics, Refused};
 
@@ -74,7 +74,7 @@ pub(crate) fn accept(
 ) -> ReceiverStream<io::Result<Wire>> {
     let (ready, connections) = mpsc::channel(READY_MAX);
     let metrics = PortMetrics::new();
-    let places = Places::new(connections_max, metrics.connections.clone());
+    let places = Slots::new(connections_max, metrics.connections.clone());
     let port = Arc::new(Port { tls, metrics, told: Mutex::default() });
     tokio::spawn(async move {
         loop {
@@ -93,7 +93,12 @@ pub(crate) fn accept(
                             )
                         });
                     }
-                    tokio::spawn(Arc::clone(&port).let_in(stream, from, place, ready.clone()));
+                    tokio::spawn(Arc::clone(&port).admit_replica(
+                        stream,
+                        from,
+                        place,
+                        ready.clone(),
+                    ));
                 }
                 Err(error) => {
                     port.say(Refused::Accept, || {
@@ -108,7 +113,7 @@ pub(crate) fn accept(
 }
 
 impl Port {
-    async fn let_in(
+    async fn admit_replica(
         self: Arc<Self>,
         stream: TcpStream,
         from: SocketAddr,

@@ -10,7 +10,7 @@ use openraft::{
 use super::{
     acknowledged::{Follower, Required},
     client::{Connection, Peers},
-    lives::Removal,
+    instance::Removal,
     power_cut_tests::{DEADLINE, config, copy, put, start, trio, until},
 };
 use crate::{

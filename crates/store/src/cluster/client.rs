@@ -20,10 +20,9 @@ use tonic::{
 
 use super::{
     acknowledged::{Acknowledged, Follower, Required},
-    codec,
-    refusals::Refusals,
+    codec, connection,
+    refusal_log::Refusals,
     tls::{HANDSHAKE_TIMEOUT, Tls},
-    wire,
 };
 use crate::{
     identity::Identity,
@@ -180,7 +179,7 @@ impl Peers {
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20);
         Ok(match &self.0.tls {
-            Some(tls) => wire::connect_lazily(&endpoint, address, tls),
+            Some(tls) => connection::connect_lazily(&endpoint, address, tls),
             None => endpoint.connect_lazy(),
         })
     }

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::{
     codec,
-    outbox::{Parcel, Place},
+    outbox::{ForwardedWrite, Place},
 };
 use crate::{
     HISTORY_MAX, TransactError,
@@ -66,13 +66,13 @@ impl Core {
             let leader = self.leader();
             let attempt = match &leader {
                 Some(Leader::Here) => {
-                    self.propose_here(command.encode_to_vec().into(), deadline).await
+                    self.propose_local(command.encode_to_vec().into(), deadline).await
                 }
                 Some(there @ Leader::There { id, .. }) => {
                     let (answer, answered) = oneshot::channel();
                     let (to, command, place) = (there.clone(), command.clone(), place.clone());
-                    let parcel = Parcel { to, command, answer, place };
-                    self.propose_there(*id, parcel, answered, deadline).await
+                    let parcel = ForwardedWrite { to, command, answer, place };
+                    self.propose_remote(*id, parcel, answered, deadline).await
                 }
                 None => Attempt::NotProposed,
             };
@@ -152,7 +152,7 @@ impl Core {
     }
 
     /// Proposes a command as the leader.
-    async fn propose_here(&self, command: Bytes, deadline: Instant) -> Attempt {
+    async fn propose_local(&self, command: Bytes, deadline: Instant) -> Attempt {
         let len = command.len() as u64;
         if let Err(Full { free, needed }) = self.space.take(len) {
             self.metrics.refused_disk_full.increment(1);
@@ -182,10 +182,10 @@ impl Core {
     }
 
     /// Sends a command to the leader.
-    async fn propose_there(
+    async fn propose_remote(
         &self,
         leader: u64,
-        parcel: Parcel,
+        parcel: ForwardedWrite,
         answered: oneshot::Receiver<pb::write_result::Result>,
         deadline: Instant,
     ) -> Attempt {
@@ -237,7 +237,7 @@ impl Core {
             return pb::WriteResult { result: Some(Result::Error(error)) };
         };
         let deadline = Instant::now() + self.config.transact_timeout;
-        let result = match self.propose_here(command, deadline).await {
+        let result = match self.propose_local(command, deadline).await {
             Attempt::Done(Ok(response)) => Result::Written(pb::Written {
                 // The state at this index includes the write.
                 index: self.published.applied(),

@@ -10,7 +10,7 @@ use chancery_proto::raft::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
-use super::{client::Lane, codec, lives::Removal};
+use super::{client::Lane, codec, instance::Removal};
 use crate::{
     ChangeError, Replica,
     core::{Core, Leader},
@@ -92,7 +92,7 @@ pub struct Report {
     pub state_alarm: Option<String>,
     /// Whether the replica has a newer membership than the caller, without the caller: the caller was
     /// removed.
-    pub disowns: bool,
+    pub excludes_caller: bool,
 }
 
 impl From<pb::HelloResponse> for Report {
@@ -106,7 +106,7 @@ impl From<pb::HelloResponse> for Report {
             version: hello.version,
             failure: Some(hello.failure).filter(|failure| !failure.is_empty()),
             state_alarm: Some(hello.state_alarm).filter(|alarm| !alarm.is_empty()),
-            disowns: false,
+            excludes_caller: false,
         }
     }
 }
@@ -194,8 +194,8 @@ impl Replica {
                 "a different instance of replica {id}: one of the two replaced the other"
             )));
         }
-        let disowns = core.is_disowned_by(&hello, &membership);
-        Ok(Report { disowns, ..hello.into() })
+        let excludes_caller = core.is_disowned_by(&hello, &membership);
+        Ok(Report { excludes_caller, ..hello.into() })
     }
 
     /// Waits until this replica finds that it is no longer a member of its cluster. Such a replica

@@ -45,7 +45,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 /// The way in which a replica without data starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum Bootstrap {
     /// It forms a cluster of its own.
     Form,
     /// It joins a cluster that admitted it.
@@ -84,7 +84,7 @@ impl Progress {
 
 impl Joiner<'_> {
     /// Determines how to start. Asks the other replicas until there is an answer.
-    pub(crate) async fn begin(&self) -> Result<Beginning, OpenError> {
+    pub(crate) async fn begin(&self) -> Result<Bootstrap, OpenError> {
         let id = self.config.replica_id;
         let mut progress = Progress { last: None };
         if !self.config.join.is_empty() {
@@ -98,17 +98,17 @@ impl Joiner<'_> {
         let others: BTreeMap<u64, String> =
             self.config.peers.iter().filter(|(peer, _)| **peer != id).map(own).collect();
         if others.is_empty() {
-            return Ok(Beginning::Form);
+            return Ok(Bootstrap::Form);
         }
         let forms = others.keys().all(|other| *other > id);
         loop {
-            let (members, fresh) = self.look_around(&others).await?;
+            let (members, fresh) = self.probe_peers(&others).await?;
             if !members.is_empty() {
                 if let Some(joined) = self.ask_all(&members, &mut progress).await? {
                     return Ok(joined);
                 }
             } else if forms && fresh.len() == others.len() {
-                return Ok(Beginning::Form);
+                return Ok(Bootstrap::Form);
             } else if forms {
                 let silent: Vec<&u64> = others.keys().filter(|id| !fresh.contains(id)).collect();
                 progress.say(format!(
@@ -124,7 +124,7 @@ impl Joiner<'_> {
     }
 
     /// Returns the addresses of the replicas that are in a cluster, and the IDs of those that are in none.
-    async fn look_around(
+    async fn probe_peers(
         &self,
         others: &BTreeMap<u64, String>,
     ) -> Result<(Vec<String>, BTreeSet<u64>), OpenError> {
@@ -160,7 +160,7 @@ impl Joiner<'_> {
         &self,
         addresses: &[String],
         progress: &mut Progress,
-    ) -> Result<Option<Beginning>, OpenError> {
+    ) -> Result<Option<Bootstrap>, OpenError> {
         let mut addresses = addresses.to_vec();
         let mut asked = BTreeSet::new();
         let mut reasons = BTreeMap::new();
@@ -217,7 +217,7 @@ impl Joiner<'_> {
         }
     }
 
-    fn joined(&self, joined: &pb::Joined) -> Result<Beginning, OpenError> {
+    fn joined(&self, joined: &pb::Joined) -> Result<Bootstrap, OpenError> {
         let wrong = |error: crate::record::RecordError| {
             OpenError::Cluster(format!("the answer of the cluster is invalid: {error}"))
         };
@@ -228,7 +228,7 @@ impl Joiner<'_> {
             instance: self.instance,
         };
         match joined.vote.as_ref().map(vote_from_proto) {
-            Some(vote) => Ok(Beginning::Joined { identity, vote }),
+            Some(vote) => Ok(Bootstrap::Joined { identity, vote }),
             None => Err(OpenError::Cluster("the answer of the cluster has no vote".to_owned())),
         }
     }
@@ -285,7 +285,7 @@ fn own((id, address): (&u64, &String)) -> (u64, String) {
 }
 
 /// The reason why a replica cannot join now.
-enum NotYet {
+enum JoinRefusal {
     NotLeader,
     Refused(String),
     Later(String),
@@ -295,7 +295,7 @@ impl Core {
     /// Admits a replica without data, or returns the reason for the refusal.
     pub(crate) async fn take_join(&self, peer: pb::Peer) -> pb::JoinResponse {
         use pb::join_response::Result;
-        let (result, leader_address) = match self.let_in(&peer).await {
+        let (result, leader_address) = match self.admit_replica(&peer).await {
             Ok(()) => (
                 Result::Joined(pb::Joined {
                     cluster_id: self.identity.cluster_id.to_vec().into(),
@@ -304,9 +304,9 @@ impl Core {
                 }),
                 String::new(),
             ),
-            Err(NotYet::Refused(text)) => (Result::Refused(text), String::new()),
-            Err(NotYet::Later(text)) => (Result::Later(text), String::new()),
-            Err(NotYet::NotLeader) => match self.leader() {
+            Err(JoinRefusal::Refused(text)) => (Result::Refused(text), String::new()),
+            Err(JoinRefusal::Later(text)) => (Result::Later(text), String::new()),
+            Err(JoinRefusal::NotLeader) => match self.leader() {
                 Some(Leader::There { id, address }) => {
                     (Result::NotLeader(pb::NotLeader { leader: id }), address.to_string())
                 }
@@ -316,12 +316,12 @@ impl Core {
         pb::JoinResponse { result: Some(result), leader_address }
     }
 
-    async fn let_in(&self, peer: &pb::Peer) -> Result<(), NotYet> {
+    async fn admit_replica(&self, peer: &pb::Peer) -> Result<(), JoinRefusal> {
         if self.leader() != Some(Leader::Here) {
-            return Err(NotYet::NotLeader);
+            return Err(JoinRefusal::NotLeader);
         }
         if let Some(refusal) = self.refuse_peer(peer) {
-            return Err(NotYet::Refused(refusal));
+            return Err(JoinRefusal::Refused(refusal));
         }
         let id = peer.replica_id;
         let (address, learner) = (peer.address.clone(), peer.learner);
@@ -338,7 +338,7 @@ impl Core {
                 let known = Peer { instance: new.instance, ..known };
                 change = ChangeMembers::SetNodes(BTreeMap::from([(id, known)]));
             } else {
-                self.forget_member(id, &voters).await?;
+                self.remove_lost_member(id, &voters).await?;
             }
         }
         self.change_now(change).await?;
@@ -347,10 +347,10 @@ impl Core {
     }
 
     /// Removes a member that has lost its data.
-    async fn forget_member(&self, id: u64, voters: &BTreeSet<u64>) -> Result<(), NotYet> {
-        let leads_for = self.leads_for().ok_or(NotYet::NotLeader)?;
+    async fn remove_lost_member(&self, id: u64, voters: &BTreeSet<u64>) -> Result<(), JoinRefusal> {
+        let leads_for = self.leads_for().ok_or(JoinRefusal::NotLeader)?;
         if self.silence(id).unwrap_or(leads_for) < SILENCE {
-            return Err(NotYet::Later(format!(
+            return Err(JoinRefusal::Later(format!(
                 "replica {id} is a member already: if it lost its data, the leader admits it again after \
                  {SILENCE:?} of silence; if it is a different replica, give this one an unused ID"
             )));
@@ -358,7 +358,7 @@ impl Core {
         let change = match voters.contains(&id) {
             true => {
                 if let Some(refusal) = self.refuse_loss_of(id, voters) {
-                    return Err(NotYet::Later(refusal));
+                    return Err(JoinRefusal::Later(refusal));
                 }
                 ChangeMembers::RemoveVoters(BTreeSet::from([id]))
             }
@@ -368,12 +368,12 @@ impl Core {
         self.change_now(change).await
     }
 
-    async fn change_now(&self, change: ChangeMembers<u64, Peer>) -> Result<(), NotYet> {
+    async fn change_now(&self, change: ChangeMembers<u64, Peer>) -> Result<(), JoinRefusal> {
         let call = self.raft.change_membership(change, false);
         match tokio::time::timeout(self.config.change_timeout, call).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(NotYet::Later(error.to_string())),
-            Err(_) => Err(NotYet::Later(format!(
+            Ok(Err(error)) => Err(JoinRefusal::Later(error.to_string())),
+            Err(_) => Err(JoinRefusal::Later(format!(
                 "the membership change took longer than {:?}",
                 self.config.change_timeout
             ))),

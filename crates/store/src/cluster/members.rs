@@ -14,7 +14,7 @@ use openraft::{
 };
 use pb::change_request::Change;
 
-use super::{client::Lane, codec, lives};
+use super::{client::Lane, codec, instance};
 use crate::{
     ChangeError,
     core::{Core, Leader},
@@ -342,8 +342,8 @@ impl Core {
         let text = format!("replica {id} is at {} now", peer.address);
         let known = || match self.peer(id) {
             None => Err(format!("replica {id} is not a member")),
-            Some(known) if lives::is_another(&known, Some(peer.instance)) => {
-                Err(lives::replaced(id))
+            Some(known) if instance::is_another(&known, Some(peer.instance)) => {
+                Err(instance::replaced(id))
             }
             Some(known) => Ok(known),
         };
@@ -424,17 +424,17 @@ impl Core {
     }
 
     /// Makes automatic membership changes. The caller runs this periodically.
-    pub(crate) async fn tend_members(&self) {
-        self.tend_address().await;
+    pub(crate) async fn reconcile_members(&self) {
+        self.reconcile_address().await;
         if self.leader() != Some(Leader::Here) {
             if self.heard_at.lock().elapsed() > SILENCE {
-                self.look_for_removal().await;
+                self.detect_removal().await;
             }
             return;
         }
         if self.present_leader().is_none() {
             // It has lost its followers, perhaps because another replica has its ID now.
-            return self.look_for_removal().await;
+            return self.detect_removal().await;
         }
         let membership = self.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
@@ -451,7 +451,7 @@ impl Core {
 
     /// Announces this replica's address to the leader if the membership has another one, because the replica
     /// moved. The others cannot reach it at its new address, so it asks them for the leader.
-    async fn tend_address(&self) {
+    async fn reconcile_address(&self) {
         let own = self.peer(self.id());
         let Some(known) =
             own.filter(|known| !self.address.is_empty() && known.address != self.address)
@@ -459,9 +459,9 @@ impl Core {
             return;
         };
         // If another instance has this ID now, its address must not change.
-        self.look_for_removal().await;
+        self.detect_removal().await;
         if self.removed.borrow().is_none() {
-            self.look_for_copy(&known.address).await;
+            self.detect_copy(&known.address).await;
         }
         if self.removed.borrow().is_some() {
             return;

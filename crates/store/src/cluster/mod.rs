@@ -39,27 +39,27 @@ pub(crate) mod acknowledged;
 mod acknowledged_tests;
 pub(crate) mod barrier;
 pub(crate) mod client;
+pub(crate) mod cluster_metrics;
 pub(crate) mod codec;
+pub(crate) mod connection;
 #[cfg(test)]
 mod digest_tests;
 pub(crate) mod digests;
 pub(crate) mod forward;
 pub(crate) mod handle;
+pub(crate) mod instance;
 pub(crate) mod join;
-pub(crate) mod lives;
 pub(crate) mod members;
 pub(crate) mod outbox;
-pub(crate) mod places;
 #[cfg(test)]
 mod power_cut_tests;
 pub(crate) mod protocol;
-pub(crate) mod refusals;
+pub(crate) mod refusal_log;
 pub(crate) mod server;
+pub(crate) mod slots;
 #[cfg(test)]
 mod stall_tests;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;
 pub(crate) mod transfer;
-pub(crate) mod watch;
-pub(crate) mod wire;

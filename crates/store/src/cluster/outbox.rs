@@ -27,7 +27,7 @@ const BATCH_BYTES: usize = 1 << 20;
 pub(crate) type Place = Arc<OwnedSemaphorePermit>;
 
 /// A write for the leader on another replica.
-pub(crate) struct Parcel {
+pub(crate) struct ForwardedWrite {
     /// The leader to send to.
     pub(crate) to: Leader,
     pub(crate) command: pb::Command,
@@ -37,16 +37,16 @@ pub(crate) struct Parcel {
 }
 
 /// The queue of writes to send. Cheap to clone.
-pub(crate) type Outbox = mpsc::Sender<Parcel>;
+pub(crate) type Outbox = mpsc::Sender<ForwardedWrite>;
 
 /// Creates an outbox and its receiver.
-pub(crate) fn channel() -> (Outbox, mpsc::Receiver<Parcel>) {
+pub(crate) fn channel() -> (Outbox, mpsc::Receiver<ForwardedWrite>) {
     mpsc::channel(WAITING_MAX)
 }
 
 /// Sends the writes of an outbox until the replica is dropped. The caller spawns this on the runtime of the
 /// store.
-pub(crate) async fn run(core: Weak<Core>, mut parcels: mpsc::Receiver<Parcel>) {
+pub(crate) async fn run(core: Weak<Core>, mut parcels: mpsc::Receiver<ForwardedWrite>) {
     let calls = Arc::new(Semaphore::new(CALLS_MAX));
     let mut left = None;
     // While all calls are in progress, the next batch accumulates.
@@ -68,10 +68,10 @@ pub(crate) async fn run(core: Weak<Core>, mut parcels: mpsc::Receiver<Parcel>) {
 /// Takes waiting writes for the same leader that fit into one call. A write for another leader goes to
 /// `left`.
 fn gather(
-    first: Parcel,
-    parcels: &mut mpsc::Receiver<Parcel>,
-    left: &mut Option<Parcel>,
-) -> Vec<Parcel> {
+    first: ForwardedWrite,
+    parcels: &mut mpsc::Receiver<ForwardedWrite>,
+    left: &mut Option<ForwardedWrite>,
+) -> Vec<ForwardedWrite> {
     let mut bytes = first.command.encoded_len();
     let mut batch = vec![first];
     while bytes < BATCH_BYTES && batch.len() < BATCH_MAX {
@@ -94,11 +94,11 @@ fn gather(
 impl Core {
     /// Sends writes to their leader and returns the answers. Gives up when the leader changes, because
     /// the old one may never answer.
-    async fn carry(&self, batch: Vec<Parcel>) {
+    async fn carry(&self, batch: Vec<ForwardedWrite>) {
         let Some(leader) = batch.first().map(|parcel| parcel.to.clone()) else { return };
         let Leader::There { id, address } = &leader else { return };
         let (mut commands, mut waiting) = (Vec::new(), Vec::new());
-        for Parcel { command, answer, place, .. } in batch {
+        for ForwardedWrite { command, answer, place, .. } in batch {
             commands.push(command);
             waiting.push((answer, place));
         }

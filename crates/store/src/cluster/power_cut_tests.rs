@@ -15,7 +15,7 @@ use chancery_testing::reserve_address;
 use openraft::async_runtime::WatchReceiver;
 
 use super::codec::header;
-use crate::{Config, Replica, valve::Point};
+use crate::{Config, Replica, failpoint::Point};
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -95,7 +95,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     let (synced, lost) = (dir.path().join("synced"), dir.path().join("1"));
     let database = replicas[0].database();
     database.sync().unwrap();
-    let held = database.valve.hold(Point::Sync);
+    let held = database.fail_points.hold(Point::Sync);
     copy(&lost, &synced);
     let leader = replicas[0].clone();
     let write = tokio::spawn(async move { leader.transact(put("second")).await });

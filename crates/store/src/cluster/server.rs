@@ -19,7 +19,9 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming, service::interceptor::InterceptedService};
 
-use super::{accept::accept, codec, lives, places::Caller, protocol, refusals::Refusals, tls::Tls};
+use super::{
+    accept::accept, codec, instance, protocol, refusal_log::Refusals, slots::Caller, tls::Tls,
+};
 use crate::{
     core::{Core, Leader},
     identity::Identity,
@@ -114,8 +116,8 @@ impl Service {
         let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
         check_header(core.identity, header)
             .inspect_err(|error| self.refusals.tell(&format!("a call was refused: {error}")))
-            .and_then(|()| lives::check_callee(core.identity, header))
-            .and_then(|()| lives::check_caller(&core.membership(), header))
+            .and_then(|()| instance::check_callee(core.identity, header))
+            .and_then(|()| instance::check_caller(&core.membership(), header))
             .map_err(Status::failed_precondition)?;
         Ok(core)
     }
@@ -333,7 +335,7 @@ impl Core {
         let membership = &metrics.committed_membership_config;
         let known = membership.get_node(&caller.from);
         let replaced_caller =
-            known.is_some_and(|known| lives::is_another(known, caller.from_instance));
+            known.is_some_and(|known| instance::is_another(known, caller.from_instance));
         pb::HelloResponse {
             replica_id: self.id(),
             cluster_id: self.identity.cluster_id.to_vec().into(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::power_cut_tests::{put, trio};
-use crate::{Config, Replica, valve::Point};
+use crate::{Config, Replica, failpoint::Point};
 
 /// The maximum duration of any step on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -42,10 +42,10 @@ async fn stalled_disk_leaves_the_threads_of_raft_free() {
         let replica = replica.clone();
         tokio::spawn(async move { replica.transact(put(name)).await })
     };
-    let syncing = database.valve.hold(Point::Sync);
+    let syncing = database.fail_points.hold(Point::Sync);
     let first = write("applied");
     syncing.arrival().await;
-    let writing = database.valve.hold(Point::Write);
+    let writing = database.fail_points.hold(Point::Write);
     drop(syncing);
     writing.arrival().await;
     let second = write("appended");
@@ -68,7 +68,7 @@ async fn stalls_without_an_election(stalled: usize) {
     let leader = &replicas[0];
     let term = leader.status().term;
     let database = replicas[stalled].database();
-    let writing = database.valve.hold(Point::Write);
+    let writing = database.fail_points.hold(Point::Write);
     let writer = leader.clone();
     let written = tokio::spawn(async move {
         for name in ["a", "b", "c"] {

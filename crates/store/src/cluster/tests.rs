@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use super::codec;
 use crate::{
     CaughtUp, Config, HISTORY_MAX, MemberChange, Removal, Replica, TransactError,
-    database::Database, identity::Identity, valve::Point,
+    database::Database, failpoint::Point, identity::Identity,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -70,7 +70,7 @@ async fn pair(dir: &Path, change: impl Fn(&mut Config)) -> (Replica, Replica, Ar
 async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) = pair(dir.path(), |_| {}).await;
-    let held = database.valve.hold(Point::Apply);
+    let held = database.fail_points.hold(Point::Apply);
     leader.transact(put("a", b"1")).await.unwrap();
     let revision = leader.state().revision;
     let reader = learner.clone();
@@ -94,7 +94,7 @@ async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
 async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) = pair(dir.path(), |_| {}).await;
-    let held = database.valve.hold(Point::Apply);
+    let held = database.fail_points.hold(Point::Apply);
     let writer = learner.clone();
     let mut written = tokio::spawn(async move {
         let outcome = writer.transact(put("a", b"1")).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
     let dir = tempfile::tempdir().unwrap();
     let soon = |config: &mut Config| config.transact_timeout = Duration::from_secs(1);
     let (leader, learner, database) = pair(dir.path(), soon).await;
-    let held = database.valve.hold(Point::Apply);
+    let held = database.fail_points.hold(Point::Apply);
     let error = learner.transact(put("a", b"1")).await.unwrap_err();
     assert!(matches!(error, TransactError::Timeout(_)), "{error}");
     drop(held);
@@ -137,7 +137,7 @@ async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
 async fn retry_through_replica_far_behind_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) = pair(dir.path(), |_| {}).await;
-    let held = database.valve.hold(Point::Apply);
+    let held = database.fail_points.hold(Point::Apply);
     let mut writers = tokio::task::JoinSet::new();
     for n in 0..=HISTORY_MAX {
         let leader = leader.clone();
@@ -174,7 +174,7 @@ async fn write_through_replica_far_behind_is_refused_before_it_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) =
         pair(dir.path(), |config| config.transact_timeout = Duration::from_secs(2)).await;
-    let held = database.valve.hold(Point::Apply);
+    let held = database.fail_points.hold(Point::Apply);
     let mut writers = tokio::task::JoinSet::new();
     for n in 0..HISTORY_MAX / 10 + 10 {
         let leader = leader.clone();
@@ -214,7 +214,7 @@ async fn a_replica_that_has_not_caught_up_is_not_promoted() {
     let dir = tempfile::tempdir().unwrap();
     let soon = |config: &mut Config| config.change_timeout = Duration::from_secs(1);
     let (leader, learner, database) = pair(dir.path(), soon).await;
-    let held = database.valve.hold(Point::Write);
+    let held = database.fail_points.hold(Point::Write);
     let mut writers = tokio::task::JoinSet::new();
     for n in 0..400 {
         let leader = leader.clone();

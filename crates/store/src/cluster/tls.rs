@@ -121,14 +121,14 @@ struct Shared {
 /// The loaded configurations, and the stamp of the files that they were loaded from.
 struct Current {
     stamp: Stamp,
-    sides: Sides,
+    sides: TlsConfigs,
 }
 
 /// A time after the expiry of any certificate. The year of an expiry has four digits.
 const NEVER: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1 << 40));
 
 #[derive(Clone)]
-struct Sides {
+struct TlsConfigs {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     /// The expiry of the certificate; `None` if it never expires.
@@ -155,7 +155,7 @@ impl TlsConfig {
         })
     }
 
-    fn read(&self) -> Result<Sides, TlsError> {
+    fn read(&self) -> Result<TlsConfigs, TlsError> {
         let Self { cert, key, ca, .. } = self;
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -194,7 +194,7 @@ impl TlsConfig {
         // Without resumption, every connection verifies the certificates again.
         server.send_tls13_tickets = 0;
         client.resumption = rustls::client::Resumption::disabled();
-        Ok(Sides { client: Arc::new(client), server: Arc::new(server), expires })
+        Ok(TlsConfigs { client: Arc::new(client), server: Arc::new(server), expires })
     }
 
     /// Fails if other replicas would refuse the certificate. If it has expired or is not valid yet, only
@@ -288,7 +288,7 @@ impl Tls {
 
     /// Returns the configurations for a new connection. Checks the files for changes first, because they are
     /// small and connections between replicas are rare.
-    fn sides(&self) -> Sides {
+    fn sides(&self) -> TlsConfigs {
         self.refresh();
         self.0.current.lock().sides.clone()
     }

@@ -62,8 +62,8 @@ async fn a_wiped_replica_does_not_vote() {
     // The configuration as a learner shows the role in which it is admitted.
     let config = Config { learner: true, ..member_config(dir.path(), 3, &[&address]) };
     let third = Replica::open(config).await.unwrap();
-    let let_in = replicas[0].status();
-    assert_eq!((let_in.voters, let_in.learners), (vec![1, 2], vec![3]));
+    let admit_replica = replicas[0].status();
+    assert_eq!((admit_replica.voters, admit_replica.learners), (vec![1, 2], vec![3]));
     assert_eq!(third.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
     equal(&[&third, &replicas[0]]).await;
     assert_eq!(voters(&replicas[0]).await, [1, 2]);

@@ -1,6 +1,6 @@
 //! Clients that read and never answer: reported, and closed if so configured.
 
-use chancery_fanout::UnsettledState;
+use chancery_fanout::UnacknowledgedState;
 use chancery_proto::discovery::DeltaDiscoveryRequest;
 use tonic::Code;
 
@@ -66,7 +66,10 @@ async fn a_client_that_never_answers_is_reported() {
     let first = silent.next().await;
     let unsettled = server.fanout.unsettled(revision).await;
     assert_eq!(unsettled.len(), 1, "{unsettled:?}");
-    assert_eq!((unsettled[0].node.as_str(), &unsettled[0].state), ("n1", &UnsettledState::Pending));
+    assert_eq!(
+        (unsettled[0].node.as_str(), &unsettled[0].state),
+        ("n1", &UnacknowledgedState::Pending)
+    );
     silent.ack(&first).await;
     until("the client has answered", async || server.fanout.unsettled(revision).await.is_empty())
         .await;

@@ -114,7 +114,7 @@ async fn a_client_that_never_acknowledges_is_pending_and_still_served() {
     let revision = server.put(CDS, &[("c", "1")]);
     let unsettled = server.fanout.unsettled(revision).await;
     assert_eq!(unsettled.len(), 1);
-    assert_eq!(unsettled[0].state, chancery_fanout::UnsettledState::Pending);
+    assert_eq!(unsettled[0].state, chancery_fanout::UnacknowledgedState::Pending);
     assert_eq!(names(&client.next().await), ["b", "c"]);
 }
 

@@ -7,18 +7,18 @@ use chancery_model::{
     types::{CLUSTER, LISTENER},
 };
 
-use super::desk::{Client, Desk, key_of, scope};
-use crate::{Change, Config, UnsettledState};
+use super::desk::{Client, ShardHarness, key_of, scope};
+use crate::{Change, Config, UnacknowledgedState};
 
 /// Creates a change of resources of one scope and type at the newest revision.
-fn change(desk: &Desk, in_scope: &str, type_url: &str, names: &[&str]) -> Change {
+fn change(desk: &ShardHarness, in_scope: &str, type_url: &str, names: &[&str]) -> Change {
     let keys: Vec<_> = names.iter().map(|name| key_of(type_url, name)).collect();
     let place = (scope(in_scope), keys[0].type_url.clone());
     let names = keys.into_iter().map(|key| key.name).collect();
     Change::new(desk.state.revision, BTreeMap::from([(place, names)]), false)
 }
 
-fn nodes(desk: &mut Desk, change: &Change) -> BTreeSet<String> {
+fn nodes(desk: &mut ShardHarness, change: &Change) -> BTreeSet<String> {
     desk.concerned(change).1
 }
 
@@ -27,7 +27,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 /// Reads and acknowledges all responses for the client.
-fn take(desk: &mut Desk, client: &mut Client) {
+fn take(desk: &mut ShardHarness, client: &mut Client) {
     for response in desk.read(client) {
         desk.ack(client, &response);
     }
@@ -36,7 +36,7 @@ fn take(desk: &mut Desk, client: &mut Client) {
 
 #[test]
 fn change_concerns_sessions_that_subscribe_to_it_and_see_it() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.assign("over", "over*", &["blue", "default"]);
     desk.assign("only", "only*", &["blue"]);
     desk.put("blue", CLUSTER, &[("a", "blue")]);
@@ -69,7 +69,7 @@ fn change_concerns_sessions_that_subscribe_to_it_and_see_it() {
 
 #[test]
 fn unanswered_response_of_another_type_does_not_matter() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     take(&mut desk, &mut client);
@@ -83,7 +83,7 @@ fn unanswered_response_of_another_type_does_not_matter() {
     desk.put("default", CLUSTER, &[("a", "2")]);
     let clusters = desk.read(&mut client);
     let changed = change(&desk, "default", CLUSTER, &["a"]);
-    let unsettled = |desk: &mut Desk| {
+    let unsettled = |desk: &mut ShardHarness| {
         let (pages, _) = desk.concerned(&changed);
         pages
             .into_iter()
@@ -93,7 +93,7 @@ fn unanswered_response_of_another_type_does_not_matter() {
     };
     let open = unsettled(&mut desk);
     assert_eq!(open.len(), 1, "{open:?}");
-    assert_eq!(open[0].state, UnsettledState::Pending);
+    assert_eq!(open[0].state, UnacknowledgedState::Pending);
     assert_eq!(open[0].type_url.as_ref().unwrap().as_str(), CLUSTER);
     desk.ack(&client, &clusters[0]);
     desk.settle();
@@ -103,11 +103,11 @@ fn unanswered_response_of_another_type_does_not_matter() {
 
 #[test]
 fn changed_assignments_concern_the_sessions_that_they_move() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut clients = [desk.subscribe("n1", CLUSTER, &[]), desk.subscribe("n2", CLUSTER, &[])];
     clients.iter_mut().for_each(|client| take(&mut desk, client));
     desk.assign("blue", "n1", &["blue"]);
-    let moved = |desk: &Desk| Change::new(desk.state.revision, BTreeMap::new(), true);
+    let moved = |desk: &ShardHarness| Change::new(desk.state.revision, BTreeMap::new(), true);
     let first = moved(&desk);
     assert_eq!(nodes(&mut desk, &first), set(&["n1"]));
     desk.assign("green", "n2", &["green"]);
@@ -124,7 +124,7 @@ fn changed_assignments_concern_the_sessions_that_they_move() {
 /// Design 4.3: a query costs O(change + concerned sessions), in bounded pages.
 #[test]
 fn only_concerned_sessions_are_visited_page_by_page() {
-    let mut desk = Desk::with(Config { turn_work_max: 4, ..Config::default() });
+    let mut desk = ShardHarness::with(Config { turn_work_max: 4, ..Config::default() });
     let other: Vec<_> =
         (0..100).map(|n| desk.subscribe(&format!("o{n}"), CLUSTER, &["o"])).collect();
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1"), ("o", "1")]);

@@ -3,7 +3,7 @@
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
-use super::desk::Desk;
+use super::desk::ShardHarness;
 use crate::EndCode;
 
 /// OPS-18: events of streams are counted in the metrics.
@@ -12,7 +12,7 @@ fn what_happens_is_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
         crate::metrics::register();
-        let mut desk = Desk::new();
+        let mut desk = ShardHarness::new();
         desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
         let first = desk.read(&mut client);
@@ -69,9 +69,9 @@ fn what_happens_is_counted() {
 }
 
 /// Runs `run` with a separate recorder, and returns the recorded metrics.
-fn recorded(run: impl FnOnce(&mut Desk)) -> String {
+fn recorded(run: impl FnOnce(&mut ShardHarness)) -> String {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-    metrics::with_local_recorder(&recorder, || run(&mut Desk::new()));
+    metrics::with_local_recorder(&recorder, || run(&mut ShardHarness::new()));
     recorder.handle().render()
 }
 
@@ -117,7 +117,7 @@ fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
         has(text, &format!("chancery_xds_oldest_unanswered_seconds{{shard=\"0\"}} {unanswered}"));
         has(text, &format!("chancery_xds_blocked_streams {blocked}"));
     };
-    let play = |desk: &mut Desk, steps: usize| {
+    let play = |desk: &mut ShardHarness, steps: usize| {
         desk.put("default", CLUSTER, &[("a", "1")]);
         let mut bad = desk.subscribe("bad", CLUSTER, &[]);
         let first = desk.read(&mut bad);
@@ -191,7 +191,7 @@ fn convergence_is_that_of_the_first_change_in_a_response() {
     has(&text, "chancery_xds_convergence_seconds_sum 2.5");
     let text = recorded(|desk| {
         let session = chancery_protocol::Config { response_bytes_target: 1, ..Default::default() };
-        *desk = Desk::with(crate::Config { session, ..Default::default() });
+        *desk = ShardHarness::with(crate::Config { session, ..Default::default() });
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
         let first = desk.read(&mut client);
         desk.ack(&client, &first[0]);

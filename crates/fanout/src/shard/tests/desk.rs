@@ -20,19 +20,19 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::super::{Flow, Now, Shard};
 use crate::{
-    Change, Config, Delivery, End, Outlet, StreamInfo,
+    Change, Config, Delivery, End, ResponseSource, StreamInfo,
     concern::{Concerned, Cursor},
     event::{Event, Events, Sent},
-    line::{Line, Mailbox},
     queue::Lane,
     report::Page,
-    status::Unsettled as Lagging,
+    status::Unacknowledged as Lagging,
+    stream_slot::{ReadyList, StreamSlot},
 };
 
 /// A shard with its inputs.
-pub(super) struct Desk {
+pub(super) struct ShardHarness {
     pub(super) shard: Shard,
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) mailbox: Arc<ReadyList>,
     pub(super) state: Arc<State>,
     /// The shard's inboxes.
     pub(super) events: Events,
@@ -42,11 +42,11 @@ pub(super) struct Desk {
 
 /// The client's end of a stream.
 pub(super) struct Client {
-    pub(super) line: Arc<Line>,
-    outlet: Outlet,
+    pub(super) line: Arc<StreamSlot>,
+    outlet: ResponseSource,
 }
 
-impl Desk {
+impl ShardHarness {
     pub(super) fn new() -> Self {
         Self::with(Config::default())
     }
@@ -132,8 +132,8 @@ impl Desk {
         self.mailbox.load.store(0, std::sync::atomic::Ordering::Relaxed);
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
-        let line = Line::new(info, Arc::clone(&self.mailbox));
-        let outlet = Outlet::new(Arc::clone(&line), Arc::new(AtomicUsize::new(1)));
+        let line = StreamSlot::new(info, Arc::clone(&self.mailbox));
+        let outlet = ResponseSource::new(Arc::clone(&line), Arc::new(AtomicUsize::new(1)));
         Client { line, outlet }
     }
 

@@ -3,18 +3,18 @@
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
-use super::desk::{Client, Desk, text};
+use super::desk::{Client, ShardHarness, text};
 use crate::{Config, event::Event};
 
 /// Creates a shard with one step of each kind per turn, and small responses.
-fn desk() -> Desk {
+fn desk() -> ShardHarness {
     let session =
         chancery_protocol::Config { response_bytes_target: 4 << 10, ..Default::default() };
-    Desk::with(Config { turn_work_max: 1, session, ..Config::default() })
+    ShardHarness::with(Config { turn_work_max: 1, session, ..Config::default() })
 }
 
 /// Connects a client that has acknowledged its only resource, an endpoint.
-fn settled(desk: &mut Desk) -> Client {
+fn settled(desk: &mut ShardHarness) -> Client {
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut client = desk.subscribe("small", ENDPOINT, &["x"]);
     let first = desk.read(&mut client);
@@ -26,9 +26,9 @@ fn settled(desk: &mut Desk) -> Client {
 
 /// Takes turns until the client receives a message. Runs `meanwhile` before each turn.
 fn turns_until(
-    desk: &mut Desk,
+    desk: &mut ShardHarness,
     client: &mut Client,
-    mut meanwhile: impl FnMut(&mut Desk),
+    mut meanwhile: impl FnMut(&mut ShardHarness),
 ) -> usize {
     for turns in 1..100 {
         meanwhile(desk);
@@ -128,7 +128,7 @@ fn a_commit_for_many_does_not_hold_up_who_was_waiting() {
 /// Queries about all streams are answered in pages. A turn handles one page.
 #[tokio::test]
 async fn questions_about_all_streams_are_answered_in_pages() {
-    let mut desk = Desk::with(Config { turn_work_max: 10, ..Config::default() });
+    let mut desk = ShardHarness::with(Config { turn_work_max: 10, ..Config::default() });
     let _clients: Vec<Client> =
         (0..95).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
     desk.settle();

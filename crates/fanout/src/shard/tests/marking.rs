@@ -10,11 +10,11 @@ use chancery_proto::discovery::DeltaDiscoveryResponse;
 use chancery_protocol::DeltaRequest;
 use chancery_view::View;
 
-use super::desk::{Client, Desk, key_of, scope, text};
-use crate::{Config, UnsettledState, event::Event, marking::MARKS_PER_STEP, shard::Flow};
+use super::desk::{Client, ShardHarness, key_of, scope, text};
+use crate::{Config, UnacknowledgedState, event::Event, marking::MARKS_PER_STEP, shard::Flow};
 
-fn small() -> Desk {
-    Desk::with(Config { turn_work_max: 1, ..Config::default() })
+fn small() -> ShardHarness {
+    ShardHarness::with(Config { turn_work_max: 1, ..Config::default() })
 }
 
 /// Design 4.9: marking many sessions after one commit takes many short turns. Other work proceeds in
@@ -74,11 +74,11 @@ fn nobody_is_settled_for_a_revision_that_is_still_being_told() {
     let before = desk.state.revision;
     desk.put("default", CLUSTER, &[("a", "1")]);
     assert!(desk.shard.marking.is_some());
-    assert_eq!(desk.unsettled()[0].state, UnsettledState::Behind(before));
+    assert_eq!(desk.unsettled()[0].state, UnacknowledgedState::Behind(before));
     while desk.shard.marking.is_some() {
         desk.turn();
     }
-    assert!(desk.unsettled().iter().all(|lagging| lagging.state == UnsettledState::Pending));
+    assert!(desk.unsettled().iter().all(|lagging| lagging.state == UnacknowledgedState::Pending));
 }
 
 /// A state of another history marks all sessions, in steps too.
@@ -106,7 +106,7 @@ fn another_history_marks_sessions_in_steps() {
 #[test]
 fn subscribers_of_an_alias_are_marked_after_a_pause() {
     let mut desk = small();
-    let put = |desk: &mut Desk, body: &'static str, aliases: &[&str]| {
+    let put = |desk: &mut ShardHarness, body: &'static str, aliases: &[&str]| {
         let aliases = aliases.iter().map(|alias| ResourceName::new(alias).unwrap()).collect();
         let key = key_of(ENDPOINT, "own");
         let draft = ResourceDraft { aliases, ..ResourceDraft::new(key, body.into()) };
@@ -140,7 +140,7 @@ const NAMES: [&str; 6] = ["p1", "p2", "q1", "q2", "q3", "q4"];
 const SCOPES: [&str; 3] = ["default", "blue", "green"];
 
 /// A client with its resources.
-struct Player {
+struct ModelClient {
     client: Client,
     node: String,
     names: Vec<&'static str>,
@@ -169,7 +169,7 @@ impl Random {
     }
 }
 
-impl Player {
+impl ModelClient {
     fn take(&mut self, seed: u64) {
         let Some(response) = self.client.take() else { return };
         for resource in &response.resources {
@@ -201,7 +201,7 @@ impl Player {
 fn play(seed: u64) {
     let mut random = Random(seed);
     let mut desk = small();
-    let mut players: Vec<Player> = Vec::new();
+    let mut players: Vec<ModelClient> = Vec::new();
     let mut commit = 0;
     for step in 0..600 {
         match random.below(20) {
@@ -224,7 +224,15 @@ fn play(seed: u64) {
                 let sees_pair = names.len() != 1;
                 send(&mut desk, &client, Some(&node), &names, &[]);
                 let (held, version, unanswered) = (BTreeMap::new(), None, vec![]);
-                players.push(Player { client, node, names, held, version, unanswered, sees_pair });
+                players.push(ModelClient {
+                    client,
+                    node,
+                    names,
+                    held,
+                    version,
+                    unanswered,
+                    sees_pair,
+                });
             }
             4 if players.len() > 10 => {
                 let at = usize::try_from(random.below(players.len() as u64)).unwrap();
@@ -288,7 +296,7 @@ fn play(seed: u64) {
     }
 }
 
-fn next_state(desk: &Desk, in_scope: &str, put: &[(&str, &str)]) -> Arc<State> {
+fn next_state(desk: &ShardHarness, in_scope: &str, put: &[(&str, &str)]) -> Arc<State> {
     let upserts = put.iter().map(|(name, body)| Upsert {
         scope: scope(in_scope),
         draft: ResourceDraft::new(
@@ -300,7 +308,13 @@ fn next_state(desk: &Desk, in_scope: &str, put: &[(&str, &str)]) -> Arc<State> {
     Arc::new(desk.state.apply(&transaction).state)
 }
 
-fn send(desk: &mut Desk, client: &Client, node: Option<&str>, names: &[&str], gone: &[&str]) {
+fn send(
+    desk: &mut ShardHarness,
+    client: &Client,
+    node: Option<&str>,
+    names: &[&str],
+    gone: &[&str],
+) {
     let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let request = DeltaRequest {
         type_url: CLUSTER.to_owned(),
@@ -312,13 +326,13 @@ fn send(desk: &mut Desk, client: &Client, node: Option<&str>, names: &[&str], go
 }
 
 /// Puts a request into the inbox, from which a turn handles it.
-fn push(desk: &mut Desk, client: &Client, node: Option<&str>, request: DeltaRequest) {
-    let event: Event = Desk::request(client, node, request);
+fn push(desk: &mut ShardHarness, client: &Client, node: Option<&str>, request: DeltaRequest) {
+    let event: Event = ShardHarness::request(client, node, request);
     desk.post(event);
 }
 
 /// Returns the resources that the client should have in the end.
-fn expected(desk: &Desk, player: &Player) -> BTreeMap<String, u64> {
+fn expected(desk: &ShardHarness, player: &ModelClient) -> BTreeMap<String, u64> {
     let node = chancery_model::Node { id: player.node.as_str().into(), ..Default::default() };
     let assignment = desk.state.assignments.for_node(&node).unwrap();
     let view = View::resolve(&desk.state, &assignment.scopes_for(&node));

@@ -3,19 +3,19 @@
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
-use super::desk::{Client, Desk, text};
+use super::desk::{Client, ShardHarness, text};
 use crate::{Config, EndCode};
 
 const PATIENCE_MS: u64 = 60_000;
 
-fn desk() -> Desk {
+fn desk() -> ShardHarness {
     let session =
         chancery_protocol::Config { ack_close_after_ms: Some(PATIENCE_MS), ..Default::default() };
-    Desk::with(Config { session, ..Config::default() })
+    ShardHarness::with(Config { session, ..Config::default() })
 }
 
 /// Advances the time in steps of a second. The client reads all responses in each step.
-fn pass(desk: &mut Desk, client: &mut Client, ms: u64) {
+fn pass(desk: &mut ShardHarness, client: &mut Client, ms: u64) {
     let until = desk.ms + ms;
     while desk.ms < until {
         desk.ms = until.min(desk.ms + 1000);
@@ -104,7 +104,7 @@ fn silence_begins_with_the_last_answer() {
         response_bytes_target: 1,
         ..Default::default()
     };
-    let mut desk = Desk::with(Config { session, ..Config::default() });
+    let mut desk = ShardHarness::with(Config { session, ..Config::default() });
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     let parts = desk.read(&mut client);
@@ -173,7 +173,7 @@ fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
 /// `clients.md` rule 9: by default, no client is closed for its silence.
 #[test]
 fn by_default_no_silent_client_is_closed() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     assert_eq!(text(&desk.read(&mut client)), "a=1");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
-use super::desk::{Client, Desk, answer, text};
+use super::desk::{Client, ShardHarness, answer, text};
 use crate::{Config, event::Event};
 
 /// The streams of a storm, and the names that each of them subscribes to.
@@ -14,7 +14,7 @@ const STREAMS: usize = 1000;
 const NAMES: usize = 200;
 
 /// Connects a client that has acknowledged its only resource, an endpoint.
-fn settled(desk: &mut Desk) -> Client {
+fn settled(desk: &mut ShardHarness) -> Client {
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut client = desk.subscribe("small", ENDPOINT, &["x"]);
     let first = desk.read(&mut client);
@@ -25,26 +25,26 @@ fn settled(desk: &mut Desk) -> Client {
 }
 
 /// Opens streams whose first requests wait in the shard's inbox.
-fn storm(desk: &mut Desk) -> Vec<Client> {
+fn storm(desk: &mut ShardHarness) -> Vec<Client> {
     let names: Vec<String> = (0..NAMES).map(|n| format!("c{n}")).collect();
     let open = |n: usize| {
         let client = desk.open();
         let type_url = CLUSTER.to_owned();
         let subscribe = names.clone().into();
         let first = DeltaRequest { type_url, subscribe, ..DeltaRequest::default() };
-        desk.post(Desk::request(&client, Some(&format!("n{n}")), first));
+        desk.post(ShardHarness::request(&client, Some(&format!("n{n}")), first));
         client
     };
     (0..STREAMS).map(open).collect()
 }
 
 /// Takes turns until the client receives a message. Returns their number.
-fn turns_until_sent(desk: &mut Desk, client: &mut Client) -> usize {
+fn turns_until_sent(desk: &mut ShardHarness, client: &mut Client) -> usize {
     for turns in 1..=100 {
         desk.turn();
         if let Some(response) = client.take() {
             // The answer goes through the inbox like all requests.
-            desk.post(Desk::request(client, None, answer(&response, None)));
+            desk.post(ShardHarness::request(client, None, answer(&response, None)));
             return turns;
         }
     }
@@ -55,7 +55,7 @@ fn turns_until_sent(desk: &mut Desk, client: &mut Client) -> usize {
 /// flight, so a delayed acknowledgment would delay its next update.
 #[test]
 fn acknowledgments_and_updates_overtake_a_thousand_new_streams() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut small = settled(&mut desk);
     let mut many = storm(&mut desk);
     for round in 2..30 {
@@ -71,7 +71,7 @@ fn acknowledgments_and_updates_overtake_a_thousand_new_streams() {
 /// Queries of the admin API do not wait behind the storm either.
 #[test]
 fn questions_overtake_a_thousand_new_streams() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let small = settled(&mut desk);
     let many = storm(&mut desk);
     let (reply, mut page) = tokio::sync::oneshot::channel();
@@ -84,7 +84,7 @@ fn questions_overtake_a_thousand_new_streams() {
 /// A transport that asks for the next message is answered before a thousand ended streams are freed.
 #[test]
 fn transports_overtake_a_thousand_ended_streams() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut small = settled(&mut desk);
     let many = storm(&mut desk);
     desk.settle();
@@ -112,7 +112,7 @@ fn transports_overtake_a_thousand_ended_streams() {
 /// have.
 #[test]
 fn new_streams_progress_while_the_others_always_have_work() {
-    let mut desk = Desk::with(Config { turn_work_max: 8, ..Config::default() });
+    let mut desk = ShardHarness::with(Config { turn_work_max: 8, ..Config::default() });
     let mut small = settled(&mut desk);
     let mut many = storm(&mut desk);
     let mut served = 0;
@@ -120,7 +120,7 @@ fn new_streams_progress_while_the_others_always_have_work() {
         // An update, and more repeated acknowledgments than a turn handles.
         while desk.n_events() < STREAMS + 20 {
             let request = DeltaRequest { type_url: ENDPOINT.to_owned(), ..DeltaRequest::default() };
-            desk.post(Desk::request(&small, None, request));
+            desk.post(ShardHarness::request(&small, None, request));
         }
         desk.put("default", ENDPOINT, &[("x", &(turn + 1).to_string())]);
         desk.turn();
@@ -137,7 +137,7 @@ fn new_streams_progress_while_the_others_always_have_work() {
 /// streams.
 #[test]
 fn a_turn_does_one_kind_of_bulk() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut many = storm(&mut desk);
     desk.settle();
     // Polls (each session has something to send), ends, and events wait.
@@ -145,7 +145,8 @@ fn a_turn_does_one_kind_of_bulk() {
     many.truncate(STREAMS / 2);
     let _more = storm(&mut desk);
     desk.turn();
-    let waiting = |desk: &Desk| [desk.n_events(), desk.shard.queue.len(), desk.shard.leaving.len()];
+    let waiting =
+        |desk: &ShardHarness| [desk.n_events(), desk.shard.queue.len(), desk.shard.leaving.len()];
     let mut turns = [0; 3];
     for _ in 0..40 {
         let before = waiting(&desk);
@@ -161,7 +162,7 @@ fn a_turn_does_one_kind_of_bulk() {
 /// A stream's requests are handled in the order in which it sent them, whatever their lanes.
 #[test]
 fn a_streams_requests_keep_their_order() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x", "1"), ("y", "1")]);
     let mut small = settled(&mut desk);
     let many = storm(&mut desk);
@@ -174,8 +175,8 @@ fn a_streams_requests_keep_their_order() {
     };
     // A large request waits behind the storm. The small one behind it unsubscribes from one of its
     // names.
-    desk.post(Desk::request(&small, None, request(names, vec![])));
-    desk.post(Desk::request(&small, None, request(vec![], vec!["y".to_owned()])));
+    desk.post(ShardHarness::request(&small, None, request(names, vec![])));
+    desk.post(ShardHarness::request(&small, None, request(vec![], vec!["y".to_owned()])));
     desk.settle();
     while let Some(response) = small.take() {
         desk.ack(&small, &response);

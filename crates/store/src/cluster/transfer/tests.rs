@@ -28,7 +28,7 @@ const SNAPSHOT_BYTES: usize = 24 << 20;
 
 /// The behavior of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Habit {
+enum Behavior {
     /// It takes all pieces, and then writes for [`LONG`].
     WritesSlowly,
     /// It takes all pieces, and then makes no progress.
@@ -41,7 +41,7 @@ enum Habit {
 
 #[derive(Clone)]
 struct Receiver {
-    habit: Habit,
+    habit: Behavior,
     progress: Progress,
 }
 
@@ -62,26 +62,26 @@ impl Replication for Receiver {
         assert!(first.header.is_some() && first.vote.is_some());
         let start = Instant::now();
         let mut bytes = first.data.len();
-        if self.habit == Habit::ReadsNothing {
+        if self.habit == Behavior::ReadsNothing {
             std::future::pending::<()>().await;
         }
         while let Some(piece) = pieces.next().await {
             bytes += piece?.data.len();
-            if self.habit == Habit::ReadsSlowly && start.elapsed() < LONG {
+            if self.habit == Behavior::ReadsSlowly && start.elapsed() < LONG {
                 // The receiver does not count these bytes: taking pieces is progress enough.
                 sleep(STALL / 5).await;
             }
         }
         assert!(bytes >= SNAPSHOT_BYTES, "{bytes}");
         match self.habit {
-            Habit::WritesNothing => std::future::pending::<()>().await,
-            Habit::WritesSlowly => {
+            Behavior::WritesNothing => std::future::pending::<()>().await,
+            Behavior::WritesSlowly => {
                 while start.elapsed() < LONG {
                     self.progress.add(1);
                     sleep(STALL / 5).await;
                 }
             }
-            Habit::ReadsSlowly | Habit::ReadsNothing => {}
+            Behavior::ReadsSlowly | Behavior::ReadsNothing => {}
         }
         Ok(Response::new(pb::InstallResponse { vote: first.vote }))
     }
@@ -153,7 +153,7 @@ fn snapshot() -> SnapshotData {
 }
 
 /// Sends a snapshot to a receiver, and returns the result and the duration.
-async fn send_to(habit: Habit) -> (Result<Vote, Unreachable<Types>>, Duration) {
+async fn send_to(habit: Behavior) -> (Result<Vote, Unreachable<Types>>, Duration) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let receiver = Receiver { habit, progress: Progress::default() };
@@ -176,7 +176,8 @@ async fn send_to(habit: Habit) -> (Result<Vote, Unreachable<Types>>, Duration) {
 /// slow disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_receiver_gets_the_whole_snapshot() {
-    let (reads, writes) = tokio::join!(send_to(Habit::ReadsSlowly), send_to(Habit::WritesSlowly));
+    let (reads, writes) =
+        tokio::join!(send_to(Behavior::ReadsSlowly), send_to(Behavior::WritesSlowly));
     for (sent, took) in [reads, writes] {
         assert_eq!(sent.unwrap(), Vote::new_committed(3, 1));
         assert!(took >= LONG, "{took:?}");
@@ -200,7 +201,8 @@ async fn writing_a_snapshot_is_progress() {
 /// The sender gives up a stalled transfer, so that it can start again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_is_stuck_is_given_up() {
-    let (reads, writes) = tokio::join!(send_to(Habit::ReadsNothing), send_to(Habit::WritesNothing));
+    let (reads, writes) =
+        tokio::join!(send_to(Behavior::ReadsNothing), send_to(Behavior::WritesNothing));
     for (sent, took) in [reads, writes] {
         let error = sent.unwrap_err().to_string();
         assert!(error.contains("it took or wrote nothing of the snapshot for 1s"), "{error}");

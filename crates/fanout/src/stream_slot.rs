@@ -26,9 +26,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 
 use crate::{
-    away::Back,
     event::{Event, Sent},
-    fresh::Currency,
+    freshness::ReadFreshness,
+    offload::Returned,
     queue::Lane,
     status::{End, EndCode},
 };
@@ -55,7 +55,7 @@ pub enum Delivery {
 }
 
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct StreamSlot {
     pub(crate) info: StreamInfo,
     /// The key of the session in the shard. Only the shard reads and writes it.
     key: AtomicU32,
@@ -72,7 +72,7 @@ pub(crate) struct Line {
     /// Whether that is the bulk inbox. Only the stream's reader reads and writes it.
     waits_in_bulk: AtomicBool,
     outbox: Mutex<Outbox>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<ReadyList>,
 }
 
 #[derive(Debug, Default)]
@@ -94,10 +94,10 @@ struct Outbox {
 
 /// The channel from transports to their shard. Sending never waits.
 #[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    ready: Mutex<VecDeque<Arc<Line>>>,
+pub(crate) struct ReadyList {
+    ready: Mutex<VecDeque<Arc<StreamSlot>>>,
     /// Sessions that return from large work.
-    back: Mutex<VecDeque<Back>>,
+    back: Mutex<VecDeque<Returned>>,
     pub(crate) notify: Notify,
     /// The number of streams of the shard.
     pub(crate) load: AtomicUsize,
@@ -117,19 +117,19 @@ pub(crate) enum Call {
 
 // === impl Mailbox ===
 
-impl Mailbox {
+impl ReadyList {
     /// Swaps the list of streams that called with `empty`.
-    pub(crate) fn swap(&self, empty: &mut VecDeque<Arc<Line>>) {
+    pub(crate) fn swap(&self, empty: &mut VecDeque<Arc<StreamSlot>>) {
         std::mem::swap(&mut *self.ready.lock(), empty);
     }
 
-    pub(crate) fn send_back(&self, back: Back) {
+    pub(crate) fn send_back(&self, back: Returned) {
         self.back.lock().push_back(back);
         self.notify.notify_one();
     }
 
     /// Takes at most `n` of the sessions that have returned.
-    pub(crate) fn take_back(&self, n: usize) -> Vec<Back> {
+    pub(crate) fn take_back(&self, n: usize) -> Vec<Returned> {
         let mut back = self.back.lock();
         let n = n.min(back.len());
         back.drain(..n).collect()
@@ -139,7 +139,7 @@ impl Mailbox {
         !self.back.lock().is_empty()
     }
 
-    pub(crate) fn push(&self, line: Arc<Line>) {
+    pub(crate) fn push(&self, line: Arc<StreamSlot>) {
         self.ready.lock().push_back(line);
         self.notify.notify_one();
     }
@@ -147,8 +147,8 @@ impl Mailbox {
 
 // === impl Line ===
 
-impl Line {
-    pub(crate) fn new(info: StreamInfo, mailbox: Arc<Mailbox>) -> Arc<Self> {
+impl StreamSlot {
+    pub(crate) fn new(info: StreamInfo, mailbox: Arc<ReadyList>) -> Arc<Self> {
         Arc::new(Self {
             info,
             key: AtomicU32::new(NO_KEY),
@@ -170,7 +170,7 @@ impl Line {
         self.key.store(key.unwrap_or(NO_KEY), Ordering::Relaxed);
     }
 
-    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
+    pub(crate) fn mailbox(&self) -> &Arc<ReadyList> {
         &self.mailbox
     }
 
@@ -194,7 +194,7 @@ impl Line {
         }
     }
 
-    pub(crate) fn has_arrived(&self) -> bool {
+    pub(crate) fn is_established(&self) -> bool {
         self.arrived.load(Ordering::Relaxed)
     }
 
@@ -210,7 +210,7 @@ impl Line {
     /// all requests until the stream is established. While earlier events wait, the event joins them.
     pub(crate) fn lane_of(&self, event: &Event) -> Lane {
         if self.waiting.fetch_add(1, Ordering::Acquire) == 0 {
-            let is_bulk = !self.has_arrived() || event.cost(1) > 1;
+            let is_bulk = !self.is_established() || event.cost(1) > 1;
             self.waits_in_bulk.store(is_bulk, Ordering::Relaxed);
         }
         match self.waits_in_bulk.load(Ordering::Relaxed) {
@@ -219,7 +219,7 @@ impl Line {
         }
     }
 
-    /// Records that an event for which [`Line::lane_of`] chose the inbox was handled.
+    /// Records that an event for which [`StreamSlot::lane_of`] chose the inbox was handled.
     pub(crate) fn on_handled(&self) {
         self.waiting.fetch_sub(1, Ordering::Release);
     }
@@ -238,7 +238,7 @@ impl Line {
         free
     }
 
-    /// Passes a message to the transport. The slot must be empty, see [`Line::can_take`].
+    /// Passes a message to the transport. The slot must be empty, see [`StreamSlot::can_take`].
     pub(crate) fn put(&self, message: Message, then: Then) {
         let waker = {
             let mut outbox = self.outbox.lock();
@@ -351,10 +351,10 @@ pub(crate) enum Then {
 
 /// The entrance for a stream's requests. The task that reads the client's messages owns it.
 #[derive(Debug, Clone)]
-pub struct Intake {
-    line: Arc<Line>,
+pub struct RequestSink {
+    line: Arc<StreamSlot>,
     inboxes: Inboxes,
-    currency: Currency,
+    currency: ReadFreshness,
 }
 
 /// The inboxes of a shard, by lane. Waiting events of one lane do not delay the other lane.
@@ -378,8 +378,8 @@ impl Inboxes {
 #[error("the replica is shutting down")]
 pub struct Stopped;
 
-impl Intake {
-    pub(crate) fn new(line: Arc<Line>, inboxes: Inboxes, currency: Currency) -> Self {
+impl RequestSink {
+    pub(crate) fn new(line: Arc<StreamSlot>, inboxes: Inboxes, currency: ReadFreshness) -> Self {
         Self { line, inboxes, currency }
     }
 
@@ -423,8 +423,8 @@ impl Intake {
 
     /// Returns a handle that can only end the stream.
     #[must_use]
-    pub fn ender(&self) -> Ender {
-        Ender(Arc::clone(&self.line))
+    pub fn ender(&self) -> StreamCloser {
+        StreamCloser(Arc::clone(&self.line))
     }
 
     async fn send(&self, event: Event) -> Result<(), Stopped> {
@@ -438,9 +438,9 @@ impl Intake {
 
 /// Ends one stream for reasons outside the stream: a drain, or a connection at its maximum age.
 #[derive(Debug, Clone)]
-pub struct Ender(Arc<Line>);
+pub struct StreamCloser(Arc<StreamSlot>);
 
-impl Ender {
+impl StreamCloser {
     /// Ends the stream after its shard has removed the session. Only the first end of a stream has an
     /// effect.
     pub fn end(&self, end: End) {
@@ -453,15 +453,15 @@ impl Ender {
 /// The exit for a stream's responses. The task that writes to the client owns it. Dropping it frees
 /// everything that the replica holds for the stream (SOTW-111).
 #[derive(Debug)]
-pub struct Outlet {
-    line: Arc<Line>,
+pub struct ResponseSource {
+    line: Arc<StreamSlot>,
     streams: Arc<AtomicUsize>,
 }
 
-impl Outlet {
+impl ResponseSource {
     /// Creates the outlet and adds the stream to its shard's load. `streams` is the number of all open
     /// streams.
-    pub(crate) fn new(line: Arc<Line>, streams: Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(line: Arc<StreamSlot>, streams: Arc<AtomicUsize>) -> Self {
         line.mailbox.load.fetch_add(1, Ordering::Relaxed);
         Self { line, streams }
     }
@@ -469,7 +469,7 @@ impl Outlet {
     /// Returns the next message or the end of the stream. A call means that the transport has accepted
     /// everything before it; no response is built earlier.
     ///
-    /// The caller is also woken when [`Outlet::has_arrived`] changes.
+    /// The caller is also woken when [`ResponseSource::is_established`] changes.
     ///
     /// After [`Delivery::End`], further calls return the same end.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Delivery> {
@@ -479,12 +479,12 @@ impl Outlet {
     /// Returns whether the stream is established: the client has answered the responses to its first
     /// requests. Until then the stream must not delay established ones.
     #[must_use]
-    pub fn has_arrived(&self) -> bool {
-        self.line.has_arrived()
+    pub fn is_established(&self) -> bool {
+        self.line.is_established()
     }
 }
 
-impl Drop for Outlet {
+impl Drop for ResponseSource {
     fn drop(&mut self) {
         self.line.mailbox.load.fetch_sub(1, Ordering::Relaxed);
         self.streams.fetch_sub(1, Ordering::Relaxed);

@@ -19,12 +19,12 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// A client's text. Unprintable characters are escaped, and long names are truncated.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Said<'a> {
+pub(crate) struct EscapedText<'a> {
     text: &'a str,
     bytes_max: usize,
 }
 
-impl<'a> Said<'a> {
+impl<'a> EscapedText<'a> {
     /// Creates the text for the name of a node or a type.
     pub(crate) fn name(text: &'a str) -> Self {
         Self { text, bytes_max: NAME_BYTES_MAX }
@@ -36,7 +36,7 @@ impl<'a> Said<'a> {
     }
 }
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for EscapedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.text[..self.text.floor_char_boundary(self.bytes_max)];
         write!(f, "{}", Printable(shown))?;
@@ -49,13 +49,13 @@ impl fmt::Display for Said<'_> {
 
 /// Limits the lines of one kind: only the first ones of each second are written.
 #[derive(Debug, Default)]
-pub(crate) struct Sparing {
+pub(crate) struct RateLimitedLog {
     second: u64,
     written: u32,
     left_out: u64,
 }
 
-impl Sparing {
+impl RateLimitedLog {
     /// Returns `None` if the line must not be written, or else the number of lines left out since the
     /// last one.
     pub(crate) fn take(&mut self, now: Now) -> Option<u64> {
@@ -82,21 +82,24 @@ mod tests {
     #[test]
     fn what_a_client_says_stays_one_short_line() {
         let forged = "a\n2026-01-01 INFO all is well\r\u{1b}[2J é";
-        assert_eq!(Said::name(forged).to_string(), r"a\n2026-01-01 INFO all is well\r\u{1b}[2J é");
+        assert_eq!(
+            EscapedText::name(forged).to_string(),
+            r"a\n2026-01-01 INFO all is well\r\u{1b}[2J é"
+        );
         // Line separators and bidirectional controls reorder or break what a viewer shows.
         let turned = "a\u{2028}b\u{202e}c\u{200b}d\u{85}e";
-        assert_eq!(Said::text(turned).to_string(), r"a\u{2028}b\u{202e}c\u{200b}d\u{85}e");
+        assert_eq!(EscapedText::text(turned).to_string(), r"a\u{2028}b\u{202e}c\u{200b}d\u{85}e");
         let long = "é".repeat(500_000);
-        let shown = Said::name(&long).to_string();
+        let shown = EscapedText::name(&long).to_string();
         assert!(shown.len() < 300 && shown.ends_with("… (1000000 bytes)"), "{shown}");
-        assert_eq!(Said::text("é\n").to_string(), "é\\n");
-        assert_eq!(Said::text(&long).to_string(), long);
+        assert_eq!(EscapedText::text("é\n").to_string(), "é\\n");
+        assert_eq!(EscapedText::text(&long).to_string(), long);
     }
 
     /// T9: a flood writes a few lines per second, and the next line reports how many were left out.
     #[test]
     fn a_flood_is_a_few_lines_per_second() {
-        let mut sparing = Sparing::default();
+        let mut sparing = RateLimitedLog::default();
         let at = |ms| Now { instant: Instant::now(), ms };
         let written = (0..1_000).filter(|_| sparing.take(at(5_999)).is_some()).count();
         assert_eq!(written, 10);

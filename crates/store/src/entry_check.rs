@@ -17,7 +17,7 @@ const READ_BYTES: usize = 1 << 20;
 /// Two entries with one log ID and different content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the log holds a different entry {index} of term {term} than replica {from} sent")]
-pub(crate) struct OtherEntry {
+pub(crate) struct EntryMismatch {
     pub(crate) index: u64,
     pub(crate) term: u64,
     /// The ID of the replica that sent the entry.
@@ -27,7 +27,7 @@ pub(crate) struct OtherEntry {
 impl WeakLogStore {
     /// Checks entries that replica `from` sends against the entries with the same log IDs in the
     /// log. Does not compare entries of another term at the same index: Raft replaces them.
-    pub(crate) async fn check(&self, entries: &[Entry], from: u64) -> Result<(), OtherEntry> {
+    pub(crate) async fn check(&self, entries: &[Entry], from: u64) -> Result<(), EntryMismatch> {
         let Some(log) = self.upgrade() else { return Ok(()) };
         let last = log.last_index();
         let held = entries.partition_point(|entry| Some(entry.log_id.index) <= last);
@@ -41,7 +41,7 @@ impl WeakLogStore {
     }
 }
 
-fn compare(log: &LogStore, entries: &[Entry], from: u64) -> Result<(), OtherEntry> {
+fn compare(log: &LogStore, entries: &[Entry], from: u64) -> Result<(), EntryMismatch> {
     let Some(last) = entries.last() else { return Ok(()) };
     let mut rest = entries;
     while let Some(first) = rest.first() {
@@ -54,7 +54,7 @@ fn compare(log: &LogStore, entries: &[Entry], from: u64) -> Result<(), OtherEntr
             let sent = at(rest, own.log_id.index).filter(|sent| sent.log_id == own.log_id);
             if sent.is_some_and(|sent| sent.payload != own.payload) {
                 let (index, term) = (own.log_id.index, term_of(&own.log_id));
-                return Err(OtherEntry { index, term, from });
+                return Err(EntryMismatch { index, term, from });
             }
         }
         rest = &rest[rest.partition_point(|entry| entry.log_id.index <= end)..];

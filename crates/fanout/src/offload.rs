@@ -24,11 +24,11 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use crate::{
     event::Event,
     index::Key,
-    line::Mailbox,
-    marking::Told,
+    marking::Mark,
     metrics::large_work,
     shard::{Now, Shard, key, place},
     status::{End, EndCode},
+    stream_slot::ReadyList,
 };
 
 /// The maximum number of names that a shard handles itself in one call of a session. The work takes
@@ -43,10 +43,10 @@ const MISSED_MAX: usize = 256;
 
 /// The record of an absent session in its shard.
 #[derive(Debug)]
-pub(crate) struct Away {
+pub(crate) struct Offloaded {
     /// The names still to be registered or removed after the large work.
     indexing: Option<Indexing>,
-    missed: Missed,
+    missed: PendingChanges,
     /// The time at which the session left, if it left to handle a request.
     since: Option<u64>,
     /// Requests that arrived meanwhile. Their number is bounded by the inbox, because readers wait.
@@ -61,7 +61,7 @@ pub(crate) struct Away {
 
 /// The changes for a session that is away.
 #[derive(Debug)]
-enum Missed {
+enum PendingChanges {
     Some(Vec<(TypeUrl, Option<ResourceName>)>),
     Anything,
 }
@@ -97,7 +97,7 @@ pub(crate) enum Work {
 
 /// A session that returns.
 #[derive(Debug)]
-pub(crate) struct Back {
+pub(crate) struct Returned {
     key: Key,
     /// `None` if the work failed.
     done: Option<(Option<Session>, Done)>,
@@ -117,12 +117,12 @@ enum Done {
 }
 
 /// Returns a session to its shard, even if the work panics.
-struct Ticket {
-    mailbox: Arc<Mailbox>,
-    back: Option<Back>,
+struct ReturnGuard {
+    mailbox: Arc<ReadyList>,
+    back: Option<Returned>,
 }
 
-impl Drop for Ticket {
+impl Drop for ReturnGuard {
     fn drop(&mut self) {
         if let Some(back) = self.back.take() {
             self.mailbox.send_back(back);
@@ -156,20 +156,20 @@ impl Work {
     }
 }
 
-impl Missed {
+impl PendingChanges {
     fn is_empty(&self) -> bool {
         matches!(self, Self::Some(missed) if missed.is_empty())
     }
 }
 
-impl Away {
+impl Offloaded {
     /// Records a change for the time when the session is back.
-    pub(crate) fn miss(&mut self, told: Option<Told<'_>>) {
+    pub(crate) fn miss(&mut self, told: Option<Mark<'_>>) {
         match (&mut self.missed, told) {
-            (Missed::Some(missed), Some(told)) if missed.len() < MISSED_MAX => {
+            (PendingChanges::Some(missed), Some(told)) if missed.len() < MISSED_MAX => {
                 missed.push((told.type_url.clone(), told.name.cloned()));
             }
-            (missed, _) => *missed = Missed::Anything,
+            (missed, _) => *missed = PendingChanges::Anything,
         }
     }
 
@@ -195,16 +195,16 @@ impl Away {
 
 impl Shard {
     /// Hands a session over for work on `cost` names.
-    pub(crate) fn send_away(&mut self, at: usize, work: Work, cost: usize, now: Now) {
+    pub(crate) fn offload(&mut self, at: usize, work: Work, cost: usize, now: Now) {
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let status = entry.session.status();
         let stand_in = Session::new(entry.line.info.kind.clone(), Arc::clone(&self.protocol));
         let session = std::mem::replace(&mut entry.session, stand_in);
         entry.line.set_away(true);
-        entry.away = Some(Box::new(Away {
+        entry.away = Some(Box::new(Offloaded {
             indexing: None,
-            missed: Missed::Some(Vec::new()),
+            missed: PendingChanges::Some(Vec::new()),
             since: matches!(work, Work::Take(..)).then_some(now.ms),
             waiting: VecDeque::new(),
             status,
@@ -212,8 +212,8 @@ impl Shard {
             is_poll_due: false,
         }));
         large_work().increment(1.0);
-        let back = Some(Back { key: key(at), done: None });
-        let mut ticket = Ticket { mailbox: Arc::clone(entry.line.mailbox()), back };
+        let back = Some(Returned { key: key(at), done: None });
+        let mut ticket = ReturnGuard { mailbox: Arc::clone(entry.line.mailbox()), back };
         let (differ, line) = (Arc::clone(&self.differ), Arc::clone(&entry.line));
         self.large.submit(
             cost,
@@ -234,13 +234,13 @@ impl Shard {
     }
 
     /// Takes back the sessions that have returned.
-    pub(crate) fn on_back(&mut self, mailbox: &Mailbox, now: Now) {
+    pub(crate) fn on_back(&mut self, mailbox: &ReadyList, now: Now) {
         for back in mailbox.take_back(self.config.turn_work_max) {
             self.come_back(back, now);
         }
     }
 
-    fn come_back(&mut self, Back { key, done }: Back, now: Now) {
+    fn come_back(&mut self, Returned { key, done }: Returned, now: Now) {
         let at = place(key);
         large_work().decrement(1.0);
         let Some(entry) = self.sessions.get_mut(at) else { return };
@@ -333,7 +333,7 @@ impl Shard {
     fn end_away(&mut self, at: usize, now: Now, then: impl FnOnce(&mut Self)) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some(away) = entry.away.take() else { return };
-        let Away { missed, since, mut waiting, is_over, is_poll_due, .. } = *away;
+        let Offloaded { missed, since, mut waiting, is_over, is_poll_due, .. } = *away;
         // Without a reason the session is not polled again. Otherwise one large poll that finds nothing
         // to send would follow another while an answer is awaited.
         let is_due = is_poll_due || !missed.is_empty();
@@ -346,12 +346,12 @@ impl Shard {
             return;
         }
         match missed {
-            Missed::Some(missed) => {
+            PendingChanges::Some(missed) => {
                 for (type_url, name) in missed {
                     entry.session.on_change(&type_url, name.as_ref());
                 }
             }
-            Missed::Anything => entry.session.on_new_view(),
+            PendingChanges::Anything => entry.session.on_new_view(),
         }
         then(self);
         self.settle_memory(at);

@@ -24,7 +24,7 @@ const QUEUE_BYTES: usize = 32 << 20;
 
 /// The memory budget of all streams.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub(crate) struct MemoryBudget {
     /// In units. The semaphores are never closed.
     pool: Arc<Semaphore>,
     /// Reserved memory for one request, independent of the pool.
@@ -35,12 +35,12 @@ pub(crate) struct Room {
 
 /// The memory of one request.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum BudgetShare {
     Pool(OwnedSemaphorePermit),
     Lane(OwnedSemaphorePermit),
 }
 
-impl Room {
+impl MemoryBudget {
     /// Creates a budget of `bytes` for requests of at most `message_bytes_max` each. One request of
     /// that size always fits.
     pub(crate) fn new(bytes: usize, message_bytes_max: usize) -> Self {
@@ -62,21 +62,21 @@ impl Room {
     }
 
     /// Waits until `held` covers `bytes`. If the wait is canceled, `held` is unchanged.
-    pub(crate) async fn cover(&self, held: &mut Option<Held>, bytes: usize) {
+    pub(crate) async fn cover(&self, held: &mut Option<BudgetShare>, bytes: usize) {
         let has = match held {
-            Some(Held::Lane(_)) => return,
-            Some(Held::Pool(permit)) => permit.num_permits(),
+            Some(BudgetShare::Lane(_)) => return,
+            Some(BudgetShare::Pool(permit)) => permit.num_permits(),
             None => 0,
         };
         let more = u32::try_from(units(bytes).saturating_sub(has)).unwrap_or(u32::MAX);
         let grown = tokio::select! {
             biased;
-            more = Arc::clone(&self.pool).acquire_many_owned(more) => more.map(Held::Pool),
-            lane = Arc::clone(&self.lane).acquire_owned() => lane.map(Held::Lane),
+            more = Arc::clone(&self.pool).acquire_many_owned(more) => more.map(BudgetShare::Pool),
+            lane = Arc::clone(&self.lane).acquire_owned() => lane.map(BudgetShare::Lane),
         };
         let grown = grown.expect("neither semaphore is ever closed");
         match (held.as_mut(), grown) {
-            (Some(Held::Pool(held)), Held::Pool(more)) => held.merge(more),
+            (Some(BudgetShare::Pool(held)), BudgetShare::Pool(more)) => held.merge(more),
             // The assignment returns the memory of the pool.
             (_, grown) => *held = Some(grown),
         }
@@ -88,7 +88,7 @@ impl Room {
     }
 }
 
-impl Held {
+impl BudgetShare {
     /// Returns the permit, to be held until the request has been used.
     pub(crate) fn into_permit(self) -> OwnedSemaphorePermit {
         match self {
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
 
     /// Creates a pool of 10 KiB and a lane of 4 KiB.
-    fn room() -> Room {
-        Room::new(15 << 10, 4 << 10)
+    fn room() -> MemoryBudget {
+        MemoryBudget::new(15 << 10, 4 << 10)
     }
 
     #[test]
@@ -136,14 +136,14 @@ mod tests {
         let mut waiting = Box::pin(room.cover(&mut second, 5 << 10));
         assert!(waiting.as_mut().now_or_never().is_some(), "the lane is free");
         drop(waiting);
-        assert!(matches!(second, Some(Held::Lane(_))));
+        assert!(matches!(second, Some(BudgetShare::Lane(_))));
         assert_eq!(room.free(), (4, 0), "its part of the pool is free");
         room.cover(&mut second, 4 << 20)
             .now_or_never()
             .expect("a request with the lane never waits");
         room.cover(&mut first, 7 << 10).now_or_never().expect("there is memory again");
         assert!(room.cover(&mut third, 4 << 10).now_or_never().is_none(), "nothing is free");
-        assert!(matches!(&third, Some(Held::Pool(held)) if held.num_permits() == 3));
+        assert!(matches!(&third, Some(BudgetShare::Pool(held)) if held.num_permits() == 3));
         drop(second);
         room.cover(&mut third, 4 << 10).now_or_never().expect("the lane is free again");
         assert_eq!(room.free(), (3, 0));
@@ -165,7 +165,7 @@ mod tests {
     /// OPS-12: the largest request fits, however small the budget is.
     #[test]
     fn one_request_always_fits_in() {
-        let room = Room::new(1, 4 << 10);
+        let room = MemoryBudget::new(1, 4 << 10);
         let (mut first, mut second) = (None, None);
         room.cover(&mut first, 4 << 10).now_or_never().expect("the lane is free");
         assert!(room.cover(&mut second, 1).now_or_never().is_none());

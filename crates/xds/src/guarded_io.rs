@@ -34,7 +34,7 @@ const BYTES_PER_TOKEN: f64 = 32.0;
 
 /// The reason for cutting off a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Cut {
+pub(crate) enum Disconnect {
     /// The client accepted no data.
     #[error("the client has accepted no data for {} s", .0.as_secs_f64())]
     Stalled(Duration),
@@ -47,7 +47,7 @@ pub(crate) enum Cut {
 
 /// A watched connection.
 #[derive(Debug)]
-pub(crate) struct Watched<I> {
+pub(crate) struct GuardedIo<I> {
     io: I,
     /// The maximum time without progress of a pending write.
     patience: Duration,
@@ -73,7 +73,7 @@ struct Frames {
 
 // === impl Watched ===
 
-impl<I> Watched<I> {
+impl<I> GuardedIo<I> {
     pub(crate) fn new(io: I, connection: Arc<Connection>, config: &Config) -> Self {
         let (rate, burst) = (config.control_frames_per_second_max, config.control_frames_burst_max);
         Self {
@@ -100,7 +100,7 @@ impl<I> Watched<I> {
                 let patience = self.patience;
                 let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
                 match stalled.as_mut().poll(cx) {
-                    Poll::Ready(()) => Poll::Ready(Err(cut(Cut::Stalled(patience)))),
+                    Poll::Ready(()) => Poll::Ready(Err(cut(Disconnect::Stalled(patience)))),
                     Poll::Pending => Poll::Pending,
                 }
             }
@@ -117,9 +117,9 @@ impl<I> Watched<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> Watched<I> {
+impl<I: AsyncWrite + Unpin> GuardedIo<I> {
     /// Sends the client the reason for the disconnection, if that is possible at once.
-    fn say_goodbye(&mut self, cx: &mut Context<'_>, why: Cut) {
+    fn send_goaway(&mut self, cx: &mut Context<'_>, why: Disconnect) {
         if self.is_whole {
             let frame = goaway(&why.to_string());
             // The connection ends, whether the frame arrives or not.
@@ -128,7 +128,7 @@ impl<I: AsyncWrite + Unpin> Watched<I> {
     }
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for GuardedIo<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -156,15 +156,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
         }
         let n_frames = this.frames.count(&buf.filled()[before..]);
         if n_frames > 0 && !this.bucket.take(Instant::now(), n_frames) {
-            let why = Cut::Flood { per_second: this.bucket.per_second };
-            this.say_goodbye(cx, why);
+            let why = Disconnect::Flood { per_second: this.bucket.per_second };
+            this.send_goaway(cx, why);
             return Poll::Ready(Err(cut(why)));
         }
         read
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for GuardedIo<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -217,10 +217,10 @@ pub(crate) fn refusal(text: &str) -> Vec<u8> {
     bytes
 }
 
-fn cut(why: Cut) -> io::Error {
+fn cut(why: Disconnect) -> io::Error {
     let kind = match why {
-        Cut::Stalled(_) => io::ErrorKind::TimedOut,
-        Cut::Flood { .. } => io::ErrorKind::QuotaExceeded,
+        Disconnect::Stalled(_) => io::ErrorKind::TimedOut,
+        Disconnect::Flood { .. } => io::ErrorKind::QuotaExceeded,
     };
     io::Error::new(kind, why)
 }

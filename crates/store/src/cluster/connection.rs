@@ -16,7 +16,7 @@ use tonic::transport::{Channel, Endpoint, server::Connected};
 
 use super::{
     accept::PREFACE,
-    places::{Caller, Place},
+    slots::{Caller, Place},
     tls::Tls,
 };
 

@@ -111,7 +111,7 @@ impl Core {
     /// Stops this replica if it is no longer a member. The caller runs this when the replica hears no
     /// leader, or when the membership has another address for it. A removed replica receives no calls, so
     /// it must ask the others, who know a later membership.
-    pub(super) async fn look_for_removal(&self) {
+    pub(super) async fn detect_removal(&self) {
         let membership = self.membership();
         if membership.log_id().is_none() || self.removed.borrow().is_some() {
             return;
@@ -135,7 +135,7 @@ impl Core {
 
     /// Stops this replica if another process with a copy of its data directory answers at `address`.
     /// Otherwise the two would repeatedly take the place in the membership from each other.
-    pub(super) async fn look_for_copy(&self, address: &str) {
+    pub(super) async fn detect_copy(&self, address: &str) {
         let Some(hello) = self.ask_at(address, SILENCE).await else { return };
         if hello.cluster_id[..] == self.identity.cluster_id
             && (hello.replica_id, hello.instance) == (self.id(), self.identity.instance)

@@ -41,7 +41,7 @@ pub(crate) struct Behind {
 
 /// The freshness check of one stream.
 #[derive(Debug, Clone)]
-pub(crate) struct Currency {
+pub(crate) struct ReadFreshness {
     fresh: Arc<dyn Fresh>,
     state: watch::Receiver<Arc<State>>,
     known: Known,
@@ -57,7 +57,7 @@ enum Known {
     Unknown,
 }
 
-impl Currency {
+impl ReadFreshness {
     pub(crate) fn new(fresh: Arc<dyn Fresh>, state: watch::Receiver<Arc<State>>) -> Self {
         Self { fresh, state, known: Known::No }
     }
@@ -120,7 +120,7 @@ mod tests {
             let initial_resource_versions = vec![("a".to_owned(), version.to_owned())].into();
             Request::Delta(DeltaRequest { initial_resource_versions, ..DeltaRequest::default() })
         };
-        let mut unsure = Currency::new(Arc::new(Never), state.clone());
+        let mut unsure = ReadFreshness::new(Arc::new(Never), state.clone());
         for served in [sotw(""), sotw("14-10"), sotw("zz-11"), delta("14-00000001"), delta("x")] {
             assert_eq!(unsure.check(&served).await, Ok(()), "{served:?}");
         }
@@ -129,7 +129,7 @@ mod tests {
             assert!(error.to_string().contains("has seen revision 41"), "{error}");
         }
         // The state is confirmed, so such a version can only come from another cluster.
-        let mut sure = Currency::new(Arc::new(AlwaysFresh), state);
+        let mut sure = ReadFreshness::new(Arc::new(AlwaysFresh), state);
         assert_eq!(sure.check(&delta("15-00000001")).await, Ok(()));
     }
 }

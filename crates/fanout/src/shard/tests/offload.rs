@@ -15,12 +15,12 @@ fn ask(names: Vec<String>) -> DeltaRequest {
     DeltaRequest { type_url, subscribe, ..DeltaRequest::default() }
 }
 
-fn n_away(desk: &Desk) -> usize {
+fn n_away(desk: &ShardHarness) -> usize {
     desk.shard.sessions.iter().filter(|(_, entry)| entry.away.is_some()).count()
 }
 
 /// Takes turns until no session is away.
-fn until_back(desk: &mut Desk) {
+fn until_back(desk: &mut ShardHarness) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         desk.settle();
@@ -33,7 +33,7 @@ fn until_back(desk: &mut Desk) {
 }
 
 /// Reads and acknowledges all responses until no session is away.
-fn read_all(desk: &mut Desk, client: &mut Client) -> Vec<String> {
+fn read_all(desk: &mut ShardHarness, client: &mut Client) -> Vec<String> {
     let mut resources = Vec::new();
     loop {
         until_back(desk);
@@ -52,7 +52,7 @@ fn read_all(desk: &mut Desk, client: &mut Client) -> Vec<String> {
 /// meanwhile, and the next requests of the same stream wait.
 #[test]
 fn a_large_request_is_taken_beside_the_shard() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x000007", "1"), ("y", "1")]);
     let mut hog = desk.open();
     desk.send(&hog, Some("hog"), ask(many(10_000)));
@@ -75,7 +75,7 @@ fn a_large_request_is_taken_beside_the_shard() {
 /// L3, L5: a change reaches a session that is away, or whose names are being registered.
 #[test]
 fn changes_that_come_while_a_session_is_away_reach_it() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut client = desk.open();
     desk.send(&client, Some("n1"), ask(many(5_000)));
     assert_eq!(n_away(&desk), 1);
@@ -102,7 +102,7 @@ fn changes_that_come_while_a_session_is_away_reach_it() {
 /// L3, L5: changes of names that a session subscribed to earlier reach it while it is away.
 #[test]
 fn changes_of_earlier_names_reach_a_session_that_is_away() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let mut client = desk.open();
     desk.send(&client, Some("n1"), ask(many(5_000)));
     assert!(read_all(&mut desk, &mut client).is_empty());
@@ -124,7 +124,7 @@ fn changes_of_earlier_names_reach_a_session_that_is_away() {
 /// With a large first request, removals start to wait for them when the request has been handled.
 #[test]
 fn removals_wait_from_when_a_large_request_was_taken() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("last", "1")]);
     let mut client = desk.open();
     let held = many(3_000).into_iter().map(|name| (name, "1-00000000".to_owned()));
@@ -136,7 +136,7 @@ fn removals_wait_from_when_a_large_request_was_taken() {
     desk.send(&client, Some("n1"), request);
     assert_eq!(n_away(&desk), 1);
     desk.ms += 5_000;
-    let mut next = |desk: &mut Desk| loop {
+    let mut next = |desk: &mut ShardHarness| loop {
         until_back(desk);
         if let Some(response) = desk.read(&mut client).pop() {
             desk.ack(&client, &response);
@@ -152,7 +152,7 @@ fn removals_wait_from_when_a_large_request_was_taken() {
 /// returned.
 #[test]
 fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     for turns in 0..20 {
         let client = desk.open();
         desk.send(&client, Some("n1"), ask(many(5_000)));
@@ -174,7 +174,7 @@ fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
 /// The thread for large work also moves a session with many names to other scopes.
 #[test]
 fn a_large_session_moves_to_other_scopes() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.assign("own", "*", &["one"]);
     desk.put("one", ENDPOINT, &[("x000001", "1")]);
     desk.put("two", ENDPOINT, &[("x000001", "2")]);
@@ -199,7 +199,7 @@ fn a_large_session_moves_to_other_scopes() {
 #[test]
 fn a_stream_over_its_share_is_refused() {
     let config = Config { subscriptions_bytes_max: 1 << 20, ..Config::default() };
-    let mut desk = Desk::with(config);
+    let mut desk = ShardHarness::with(config);
     desk.put("default", ENDPOINT, &[("x000001", "1")]);
     let mut hog = desk.open();
     desk.send(&hog, Some("hog"), ask(many(4_000)));
@@ -233,12 +233,12 @@ fn holding(n: usize) -> DeltaRequest {
 /// stream.
 #[test]
 fn pending_removals_do_not_occupy_the_shard() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("last", "1")]);
     let mut client = desk.open();
     desk.send(&client, Some("n1"), holding(5_000));
     assert_eq!(read_all(&mut desk, &mut client), ["last"]);
-    let bytes = |desk: &Desk| {
+    let bytes = |desk: &ShardHarness| {
         desk.shard.sessions.iter().map(|(_, entry)| entry.session.retained_bytes()).sum::<usize>()
     };
     assert!(bytes(&desk) > 5_000 * 300, "{}", bytes(&desk));
@@ -262,7 +262,7 @@ fn pending_removals_do_not_occupy_the_shard() {
 /// L12: a large session that waits for its client's answer is not polled repeatedly.
 #[test]
 fn large_session_that_awaits_an_answer_rests() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x000007", "1")]);
     let mut client = desk.open();
     desk.send(&client, Some("n1"), ask(many(5_000)));
@@ -293,7 +293,7 @@ fn large_session_that_awaits_an_answer_rests() {
 /// L12: large requests of ended streams neither delay those of other streams nor keep their memory.
 #[test]
 fn large_request_of_a_stream_that_has_ended_is_not_taken() {
-    let mut desk = Desk::new();
+    let mut desk = ShardHarness::new();
     let (go, gate) = std::sync::mpsc::channel::<()>();
     desk.shard.large.submit(0, Box::new(move || gate.recv().unwrap_or_default()));
     let client = desk.open();

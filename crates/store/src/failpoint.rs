@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A place where a valve acts.
+/// A place where a fail point acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Point {
     /// Before a batch is written.
@@ -26,7 +26,7 @@ pub(crate) enum Point {
     Apply,
 }
 
-/// The effect of a valve on operations.
+/// The effect of a fail point on operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Flow {
     /// The operation proceeds.
@@ -38,34 +38,34 @@ enum Flow {
     Broken,
 }
 
-/// The valves of one database.
+/// The fail points of one database.
 #[derive(Debug, Default)]
-pub(crate) struct Valve(Mutex<[(Flow, usize); 3]>);
+pub(crate) struct FailPoints(Mutex<[(Flow, usize); 3]>);
 
-/// Keeps a valve turned until it is dropped, so that no operation waits forever when a test fails.
-#[must_use = "dropping it opens the valve"]
-pub(crate) struct Turned<'a> {
-    valve: &'a Valve,
+/// Keeps a fail point active until it is dropped, so that no operation waits forever when a test fails.
+#[must_use = "dropping it ends the effect"]
+pub(crate) struct FailPointGuard<'a> {
+    fail_points: &'a FailPoints,
     point: Point,
 }
 
-impl Valve {
+impl FailPoints {
     /// Makes operations wait from now on.
-    pub(crate) fn hold(&self, point: Point) -> Turned<'_> {
+    pub(crate) fn hold(&self, point: Point) -> FailPointGuard<'_> {
         self.turn(point, Flow::Held)
     }
 
     /// Makes operations fail from now on.
-    pub(crate) fn fail(&self, point: Point) -> Turned<'_> {
+    pub(crate) fn fail(&self, point: Point) -> FailPointGuard<'_> {
         self.turn(point, Flow::Broken)
     }
 
-    fn turn(&self, point: Point, flow: Flow) -> Turned<'_> {
+    fn turn(&self, point: Point, flow: Flow) -> FailPointGuard<'_> {
         self.0.lock()[point as usize] = (flow, 0);
-        Turned { valve: self, point }
+        FailPointGuard { fail_points: self, point }
     }
 
-    /// Applies the valve to an operation. Must be called on a thread that may block.
+    /// Applies the fail point to an operation. Must be called on a thread that may block.
     pub(crate) fn pass(&self, point: Point) -> io::Result<()> {
         while self.flow(point) == Flow::Held {
             self.0.lock()[point as usize].1 += 1;
@@ -74,7 +74,7 @@ impl Valve {
         self.broken(point)
     }
 
-    /// Applies the valve to an operation in a task.
+    /// Applies the fail point to an operation in a task.
     pub(crate) async fn pass_in_task(&self, point: Point) -> io::Result<()> {
         while self.flow(point) == Flow::Held {
             self.0.lock()[point as usize].1 += 1;
@@ -89,17 +89,17 @@ impl Valve {
 
     fn broken(&self, point: Point) -> io::Result<()> {
         match self.flow(point) {
-            Flow::Broken => Err(io::Error::other("the valve is broken")),
+            Flow::Broken => Err(io::Error::other("the fail point is broken")),
             Flow::Open | Flow::Held => Ok(()),
         }
     }
 }
 
-impl Turned<'_> {
+impl FailPointGuard<'_> {
     /// Returns when an operation waits.
     pub(crate) async fn arrival(&self) {
         let deadline = Instant::now() + DEADLINE;
-        while self.valve.0.lock()[self.point as usize].1 == 0 {
+        while self.fail_points.0.lock()[self.point as usize].1 == 0 {
             assert!(Instant::now() < deadline, "no operation has reached {:?}", self.point);
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -150,8 +150,8 @@ impl Drop for Watched {
     }
 }
 
-impl Drop for Turned<'_> {
+impl Drop for FailPointGuard<'_> {
     fn drop(&mut self) {
-        self.valve.0.lock()[self.point as usize] = (Flow::Open, 0);
+        self.fail_points.0.lock()[self.point as usize] = (Flow::Open, 0);
     }
 }

@@ -15,7 +15,7 @@ use metrics::Gauge;
 use parking_lot::Mutex;
 
 /// The slots of a port.
-pub(crate) struct Places {
+pub(crate) struct Slots {
     max: usize,
     since: Instant,
     connections: Gauge,
@@ -24,7 +24,7 @@ pub(crate) struct Places {
 
 /// The progress of a connection; 0 for a new one. A connection with less progress is displaced first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Progress_ {
     /// It has sent the HTTP/2 preface.
     Greeted = 1,
     /// It has made a call.
@@ -53,13 +53,13 @@ struct Taken {
 pub(crate) struct Place {
     number: u64,
     seat: Arc<Seat>,
-    places: Weak<Places>,
+    places: Weak<Slots>,
     since: Instant,
 }
 
 #[derive(Default)]
 struct Seat {
-    /// A [`Standing`], or 0.
+    /// A [`Progress_`], or 0.
     standing: AtomicU8,
     /// The time of the last received bytes, in milliseconds since the port was opened.
     heard: AtomicU64,
@@ -68,7 +68,7 @@ struct Seat {
     waker: AtomicWaker,
 }
 
-impl Places {
+impl Slots {
     /// Creates `max` slots, at least one. The gauge shows the number of taken slots.
     pub(crate) fn new(max: usize, connections: Gauge) -> Arc<Self> {
         let (max, since) = (max.max(1), Instant::now());
@@ -107,7 +107,7 @@ impl Places {
 }
 
 impl Seat {
-    fn rise(&self, standing: Standing) {
+    fn rise(&self, standing: Progress_) {
         self.standing.fetch_max(standing as u8, Ordering::Relaxed);
     }
 
@@ -120,7 +120,7 @@ impl Seat {
 impl Place {
     /// Records that the connection has sent the preface.
     pub(crate) fn greeted(&self) {
-        self.seat.rise(Standing::Greeted);
+        self.seat.rise(Progress_::Greeted);
         self.heard();
     }
 
@@ -152,7 +152,7 @@ impl Place {
 impl Caller {
     /// Records that the connection has made a call.
     pub(crate) fn calls(&self) {
-        self.0.rise(Standing::Caller);
+        self.0.rise(Progress_::Caller);
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn one_too_many_takes_the_place_that_is_needed_least() {
-        let places = Places::new(3, Gauge::noop());
+        let places = Slots::new(3, Gauge::noop());
         let heard = |place: &Place, at| place.seat.heard.store(at, Ordering::Relaxed);
         let [replica, greeted, new] = [(); 3].map(|()| places.take().0);
         replica.caller().calls();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_place_is_free_again_when_its_connection_has_ended() {
-        let places = Places::new(2, Gauge::noop());
+        let places = Slots::new(2, Gauge::noop());
         let ((one, _), (two, _)) = (places.take(), places.take());
         drop(one);
         let (three, freed) = places.take();
@@ -216,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn displaced_connection_is_woken() {
-        let places = Places::new(1, Gauge::noop());
+        let places = Slots::new(1, Gauge::noop());
         let (place, _) = places.take();
         let woken = tokio::spawn(async move { place.lost().await });
         let _next = places.take();

@@ -8,9 +8,9 @@ use chancery_model::{
 };
 
 /// The resources that a transaction names.
-pub(crate) struct Named(Vec<(ScopeName, ResourceKey)>);
+pub(crate) struct NamedResources(Vec<(ScopeName, ResourceKey)>);
 
-impl Named {
+impl NamedResources {
     pub(crate) fn of(transaction: &Transaction) -> Self {
         let upserts = transaction.upserts.iter();
         let upserts = upserts.map(|upsert| (upsert.scope.clone(), upsert.draft.key.clone()));
@@ -27,12 +27,12 @@ impl Named {
 /// because its author waits until they are live.
 pub(crate) fn change(
     summary: Summary,
-    named: &Named,
+    named: &NamedResources,
     before: &State,
     tried: &Applied,
     now: &State,
 ) -> Change {
-    let mut touched = Touched::default();
+    let mut touched = ChangedNames::default();
     for change in tried.changes.iter().filter(|change| change.kind != ChangeKind::Relabeled) {
         let (scope, key) = (&change.scope, &change.key);
         touched.add(scope, key, [before.get(scope, key), change.resource.as_ref()]);
@@ -55,9 +55,9 @@ pub(crate) fn change(
 }
 
 #[derive(Default)]
-struct Touched(TouchedNames);
+struct ChangedNames(TouchedNames);
 
-impl Touched {
+impl ChangedNames {
     /// Adds a name, and the aliases of the resources that have or had the name.
     fn add(
         &mut self,
@@ -114,7 +114,8 @@ mod tests {
         now: &State,
     ) -> BTreeSet<String> {
         let tried = before.apply(transaction);
-        let found = change(summary(committed), &Named::of(transaction), before, &tried, now);
+        let found =
+            change(summary(committed), &NamedResources::of(transaction), before, &tried, now);
         found.names().map(ToString::to_string).collect()
     }
 

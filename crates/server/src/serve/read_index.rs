@@ -7,12 +7,12 @@ use chancery_store::Replica;
 
 /// Asks the leader, for at most `timeout`.
 #[derive(Debug)]
-pub(super) struct FromLeader {
+pub(super) struct LeaderReadIndex {
     pub(super) replica: Replica,
     pub(super) timeout: Duration,
 }
 
-impl Fresh for FromLeader {
+impl Fresh for LeaderReadIndex {
     fn confirm(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
         Box::pin(async { self.replica.read_barrier(self.timeout).await.is_ok() })
     }
