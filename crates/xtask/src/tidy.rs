@@ -14,6 +14,7 @@ use crate::{
     source::{self, Source},
 };
 
+mod cycles;
 mod edges;
 mod hostile;
 mod links;
@@ -49,6 +50,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     }
     complaints.extend(lint_tables(&files));
     complaints.extend(lengths(&files, LONG_FILES));
+    complaints.extend(cycles::complaints(&files)?);
     complaints.extend(hostile::complaints(&files));
     complaints.extend(files.iter().flat_map(machine_paths));
     complaints.extend(files.iter().flat_map(unfinished));

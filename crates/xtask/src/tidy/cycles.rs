@@ -1,0 +1,401 @@
+//! No file of a crate depends on a file that depends on it.
+//!
+//! A file depends on another one if it names an item of that file: by a `use` or by a path in the code. A
+//! re-export leads to the file that defines the item. Declaring a module (`mod name;`) is not a dependency.
+//! Tests do not count. What only a macro's arguments name is not seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result};
+use syn::{Attribute, Item, ItemMod, UseTree, visit::Visit};
+
+use crate::source::Source;
+
+/// Directories of crates whose files may form cycles, with the largest number of files in cycles, and why.
+const EXCEPTIONS: &[(&str, usize, &str)] = &[
+    ("crates/fanout", 10, "to be cut"),
+    ("crates/model", 4, "to be cut"),
+    ("crates/protocol", 5, "to be cut"),
+    ("crates/server", 12, "to be cut"),
+    ("crates/store", 36, "to be cut"),
+    ("crates/xds", 4, "to be cut"),
+    ("crates/xtask", 6, "to be cut"),
+    ("loadtest", 22, "to be cut"),
+];
+
+/// The longest chain of re-exports that is followed.
+const REEXPORTS_MAX: usize = 8;
+
+/// A path from the root of a crate, without `crate`.
+type ModulePath = Vec<String>;
+
+/// A path with its beginning resolved: relative to the crate, or of another crate.
+type Resolved = Option<ModulePath>;
+
+/// Complains about every group of files of one crate that depend on each other.
+pub(super) fn complaints(files: &[Source]) -> Result<Vec<String>> {
+    let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
+        if let Some((dir, _)) = file.path.split_once("/src/") {
+            crates.entry(dir).or_default().push(file);
+        }
+    }
+    let mut complaints = Vec::new();
+    for (dir, files) in crates {
+        let read = Crate::read(dir, &files)?;
+        let cycles = cycles(&read.dependencies());
+        let n_files: usize = cycles.iter().map(Vec::len).sum();
+        let exception = EXCEPTIONS.iter().find(|(of, _, _)| *of == dir);
+        let max = exception.map_or(0, |(_, max, _)| *max);
+        if n_files > max {
+            complaints.extend(cycles.iter().map(|cycle| {
+                format!("{dir}: {} files depend on each other: {}", cycle.len(), cycle.join(", "))
+            }));
+        } else if n_files < max {
+            complaints.push(format!(
+                "{dir}: {n_files} files are in cycles, and EXCEPTIONS allows {max}: lower it"
+            ));
+        }
+    }
+    Ok(complaints)
+}
+
+/// The modules of a crate.
+#[derive(Debug, Default)]
+struct Crate {
+    modules: BTreeMap<ModulePath, Module>,
+}
+
+/// A module that has a file of its own.
+#[derive(Debug, Default)]
+struct Module {
+    path: String,
+    /// The paths that the code names, resolved.
+    named: BTreeSet<ModulePath>,
+    /// Re-exports: the name here, and the path of the item.
+    reexports: BTreeMap<String, ModulePath>,
+    /// The paths whose items are all re-exported.
+    globs: Vec<ModulePath>,
+    /// The names that the file defines.
+    defined: BTreeSet<String>,
+}
+
+impl Crate {
+    fn read(dir: &str, files: &[&Source]) -> Result<Self> {
+        let mut read = Self::default();
+        let mut tests = Vec::new();
+        for file in files {
+            let module = module_path(file.path.strip_prefix(dir).unwrap_or(&file.path));
+            let syntax = syn::parse_file(&file.text).with_context(|| file.path.clone())?;
+            let mut reader = Reader { here: module.clone(), ..Reader::default() };
+            reader.children = children(&syntax.items);
+            reader.visit_file(&syntax);
+            tests.append(&mut reader.tests);
+            reader.module.path.clone_from(&file.path);
+            read.modules.insert(module, reader.module);
+        }
+        read.modules.retain(|path, _| !tests.iter().any(|test| path.starts_with(test)));
+        Ok(read)
+    }
+
+    /// Which file depends on which.
+    fn dependencies(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+        let mut dependencies = BTreeMap::new();
+        for module in self.modules.values() {
+            let named = module.named.iter().filter_map(|path| self.definer(path, REEXPORTS_MAX));
+            let named = named.filter(|path| *path != module.path).collect();
+            dependencies.insert(module.path.as_str(), named);
+        }
+        dependencies
+    }
+
+    /// The file that defines what `path` names.
+    fn definer(&self, path: &[String], max: usize) -> Option<&str> {
+        let (at, module) =
+            (0..=path.len()).rev().find_map(|at| Some((at, self.modules.get(&path[..at])?)))?;
+        let Some(name) = path.get(at) else { return Some(&module.path) };
+        if module.defined.contains(name) || max == 0 {
+            return Some(&module.path);
+        }
+        if let Some(target) = module.reexports.get(name) {
+            let target = [target.as_slice(), &path[at + 1..]].concat();
+            return self.definer(&target, max - 1);
+        }
+        let from_glob = module.globs.iter().find_map(|glob| {
+            let module = self.modules.get(glob)?;
+            module.defined.contains(name).then_some(module.path.as_str())
+        });
+        Some(from_glob.unwrap_or(&module.path))
+    }
+}
+
+/// The path of the module in a file below `src`.
+fn module_path(file: &str) -> ModulePath {
+    let name = file.trim_start_matches("/src/").trim_end_matches(".rs");
+    let mut path: ModulePath = name.split('/').map(str::to_owned).collect();
+    let is_root = path.len() == 1 && ["lib", "main"].contains(&path[0].as_str());
+    if is_root || path.last().is_some_and(|last| last == "mod") {
+        path.pop();
+    }
+    path
+}
+
+/// The modules that the items declare.
+fn children(items: &[Item]) -> BTreeSet<String> {
+    let modules = items.iter().filter_map(|item| match item {
+        Item::Mod(module) => Some(module.ident.to_string()),
+        _ => None,
+    });
+    modules.collect()
+}
+
+/// Reads one file.
+#[derive(Debug, Default)]
+struct Reader {
+    /// The module whose items are visited: that of the file, or one inside it.
+    here: ModulePath,
+    /// The modules that `here` declares: their names begin paths, too.
+    children: BTreeSet<String>,
+    module: Module,
+    /// The modules that are declared for tests alone.
+    tests: Vec<ModulePath>,
+}
+
+impl Reader {
+    /// The path from the root of the crate; nothing if it leads out of the crate.
+    fn resolve(&self, path: &[String]) -> Resolved {
+        let mut base = self.here.clone();
+        let mut rest = path;
+        match path.first()?.as_str() {
+            "crate" => {
+                base.clear();
+                rest = &path[1..];
+            }
+            "self" => rest = &path[1..],
+            "super" => {
+                while rest.first().is_some_and(|name| name == "super") {
+                    base.pop();
+                    rest = &rest[1..];
+                }
+            }
+            name if self.children.contains(name) => {}
+            _ => return None,
+        }
+        base.extend(rest.iter().cloned());
+        Some(base)
+    }
+
+    fn use_tree(&mut self, tree: &UseTree, before: &[String], is_public: bool) {
+        match tree {
+            UseTree::Path(path) => {
+                let before = [before, &[path.ident.to_string()]].concat();
+                self.use_tree(&path.tree, &before, is_public);
+            }
+            UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.use_tree(tree, before, is_public);
+                }
+            }
+            UseTree::Name(name) => self.used(before, &name.ident.to_string(), None, is_public),
+            UseTree::Rename(rename) => {
+                let name = rename.rename.to_string();
+                self.used(before, &rename.ident.to_string(), Some(name), is_public);
+            }
+            UseTree::Glob(_) => {
+                if let Some(path) = self.resolve(before) {
+                    if is_public {
+                        self.module.globs.push(path);
+                    } else {
+                        self.module.named.insert(path);
+                    }
+                }
+            }
+        }
+    }
+
+    fn used(&mut self, before: &[String], name: &str, renamed: Option<String>, is_public: bool) {
+        let mut path = before.to_vec();
+        if name != "self" {
+            path.push(name.to_owned());
+        }
+        let Some(resolved) = self.resolve(&path) else { return };
+        let name = renamed.or_else(|| path.last().cloned()).unwrap_or_default();
+        if is_public {
+            self.module.reexports.insert(name, resolved);
+        } else {
+            // Other files may name the item through this one: `super::Name`.
+            self.module.reexports.insert(name, resolved.clone());
+            self.module.named.insert(resolved);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Reader {
+    fn visit_item(&mut self, item: &'a Item) {
+        let (attributes, name) = parts(item);
+        if let Item::Mod(module) = item
+            && is_test(attributes)
+        {
+            let name = module.ident.to_string();
+            self.tests.push([self.here.as_slice(), &[name]].concat());
+        }
+        if is_test(attributes) {
+            return;
+        }
+        if let Some(name) = name {
+            self.module.defined.insert(name);
+        }
+        syn::visit::visit_item(self, item);
+    }
+
+    fn visit_item_mod(&mut self, module: &'a ItemMod) {
+        let Some((_, items)) = &module.content else { return };
+        let children = std::mem::replace(&mut self.children, children(items));
+        self.here.push(module.ident.to_string());
+        syn::visit::visit_item_mod(self, module);
+        self.here.pop();
+        self.children = children;
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        let is_public = !matches!(item.vis, syn::Visibility::Inherited);
+        self.use_tree(&item.tree, &[], is_public);
+    }
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        let names: Vec<String> =
+            path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if names.len() > 1
+            && let Some(resolved) = self.resolve(&names)
+        {
+            self.module.named.insert(resolved);
+        }
+        syn::visit::visit_path(self, path);
+    }
+
+    // `pub(super)` and `pub(in path)` name a module, and no item of it.
+    fn visit_vis_restricted(&mut self, _: &'a syn::VisRestricted) {}
+}
+
+/// The attributes of an item, and the name that it defines.
+fn parts(item: &Item) -> (&[Attribute], Option<String>) {
+    match item {
+        Item::Const(item) => (&item.attrs, Some(item.ident.to_string())),
+        Item::Enum(item) => (&item.attrs, Some(item.ident.to_string())),
+        Item::Fn(item) => (&item.attrs, Some(item.sig.ident.to_string())),
+        Item::Macro(item) => (&item.attrs, item.ident.as_ref().map(ToString::to_string)),
+        Item::Mod(item) => {
+            let is_inline = item.content.is_some();
+            (&item.attrs, is_inline.then(|| item.ident.to_string()))
+        }
+        Item::Static(item) => (&item.attrs, Some(item.ident.to_string())),
+        Item::Struct(item) => (&item.attrs, Some(item.ident.to_string())),
+        Item::Trait(item) => (&item.attrs, Some(item.ident.to_string())),
+        Item::Type(item) => (&item.attrs, Some(item.ident.to_string())),
+        Item::Union(item) => (&item.attrs, Some(item.ident.to_string())),
+        Item::Impl(item) => (&item.attrs, None),
+        Item::Use(item) => (&item.attrs, None),
+        _ => (&[], None),
+    }
+}
+
+/// Whether the item is compiled for tests alone.
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let is_cfg_test = attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"));
+        is_cfg_test || attribute.path().is_ident("test")
+    })
+}
+
+/// The groups of files that depend on each other, largest first: the strongly connected components with more
+/// than one file (Tarjan's algorithm would be faster; a crate has a few dozen files).
+fn cycles<'a>(dependencies: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Vec<&'a str>> {
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        dependencies.keys().map(|file| (*file, reach(dependencies, file))).collect();
+    let mut cycles: Vec<Vec<&str>> = Vec::new();
+    for (file, reaches) in &reached {
+        if cycles.iter().any(|cycle| cycle.contains(file)) {
+            continue;
+        }
+        let is_mutual =
+            |other: &&&str| reached.get(**other).is_some_and(|back| back.contains(file));
+        let cycle: Vec<&str> = reaches.iter().filter(is_mutual).copied().collect();
+        if cycle.len() > 1 {
+            cycles.push(cycle);
+        }
+    }
+    cycles.sort_by_key(|cycle| std::cmp::Reverse(cycle.len()));
+    cycles
+}
+
+/// The files that `file` depends on, directly or not.
+fn reach<'a>(dependencies: &BTreeMap<&'a str, BTreeSet<&'a str>>, file: &str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![file];
+    while let Some(file) = next.pop() {
+        for dependency in dependencies.get(file).into_iter().flatten() {
+            if reached.insert(*dependency) {
+                next.push(dependency);
+            }
+        }
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let files: Vec<_> = files
+            .iter()
+            .map(|(path, text)| Source {
+                path: format!("crates/a/src/{path}"),
+                text: (*text).to_owned(),
+            })
+            .collect();
+        let found = complaints(&files).unwrap();
+        found.into_iter().map(|line| line.replace("crates/a/src/", "")).collect()
+    }
+
+    #[test]
+    fn files_that_use_each_other_are_a_cycle() {
+        let lib = ("lib.rs", "mod x; mod y; mod z;");
+        let x = ("x.rs", "use crate::y::Y; pub struct X;");
+        let y = ("y.rs", "pub struct Y; fn f(_: super::x::X) {}");
+        let z = ("z.rs", "use crate::{x::X, y};");
+        assert_eq!(found(&[lib, x, y, z]), ["crates/a: 2 files depend on each other: x.rs, y.rs"]);
+        assert_eq!(found(&[lib, x, ("y.rs", "pub struct Y;"), z]), [""; 0]);
+    }
+
+    #[test]
+    fn a_reexport_leads_to_the_definition() {
+        let lib = ("lib.rs", "mod x; mod y; pub use x::X; pub(crate) use y::*;");
+        let x = ("x.rs", "pub struct X; fn f(_: crate::Y) {}");
+        let y = ("y.rs", "use crate::X; pub struct Y;");
+        assert_eq!(found(&[lib, x, y]), ["crates/a: 2 files depend on each other: x.rs, y.rs"]);
+    }
+
+    #[test]
+    fn a_parent_and_its_child_may_be_a_cycle() {
+        let lib = ("lib.rs", "mod x;");
+        let uses = ("x.rs", "mod y; use y::Y; pub struct X;");
+        let declares = ("x.rs", "mod y; pub use y::Y; pub struct X;");
+        let child = ("x/y.rs", "pub(super) struct Y(super::X);");
+        assert_eq!(found(&[lib, uses, child]).len(), 1);
+        assert_eq!(found(&[lib, declares, child]), [""; 0]);
+    }
+
+    #[test]
+    fn tests_are_left_out() {
+        let lib = ("lib.rs", "mod x; mod y;");
+        let x = ("x.rs", "pub struct X; #[cfg(test)] mod tests { use crate::y::Y; }");
+        let y = ("y.rs", "use crate::x::X; pub struct Y;");
+        assert_eq!(found(&[lib, x, y]), [""; 0]);
+        let parent = ("x.rs", "pub struct X; #[cfg(test)] mod tests;");
+        let tests = ("x/tests.rs", "use crate::y::Y;");
+        let uses_tests = ("y.rs", "use crate::x::X; pub struct Y;");
+        assert_eq!(found(&[lib, parent, tests, uses_tests]), [""; 0]);
+    }
+}
