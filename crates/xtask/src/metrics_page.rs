@@ -20,8 +20,9 @@ use crate::{
 
 mod queries;
 
+use queries::{base_name, is_name};
+
 const PAGE: &str = "docs/metrics.md";
-const PREFIX: &str = "chancery_";
 
 /// One row of a table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -222,22 +223,6 @@ fn names_in_code(text: &str) -> Vec<&str> {
         .flat_map(|line| line.split('"').skip(1).step_by(2))
         .filter(|literal| is_name(literal))
         .collect()
-}
-
-fn is_name(text: &str) -> bool {
-    text.strip_prefix(PREFIX).is_some_and(|rest| {
-        // `chancery_server=debug` is a log filter, `chancery_xds` a crate.
-        rest.contains('_')
-            && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-    })
-}
-
-/// Returns the histogram to which a series belongs.
-fn base_name(name: &str) -> &str {
-    ["_bucket", "_sum", "_count"]
-        .into_iter()
-        .find_map(|suffix| name.strip_suffix(suffix))
-        .unwrap_or(name)
 }
 
 #[cfg(test)]

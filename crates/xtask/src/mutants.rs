@@ -23,9 +23,6 @@ use copy::Copy;
 use group::{GROUPS, Group};
 use list::Mutant;
 
-/// The tests that caught one planted bug, by suite.
-type Catches = Vec<(&'static str, BTreeSet<String>)>;
-
 /// The selection of bugs to plant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which<'a> {

@@ -11,7 +11,10 @@ use std::{env, fs, process::Command};
 use anyhow::{Context as _, Result, bail, ensure};
 
 mod clients;
+mod packages;
 mod rocksdb;
+
+use packages::{Need, install, is_root, missing};
 
 use crate::{paths::Paths, proc, say::say};
 
@@ -43,14 +46,6 @@ pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
 pub(crate) fn bare_needs() -> Result<()> {
     ensure!(is_root()?, "`cargo xtask bare` needs root to mount and chroot; run it as root");
     install(&missing(&[DEBOOTSTRAP, GIT]))
-}
-
-/// A dependency on a system package.
-#[derive(Debug, Clone, Copy)]
-struct Need {
-    what: &'static str,
-    package: &'static str,
-    is_installed: fn() -> bool,
 }
 
 const CPP: Need = Need {
@@ -85,50 +80,6 @@ const GIT: Need = Need {
     package: "git",
     is_installed: || proc::succeeds(Command::new("git").arg("--version")),
 };
-
-fn missing(needs: &[Need]) -> Vec<Need> {
-    needs.iter().filter(|need| !(need.is_installed)()).copied().collect()
-}
-
-/// Installs Debian packages, as root or through sudo.
-fn install(missing: &[Need]) -> Result<()> {
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let what = missing.iter().map(|need| need.what).collect::<Vec<_>>().join(", ");
-    let packages: Vec<_> = missing.iter().map(|need| need.package).collect();
-    let by_hand = format!("apt-get install {}", packages.join(" "));
-    say!("the system lacks {what}: installing {} with apt-get", packages.join(" "));
-    apt(&["update"])
-        .and_then(|()| {
-            apt(&[&["install", "-y", "--no-install-recommends"], packages.as_slice()].concat())
-        })
-        .with_context(|| format!("the system lacks {what}; on Debian, run `{by_hand}`"))?;
-    let still: Vec<_> =
-        missing.iter().filter(|need| !(need.is_installed)()).map(|need| need.what).collect();
-    if !still.is_empty() {
-        bail!("the system still lacks {} after `{by_hand}`", still.join(", "));
-    }
-    Ok(())
-}
-
-/// Runs Debian's package manager, as root or through sudo.
-fn apt(args: &[&str]) -> Result<()> {
-    if !proc::succeeds(Command::new("apt-get").arg("--version")) {
-        bail!("this system has no apt-get");
-    }
-    let is_root = is_root()?;
-    if !is_root && !proc::succeeds(Command::new("sudo").arg("--version")) {
-        bail!("apt-get needs root; run as root or install sudo");
-    }
-    let mut command = Command::new(if is_root { "env" } else { "sudo" });
-    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]).args(args);
-    proc::run(&mut command)
-}
-
-fn is_root() -> Result<bool> {
-    Ok(proc::output(Command::new("id").arg("-u"))?.trim() == "0")
-}
 
 /// Returns whether bindgen will find libclang.
 ///

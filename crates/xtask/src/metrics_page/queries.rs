@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{PREFIX, is_name};
+/// The prefix of the names of all metrics.
+pub(super) const PREFIX: &str = "chancery_";
 
+/// The suffixes of the series of a histogram.
 const SERIES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 /// Returns complaints about a document, each with its line number first. `metrics` maps names to
@@ -59,6 +61,20 @@ fn complain(
         "counter" if is_code && !is_rate => Some(format!("{name} is a counter: query its rate")),
         _ => None,
     }
+}
+
+/// Returns whether a text is the name of a metric.
+pub(super) fn is_name(text: &str) -> bool {
+    text.strip_prefix(PREFIX).is_some_and(|rest| {
+        // `chancery_server=debug` is a log filter, `chancery_xds` a crate.
+        rest.contains('_')
+            && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    })
+}
+
+/// Returns the histogram to which a series belongs.
+pub(super) fn base_name(name: &str) -> &str {
+    SERIES.iter().find_map(|series| name.strip_suffix(series)).unwrap_or(name)
 }
 
 #[cfg(test)]

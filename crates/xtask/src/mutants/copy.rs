@@ -10,7 +10,6 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
-    Catches,
     group::{Group, Suite},
     list::Mutant,
 };
@@ -38,6 +37,9 @@ const COPIED: &[&str] = &[
 const SUITE_MAX: Duration = Duration::from_secs(300);
 /// The time limit for a suite without a planted bug, which may have to compile everything.
 const FIRST_MAX: Duration = Duration::from_secs(1800);
+
+/// The tests that caught one planted bug, by suite.
+pub(super) type Catches = Vec<(&'static str, BTreeSet<String>)>;
 
 /// A copy of the crates in the target directory.
 pub(crate) struct Copy {

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{Need, apt, install, missing};
+use super::packages::{Need, apt, install, missing};
 use crate::{paths::Paths, proc, say::say};
 
 /// The directory with the clients' exact versions, which no other file contains.
