@@ -12,8 +12,8 @@
 //! There are two classes of work ([`Lane`]). Commits, requests and polls of established sessions, and
 //! queries of the admin API go first. New and resuming streams, large requests and responses, and the
 //! removal of ended streams are bulk. Each turn does one kind of bulk ([`Bulk`]) within a small budget
-//! ([`Budget::of_bulk`]). A storm of bulk therefore lengthens the turns by that budget only, and other
-//! work never starves it.
+//! ([`Budget::of_bulk`]). Bulk work therefore lengthens a turn by at most that budget, and always
+//! progresses.
 //!
 //! Rejected: a channel of commits per shard. It has to be bounded. Then either a slow shard delays the
 //! store, or commits are lost and the shard has to compare states anyway.
@@ -81,7 +81,7 @@ pub(crate) enum Bulk {
 }
 
 /// The order of the kinds. A client that reconnects finds its resume data once its old stream is
-/// removed, so ends have twice as many turns as new streams.
+/// removed, so removals have twice as many turns as requests or polls.
 const BULK_ORDER: [Bulk; 4] = [Bulk::Events, Bulk::Ends, Bulk::Polls, Bulk::Ends];
 
 /// The next action of a shard after a turn.
@@ -320,7 +320,7 @@ impl Shard {
         }
     }
 
-    /// Takes over the newest state, and starts to mark the sessions that its changes affect. Costs
+    /// Switches to the newest state, and starts to mark the sessions that its changes affect. Costs
     /// O(changes + affected sessions), in bounded steps. The shard takes the next state only after the
     /// marking is complete.
     pub(crate) fn on_state(&mut self, newest: &Arc<State>, now: Now) {
@@ -354,7 +354,7 @@ impl Shard {
         let arrived = marking.arrived;
         let is_done = marking.advance(index, &mut budget, |key, told: Option<Mark<'_>>| {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
-            // The session received all changes when it was polled.
+            // A poll in this step has already given the session all changes.
             if entry.told == *step {
                 return;
             }
@@ -437,7 +437,7 @@ impl Shard {
 
     /// Does a bounded part of the pending work.
     pub(crate) fn turn(&mut self, now: Now) -> Flow {
-        // After the marking of this state there may be a newer one.
+        // A newer state may have arrived during the marking.
         let was_marking = self.marking.is_some();
         self.mark_some(now);
         self.reassign_some(now);
@@ -556,7 +556,7 @@ impl Shard {
 }
 
 /// Ends all streams when the shard ends for any reason, so that clients reconnect to another replica.
-/// Otherwise they would stay without updates.
+/// Otherwise clients would stay connected and receive no updates.
 impl Drop for Shard {
     fn drop(&mut self) {
         for (_, entry) in &self.sessions {

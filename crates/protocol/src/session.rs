@@ -24,24 +24,24 @@ pub use watch::Overdue;
 /// The protocol state of one stream.
 ///
 /// The session has no thread, clock or socket. A *driver* (a shard of `fanout`) owns it, calls it, and
-/// does what each result asks for. All times are milliseconds of the driver's clock, which must not
+/// acts on each result as this table describes. All times are milliseconds of the driver's clock, which must not
 /// go back.
 ///
-/// | when | call | what the result asks of the driver |
+/// | when | call | what the driver does with the result |
 /// |---|---|---|
-/// | a request arrived | [`on_request`](Self::on_request) | `Err`: end the stream with the error. `Ok`: record the verdict, then do the next two rows and poll |
+/// | a request arrived | [`on_request`](Self::on_request) | `Err`: end the stream with the error. `Ok`: record the verdict, apply the next two rows, then poll |
 /// | after each request | [`drain_interest`](Self::drain_interest) | update the index that maps names to sessions |
 /// | after the first request of a type | [`needs_resume_state`](Self::needs_resume_state) | if `true`, call [`resume_from`](Self::resume_from) before the next poll |
 /// | a commit changed watched names | [`on_change`](Self::on_change), [`on_changes`](Self::on_changes) | poll |
-/// | the node moved to other scopes | [`on_new_view`](Self::on_new_view) | poll with the new view |
-/// | the transport can take a response | [`poll`](Self::poll) | `Some`: send it, and poll again when the transport can take the next. `None`: wait for an event or for the next row |
+/// | the node sees other scopes | [`on_new_view`](Self::on_new_view) | poll with the new view |
+/// | the transport can take a response | [`poll`](Self::poll) | `Some`: send it, and poll again when the transport can take the next. `None`: wait for an event, or for the time in the next row |
 /// | after each poll that returned `None` | [`wake_at`](Self::wake_at) | poll at that time; `None`: no deadline is pending |
-/// | a timer of the driver | [`overdue`](Self::overdue), [`overdue_at`](Self::overdue_at) | `Some`: close the stream |
+/// | a timer of the driver | [`overdue_at`](Self::overdue_at), [`overdue`](Self::overdue) | `overdue_at`: set a timer for that time. `overdue`: `Some`: close the stream |
 /// | the stream ended | [`take_resume_state`](Self::take_resume_state) | keep it for the node's next streams, for about half a minute |
 ///
 /// A driver that must bound its work reads the `cost_of_…` methods before the call, and the
 /// `retained_bytes` methods before it accepts a request. The order of calls is otherwise free. A
-/// missing mark (`on_change`) is the only way to make a session send too little.
+/// session misses an update only if the driver omits `on_change`, `on_changes` or `on_new_view`.
 #[derive(Debug)]
 pub struct Session {
     kind: StreamKind,
@@ -79,7 +79,7 @@ impl Session {
     /// the node.
     ///
     /// # Errors
-    /// Fails if the stream must end.
+    /// Returns an error if the request violates the protocol or exceeds a limit. The driver then ends the stream.
     pub fn on_request(
         &mut self,
         mut request: Request,
@@ -130,7 +130,7 @@ impl Session {
     }
 
     /// Returns the type and the contents of the response that `request` answers, or `None` if the
-    /// session does not know them.
+    /// session no longer has them.
     #[must_use]
     pub fn answered_contents(&self, request: &Request) -> Option<(&TypeUrl, &Resources)> {
         let (type_url, nonce) = match request {
@@ -182,7 +182,7 @@ impl Session {
         Ok(at)
     }
 
-    /// Ends the session and returns the resources that the client holds, if the client does not
+    /// Ends the session. Returns the resources that a SotW client may hold, because it does not
     /// report them when it reconnects. The caller passes them to the client's next stream with
     /// [`Session::resume_from`].
     pub fn take_resume_state(&mut self) -> Option<ResumeState> {
@@ -195,8 +195,8 @@ impl Session {
         (!kept.is_empty()).then_some(ResumeState(kept))
     }
 
-    /// Returns whether the client resumed a type without reporting its resources, and the session
-    /// needs them. The caller then calls [`Session::resume_from`].
+    /// Returns whether the session needs the resources of the client's earlier stream for this
+    /// type. The caller then calls [`Session::resume_from`].
     #[must_use]
     pub fn needs_resume_state(&self, type_url: &TypeUrl) -> bool {
         let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
@@ -210,7 +210,7 @@ impl Session {
         }
     }
 
-    /// Returns the changes of the watched names since the last call.
+    /// Returns the names and wildcards that the session began or ceased to watch since the last call.
     #[must_use]
     pub fn drain_interest(&mut self) -> Vec<Interest> {
         std::mem::take(&mut self.interest)
@@ -235,7 +235,7 @@ impl Session {
         self.subscriptions.iter().map(Subscription::status).collect()
     }
 
-    /// Iterates over the types that the client has not acknowledged up to `revision`. The caller
+    /// Iterates over the types that the client has not acknowledged up to `revision`, and those with a rejection that still applies. The caller
     /// must have marked all changes up to that revision.
     pub fn unsettled(&self, revision: Revision) -> impl Iterator<Item = SubscriptionStatus> {
         let open = self.subscriptions.iter().filter(move |s| {

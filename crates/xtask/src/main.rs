@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Artifacts that are slow to build or download are stored outside the checkout (`Paths::cache`).
 //!   A fresh clone on the same machine reuses them.
-//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics`, `prose` and `mutants` do.
+//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics` and `mutants` do.
 //! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
 use std::{fs, path::Path, process::ExitCode};
@@ -36,11 +36,10 @@ usage: cargo xtask <command>
   test [--long] [ARGS]   run setup, then all tests; ARGS are passed to `cargo test` (-p selects one
                          package); --long runs the long forms of tests and plants all bugs
   verify                 run all checks except the tests; changes no file
-  fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md,
-                         docs/metrics.md and the counts of `prose`
+  fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md
+                         and docs/metrics.md
   conformance [--check]  write (or check) docs/conformance.md from the doc comments of tests
   metrics [--check]      write (or check) docs/metrics.md from the METRICS tables in the code
-  prose                  lower the counts in crates/xtask/src/tidy/prose.txt to today's violations
   mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
                          write docs/mutants.md; groups: protocol, store, server; --only N,N plants
                          the bugs with these numbers
@@ -85,7 +84,6 @@ fn run() -> Result<ExitCode> {
         ["conformance"] => conformance::write(&paths)?,
         ["conformance", "--check"] => conformance::check(&paths)?,
         ["metrics"] => metrics_page::write(&paths)?,
-        ["prose"] => tidy::shrink_prose_table(&paths)?,
         ["mutants"] => mutants::run(&paths, Which::All)?,
         ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
         ["mutants", "--only", numbers] => {

@@ -3,9 +3,9 @@
 //! Each rule is a pure function from text to complaints. [`check`] reads the tree, runs all rules and
 //! prints all complaints.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::{
     paths::Paths,
@@ -63,15 +63,6 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
         say!("{complaint}");
     }
     bail!("{} violations of project rules", complaints.len())
-}
-
-/// Lowers the counts in the table of tolerated prose violations, after some of them were fixed.
-pub(crate) fn shrink_prose_table(paths: &Paths) -> Result<()> {
-    let table = prose::shrunk(&source::files(paths, "")?).map_err(anyhow::Error::msg)?;
-    let path = paths.root.join(prose::TABLE);
-    fs::write(&path, table).with_context(|| format!("write {}", path.display()))?;
-    say!("wrote {}", prose::TABLE);
-    Ok(())
 }
 
 /// Reports packages that do not inherit the workspace's lints.

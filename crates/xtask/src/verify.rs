@@ -49,7 +49,6 @@ pub(crate) fn fix(paths: &Paths) -> Result<()> {
     // The generators come first, because they also work if the code does not compile.
     conformance::write(paths)?;
     metrics_page::write(paths)?;
-    tidy::shrink_prose_table(paths)?;
     setup::build_needs(paths)?;
     say!("fix: clippy's suggestions");
     proc::run(paths.cargo("clippy").args([

@@ -1,15 +1,15 @@
-//! The log entries that other replicas acknowledged to this one while it led.
+//! The log entries that followers acknowledged to this replica while it was the leader.
 //!
 //! A replica that acknowledged an entry has it on its disk. If it later denies the entry, either an older
-//! copy replaced its data directory, or a copy of that directory answers at its address. Raft assumes
-//! that this never happens. In such a case the openraft leader panics, or repeats the same call without a
-//! pause.
+//! copy replaced its data directory, or a copy of that directory answers at its address. Raft
+//! assumes that this never happens. Without this module, the openraft leader would panic, or
+//! repeat the call without a pause.
 //!
 //! Invariants:
 //! - This module records the acknowledgment in an answer before Raft sees the answer.
 //! - Raft never sees an answer that denies an entry which was acknowledged before the call was sent. The
 //!   order of the answers does not matter.
-//! - Within the term of a leader, every acknowledged entry counts, because the leader truncates nothing. In a
+//! - Within the term of a leader, every acknowledged entry counts, because a leader never truncates its own log. In a
 //!   later term only committed entries count, because another leader may have truncated the others.
 //! - A member that joins again without its data has another instance, of which nothing is recorded.
 
@@ -22,7 +22,7 @@ use crate::{
     raft::{LogId, StoredMembership},
 };
 
-/// The callee of a call, and the term in which this replica leads.
+/// A follower, and the term of this replica's leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Follower {
     pub(crate) replica_id: u64,
@@ -48,7 +48,7 @@ struct Known {
 pub(crate) struct Required {
     /// The last required entry while this replica leads in the same term.
     pub(crate) last: Option<u64>,
-    /// The last entry that is required forever.
+    /// The last committed entry that it acknowledged; it is required in every term.
     pub(crate) committed: Option<u64>,
 }
 
@@ -131,8 +131,8 @@ impl Acknowledged {
 }
 
 impl Core {
-    /// Returns the index of the last entry that this replica has in its log or has applied; `None` if
-    /// Raft has ended.
+    /// Returns the index of the last entry that this replica has in its log or has applied; `None`
+    /// if Raft has stopped.
     pub(super) fn last_held(&self) -> Option<Option<u64>> {
         let last = self.log.upgrade()?.last_or_purged_index();
         Some(last.max(Some(self.published.applied())))

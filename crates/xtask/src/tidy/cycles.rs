@@ -15,13 +15,12 @@ use crate::source::Source;
 /// The crates that still have cycles: directory, number of files in cycles, reason. A number may only
 /// shrink.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
-    ("crates/fanout", 11, "to be cut"),
-    ("crates/model", 4, "to be cut"),
-    ("crates/protocol", 6, "to be cut"),
-    ("crates/server", 13, "to be cut"),
-    ("crates/store", 37, "to be cut"),
-    ("crates/xds", 5, "to be cut"),
-    ("loadtest", 24, "to be cut"),
+    ("crates/fanout", 11, "not cut yet"),
+    ("crates/model", 4, "not cut yet"),
+    ("crates/server", 13, "not cut yet"),
+    ("crates/store", 37, "not cut yet"),
+    ("crates/xds", 5, "not cut yet"),
+    ("loadtest", 24, "not cut yet"),
 ];
 
 /// The maximum number of re-exports between a path and the definition.

@@ -2,16 +2,8 @@
 //!
 //! The length limit applies to `README.md` and `docs/**/*.md`. The banned phrases apply to all Markdown
 //! files, and to the comments, string literals and function names of Rust and proto files.
-//!
-//! `prose.txt` lists the number of violations in each file that existed before the rules. A count in
-//! that list may only shrink.
-
-use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::source::Source;
-
-/// The table of tolerated violations: long sentences, banned phrases, path.
-pub(super) const TABLE: &str = "crates/xtask/src/tidy/prose.txt";
 
 /// The maximum number of words in a sentence.
 const WORDS_MAX: usize = 25;
@@ -54,13 +46,6 @@ const ACTIVE: &str = "use the active voice with a named actor";
 /// First words of doc comments that have no subject.
 const HEADLESS: &[&str] = &["What", "Who", "Of", "That which"];
 
-/// The counts of one file's violations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Counts {
-    sentences: usize,
-    phrases: usize,
-}
-
 /// The violations of one file, each with its line.
 #[derive(Debug, Default)]
 struct Violations {
@@ -68,86 +53,14 @@ struct Violations {
     phrases: Vec<String>,
 }
 
-impl Violations {
-    fn counts(&self) -> Counts {
-        Counts { sentences: self.sentences.len(), phrases: self.phrases.len() }
-    }
-}
-
-/// Returns complaints about files whose violations differ from the table.
+/// Returns a complaint for each violation.
 pub(super) fn complaints(files: &[Source]) -> Vec<String> {
-    let table = files.iter().find(|file| file.path == TABLE);
-    let mut allowed = match parse(table.map_or("", |table| table.text.as_str())) {
-        Ok(allowed) => allowed,
-        Err(error) => return vec![error],
+    let of_file = |file: &Source| {
+        let Violations { sentences, phrases } = violations(file);
+        let path = file.path.clone();
+        sentences.into_iter().chain(phrases).map(move |violation| format!("{path}: {violation}"))
     };
-    let mut complaints = Vec::new();
-    for file in files {
-        let violations = violations(file);
-        let allowed = allowed.remove(file.path.as_str()).unwrap_or_default();
-        let found = violations.counts();
-        for (what, found, allowed, listed) in [
-            ("long sentences", found.sentences, allowed.sentences, violations.sentences),
-            ("banned phrases", found.phrases, allowed.phrases, violations.phrases),
-        ] {
-            if found > allowed {
-                complaints.push(format!(
-                    "{}: {found} {what}, at most {allowed} are allowed; rewrite one of these:\n  {}",
-                    file.path,
-                    listed.join("\n  ")
-                ));
-            } else if found < allowed {
-                complaints.push(format!(
-                    "{}: {found} {what}, but {TABLE} allows {allowed}; run `cargo xtask prose`",
-                    file.path
-                ));
-            }
-        }
-    }
-    complaints.extend(allowed.keys().map(|path| {
-        format!("{TABLE} names {path}, which does not exist; run `cargo xtask prose`")
-    }));
-    complaints
-}
-
-/// Returns the table with each count lowered to the number of violations that still exist.
-pub(super) fn shrunk(files: &[Source]) -> Result<String, String> {
-    let table = files.iter().find(|file| file.path == TABLE);
-    let table = table.map_or("", |table| table.text.as_str());
-    let allowed = parse(table)?;
-    let mut shrunk: String =
-        table.lines().filter(|line| line.starts_with('#')).flat_map(|line| [line, "\n"]).collect();
-    for file in files {
-        let Some(allowed) = allowed.get(file.path.as_str()) else { continue };
-        let found = violations(file).counts();
-        let sentences = found.sentences.min(allowed.sentences);
-        let phrases = found.phrases.min(allowed.phrases);
-        if sentences + phrases > 0 {
-            let _ = writeln!(shrunk, "{sentences} {phrases} {}", file.path);
-        }
-    }
-    Ok(shrunk)
-}
-
-/// Parses the table.
-fn parse(table: &str) -> Result<BTreeMap<&str, Counts>, String> {
-    let mut counts = BTreeMap::new();
-    for (number, line) in (1..).zip(table.lines()).filter(|(_, line)| !line.starts_with('#')) {
-        let row = line.split_once(' ').and_then(|(sentences, rest)| {
-            let (phrases, path) = rest.split_once(' ')?;
-            let sentences = sentences.parse().ok()?;
-            Some((path, Counts { sentences, phrases: phrases.parse().ok()? }))
-        });
-        let Some((path, row)) = row else {
-            return Err(format!(
-                "{TABLE}:{number}: {line:?} is not `<long sentences> <banned phrases> <path>`"
-            ));
-        };
-        if counts.insert(path, row).is_some() {
-            return Err(format!("{TABLE}:{number}: {path} occurs twice"));
-        }
-    }
-    Ok(counts)
+    files.iter().flat_map(of_file).collect()
 }
 
 fn violations(file: &Source) -> Violations {
@@ -395,8 +308,8 @@ mod tests {
     }
 
     fn counts(path: &str, text: &str) -> (usize, usize) {
-        let Counts { sentences, phrases } = violations(&source(path, text)).counts();
-        (sentences, phrases)
+        let found = violations(&source(path, text));
+        (found.sentences.len(), found.phrases.len())
     }
 
     fn words(n: usize) -> String {
@@ -461,22 +374,11 @@ mod tests {
     }
 
     #[test]
-    fn table_must_equal_the_violations_and_can_only_shrink() {
-        let check = |table: &str, text: &str| {
-            let files = [source(TABLE, table), source("a.md", text)];
-            (complaints(&files), shrunk(&files).unwrap())
-        };
-        assert_eq!(check("# x\n0 1 a.md\n", "anew"), (vec![], "# x\n0 1 a.md\n".to_owned()));
-        let (above, table) = check("", "anew");
-        assert!(above[0].starts_with("a.md: 1 banned phrases, at most 0 are allowed"), "{above:?}");
-        assert_eq!(table, "");
-        let (below, table) = check("0 2 a.md\n", "anew");
-        assert!(below[0].contains("allows 2; run `cargo xtask prose`"), "{below:?}");
-        assert_eq!(table, "0 1 a.md\n");
-        let (gone, table) = check("1 0 b.md\n", "");
-        assert!(gone[0].contains("names b.md, which does not exist"), "{gone:?}");
-        assert_eq!(table, "");
-        let malformed = complaints(&[source(TABLE, "0 a.md\n")]);
-        assert!(malformed[0].starts_with(&format!("{TABLE}:1: ")), "{malformed:?}");
+    fn each_violation_is_reported_with_its_place() {
+        let files = [source("a.md", "x\nanew"), source("docs/b.md", &words(WORDS_MAX + 1))];
+        let found = complaints(&files);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0], "a.md: line 2: \"anew\": write `again`");
+        assert!(found[1].starts_with("docs/b.md: line 1: 26 words: "), "{found:?}");
     }
 }
