@@ -259,7 +259,7 @@ impl Subscription {
         let view = context.view;
         let mut plan = Plan::default();
         let mut removed = Vec::new();
-        let base = self.wildcard.as_ref().and_then(|wildcard| wildcard.base.as_ref());
+        let base = self.base();
         let claimed = &self.resumption.claimed;
         match base {
             None if !claimed.is_empty() => {

@@ -11,7 +11,7 @@ use chancery_model::{
     Resource, ResourceName, Revision, TypeUrl, TypeVersion,
     types::{Properties, properties},
 };
-use chancery_view::Resources;
+use chancery_view::{Resources, TypeView};
 
 use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState};
 
@@ -90,6 +90,11 @@ impl Subscription {
     /// Returns whether the client subscribes to the whole view.
     pub(crate) fn is_wildcard(&self) -> bool {
         self.wildcard.is_some()
+    }
+
+    /// Returns the view that was last planned for a wildcard.
+    pub(crate) fn base(&self) -> Option<&TypeView> {
+        self.wildcard.as_ref()?.base.as_ref()
     }
 
     /// Returns whether the client subscribes to anything.
@@ -229,8 +234,7 @@ impl Subscription {
 
     /// Returns whether the client was sent the resource of this name, or claims to have it.
     pub(crate) fn holds(&self, name: &ResourceName) -> bool {
-        let base = self.wildcard.as_ref().and_then(|wildcard| wildcard.base.as_ref());
-        base.is_some_and(|base| base.get(name.as_str()).is_some())
+        self.base().is_some_and(|base| base.get(name.as_str()).is_some())
             || self.names.get(name).is_some_and(|version| version.version().is_some())
     }
 

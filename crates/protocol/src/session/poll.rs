@@ -15,7 +15,7 @@ use crate::{
 /// The responses of other types that must precede a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Predecessors {
-    /// There are none.
+    /// No other type has to be sent first.
     None,
     /// New responses, which were just planned.
     Planned,

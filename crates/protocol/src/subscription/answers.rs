@@ -77,7 +77,7 @@ impl Subscription {
         }
         let mut rejections = std::mem::take(&mut self.rejections);
         let is_settled = self.delivery.is_settled();
-        let base = self.wildcard.as_ref().and_then(|wildcard| wildcard.base.as_ref());
+        let base = self.base();
         rejections.review(base, |resource| match self.sent_of(resource) {
             Some(sent) if sent == resource => Fate::Same,
             Some(_) if !is_settled => Fate::Unanswered,
@@ -90,7 +90,7 @@ impl Subscription {
     /// Returns the resource that the client was last sent in place of `resource`.
     fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
         let mut names = std::iter::once(resource.name()).chain(resource.aliases());
-        let base = self.wildcard.as_ref().and_then(|wildcard| wildcard.base.as_ref());
+        let base = self.base();
         let shown = match base {
             Some(base) => base.get(resource.name().as_str()),
             None => names.find_map(|name| self.names.get(name)?.sent()),
