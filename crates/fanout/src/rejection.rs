@@ -47,6 +47,10 @@ const WORD_BYTES: usize = 4;
 const BODIES_BYTES_MAX: usize = 4 << 20;
 /// The maximum total length of the secrets to search for. The search takes some milliseconds.
 const SECRETS_BYTES_MAX: usize = 512 << 10;
+/// The length of the end that a truncated text loses. The transport truncates a text before secrets are
+/// searched for, so the text may end inside a secret. At most seven bytes of a known secret then have no
+/// match, and 19 bytes of an unknown key have no recognizable form. A byte takes up to six characters.
+const TRUNCATED_BYTES: usize = 128;
 /// The maximum length of a visible piece between two removed pieces that is removed with them.
 const GAP_BYTES_MAX: usize = 3;
 
@@ -80,15 +84,26 @@ impl fmt::Debug for SecretFinder {
 }
 
 /// Removes quoted resources and secrets from the text of a rejection, if `request` is one.
-pub(crate) fn clean(request: &mut Request, session: &Session, finder: &SecretFinder) {
+/// `text_bytes_max` is the size to which the transport has truncated the text.
+pub(crate) fn clean(
+    request: &mut Request,
+    session: &Session,
+    finder: &SecretFinder,
+    text_bytes_max: usize,
+) {
     let text = match error_detail(request) {
         Some(error) if !error.message.is_empty() => std::mem::take(&mut error.message),
         _ => return,
     };
-    let cleaned = match session.answered_contents(request) {
+    let mut cleaned = match session.answered_contents(request) {
         Some(answered) => cleaned(&text, answered, session.unanswered_contents(), finder),
         None => format!("{MARK}: the rejected response is no longer known"),
     };
+    // The text is cut between characters, of up to four bytes.
+    if text.len() + 3 >= text_bytes_max {
+        cleaned
+            .truncate(cleaned.floor_char_boundary(cleaned.len().saturating_sub(TRUNCATED_BYTES)));
+    }
     if let Some(error) = error_detail(request) {
         error.message = cleaned;
     }

@@ -68,7 +68,8 @@ impl Shard {
         if let Err(error) = entry.holding.reserve(line, bytes) {
             return self.refuse(at, EndCode::ResourceExhausted, &error.to_string(), now);
         }
-        rejection::clean(&mut request, &entry.session, &self.config.secrets);
+        let text_bytes_max = self.config.session.nack_message_bytes_max;
+        rejection::clean(&mut request, &entry.session, &self.config.secrets, text_bytes_max);
         let cost = entry.session.cost_of_request(&request);
         if cost > INLINE_NAMES_MAX {
             return self.offload(at, Work::Take(request, room), cost, now);

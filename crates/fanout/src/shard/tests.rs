@@ -341,6 +341,32 @@ fn secret_in_a_rejection_is_not_kept() {
     assert!(!format!("{:?}", desk.shard.status_page(0)).contains("qT7-key"));
 }
 
+/// OPS-19: the transport truncates a text before the shard searches it, so the text may end inside a
+/// secret.
+#[test]
+fn secret_at_the_end_of_a_truncated_rejection_is_not_kept() {
+    for secret in ["hunter2", "qT7-key-Zz93"] {
+        let mut desk = ShardHarness::new();
+        let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
+        let config =
+            Config { secrets: SecretFinder::new(find), ..Config::clone(&desk.shard.config) };
+        desk.shard.config = Arc::new(config);
+        desk.put("default", CLUSTER, &[("cert", secret)]);
+        let mut client = desk.subscribe("bad", CLUSTER, &[]);
+        let response = desk.read(&mut client);
+        let max = desk.shard.config.session.nack_message_bytes_max;
+        let start = format!("invalid certificate{}", ".".repeat(max));
+        for kept in 1..secret.len() {
+            let text = [&start[..max - kept], &secret[..kept]].concat();
+            desk.nack(&client, &response[0], &text);
+            let page = desk.shard.status_page(0);
+            let shown = &page.items[0].nacks[0].message;
+            assert!(shown.starts_with("invalid certificate..."), "{shown}");
+            assert!(shown.ends_with('.'), "{kept} bytes of {secret}: {shown}");
+        }
+    }
+}
+
 /// OPS-19: a client that rejects a response may quote an earlier unanswered response.
 #[test]
 fn secret_of_an_unanswered_response_is_not_kept() {

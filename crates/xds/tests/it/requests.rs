@@ -293,7 +293,8 @@ async fn floods_of_rejections_are_kept_as_one() {
     until("one is kept", async || {
         let nodes = server.fanout.nodes().await;
         let nacks: Vec<_> = nodes.iter().flat_map(|node| &node.nacks).collect();
-        matches!(&nacks[..], [nack] if nack.message == "é".repeat(2048))
+        // The end of a truncated text may be a part of a secret.
+        matches!(&nacks[..], [nack] if nack.message == "é".repeat(2048 - 64))
     })
     .await;
     // Clusters go before listeners.
