@@ -7,6 +7,7 @@ use chancery_model::{Assignment, Glob, NodeMatcher, ScopeTemplate};
 use crate::{
     node::Node,
     problem::{Fault, suggestion},
+    sensitive,
 };
 
 /// The maximum length of an assignment's name in bytes.
@@ -29,6 +30,9 @@ pub(crate) fn read(node: &Node) -> Result<Assignment, Vec<Fault>> {
     let mut faults = Vec::new();
     if !matches!(node, Node::Map(_)) {
         return Err(vec![Fault::new(format!("expected a map, found {node}"))]);
+    }
+    if node.has_private_key() {
+        return Err(vec![Fault::new(sensitive::IS_KEY)]);
     }
     unknown_keys(node, &["name", "priority", "match", "scopes"], &mut faults);
     let name = name(node.get("name")).map_err(|fault| faults.push(fault.within("name")));

@@ -1,13 +1,14 @@
 //! Converts an encoded body to a draft: checks that it parses, and finds its name and its children.
 
 use bytes::Bytes;
-use chancery_model::{ResourceDraft, ResourceKey, ResourceName, TypeUrl, types};
+use chancery_model::{ResourceDraft, ResourceKey, ResourceName, TypeUrl, has_private_key, types};
 use prost_reflect::{FieldDescriptor, MessageDescriptor};
 
 use crate::{
     inspect::{self, Value, Visitor},
     node::named,
     problem::{Fault, Place, Problem},
+    sensitive::{IS_KEY, KEY_MARK},
 };
 
 /// The maximum length of a resource's body in bytes.
@@ -35,6 +36,7 @@ pub fn draft_from_body(
 
 /// Returns the label of a resource in a message: `Cluster "web"`.
 pub(crate) fn label(type_url: &str, name: Option<&str>) -> String {
+    let type_url = if has_private_key(type_url.as_bytes()) { KEY_MARK } else { type_url };
     let short = type_url.rsplit(['/', '.']).next().unwrap_or(type_url);
     match name {
         Some(name) => format!("{short} {}", named(name)),
@@ -56,6 +58,10 @@ pub(crate) fn draft(
     let mut found = Found { name_field: properties.name_field, ..Found::default() };
     if let Some(message) = &message {
         inspect::walk(message, &body, &mut found)?;
+    }
+    let names = [name.unwrap_or_default(), found.name.as_str()];
+    if names.iter().any(|name| has_private_key(name.as_bytes())) {
+        return Err(Fault::new(IS_KEY).within("name"));
     }
     let name = match (properties.name_field, name) {
         (None, None) => return Err(Fault::new(name_missing(type_url))),

@@ -9,10 +9,11 @@
 
 use std::{cmp::Ordering, fmt::Write};
 
+use chancery_model::has_private_key;
 use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::{
-    inspect,
+    credentials, inspect,
     node::{Node, named},
     problem::{Fault, shortened, suggestion},
     scalar::{self, Scalar},
@@ -71,6 +72,9 @@ impl<'n> Encoder<'n> {
                 let dot = if path.is_empty() { "" } else { "." };
                 // Writing to a string cannot fail.
                 let _ = match step {
+                    Step::Field(name) if has_private_key(name.as_bytes()) => {
+                        write!(path, "{dot}{}", sensitive::KEY_MARK)
+                    }
                     Step::Field(name) => write!(path, "{dot}{name}"),
                     Step::Index(index) => write!(path, "[{index}]"),
                     Step::Key(key) => write!(path, "[{}]", named(key)),
@@ -85,6 +89,19 @@ impl<'n> Encoder<'n> {
         match self.hides {
             true => self.bare_fault(sensitive::hidden(&format!("expected {what}"))),
             false => self.bare_fault(format!("expected {what}, found {found}")),
+        }
+    }
+
+    /// Like [`Self::expected`], in place of one or more messages that may hold a secret.
+    fn expected_messages<T>(
+        &mut self,
+        what: &str,
+        message: &MessageDescriptor,
+        found: &Node,
+    ) -> Encoded<T> {
+        match credentials::is_near(message) {
+            true => self.bare_fault(sensitive::hidden(&format!("expected {what}"))),
+            false => self.expected(what, found),
         }
     }
 
@@ -148,20 +165,22 @@ impl<'n> Encoder<'n> {
 
     /// Encodes the body of a message.
     pub(crate) fn message(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
-        match message.full_name().strip_prefix("google.protobuf.") {
+        let body = match message.full_name().strip_prefix("google.protobuf.") {
             Some(name) => self.well_known(name, message, node),
             None => self.fields(message, node),
+        }?;
+        let is_json = credentials::is_json(message) || credentials::is_typed_struct(message);
+        if is_json && sensitive::message_has_mark(Some(message), &body) {
+            return self.bare_fault(sensitive::IS_MARK);
         }
+        Some(body)
     }
 
     /// Encodes the body of a message without a special JSON form. The key `@type` is not a field.
     pub(crate) fn fields(&mut self, message: &MessageDescriptor, node: &'n Node) -> Encoded {
         let Node::Map(entries) = node else {
             let what = format!("a map ({})", message.name());
-            return match message.fields().any(|field| sensitive::is(&field)) {
-                true => self.bare_fault(sensitive::hidden(&format!("expected {what}"))),
-                false => self.expected(&what, node),
-            };
+            return self.expected_messages(&what, message, node);
         };
         let mut is_good = true;
         let mut fields: Vec<(FieldDescriptor, &'n str, &'n Node)> =
@@ -186,12 +205,31 @@ impl<'n> Encoder<'n> {
         }
         fields.sort_by_key(|(field, _, _)| field.number());
         is_good &= self.exclusive(&fields);
+        // The name of a header decides whether the other fields are secret. Without a name, they may be.
+        let name = fields.iter().find(|(field, ..)| field.number() == 1);
+        let has_credential = credentials::has_named_value(message)
+            && name.and_then(|(.., name)| name.text()).is_none_or(credentials::names_credential);
         let mut out = Vec::new();
         for (field, key, value) in &fields {
-            let written = self.within(key, |e| e.field(field, value, &mut out));
+            let hides = credentials::is(field) || has_credential && field.number() != 1;
+            let written =
+                self.within(key, |e| e.hiding(hides, |e| e.field(field, value, &mut out)));
             is_good &= written.is_some();
         }
         is_good.then_some(out)
+    }
+
+    /// Encodes a part whose content is not shown if `hides`.
+    fn hiding<T>(
+        &mut self,
+        hides: bool,
+        encode: impl FnOnce(&mut Self) -> Encoded<T>,
+    ) -> Encoded<T> {
+        let hid = self.hides;
+        self.hides |= hides;
+        let encoded = encode(self);
+        self.hides = hid;
+        encoded
     }
 
     fn unknown_field<T>(&mut self, message: &MessageDescriptor, key: &str) -> Encoded<T> {
@@ -236,19 +274,6 @@ impl<'n> Encoder<'n> {
 
     /// Writes a field with its key. Writes nothing for a default value without presence.
     fn field(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
-        let hid = self.hides;
-        self.hides |= sensitive::is(field);
-        let written = self.field_value(field, node, out);
-        self.hides = hid;
-        written
-    }
-
-    fn field_value(
-        &mut self,
-        field: &FieldDescriptor,
-        node: &'n Node,
-        out: &mut Vec<u8>,
-    ) -> Encoded<()> {
         let number = field.number();
         if field.is_map() {
             return self.map(field, node, out);
@@ -291,7 +316,12 @@ impl<'n> Encoder<'n> {
     }
 
     fn list(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
-        let Node::List(items) = node else { return self.expected("a list", node) };
+        let Node::List(items) = node else {
+            return match field.kind() {
+                Kind::Message(message) => self.expected_messages("a list", &message, node),
+                _ => self.expected("a list", node),
+            };
+        };
         let (number, kind) = (field.number(), field.kind());
         let mut is_good = true;
         let mut packed = Vec::new();
@@ -318,17 +348,20 @@ impl<'n> Encoder<'n> {
     }
 
     fn map(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
-        let Node::Map(entries) = node else { return self.expected("a map", node) };
         let Kind::Message(entry) = field.kind() else {
             return self.fault("a map field without an entry type: the descriptors are damaged");
         };
+        let Node::Map(entries) = node else {
+            return self.expected_messages("a map", &entry, node);
+        };
+        let has_named_values = credentials::has_named_value(&entry);
         let (key_kind, value_field) =
             (entry.map_entry_key_field().kind(), entry.map_entry_value_field());
         let mut is_good = true;
         let mut encoded = Vec::with_capacity(entries.len());
-        for (key, value) in entries {
-            let entry = self.at_key(key, |e| {
-                let key = e.noted(scalar::read_key(&key_kind, key));
+        for (name, value) in entries {
+            let entry = self.at_key(name, |e| {
+                let key = e.noted(scalar::read_key(&key_kind, name));
                 if value.is_null() && !takes_null(&value_field) {
                     return e.bare_fault("a map cannot hold null");
                 }
@@ -337,7 +370,10 @@ impl<'n> Encoder<'n> {
                     Kind::Message(message) => {
                         e.deeper(2, |e| e.message(&message, value)).map(Scalar::from_body)
                     }
-                    kind => e.scalar(&kind, value),
+                    kind => {
+                        let hides = has_named_values && credentials::names_credential(name);
+                        e.hiding(hides, |e| e.scalar(&kind, value))
+                    }
                 };
                 Some((key?, value?))
             });

@@ -30,6 +30,7 @@
 
 mod assignments;
 mod bootstrap;
+mod credentials;
 mod draft;
 mod encode;
 mod inspect;

@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use chancery_model::has_private_key;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::sensitive;
@@ -51,6 +52,18 @@ impl Node {
     pub(crate) fn is_null(&self) -> bool {
         matches!(self, Self::Null)
     }
+
+    /// Returns whether a text or key in the tree contains a private key.
+    pub(crate) fn has_private_key(&self) -> bool {
+        match self {
+            Self::Text(text) => has_private_key(text.as_bytes()),
+            Self::List(items) => items.iter().any(Self::has_private_key),
+            Self::Map(entries) => entries
+                .iter()
+                .any(|(key, value)| has_private_key(key.as_bytes()) || value.has_private_key()),
+            _ => false,
+        }
+    }
 }
 
 /// Describes a value, for "expected …, found …".
@@ -80,7 +93,7 @@ pub(crate) fn named(text: &str) -> String {
 }
 
 fn quoted(text: &str, letters_max: usize) -> String {
-    if sensitive::has_private_key(text.as_bytes()) {
+    if has_private_key(text.as_bytes()) {
         return format!("{:?}", sensitive::KEY_MARK);
     }
     match text.char_indices().nth(letters_max) {

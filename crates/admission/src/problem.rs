@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use chancery_model::has_private_key;
+
+use crate::credentials::KEY_MARK;
+
 /// One problem of an input. `Display` formats it as one line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Problem {
@@ -82,6 +86,7 @@ impl Fault {
 
     /// Returns the fault with `field` as a prefix of its path.
     pub(crate) fn within(mut self, field: &str) -> Self {
+        let field = if has_private_key(field.as_bytes()) { KEY_MARK } else { field };
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = shortened(format!("{field}{dot}{}", self.path));
         self

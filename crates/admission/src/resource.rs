@@ -3,7 +3,9 @@
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use chancery_model::{Expectation, ResourceDraft, ResourceName, TypeUrl, Version, types};
+use chancery_model::{
+    Expectation, ResourceDraft, ResourceName, TypeUrl, Version, has_private_key, types,
+};
 
 use crate::{
     assignments::unknown_keys,
@@ -11,6 +13,7 @@ use crate::{
     encode::Encoder,
     node::{Node, shown},
     problem::Fault,
+    sensitive::IS_KEY,
     time,
 };
 
@@ -145,6 +148,10 @@ fn labels(node: Option<&Node>, faults: &mut Vec<Fault>) -> BTreeMap<String, Stri
         Some(Node::Map(entries)) => {
             for (key, value) in entries {
                 match value {
+                    _ if has_private_key(key.as_bytes()) || value.has_private_key() => {
+                        let fault = Fault::new(IS_KEY);
+                        faults.push(fault.within(&format!("labels[{}]", shown(key))));
+                    }
                     Node::Text(value) if key.len().max(value.len()) <= LABEL_BYTES_MAX => {
                         labels.insert(key.clone(), value.clone());
                     }
@@ -182,6 +189,7 @@ fn aliases(node: Option<&Node>, faults: &mut Vec<Fault>) -> Vec<ResourceName> {
     };
     for (index, item) in items.iter().enumerate() {
         let rule: Cow<'_, str> = match item {
+            Node::Text(alias) if has_private_key(alias.as_bytes()) => IS_KEY.into(),
             Node::Text(alias) => match ResourceName::new(alias) {
                 Ok(alias) if aliases.contains(&alias) => "is given twice".into(),
                 Ok(alias) => {

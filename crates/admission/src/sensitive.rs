@@ -2,134 +2,42 @@
 //!
 //! All code that shows, logs or compares a body uses this module. A value is secret if one of these
 //! conditions holds:
-//! - Its field is marked in Envoy's API (`udpa.annotations.sensitive`) or listed in [`UNMARKED`].
-//! - It is the value of a header that carries credentials, or a value that such a header is matched with.
+//! - Its field is marked in Envoy's API (`udpa.annotations.sensitive`) or listed in [`credentials`].
+//! - It has the name of a credential, such as a header or a key of JSON, or is compared with such a value.
 //! - It contains a private key in PEM form, in any field.
 //!
 //! The name of a file or an environment variable that holds a secret is not secret.
 //!
 //! Invariant: bytes that do not parse as their declared type are secret as a whole.
 
-use std::{collections::HashSet, sync::LazyLock};
-
 use bytes::Bytes;
-use chancery_model::TypeUrl;
-use chancery_proto::envoy_pool;
-use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
+use chancery_model::{TypeUrl, has_private_key};
+use prost_reflect::{Kind, MessageDescriptor};
 
 use crate::{
+    credentials,
     inspect::DEPTH_MAX,
     wire::{Malformed, Raw, Reader, put_len},
 };
 
+pub use crate::credentials::KEY_MARK;
+
+mod json;
+
 /// The replacement for a value that is secret because of its field.
 pub const MARK: &str = "[redacted]";
-/// The replacement for a value of another field that contains a private key. Admission rejects this value in
-/// a manifest, because it would overwrite the real one.
-pub const KEY_MARK: &str = "[redacted private key]";
 
 /// The rule against [`MARK`] in place of a secret.
 pub(crate) const IS_MARK: &str = "has \"[redacted]\" in place of a secret: it was read from the server, \
                                   which never shows secrets; give the secret itself";
 
-/// The fields that hold credentials and are not marked in Envoy's API.
-const UNMARKED: [&str; 10] = [
-    "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.ServiceAccountJWTAccessCredentials.json_key",
-    "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.GoogleIAMCredentials.authorization_token",
-    "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.access_token",
-    "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.google_refresh_token",
-    "envoy.extensions.filters.http.aws_lambda.v3.Credentials.secret_access_key",
-    "envoy.extensions.filters.http.aws_lambda.v3.Credentials.session_token",
-    "envoy.extensions.grpc_service.call_credentials.access_token.v3.AccessTokenCredentials.token",
-    "envoy.extensions.grpc_service.call_credentials.google_iam.v3.GoogleIamCredentials.authorization_token",
-    "envoy.extensions.grpc_service.call_credentials.google_refresh_token.v3.GoogleRefreshTokenCredentials.token",
-    "envoy.extensions.grpc_service.call_credentials.service_account_jwt_access.v3.ServiceAccountJwtAccessCredentials.json_key",
-];
-
-/// The headers that carry credentials: those of RFC 9110 and RFC 6265, and the common ones for API keys and
-/// tokens.
-const CREDENTIAL_HEADERS: [&str; 9] = [
-    "authorization",
-    "proxy-authorization",
-    "cookie",
-    "set-cookie",
-    "api-key",
-    "x-api-key",
-    "x-auth-token",
-    "x-amz-security-token",
-    "x-goog-api-key",
-];
-
-/// The messages whose first field is the name of a header. The other fields are its value, or what it is
-/// matched with.
-const HEADERS: [&str; 2] =
-    ["envoy.config.core.v3.HeaderValue", "envoy.config.route.v3.HeaderMatcher"];
-
-const ANY: &str = "google.protobuf.Any";
-const DATA_SOURCE: &str = "envoy.config.core.v3.DataSource";
-
-/// The full names of the sensitive fields.
-static FIELDS: LazyLock<HashSet<String>> = LazyLock::new(|| {
-    let pool = envoy_pool();
-    let extension = pool
-        .get_extension_by_name("udpa.annotations.sensitive")
-        .expect("the Envoy API imports it, and a test reads it");
-    let marked = |field: &FieldDescriptor| {
-        field.options().get_extension(&extension).as_bool().unwrap_or_default()
-    };
-    pool.all_messages()
-        .flat_map(|message| message.fields().filter(marked).collect::<Vec<_>>())
-        .map(|field| field.full_name().to_owned())
-        .chain(UNMARKED.map(str::to_owned))
-        .collect()
-});
-
-/// The full names of the messages that can hold a secret by their fields. An `Any` can hold any message.
-static HOLDERS: LazyLock<HashSet<String>> = LazyLock::new(|| {
-    let mut holders = HashSet::from([ANY, HEADERS[0], HEADERS[1]].map(str::to_owned));
-    loop {
-        let known = holders.len();
-        for message in envoy_pool().all_messages() {
-            let reaches = |field: FieldDescriptor| match field.kind() {
-                Kind::Message(inner) => is(&field) || holders.contains(inner.full_name()),
-                _ => is(&field),
-            };
-            if message.fields().any(reaches) {
-                holders.insert(message.full_name().to_owned());
-            }
-        }
-        if holders.len() == known {
-            return holders;
-        }
-    }
-});
-
-/// Returns whether a field holds a secret.
-pub(crate) fn is(field: &FieldDescriptor) -> bool {
-    FIELDS.contains(field.full_name())
-}
+/// The rule against a private key in place of a name.
+pub(crate) const IS_KEY: &str =
+    "contains a private key in PEM form, which is not shown; give a name";
 
 /// Returns a rule with an explanation why it does not show the value.
 pub(crate) fn hidden(rule: &str) -> String {
     format!("{rule}; the value is not shown, because the field is sensitive")
-}
-
-/// Returns whether the bytes contain a private key in PEM form, or the beginning of one.
-pub(crate) fn has_private_key(bytes: &[u8]) -> bool {
-    const BEGIN: &[u8] = b"-----BEGIN ";
-    const KEY: &[u8] = b"PRIVATE KEY";
-    /// The maximum length of the key's kind before `KEY`: `ENCRYPTED ` and some reserve.
-    const KIND_BYTES_MAX: usize = 24;
-    // `BEGIN` starts with five dashes. One of any five consecutive bytes has an index `at` of this sequence.
-    let starts =
-        (4..bytes.len()).step_by(5).filter(|at| bytes[*at] == b'-').flat_map(|at| at - 4..=at);
-    starts.map(|start| &bytes[start..]).any(|from| {
-        from.strip_prefix(BEGIN).is_some_and(|kind| {
-            let kind = &kind[..kind.len().min(KIND_BYTES_MAX + KEY.len())];
-            let header = kind.split(|byte| *byte == b'-').next().unwrap_or_default();
-            header.windows(KEY.len()).any(|window| window == KEY)
-        })
-    })
 }
 
 /// Reports all secret values of a body, including those of nested messages.
@@ -150,19 +58,35 @@ pub fn redacted(type_url: &TypeUrl, body: &Bytes) -> Bytes {
 /// Returns whether a body has a mark of [`redacted`] in place of a secret.
 #[must_use]
 pub fn has_mark(type_url: &TypeUrl, body: &[u8]) -> bool {
+    message_has_mark(credentials::message_of(type_url.as_str()).as_ref(), body)
+}
+
+/// Like [`has_mark`], for the body of a message; `None` if its type is unknown.
+pub(crate) fn message_has_mark(message: Option<&MessageDescriptor>, body: &[u8]) -> bool {
     let contains = |mark: &str| body.windows(mark.len()).any(|window| window == mark.as_bytes());
     let mut has_mark = contains(KEY_MARK);
     if contains(MARK) {
-        secret_values(type_url, body, &mut |value| has_mark |= value == MARK.as_bytes());
+        walk_message(message, body, &mut |value, _| {
+            has_mark |= value == MARK.as_bytes();
+            None
+        });
     }
     has_mark
 }
 
 /// Calls `replace` for each secret value of a body. Returns the body with the replacements if there are any.
 fn walk(type_url: &TypeUrl, body: &[u8], replace: &mut Replace<'_>) -> Option<Vec<u8>> {
+    walk_message(credentials::message_of(type_url.as_str()).as_ref(), body, replace)
+}
+
+fn walk_message(
+    message: Option<&MessageDescriptor>,
+    body: &[u8],
+    replace: &mut Replace<'_>,
+) -> Option<Vec<u8>> {
     let mut walk = Walk { has_key: has_private_key(body), replace };
-    match envoy_pool().get_message_by_name(type_url.message_name()) {
-        Some(message) => walk.message(&message, body, Secrecy::ByField, 0),
+    match message {
+        Some(message) => walk.message(message, body, Secrecy::ByField, 0),
         None => walk.unreadable(body, Secrecy::ByField),
     }
 }
@@ -187,13 +111,13 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Returns the replacement for a value that is text or bytes.
-    fn value(&mut self, value: &[u8], secrecy: Secrecy) -> Option<Vec<u8>> {
+    fn value(&mut self, value: &[u8], secrecy: Secrecy) -> Option<&'static str> {
         let mark = match secrecy {
             Secrecy::Inherited => MARK,
             Secrecy::ByField if self.has_key && has_private_key(value) => KEY_MARK,
             Secrecy::ByField => return None,
         };
-        (self.replace)(value, mark).map(|mark| mark.as_bytes().to_vec())
+        (self.replace)(value, mark)
     }
 
     /// Returns the replacement for secret bytes of unknown structure, which is empty.
@@ -211,7 +135,10 @@ impl Walk<'_> {
         let read = match message.full_name() {
             // Protobuf readers do not read deeper messages.
             _ if depth >= DEPTH_MAX => Err("too deep"),
-            ANY => self.any(message, body, secrecy, depth),
+            credentials::ANY => self.any(body, secrecy, depth),
+            _ if credentials::is_json(message) || credentials::is_typed_struct(message) => {
+                self.json(message, body, secrecy)
+            }
             _ => self.fields(message, body, secrecy, depth),
         };
         read.unwrap_or_else(|_| self.unreadable(body, Secrecy::Inherited))
@@ -224,9 +151,9 @@ impl Walk<'_> {
         secrecy: Secrecy,
         depth: usize,
     ) -> Result<Option<Vec<u8>>, Malformed> {
-        let name = message.full_name();
-        let is_source = name == DATA_SOURCE;
-        let is_credential = HEADERS.contains(&name) && names_credentials(body)?;
+        let is_source = message.full_name() == credentials::DATA_SOURCE;
+        let is_credential = credentials::has_named_value(message)
+            && credentials::names_credential(first_text(body)?);
         // The name of a header and the key of a map entry are not secret: they name the secret.
         let first_is_name = is_credential || message.is_map_entry();
         let mut reader = Reader(body);
@@ -243,17 +170,19 @@ impl Walk<'_> {
                 Some(field) if is_source && !field.name().starts_with("inline_") => {
                     Secrecy::ByField
                 }
-                Some(field) if is_credential || is(field) => Secrecy::Inherited,
+                Some(field) if is_credential || credentials::is(field) => Secrecy::Inherited,
                 _ => secrecy,
             };
             let replacement = match (raw, field.map(|field| field.kind())) {
                 (Raw::Len(bytes), Some(Kind::Message(inner))) => {
                     let is_read = secrecy == Secrecy::Inherited
                         || self.has_key
-                        || HOLDERS.contains(inner.full_name());
+                        || credentials::can_hold(&inner);
                     is_read.then(|| self.message(&inner, bytes, secrecy, depth + 1)).flatten()
                 }
-                (Raw::Len(bytes), Some(Kind::String | Kind::Bytes)) => self.value(bytes, secrecy),
+                (Raw::Len(bytes), Some(Kind::String | Kind::Bytes)) => {
+                    self.value(bytes, secrecy).map(|mark| mark.as_bytes().to_vec())
+                }
                 (Raw::Len(bytes), None) => self.unreadable(bytes, secrecy),
                 (Raw::Group, _) => self.unreadable(&body[start..end], secrecy),
                 _ => None,
@@ -275,7 +204,6 @@ impl Walk<'_> {
 
     fn any(
         &mut self,
-        any: &MessageDescriptor,
         body: &[u8],
         secrecy: Secrecy,
         depth: usize,
@@ -290,8 +218,7 @@ impl Walk<'_> {
             }
         }
         let name = std::str::from_utf8(type_url).unwrap_or_default();
-        let name = name.rsplit('/').next().unwrap_or(name);
-        let replacement = match any.parent_pool().get_message_by_name(name) {
+        let replacement = match credentials::message_of(name) {
             Some(inner) => self.message(&inner, payload, secrecy, depth + 1),
             None => self.unreadable(payload, secrecy),
         };
@@ -304,16 +231,16 @@ impl Walk<'_> {
     }
 }
 
-/// Returns whether the first field of a message names a header that carries credentials.
-fn names_credentials(body: &[u8]) -> Result<bool, Malformed> {
+/// Returns the text of the first field of a message.
+fn first_text(body: &[u8]) -> Result<&str, Malformed> {
     let mut reader = Reader(body);
-    let mut name = [].as_slice();
+    let mut text = [].as_slice();
     while let Some((number, raw)) = reader.next()? {
         if let (1, Raw::Len(bytes)) = (number, raw) {
-            name = bytes;
+            text = bytes;
         }
     }
-    Ok(CREDENTIAL_HEADERS.iter().any(|header| name.eq_ignore_ascii_case(header.as_bytes())))
+    std::str::from_utf8(text).map_err(|_| "a name is not valid UTF-8")
 }
 
 #[cfg(test)]
@@ -362,21 +289,6 @@ mod tests {
         assert_eq!(secrets(&of_file), Vec::<String>::new());
     }
 
-    /// A misspelled name would protect nothing.
-    #[test]
-    fn listed_fields_and_messages_exist() {
-        let pool = envoy_pool();
-        for name in UNMARKED {
-            let (message, field) = name.rsplit_once('.').unwrap();
-            let message = pool.get_message_by_name(message).unwrap();
-            assert!(message.get_field_by_name(field).is_some(), "{name}");
-        }
-        for name in HEADERS {
-            let first = pool.get_message_by_name(name).unwrap().get_field(1).unwrap();
-            assert!(["key", "name"].contains(&first.name()), "{name}");
-        }
-    }
-
     #[test]
     fn credentials_in_headers_and_unmarked_fields_are_secret() {
         let route = json!({
@@ -409,6 +321,123 @@ mod tests {
             }}},
         });
         assert_eq!(secrets(&cluster), ["token-1"]);
+    }
+
+    /// OPS-19: the fields of Envoy's API that hold credentials without the mark.
+    #[test]
+    fn cookies_and_key_sets_are_secret() {
+        let route = json!({
+            "@type": types::ROUTE,
+            "name": "main",
+            "virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [{
+                "direct_response": {"status": 200},
+                "match": {
+                    "prefix": "/",
+                    "cookies": [{"name": "session", "string_match": {"exact": "cookie-1"}}],
+                    "query_parameters": [
+                        {"name": "api_key", "string_match": {"exact": "key-1"}},
+                        {"name": "page", "string_match": {"exact": "public"}},
+                    ],
+                },
+            }]}],
+        });
+        assert_eq!(secrets(&route), ["cookie-1", "key-1"]);
+        let filter = |config: serde_json::Value| {
+            json!({
+                "@type": types::EXTENSION,
+                "name": "filter",
+                "typed_config": config,
+            })
+        };
+        let keys = filter(json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+            "providers": {
+                "a": {"issuer": "public", "local_jwks": {"inline_string": "jwks-1"}},
+                "b": {"local_jwks": {"filename": "/etc/jwks"}},
+            },
+        }));
+        assert_eq!(secrets(&keys), ["jwks-1"]);
+        let lightstep = filter(json!({
+            "@type": "type.googleapis.com/envoy.config.trace.v3.LightstepConfig",
+            "access_token": {"inline_string": "token-2"},
+        }));
+        assert_eq!(secrets(&lightstep), ["token-2"]);
+        let wasm = filter(json!({
+            "@type": "type.googleapis.com/envoy.extensions.wasm.v3.EnvironmentVariables",
+            "key_values": {"DB_PASSWORD": "hunter2", "PORT": "5432"},
+        }));
+        assert_eq!(secrets(&wasm), ["hunter2"]);
+    }
+
+    fn typed_struct(package: &str, type_url: &str, value: &serde_json::Value) -> serde_json::Value {
+        json!({
+            "@type": types::EXTENSION,
+            "name": "filter",
+            "typed_config": {
+                "@type": format!("type.googleapis.com/{package}.TypedStruct"),
+                "type_url": type_url,
+                "value": value,
+            },
+        })
+    }
+
+    /// OPS-19: a `TypedStruct` holds a message in another form.
+    #[test]
+    fn secrets_of_a_typed_struct_are_those_of_its_message() {
+        const TLS: &str =
+            "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+        let context = json!({"sni": "public", "commonTlsContext": {"tls_certificates": [{
+            "private_key": {"inline_string": "key-1"},
+            "certificate_chain": {"inline_string": "public"},
+            "password": {"filename": "/etc/password"},
+        }]}});
+        let route = json!({
+            "name": "public",
+            "request_headers_to_add": [{"header": {"key": "authorization", "value": "key-2"}}],
+            "typed_per_filter_config": {"token": {
+                "@type": "type.googleapis.com/xds.type.v3.TypedStruct",
+                "type_url": TLS,
+                "value": context,
+            }},
+        });
+        for package in ["udpa.type.v1", "xds.type.v3"] {
+            assert_eq!(secrets(&typed_struct(package, TLS, &context)), ["key-1"]);
+            assert_eq!(secrets(&typed_struct(package, types::ROUTE, &route)), ["key-1", "key-2"]);
+        }
+    }
+
+    #[test]
+    fn secrets_in_json_of_unknown_structure_are_found_by_their_keys() {
+        let config = json!({
+            "api_key": "key-1",
+            "nested": [{"DB_PASSWORD": 5550001, "user": "public"}],
+            "secret": {"inline_string": ["key-2"], "filename": "/etc/secret"},
+            "token_endpoint": "https://public.example",
+        });
+        let resource = typed_struct("xds.type.v3", "example.com/acme.Plugin", &config);
+        assert_eq!(secrets(&resource), ["5550001", "key-1", "key-2"]);
+        let draft = draft(&resource);
+        let body = redacted(&draft.key.type_url, &draft.body);
+        let shown = crate::body_to_json(&draft.key.type_url, &body);
+        let expected = json!({
+            "api_key": MARK,
+            "nested": [{"DB_PASSWORD": MARK, "user": "public"}],
+            "secret": {"inline_string": [MARK], "filename": "/etc/secret"},
+            "token_endpoint": "https://public.example",
+        });
+        assert_eq!(shown["typed_config"]["value"], expected);
+        assert!(super::has_mark(&draft.key.type_url, &body));
+        let cluster = json!({
+            "@type": types::CLUSTER,
+            "name": "web",
+            "metadata": {"filter_metadata": {"lua": {
+                "token": "token-1",
+                "note": "-----BEGIN PRIVATE KEY-----",
+                "-----BEGIN PRIVATE KEY-----": "note",
+            }}},
+        });
+        let keys = ["-----BEGIN PRIVATE KEY-----"; 2];
+        assert_eq!(secrets(&cluster), [keys.as_slice(), &["token-1"]].concat());
     }
 
     /// A private key that an author pasted into the wrong field is secret too.

@@ -254,6 +254,10 @@ fn one_line(error: &serde_saphyr::Error) -> String {
         Some((place, rest)) if place.starts_with("line ") => rest,
         _ => text,
     };
+    // A secret that starts with `!` is a tag if it is not quoted.
+    if text.contains("unsupported tag") {
+        return "unsupported tag; quote a value that starts with `!`".to_owned();
+    }
     // The parser has its own limit for flow collections.
     if text.starts_with("recursion limit exceeded") {
         return too_deep();

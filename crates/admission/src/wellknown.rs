@@ -1,5 +1,6 @@
 //! Encodes the `google.protobuf` types with a special JSON form, and `Any`.
 
+use chancery_model::has_private_key;
 use prost_reflect::{Kind, MessageDescriptor};
 
 use crate::{
@@ -63,7 +64,7 @@ impl<'n> Encoder<'n> {
             "FieldMask" => self.field_mask(node),
             "Struct" => match node {
                 Node::Map(entries) => self.struct_body(entries),
-                _ => self.expected("a map", node),
+                _ => self.bare_fault(sensitive::hidden("expected a map")),
             },
             "ListValue" => match node {
                 Node::List(items) => self.list_body(items),
@@ -143,6 +144,9 @@ impl<'n> Encoder<'n> {
             Some(other) => return self.within("@type", |e| e.expected("a type URL", other)),
             None => return self.fault("\"@type\" is missing"),
         };
+        if has_private_key(url.as_bytes()) {
+            return self.within("@type", |e| e.bare_fault(sensitive::IS_KEY));
+        }
         let Some((prefix, name)) = url.rsplit_once('/').filter(|(prefix, _)| !prefix.is_empty())
         else {
             let known = self.pool.get_message_by_name(url).is_some();
@@ -233,11 +237,18 @@ fn suggest_type(pool: &prost_reflect::DescriptorPool, name: &str) -> Option<Stri
     same_package.iter().find(|(tail, _)| tail == meant).map(|(_, known)| (*known).clone())
 }
 
+/// The rule against bytes of a message in another encoding.
+const NOT_BASE64: &str = "is not base64; the value is not shown, because it may contain a secret";
+
 impl<'n> Encoder<'n> {
+    /// Decodes the bytes of a message. They may contain secrets.
     fn base64(&mut self, text: &str) -> Encoded {
-        match text {
-            sensitive::MARK | sensitive::KEY_MARK => self.bare_fault(sensitive::IS_MARK),
-            text => self.noted(base64_decoded(text)),
+        match base64_decoded(text) {
+            _ if [sensitive::MARK, sensitive::KEY_MARK].contains(&text) => {
+                self.bare_fault(sensitive::IS_MARK)
+            }
+            Ok(body) => Some(body),
+            Err(_) => self.bare_fault(NOT_BASE64),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use crate::{NameError, Node, ScopeName};
+use crate::{NameError, Node, ScopeName, has_private_key};
 
 /// A pattern in which `*` matches any sequence of characters, including the empty sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,6 +143,13 @@ impl ScopeTemplate {
     /// Fails if braces are unbalanced, a variable is unknown, or the literal parts do not form a
     /// valid scope name.
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
+        Self::parsed(source).map_err(|error| match has_private_key(source.as_bytes()) {
+            true => NameError::PrivateKey { what: "scope template" }.into(),
+            false => error,
+        })
+    }
+
+    fn parsed(source: &str) -> Result<Self, TemplateError> {
         let unbalanced = || TemplateError::Braces(source.to_owned());
         let mut pieces = Vec::new();
         let mut rest = source;

@@ -14,6 +14,7 @@ mod assignment;
 mod hash;
 mod name;
 mod node;
+mod private_key;
 mod resource;
 mod state;
 mod text;
@@ -29,6 +30,7 @@ pub use name::{
     NameError, RESOURCE_NAME_BYTES_MAX, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl,
 };
 pub use node::{Locality, Node};
+pub use private_key::has_private_key;
 pub use resource::{Resource, ResourceDraft, ResourceKey};
 pub use state::{Applied, Assignments, Collection, Scope, State};
 pub use text::{Printable, is_unprintable};

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::types;
+use crate::{has_private_key, types};
 
 /// The maximum length of a resource name in bytes.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
@@ -41,6 +41,12 @@ pub enum NameError {
         name: String,
         /// The first character that is not allowed.
         character: char,
+    },
+    /// The name is invalid and contains a private key, which an error must not show.
+    #[error("the {what} contains a private key in PEM form, which is not shown; give a name")]
+    PrivateKey {
+        /// The kind of name.
+        what: &'static str,
     },
 }
 
@@ -110,6 +116,7 @@ fn check_characters(
     allowed: impl Fn(char) -> bool,
 ) -> Result<(), NameError> {
     match name.chars().find(|c| !allowed(*c)) {
+        Some(_) if has_private_key(name.as_bytes()) => Err(NameError::PrivateKey { what }),
         Some(character) => Err(NameError::Character { what, name: name.to_owned(), character }),
         None => Ok(()),
     }

@@ -4,7 +4,7 @@
 //! [`OPAQUE`]. Sources: `spec/requirements.md` Table 1, SOTW-68, -70, -73, ADS-04, DELTA-48, -61,
 //! -63.
 
-use crate::TypeUrl;
+use crate::{TypeUrl, has_private_key};
 
 /// `envoy.config.listener.v3.Listener`.
 pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
@@ -276,7 +276,7 @@ pub fn by_alias(text: &str) -> Result<TypeUrl, String> {
         return Ok(TypeUrl::from_static(known.url));
     }
     let url = match text {
-        _ if text.contains('/') => text.to_owned(),
+        _ if text.contains('/') || has_private_key(text.as_bytes()) => text.to_owned(),
         _ if text.contains('.') => format!("type.googleapis.com/{text}"),
         _ => {
             let known: Vec<&str> = KNOWN.iter().map(|known| known.aliases[0]).collect();
