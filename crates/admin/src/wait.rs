@@ -1,5 +1,8 @@
 //! Waiting until a change is live.
 //!
+//! A session that has rejected the change has given its final answer, even if a later write replaces
+//! what it rejected. The result has each rejection that a query found, even if the session ended later.
+//!
 //! Each waiter queries the shards for the sessions that its change concerns. Only one query runs at
 //! a time. Waiters pause between queries for a multiple of the duration of a query, and longer the
 //! more waiters there are. All waits together thus use a small fraction of the shards' time.
@@ -14,11 +17,9 @@ use std::{
 };
 
 use chancery_fanout::{
-    Change, ConcernedSession, Fanout, Progress, SessionId, StreamStatus, Unacknowledged,
-    UnacknowledgedState,
+    Change, ConcernedSession, Fanout, Progress, SessionId, Unacknowledged, UnacknowledgedState,
 };
-use chancery_model::{ScopeName, State, TypeUrl};
-use chancery_view::View;
+use chancery_model::TypeUrl;
 use tokio::time::Instant;
 
 /// The first pause between two queries. It doubles each time.
@@ -72,13 +73,35 @@ impl Drop for Place<'_> {
     }
 }
 
-/// All sessions that were asked, with their last known state. Some may have ended.
+/// Everything that the queries of a wait have found. Some of the sessions may have ended.
 #[derive(Default)]
-struct Seen(HashMap<SessionId, ConcernedSession>);
+struct Seen {
+    /// All sessions that were asked, with their last known state.
+    asked: HashMap<SessionId, ConcernedSession>,
+    /// The rejections, by node and type.
+    rejections: BTreeMap<(String, Option<TypeUrl>), Unacknowledged>,
+}
 
 impl Seen {
     fn update(&mut self, settlement: &Progress) {
-        self.0.extend(settlement.asked.iter().map(|(id, asked)| (*id, asked.clone())));
+        self.asked.extend(settlement.asked.iter().map(|(id, asked)| (*id, asked.clone())));
+        let rejected = |one: &&Unacknowledged| matches!(one.state, UnacknowledgedState::Nacked(_));
+        for one in settlement.unsettled.iter().filter(rejected) {
+            self.rejections.insert((one.node.clone(), one.type_url.clone()), one.clone());
+        }
+    }
+
+    /// Returns the sessions that have not acknowledged, and all that have rejected.
+    fn unsettled(self, settlement: Progress) -> Vec<Unacknowledged> {
+        let Progress { mut unsettled, .. } = settlement;
+        let mut rejections = self.rejections;
+        let is_rejected =
+            |one: &Unacknowledged| matches!(one.state, UnacknowledgedState::Nacked(_));
+        for one in unsettled.iter().filter(|one| is_rejected(one)) {
+            rejections.remove(&(one.node.clone(), one.type_url.clone()));
+        }
+        unsettled.extend(rejections.into_values());
+        unsettled
     }
 
     /// Returns the number of sessions that ended without an answer, and whose nodes have not
@@ -87,7 +110,7 @@ impl Seen {
         let has_left = |(id, asked): &(&SessionId, &ConcernedSession)| {
             !asked.has_acknowledged && !settlement.asked.contains_key(*id)
         };
-        let mut left = self.0.iter().filter(has_left).peekable();
+        let mut left = self.asked.iter().filter(has_left).peekable();
         if left.peek().is_none() {
             return 0;
         }
@@ -99,8 +122,8 @@ impl Seen {
 
 impl Waits {
     /// Queries the shards repeatedly for the sessions that have not acknowledged `change`. Ends
-    /// when no such session remains, when all remaining sessions have rejected the change, or at
-    /// the timeout.
+    /// when all sessions have acknowledged or rejected the change or have lost their assignment, or
+    /// at the timeout.
     pub(crate) async fn wait(
         &self,
         shards: &impl Shards,
@@ -116,13 +139,12 @@ impl Waits {
             let asking = self.shared.asking.lock().await;
             let asked_at = Instant::now();
             let settlement = shards.settlement(&change).await;
-            let is_final = is_final(shards, &settlement.unsettled).await;
             let cost = asked_at.elapsed();
             drop(asking);
             seen.update(&settlement);
             let left = timeout.saturating_sub(start.elapsed());
-            if is_final || left.is_zero() || is_over() {
-                return Waited::new(settlement, &seen, start.elapsed());
+            if is_final(&settlement.unsettled) || left.is_zero() || is_over() {
+                return Waited::new(settlement, seen, start.elapsed());
             }
             let n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
             let share = cost.saturating_mul(PAUSE_PER_COST.saturating_mul(n_waiting));
@@ -133,81 +155,42 @@ impl Waits {
 }
 
 impl Waited {
-    fn new(settlement: Progress, seen: &Seen, time: Duration) -> Self {
+    fn new(settlement: Progress, seen: Seen, time: Duration) -> Self {
         // For a shard that is behind, it is unknown which sessions have ended.
         let n_left = if settlement.is_behind { 0 } else { seen.n_left(&settlement) };
-        let n_acknowledged = seen.0.values().filter(|asked| asked.has_acknowledged).count();
+        let n_acknowledged = seen.asked.values().filter(|asked| asked.has_acknowledged).count();
         let n_open = settlement.asked.values().filter(|asked| !asked.has_acknowledged).count();
         let n_asked = n_acknowledged + n_open + n_left;
-        Self { unsettled: settlement.unsettled, n_asked, n_acknowledged, n_left, time }
+        let unsettled = seen.unsettled(settlement);
+        Self { unsettled, n_asked, n_acknowledged, n_left, time }
     }
 }
 
-/// Returns whether no further verdict is expected from any session.
-async fn is_final(shards: &impl Shards, unsettled: &[Unacknowledged]) -> bool {
-    let all_rejected =
-        unsettled.iter().all(|one| matches!(one.state, UnacknowledgedState::Nacked(_)));
-    unsettled.is_empty() || (all_rejected && shards.have_nothing_newer(unsettled).await)
+/// Returns whether no further answer is expected from any session.
+fn is_final(unsettled: &[Unacknowledged]) -> bool {
+    unsettled.iter().all(|one| match one.state {
+        UnacknowledgedState::Nacked(_) | UnacknowledgedState::Unassigned => true,
+        UnacknowledgedState::Pending | UnacknowledgedState::Behind(_) => false,
+    })
 }
 
 /// The source of the sessions' states.
 pub(crate) trait Shards: Sync {
     /// Returns the sessions that `change` concerns, and those that have not acknowledged it.
     fn settlement(&self, change: &Arc<Change>) -> impl Future<Output = Progress> + Send;
-
-    /// Returns whether all these sessions have rejected the newest version for them. Nothing that
-    /// they could accept is then on its way.
-    fn have_nothing_newer(&self, rejected: &[Unacknowledged]) -> impl Future<Output = bool> + Send;
 }
 
-/// The shards of this replica, and the newest state.
-pub(crate) struct Replica<'a, S> {
-    pub(crate) fanout: &'a Fanout,
-    pub(crate) state: S,
-}
-
-impl<S: Fn() -> Arc<State> + Sync> Shards for Replica<'_, S> {
+impl Shards for Fanout {
     async fn settlement(&self, change: &Arc<Change>) -> Progress {
-        self.fanout.settlement(change).await
+        Self::settlement(self, change).await
     }
-
-    async fn have_nothing_newer(&self, rejected: &[Unacknowledged]) -> bool {
-        let state = (self.state)();
-        all_reject_newest(&state, &self.fanout.nodes().await, rejected)
-    }
-}
-
-/// Returns whether each of `rejected` still rejects the newest version of its type. Otherwise the
-/// session has been sent a newer version, or will be.
-fn all_reject_newest(state: &State, streams: &[StreamStatus], rejected: &[Unacknowledged]) -> bool {
-    let mut open: BTreeSet<(&str, Option<&TypeUrl>)> =
-        rejected.iter().map(|one| (one.node.as_str(), one.type_url.as_ref())).collect();
-    let nodes: BTreeSet<&str> = open.iter().map(|(node, _)| *node).collect();
-    let mut views: BTreeMap<&[ScopeName], View> = BTreeMap::new();
-    for stream in streams.iter().filter(|stream| nodes.contains(stream.node.id.as_str())) {
-        let view =
-            views.entry(&stream.scopes).or_insert_with(|| View::resolve(state, &stream.scopes));
-        for subscription in &stream.subscriptions {
-            let Some(nack) = &subscription.nack else { continue };
-            let newest = view.of_type(&subscription.type_url).version();
-            if nack.version.revision < newest.revision {
-                return false;
-            }
-            open.remove(&(stream.node.id.as_str(), Some(&subscription.type_url)));
-        }
-    }
-    open.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Mutex, time::SystemTime};
+    use std::sync::Mutex;
 
-    use chancery_model::{
-        Incarnation, Node, ResourceDraft, ResourceKey, ResourceName, Revision, Transaction,
-        TypeVersion, Upsert, types,
-    };
-    use chancery_protocol::{Nack, Protocol, SubscriptionStatus, SyncState};
+    use chancery_model::{Node, Revision};
 
     use super::*;
 
@@ -253,10 +236,6 @@ mod tests {
                 asked: HashMap::from([(SessionId(7), asked)]),
                 is_behind: false,
             }
-        }
-
-        async fn have_nothing_newer(&self, _rejected: &[Unacknowledged]) -> bool {
-            true
         }
     }
 
@@ -319,53 +298,21 @@ mod tests {
         assert_eq!(seen.n_left(&asked(2, true)), 0);
     }
 
-    fn stream(scope: &ScopeName, nack: Option<u64>) -> StreamStatus {
-        let (revision, incarnation) = (Revision(nack.unwrap_or_default()), Incarnation(1));
-        let version = TypeVersion { revision, incarnation, label: None };
-        let nack = nack.map(|_| Nack { version, code: 3, message: "no".to_owned(), at_ms: 0 });
-        StreamStatus {
-            node: Arc::new(Node { id: "n".to_owned(), ..Node::default() }),
-            peer: "127.0.0.1:1".parse().unwrap(),
-            protocol: Protocol::Delta,
-            type_url: None,
-            assignment: Some("default".into()),
-            scopes: vec![scope.clone()],
-            since: SystemTime::now(),
-            subscriptions: vec![SubscriptionStatus {
-                type_url: TypeUrl::from_static(types::CLUSTER),
-                wildcard: true,
-                n_names: 0,
-                sent: None,
-                acked: None,
-                state: SyncState::Nacked,
-                nack,
-                n_pending_removals: 0,
-            }],
-            nacks: Vec::new(),
-        }
-    }
-
-    /// A client that has rejected an older version appears to reject the newest one until it is
-    /// sent the newest one.
+    /// The rejection of a session that ends during the wait is reported, even if its node reconnects.
     #[test]
-    fn a_rejection_is_final_only_if_it_is_of_the_newest() {
-        let scope = ScopeName::new("default").unwrap();
-        let type_url = TypeUrl::from_static(types::CLUSTER);
-        let name = ResourceName::new("web").unwrap();
-        let key = ResourceKey { type_url: type_url.clone(), name };
-        let draft = ResourceDraft::new(key, bytes::Bytes::from_static(b"\x0a\x03web"));
-        let upserts = vec![Upsert { scope: scope.clone(), draft }];
-        let transaction = Transaction { upserts, ..Transaction::default() };
-        let state = State { revision: Revision(6), ..State::new(Incarnation(1)) };
-        let state = state.apply(&transaction).state;
-        assert_eq!(state.revision, Revision(7));
-        let state_of = UnacknowledgedState::Nacked("no".to_owned());
-        let rejected =
-            [Unacknowledged { node: "n".to_owned(), type_url: Some(type_url), state: state_of }];
-        let is_final = |nack| all_reject_newest(&state, &[stream(&scope, nack)], &rejected);
-        assert!(is_final(Some(7)));
-        assert!(!is_final(Some(6)), "the newest version has not been sent");
-        assert!(!is_final(None), "it has been acknowledged in the meantime");
-        assert!(!all_reject_newest(&state, &[], &rejected), "the stream has ended in the meantime");
+    fn rejection_of_a_session_that_ends_is_reported() {
+        let state = UnacknowledgedState::Nacked("no".to_owned());
+        let nacked = Unacknowledged { node: "n".to_owned(), type_url: None, state };
+        let progress = |id, unsettled: Vec<Unacknowledged>| {
+            let has_acknowledged = unsettled.is_empty();
+            let asked = ConcernedSession { node: Fake::node(), has_acknowledged };
+            let asked = HashMap::from([(SessionId(id), asked)]);
+            Progress { unsettled, asked, is_behind: false }
+        };
+        let mut seen = Seen::default();
+        seen.update(&progress(1, vec![nacked.clone()]));
+        let last = progress(2, Vec::new());
+        seen.update(&last);
+        assert_eq!(Waited::new(last, seen, Duration::ZERO).unsettled, [nacked]);
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     nodes::millis,
     resources::parse_type,
     service::{Freshness, Service},
-    wait::{self, Waited},
+    wait::Waited,
     work::Size,
 };
 
@@ -388,10 +388,9 @@ impl Service {
 
     /// Waits until every session that the change concerns has acknowledged it, or will not do so.
     async fn wait(&self, change: Change, timeout: Duration) -> pb::WaitResult {
-        let shards = wait::Replica { fanout: &self.fanout, state: || self.replica.state() };
         let is_over = || self.drain.is_cancelled();
         let Waited { unsettled, n_asked, n_acknowledged, n_left, time } =
-            self.waits.wait(&shards, change, timeout, is_over).await;
+            self.waits.wait(&self.fanout, change, timeout, is_over).await;
         let other_replicas = self.replica.n_members().saturating_sub(1) as u64;
         let listed: Vec<pb::Unsettled> =
             unsettled.iter().take(UNSETTLED_MAX).map(show_unsettled).collect();
@@ -545,6 +544,9 @@ fn show_unsettled(unsettled: &chancery_fanout::Unacknowledged) -> pb::Unsettled 
     let (state, message) = match &unsettled.state {
         UnacknowledgedState::Pending => ("pending", String::new()),
         UnacknowledgedState::Nacked(message) => ("nacked", message.clone()),
+        UnacknowledgedState::Unassigned => {
+            ("unassigned", "no assignment matches the node; it keeps its resources".to_owned())
+        }
         UnacknowledgedState::Behind(reached) => {
             ("behind", format!("a shard of the replica is still at revision {reached}"))
         }

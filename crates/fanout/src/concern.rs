@@ -4,8 +4,12 @@
 //! all resources of the type. The session's view shows the changed resource, or showed it before.
 //!
 //! The index finds these sessions, so a query costs O(changed names + sessions that subscribe to them).
-//! A change of the assignments concerns the sessions whose scopes it changed. That query visits each
-//! session once, like the reassignment itself.
+//! For a session on which a rejection stands, it also costs O(changed names of the type).
+//!
+//! A change of the assignments concerns the sessions whose scopes it changed, and those that it leaves
+//! without an assignment. That query visits each session once, like the reassignment itself. A session
+//! that opened after the change is not known to be moved by it. Such a session is concerned only if it
+//! subscribes to a changed name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,10 +19,10 @@ use std::{
 use chancery_model::{Node, ResourceName, Revision, ScopeName, State, TypeUrl};
 
 use crate::{
-    budget::Budget,
+    budget::{Budget, cost_of},
     entry::Entry,
     report::Page,
-    shard::{Now, Shard, place},
+    shard::{Shard, place},
     status::{SessionId, Unacknowledged},
 };
 
@@ -96,6 +100,10 @@ impl Touched {
     /// Returns whether nodes with these scopes see any of `names` of this scope. A name in an upper
     /// scope shadows it.
     fn is_visible(&self, state: &State, scopes: &[ScopeName], names: &[ResourceName]) -> bool {
+        // The index may still have the session under scopes that it no longer sees.
+        if !scopes.contains(&self.scope) {
+            return false;
+        }
         let upper = || scopes.iter().take_while(|scope| **scope != self.scope);
         let covers = |scope, name: &ResourceName| {
             let collection = state.collection(scope, &self.type_url);
@@ -106,17 +114,17 @@ impl Touched {
 }
 
 impl Entry {
-    /// Returns the progress of the session with `revision` for one type, or for all types. `None` if
-    /// its stream has ended.
-    fn concerned(&self, revision: Revision, type_url: Option<&TypeUrl>) -> Option<Concerned> {
+    /// Returns the progress of the session with `revision`, for the changed names of one type or for all
+    /// types. `None` if its stream has ended.
+    fn concerned(
+        &self,
+        revision: Revision,
+        changed: Option<(&TypeUrl, &[ResourceName])>,
+    ) -> Option<Concerned> {
         if self.away.as_ref().is_some_and(|away| away.is_over()) {
             return None;
         }
-        let mut unsettled = Vec::new();
-        self.unsettled(revision, &mut unsettled);
-        if type_url.is_some() {
-            unsettled.retain(|one| one.type_url.is_none() || one.type_url.as_ref() == type_url);
-        }
+        let unsettled = self.unsettled(revision, changed);
         Some(Concerned { id: self.id, node: Arc::clone(&self.node), unsettled })
     }
 }
@@ -124,13 +132,12 @@ impl Entry {
 impl Shard {
     /// Returns one page of the sessions that `change` concerns. A session may occur more than once.
     pub(crate) fn concerned_page(
-        &mut self,
+        &self,
         change: &Change,
         mut at: Cursor,
-        now: Now,
     ) -> Page<Concerned, Cursor> {
         let Change { revision, touched, moved_since } = change;
-        let reached = self.marked_revision();
+        let reached = self.reached_revision();
         if reached < *revision {
             return Page { behind: Some(reached), ..Page::last(Vec::new()) };
         }
@@ -143,9 +150,11 @@ impl Shard {
                 return Page::part(items, at);
             }
             budget.spend(1);
-            // Without its new scopes the session would look settled.
-            self.reassign(at.place, now);
-            let moved = |entry: &&Entry| entry.assigned.is_some() && entry.moved_at >= since;
+            // A session that is away is reassigned when it is back: it may have to move.
+            let changed = self.views.state().assignments.changed;
+            let has_moved = |entry: &Entry| entry.moved_at >= since || entry.assigned_at != changed;
+            let has_view = |entry: &Entry| entry.assigned.is_some() || since > Revision(0);
+            let moved = |entry: &&Entry| has_moved(entry) && has_view(entry);
             let entry = self.sessions.get(at.place).filter(moved);
             items.extend(entry.and_then(|entry| entry.concerned(*revision, None)));
             at.place += 1;
@@ -173,7 +182,11 @@ impl Shard {
                 budget.spend(1);
                 let sees = |entry: &&Entry| here.is_visible(views.state(), entry.scopes(), names);
                 let entry = sessions.get(place(keys[below])).filter(sees);
-                items.extend(entry.and_then(|entry| entry.concerned(*revision, Some(type_url))));
+                if entry.is_some_and(|entry| entry.rejecting) {
+                    budget.spend(cost_of(names.len()));
+                }
+                let changed = Some((type_url, names));
+                items.extend(entry.and_then(|entry| entry.concerned(*revision, changed)));
             }
             at = match below {
                 0 => Cursor { step: at.step + 1, below: None, ..at },

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use chancery_model::{Node, Revision, ScopeName};
-use chancery_protocol::{Session, SyncState};
+use chancery_model::{Node, ResourceName, Revision, ScopeName, TypeUrl};
+use chancery_protocol::{Acceptance, Session};
 use tokio::time::Instant;
 
 use crate::{
@@ -93,29 +93,44 @@ impl Entry {
         }
     }
 
-    /// Appends the types that the client has not acknowledged up to `revision`, which the shard must
-    /// have reached.
-    pub(crate) fn unsettled(&self, revision: Revision, out: &mut Vec<Unacknowledged>) {
-        // A node without a view receives nothing.
-        if self.assigned.is_none() {
-            return;
-        }
-        if let Some(away) = &self.away {
-            let types = away.status.iter().map(|status| Some(status.type_url.clone()));
-            let types = types.chain(away.status.is_empty().then_some(None));
-            let (node, state) = (&self.node.id, UnacknowledgedState::Pending);
-            let pending =
-                |type_url| Unacknowledged { node: node.clone(), type_url, state: state.clone() };
-            return out.extend(types.map(pending));
-        }
-        out.extend(self.session.unsettled(revision).map(|status| Unacknowledged {
+    /// Returns the types for which the client is not known to have acknowledged `revision`. The shard
+    /// must have reached that revision. `changed` has the changed names of one type; `None` means all
+    /// types.
+    ///
+    /// A node without a view receives nothing, so it cannot acknowledge anything. A session that is away
+    /// has not acknowledged, because its answers wait until it is back.
+    pub(crate) fn unsettled(
+        &self,
+        revision: Revision,
+        changed: Option<(&TypeUrl, &[ResourceName])>,
+    ) -> Vec<Unacknowledged> {
+        let unacknowledged = |type_url: Option<&TypeUrl>, state| Unacknowledged {
             node: self.node.id.clone(),
-            type_url: Some(status.type_url),
-            state: match (status.state, status.nack) {
-                (SyncState::Nacked, Some(nack)) => UnacknowledgedState::Nacked(nack.message),
-                _ => UnacknowledgedState::Pending,
-            },
-        }));
+            type_url: type_url.cloned(),
+            state,
+        };
+        if self.assigned.is_none() {
+            return vec![unacknowledged(None, UnacknowledgedState::Unassigned)];
+        }
+        if self.away.is_some() {
+            let type_url = changed.map(|(type_url, _)| type_url);
+            return vec![unacknowledged(type_url, UnacknowledgedState::Pending)];
+        }
+        let open = |(type_url, acceptance)| {
+            let state = match acceptance {
+                Acceptance::Accepted => return None,
+                Acceptance::Unknown => UnacknowledgedState::Pending,
+                Acceptance::Rejected(message) => UnacknowledgedState::Nacked(message.to_owned()),
+            };
+            Some(unacknowledged(Some(type_url), state))
+        };
+        match changed {
+            Some((type_url, names)) => {
+                let acceptance = self.session.acceptance_of(revision, type_url, names);
+                open((type_url, acceptance)).into_iter().collect()
+            }
+            None => self.session.acceptance(revision).filter_map(open).collect(),
+        }
     }
 
     pub(crate) fn status(&self) -> StreamStatus {

@@ -315,7 +315,7 @@ impl Shard {
             // The receiver of the reply may be gone.
             Event::Status { from, reply } => drop(reply.send(self.status_page(from))),
             Event::Concerned { change, from, reply } => {
-                drop(reply.send(self.concerned_page(&change, from, now)));
+                drop(reply.send(self.concerned_page(&change, from)));
             }
         }
     }
@@ -393,6 +393,16 @@ impl Shard {
         match &self.marking {
             Some(marking) => marking.from,
             None => self.views.state().revision,
+        }
+    }
+
+    /// Returns the revision up to which all sessions have received the changes and their scopes. Until a
+    /// session has its scopes, the index does not have it under them.
+    pub(crate) fn reached_revision(&self) -> Revision {
+        let Revision(changed) = self.views.state().assignments.changed;
+        match self.reassign_from {
+            Some(_) => self.marked_revision().min(Revision(changed.saturating_sub(1))),
+            None => self.marked_revision(),
         }
     }
 

@@ -136,7 +136,7 @@ pub struct ConcernedSession {
 pub struct Unacknowledged {
     /// The ID of the node; empty for [`UnacknowledgedState::Behind`].
     pub node: String,
-    /// The type; `None` for [`UnacknowledgedState::Behind`].
+    /// The type; `None` if all types may be concerned.
     pub type_url: Option<TypeUrl>,
     /// The state.
     pub state: UnacknowledgedState,
@@ -147,10 +147,14 @@ pub struct Unacknowledged {
 pub enum UnacknowledgedState {
     /// The replica has not reached the revision. Has the revision that it has reached.
     Behind(Revision),
-    /// The response is to be sent, or the client has not answered it.
+    /// The client is not known to have accepted the change: the response is to be sent or not answered, or
+    /// the client skipped the answer.
     Pending,
-    /// The client rejected the response, with this message.
+    /// The client rejected a response with a change of the revision, with this message. The client may
+    /// have accepted a later response since.
     Nacked(String),
+    /// The node no longer has an assignment. It receives nothing and keeps its resources.
+    Unassigned,
 }
 
 impl Unacknowledged {

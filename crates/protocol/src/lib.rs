@@ -40,4 +40,4 @@ pub use request::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest, Str
 pub use response::{Message, PREFIX_BYTES_MAX, Response};
 pub use session::{Overdue, Session};
 pub use status::{Nack, SubscriptionStatus, SyncState};
-pub use subscription::ResumeState;
+pub use subscription::{Acceptance, ResumeState};

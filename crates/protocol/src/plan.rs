@@ -11,8 +11,8 @@ use chancery_view::{Differ, Resources, TypeView, difference};
 use crate::{
     Protocol,
     subscription::{
-        Changed, ClientVersion, Pace, PendingRemoval, PendingResponse, Subscription, Urgency,
-        Wildcard,
+        Carried, Changed, ClientVersion, Pace, PendingRemoval, PendingResponse, Subscription,
+        Urgency, Wildcard,
     },
 };
 
@@ -115,6 +115,7 @@ impl Subscription {
         release: Release,
         differ: &Differ,
     ) -> Touched {
+        let carried = self.carried(context.revision);
         let before = self.wildcard.as_ref().map(Wildcard::base_or_empty);
         let full_state = self.is_full_state();
         let mut plan = match (full_state, self.is_wildcard()) {
@@ -135,7 +136,8 @@ impl Subscription {
         let oldest = self.removals.values().map(|removal| removal.seen).min();
         self.delivery.planned = oldest.unwrap_or(context.revision);
         self.delivery.checked = context.revision;
-        self.set_pending(plan, before, context)
+        self.delivery.included = context.revision;
+        self.set_pending(plan, before, carried, context)
     }
 
     /// Plans a response to the requested names only. All other changes wait for a later plan.
@@ -145,6 +147,7 @@ impl Subscription {
         selection: Selection,
     ) -> Touched {
         let mut plan = Plan::default();
+        let carried = self.carried(context.revision);
         self.work.set_urgency(Urgency::AfterAnswer);
         let mut sent = BTreeSet::new();
         let asked = std::mem::take(&mut self.work.requested);
@@ -189,7 +192,7 @@ impl Subscription {
             }
         }
         plan.touched = plan.resources.clone();
-        self.set_pending(plan, None, context)
+        self.set_pending(plan, None, carried, context)
     }
 
     /// Makes the plan the pending response, unless there is nothing to send. `before` is the
@@ -198,6 +201,7 @@ impl Subscription {
         &mut self,
         plan: Plan,
         before: Option<TypeView>,
+        carried: Carried,
         context: PlanContext<'_>,
     ) -> Touched {
         let covers = self.delivery.planned;
@@ -218,6 +222,7 @@ impl Subscription {
                 version,
                 revision,
                 covers,
+                carried,
                 unsubscribed: BTreeSet::new(),
                 first_state,
                 pace: Pace::FirstAtOnce,

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use chancery_model::{Revision, TypeUrl};
+use chancery_model::{ResourceName, Revision, TypeUrl};
 use chancery_view::{Resources, View};
 
 use crate::{
-    Config, Interest, Nack, Protocol, ProtocolError, Receipt, Request, RequestKind, ResumeState,
-    StreamKind, SubscriptionStatus, Verdict,
+    Acceptance, Config, Interest, Nack, Protocol, ProtocolError, Receipt, Request, RequestKind,
+    ResumeState, StreamKind, SubscriptionStatus, Verdict,
     subscription::{RequestContext, Subscription, parse_nonce},
 };
 
@@ -235,14 +235,29 @@ impl Session {
         self.subscriptions.iter().map(Subscription::status).collect()
     }
 
-    /// Iterates over the types that the client has not acknowledged up to `revision`, and those with a rejection that still applies. The caller
-    /// must have marked all changes up to that revision.
-    pub fn unsettled(&self, revision: Revision) -> impl Iterator<Item = SubscriptionStatus> {
-        let open = self.subscriptions.iter().filter(move |s| {
-            let idle = !s.has_work() && s.delivery.unanswered.is_empty() && s.removals.is_empty();
-            s.nack().is_some() || !(idle || s.delivery.settled >= revision)
-        });
-        open.map(Subscription::status)
+    /// Iterates over the types with what is known about the client's acceptance of `revision`. The
+    /// caller must have marked all changes up to that revision.
+    ///
+    /// The result says nothing about types to which the client does not subscribe, and
+    /// [`Acceptance::Accepted`] if the client is sent nothing because of the revision.
+    pub fn acceptance(
+        &self,
+        revision: Revision,
+    ) -> impl Iterator<Item = (&TypeUrl, Acceptance<'_>)> {
+        self.subscriptions.iter().map(move |s| (&s.type_url, s.acceptance(revision, &[])))
+    }
+
+    /// Returns what is known about the client's acceptance of these resources of one type, as they
+    /// were at `revision`. The result is more exact than that of [`acceptance`](Self::acceptance).
+    #[must_use]
+    pub fn acceptance_of(
+        &self,
+        revision: Revision,
+        type_url: &TypeUrl,
+        names: &[ResourceName],
+    ) -> Acceptance<'_> {
+        let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
+        of_type.map_or(Acceptance::Accepted, |s| s.acceptance(revision, names))
     }
 }
 

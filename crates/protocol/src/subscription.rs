@@ -15,6 +15,7 @@ use chancery_view::{Resources, TypeView};
 
 use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState};
 
+mod acceptance;
 mod answers;
 mod delivery;
 mod interest;
@@ -25,9 +26,11 @@ mod requests;
 mod resumption;
 mod work;
 
+pub use acceptance::Acceptance;
+use acceptance::RejectedRevisions;
 pub(crate) use answers::Answer;
 use delivery::Delivery;
-pub(crate) use delivery::{Pace, PendingResponse, SentResponse};
+pub(crate) use delivery::{Carried, Pace, PendingResponse, SentResponse};
 use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard};
 use rejections::Rejections;
@@ -66,6 +69,8 @@ pub(crate) struct Subscription {
     pub(crate) removals: PendingRemovals,
     /// Resources of rejected responses that are still what the client was last sent.
     pub(crate) rejections: Rejections,
+    /// The revisions of which the client has rejected changes, also if it was sent a replacement.
+    rejected_revisions: RejectedRevisions,
     pub(crate) resumption: Resumption,
 }
 
@@ -83,6 +88,7 @@ impl Subscription {
             delivery: Delivery::new(now),
             removals: PendingRemovals::default(),
             rejections: Rejections::new(config.first_state_listed_max),
+            rejected_revisions: RejectedRevisions::default(),
             resumption: Resumption::default(),
         }
     }

@@ -224,6 +224,7 @@ impl Session {
             sent_at: now,
             version: pending.version.clone(),
             revision: pending.covers,
+            carried: pending.carried,
             first_state: pending.first_state.then_some(pending.revision),
             resources: Some(response.resources.clone()),
         });

@@ -1,6 +1,6 @@
 //! Change notifications and introspection for the caller of a session.
 
-use chancery_model::{ResourceName, TypeUrl};
+use chancery_model::{ResourceName, Revision, TypeUrl};
 use chancery_view::LayerDelta;
 
 use super::Session;
@@ -59,7 +59,11 @@ impl Session {
 
     /// Marks everything as changed, because the node sees other scopes now.
     pub fn on_new_view(&mut self) {
-        self.subscriptions.iter_mut().for_each(|s| s.work.changed = Changed::All);
+        for s in &mut self.subscriptions {
+            s.work.changed = Changed::All;
+            // A resource that comes into view may be of any revision.
+            s.delivery.included = Revision(0);
+        }
     }
 
     /// Returns whether the session may have something to send. It compares no resources.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use chancery_model::{Resource, Revision};
+use chancery_model::{Resource, ResourceName, Revision};
 
-use super::{SentResponse, Subscription, rejections::Fate};
+use super::{Acceptance, Carried, SentResponse, Subscription, rejections::Fate};
 use crate::{ErrorDetail, Nack};
 
 /// The client's answer to a response.
@@ -48,6 +48,7 @@ impl Subscription {
             message: error.message.clone(),
             at_ms: now,
         };
+        self.rejected_revisions.record(sent.carried, nack.message.clone());
         self.rejections.set_nack(nack.clone());
         // The next accepted full state replaces all of this one, so its contents do not matter.
         let replaced_whole = self.is_full_state() && self.is_wildcard();
@@ -60,6 +61,51 @@ impl Subscription {
             _ => self.rejections.reject_state(),
         }
         Answer { response: sent, nack: Some(nack) }
+    }
+
+    /// Returns whether the client has accepted what `revision` changed. `names` are the changed
+    /// resources, or those that the caller expects the client to have. If it is empty, any resource
+    /// may have changed. The caller must have marked all changes up to `revision`.
+    ///
+    /// The cost is O(unanswered responses), and O(`names`) while a rejection applies.
+    pub(crate) fn acceptance(&self, revision: Revision, names: &[ResourceName]) -> Acceptance<'_> {
+        if let Some(message) = self.rejected_revisions.message(revision) {
+            return Acceptance::Rejected(message);
+        }
+        if self.is_open(revision) {
+            return Acceptance::Unknown;
+        }
+        // The client may have subscribed to the resource, and rejected it, after the type was sent
+        // up to this revision. Or the revision did not change the resource.
+        if let Some(nack) = self.nack()
+            && names.iter().any(|name| self.rejections.rejects(name, self.base(), revision))
+        {
+            return Acceptance::Rejected(&nack.message);
+        }
+        match self.rejected_revisions.is_doubtful(revision) {
+            true => Acceptance::Unknown,
+            false => Acceptance::Accepted,
+        }
+    }
+
+    /// Returns whether changes of `revision` are not sent or not answered.
+    fn is_open(&self, revision: Revision) -> bool {
+        let delivery = &self.delivery;
+        let pending = delivery.pending.iter().map(|pending| pending.carried);
+        let mut carried = pending.chain(delivery.unanswered.iter().map(|sent| sent.carried));
+        self.is_subscribed()
+            && (self.work.is_requested()
+                || (self.work.has_changes() && revision > delivery.included)
+                || (!self.removals.is_empty() && revision > delivery.planned)
+                || carried.any(|carried| carried.may_have(revision)))
+    }
+
+    /// Returns the revisions that the next response carries, if it is built at `upto`.
+    pub(crate) fn carried(&self, upto: Revision) -> Carried {
+        // While removals wait, older changes are not sent yet.
+        let after = self.delivery.included.min(self.delivery.planned);
+        let maybe_after = if self.work.is_requested() { Revision(0) } else { after };
+        Carried { maybe_after, after, upto }
     }
 
     /// Settles a split state whose remaining parts the client has unsubscribed from.

@@ -16,6 +16,25 @@ const CONTENTS_MAX: usize = 32;
 /// The bytes that a name takes besides its text, in a response that is not sent yet.
 const PENDING_NAME_COST_BYTES: usize = 64;
 
+/// The revisions whose changes a response carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Carried {
+    /// The response may carry changes after this revision. It is 0 if the client requested names,
+    /// because a requested resource may be of any revision.
+    pub(crate) maybe_after: Revision,
+    /// The response carries all changes after this revision that were not sent before.
+    pub(crate) after: Revision,
+    /// The revision of the state from which the response was built.
+    pub(crate) upto: Revision,
+}
+
+impl Carried {
+    /// Returns whether the response may carry changes of `revision`.
+    pub(crate) fn may_have(self, revision: Revision) -> bool {
+        self.maybe_after < revision && revision <= self.upto
+    }
+}
+
 /// A planned response. If it exceeds the size of one response, the session sends it in parts.
 #[derive(Debug)]
 pub(crate) struct PendingResponse {
@@ -29,6 +48,8 @@ pub(crate) struct PendingResponse {
     pub(crate) revision: Revision,
     /// The revision up to which the client has everything once it has this response.
     pub(crate) covers: Revision,
+    /// The revisions whose changes are in the response.
+    pub(crate) carried: Carried,
     /// The names that the client has unsubscribed from since the plan. The rest of the response may
     /// still contain their resources.
     pub(crate) unsubscribed: BTreeSet<ResourceName>,
@@ -73,10 +94,19 @@ pub(crate) struct SentResponse {
     pub(crate) version: TypeVersion,
     /// The revision up to which the client has everything once it has this response.
     pub(crate) revision: Revision,
+    /// The revisions whose changes are in the response, or in responses that the client skipped.
+    pub(crate) carried: Carried,
     /// The revision of the first state, if the response is a part of one.
     pub(crate) first_state: Option<Revision>,
     /// The contents; `None` if the response is too old to be kept.
     pub(crate) resources: Option<Resources>,
+}
+
+impl SentResponse {
+    /// Adds the revisions of an earlier response that the client did not answer.
+    fn skip(&mut self, earlier: &Self) {
+        self.carried.maybe_after = self.carried.maybe_after.min(earlier.carried.maybe_after);
+    }
 }
 
 /// The responses of one type, from the plan to the answer.
@@ -106,6 +136,9 @@ pub(crate) struct Delivery {
     pub(crate) planned: Revision,
     /// The revision up to which all changes were checked.
     pub(crate) checked: Revision,
+    /// The revision up to which all changes are in responses or pending removals. It goes back to 0
+    /// when the session needs resources that it did not need before.
+    pub(crate) included: Revision,
 }
 
 impl Delivery {
@@ -123,6 +156,7 @@ impl Delivery {
             settled: Revision(0),
             planned: Revision(0),
             checked: Revision(0),
+            included: Revision(0),
         }
     }
 
@@ -135,8 +169,11 @@ impl Delivery {
         self.last_nonce = sent.nonce;
         self.last_sent_at = Some(sent.sent_at);
         self.sent_version = Some(sent.version.clone());
-        if self.unanswered.len() == UNANSWERED_MAX {
-            self.unanswered.pop_front();
+        if self.unanswered.len() == UNANSWERED_MAX
+            && let Some(forgotten) = self.unanswered.pop_front()
+            && let Some(next) = self.unanswered.front_mut()
+        {
+            next.skip(&forgotten);
         }
         // The contents of a response keep its resources alive.
         if let Some(old) = self.unanswered.iter_mut().rev().nth(CONTENTS_MAX) {
@@ -149,10 +186,12 @@ impl Delivery {
     /// the earlier ones. The client may still reject an earlier one first.
     pub(crate) fn take_answered_sotw(&mut self, nonce: u64) -> Option<SentResponse> {
         let at = self.unanswered.iter().position(|sent| sent.nonce == nonce)?;
-        match nonce == self.last_nonce {
-            true => self.unanswered.drain(..).next_back(),
-            false => self.unanswered.remove(at),
+        if nonce != self.last_nonce {
+            return self.unanswered.remove(at);
         }
+        let mut answered = self.unanswered.pop_back()?;
+        self.unanswered.drain(..).for_each(|skipped| answered.skip(&skipped));
+        Some(answered)
     }
 
     /// Takes the delta response that a nonce identifies. Clients process responses in order, so the
@@ -163,11 +202,12 @@ impl Delivery {
         rejects: bool,
     ) -> Option<SentResponse> {
         if let Some(at) = self.unanswered.iter().position(|sent| sent.nonce == nonce) {
-            let over = self.unanswered.drain(..at).filter(|sent| sent.resources.is_some());
-            self.skipped.extend(over);
+            let mut answered = self.unanswered.remove(at)?;
+            let over = self.unanswered.drain(..at).inspect(|skipped| answered.skip(skipped));
+            self.skipped.extend(over.filter(|sent| sent.resources.is_some()));
             let excess = self.skipped.len().saturating_sub(CONTENTS_MAX);
             self.skipped.drain(..excess);
-            return self.unanswered.pop_front();
+            return Some(answered);
         }
         let at = self.skipped.iter().position(|sent| sent.nonce == nonce)?;
         let sent = self.skipped.swap_remove(at);

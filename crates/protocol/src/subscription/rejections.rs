@@ -104,6 +104,26 @@ impl Rejections {
         self.nack.as_ref()
     }
 
+    /// Returns whether the client rejects the resource of this name, in a version that is not newer
+    /// than `revision`. `base` is the view that a wildcard was sent. A rejected response whose
+    /// contents are unknown or do not matter counts for every name.
+    pub(crate) fn rejects(
+        &self,
+        name: &ResourceName,
+        base: Option<&TypeView>,
+        revision: Revision,
+    ) -> bool {
+        let is_old = |resource: &Arc<Resource>| resource.version().revision <= revision;
+        let rejects_first = |first: &FirstState| {
+            let sent = base.and_then(|base| base.get(name.as_str()));
+            sent.is_some_and(|sent| first.has(sent) && is_old(sent))
+        };
+        let is_old_state = |nack: &Nack| nack.version.revision <= revision;
+        self.standing.get(name).is_some_and(is_old)
+            || self.first.as_ref().is_some_and(rejects_first)
+            || (self.rejects_state && self.nack.as_ref().is_some_and(is_old_state))
+    }
+
     /// Records a rejection.
     pub(crate) fn set_nack(&mut self, nack: Nack) {
         self.nack = Some(nack);

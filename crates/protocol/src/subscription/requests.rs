@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chancery_model::{ResourceName, Version};
+use chancery_model::{ResourceName, Revision, Version};
 use chancery_view::{Resources, TypeView};
 
 use super::{Answer, Changed, ClientVersion, Requests, Subscription, Urgency, WILDCARD, Wildcard};
@@ -176,7 +176,10 @@ impl Subscription {
     /// Drops a full state that was planned for an earlier request and is not sent yet. The next
     /// plan replaces it.
     fn replan_full_state(&mut self) {
-        if self.is_full_state() && self.delivery.pending.take().is_some() {
+        if self.is_full_state()
+            && let Some(dropped) = self.delivery.pending.take()
+        {
+            self.delivery.included = dropped.carried.after;
             self.work.changed = Changed::All;
             self.work.answer_due = self.is_subscribed();
             // Responses that depend on it may already be planned.
@@ -296,6 +299,7 @@ impl Subscription {
         // The wildcard delivers the unsubscribed resources again.
         self.drop_unsubscribed();
         self.wildcard = Some(Wildcard::default());
+        self.delivery.included = Revision(0);
         context.note(Interest::wildcard(&self.type_url, true));
         let claimed = &mut self.resumption.claimed;
         // The client may have dropped resources that it listed but did not subscribe to.

@@ -370,6 +370,7 @@ fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
             "nacked" => {
                 format!("node {node:?} has rejected {type_name}: {}", plain(&unsettled.message))
             }
+            "unassigned" => format!("node {node:?}: {}", plain(&unsettled.message)),
             "pending" => {
                 format!(
                     "node {node:?} has not acknowledged {type_name} within {} ms",

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chancery_model::{
-    Revision, Transaction,
+    AssignmentOp, Revision, Transaction,
     types::{CLUSTER, LISTENER},
 };
 
 use super::desk::{Client, ShardHarness, key_of, scope};
-use crate::{Change, Config, UnacknowledgedState};
+use crate::{Change, Config, UnacknowledgedState, status::Unacknowledged};
 
 /// Creates a change of resources of one scope and type at the newest revision.
 fn change(desk: &ShardHarness, in_scope: &str, type_url: &str, names: &[&str]) -> Change {
@@ -83,21 +83,13 @@ fn unanswered_response_of_another_type_does_not_matter() {
     desk.put("default", CLUSTER, &[("a", "2")]);
     let clusters = desk.read(&mut client);
     let changed = change(&desk, "default", CLUSTER, &["a"]);
-    let unsettled = |desk: &mut ShardHarness| {
-        let (pages, _) = desk.concerned(&changed);
-        pages
-            .into_iter()
-            .flat_map(|page| page.items)
-            .flat_map(|one| one.unsettled)
-            .collect::<Vec<_>>()
-    };
-    let open = unsettled(&mut desk);
+    let open = unsettled(&mut desk, &changed);
     assert_eq!(open.len(), 1, "{open:?}");
     assert_eq!(open[0].state, UnacknowledgedState::Pending);
     assert_eq!(open[0].type_url.as_ref().unwrap().as_str(), CLUSTER);
     desk.ack(&client, &clusters[0]);
     desk.settle();
-    assert_eq!(unsettled(&mut desk), []);
+    assert_eq!(unsettled(&mut desk, &changed), []);
     assert_eq!(nodes(&mut desk, &changed), set(&["n1"]));
 }
 
@@ -107,10 +99,12 @@ fn changed_assignments_concern_the_sessions_that_they_move() {
     let mut clients = [desk.subscribe("n1", CLUSTER, &[]), desk.subscribe("n2", CLUSTER, &[])];
     clients.iter_mut().for_each(|client| take(&mut desk, client));
     desk.assign("blue", "n1", &["blue"]);
+    desk.settle();
     let moved = |desk: &ShardHarness| Change::new(desk.state.revision, BTreeMap::new(), true);
     let first = moved(&desk);
     assert_eq!(nodes(&mut desk, &first), set(&["n1"]));
     desk.assign("green", "n2", &["green"]);
+    desk.settle();
     let second = moved(&desk);
     assert_eq!(nodes(&mut desk, &second), set(&["n2"]));
     // The index has the moved sessions under their new scopes.
@@ -142,4 +136,152 @@ fn only_concerned_sessions_are_visited_page_by_page() {
     assert!(pages.iter().all(|page| page.items.len() <= 4));
     assert!(pages.len() <= 12, "{} pages", pages.len());
     drop(other);
+}
+
+/// Returns the concerned types that are not acknowledged.
+fn unsettled(desk: &mut ShardHarness, change: &Change) -> Vec<Unacknowledged> {
+    let (pages, _) = desk.concerned(change);
+    pages.into_iter().flat_map(|page| page.items).flat_map(|one| one.unsettled).collect()
+}
+
+/// Returns the states of the concerned types that are not acknowledged.
+fn states(desk: &mut ShardHarness, change: &Change) -> Vec<UnacknowledgedState> {
+    unsettled(desk, change).into_iter().map(|one| one.state).collect()
+}
+
+fn rejected(text: &str) -> Vec<UnacknowledgedState> {
+    vec![UnacknowledgedState::Nacked(text.to_owned())]
+}
+
+/// SOTW-28: a rejection remains known to those who wait for the rejected revision.
+#[test]
+fn rejection_is_reported_after_a_later_write_has_repaired_it() {
+    let mut desk = ShardHarness::new();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    take(&mut desk, &mut client);
+    desk.put("default", CLUSTER, &[("a", "bad")]);
+    let bad = change(&desk, "default", CLUSTER, &["a"]);
+    let response = desk.read(&mut client);
+    desk.nack(&client, &response[0], "no");
+    assert_eq!(states(&mut desk, &bad), rejected("no"));
+    desk.put("default", CLUSTER, &[("a", "3")]);
+    let repair = change(&desk, "default", CLUSTER, &["a"]);
+    assert_eq!(states(&mut desk, &repair), [UnacknowledgedState::Pending]);
+    take(&mut desk, &mut client);
+    assert_eq!(states(&mut desk, &repair), []);
+    assert_eq!(states(&mut desk, &bad), rejected("no"));
+}
+
+/// DELTA-19: a delta client that rejects one resource can still acknowledge others.
+#[test]
+fn rejection_does_not_concern_writes_of_other_resources() {
+    let mut desk = ShardHarness::new();
+    desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    take(&mut desk, &mut client);
+    desk.put("default", CLUSTER, &[("a", "bad")]);
+    let response = desk.read(&mut client);
+    desk.nack(&client, &response[0], "no");
+    desk.put("default", CLUSTER, &[("b", "2")]);
+    let of_b = change(&desk, "default", CLUSTER, &["b"]);
+    assert_eq!(states(&mut desk, &of_b), [UnacknowledgedState::Pending]);
+    take(&mut desk, &mut client);
+    assert_eq!(states(&mut desk, &of_b), []);
+    // The same revision stands for a write that changes nothing: the client still rejects `a`.
+    let of_a = change(&desk, "default", CLUSTER, &["a"]);
+    assert_eq!(states(&mut desk, &of_a), rejected("no"));
+    desk.put("default", CLUSTER, &[("a", "bad again")]);
+    let of_a = change(&desk, "default", CLUSTER, &["a"]);
+    let response = desk.read(&mut client);
+    desk.nack(&client, &response[0], "no, again");
+    assert_eq!(states(&mut desk, &of_a), rejected("no, again"));
+    assert_eq!(states(&mut desk, &of_b), []);
+}
+
+/// A name that the client adds after its type was acknowledged is part of the same write.
+#[test]
+fn answer_to_a_name_that_was_added_later_counts() {
+    let mut desk = ShardHarness::new();
+    desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
+    let both = change(&desk, "default", CLUSTER, &["a", "b"]);
+    let mut client = desk.subscribe("n1", CLUSTER, &["b"]);
+    take(&mut desk, &mut client);
+    assert_eq!(states(&mut desk, &both), []);
+    let request = chancery_protocol::DeltaRequest {
+        type_url: CLUSTER.to_owned(),
+        subscribe: vec!["a".to_owned()].into(),
+        ..chancery_protocol::DeltaRequest::default()
+    };
+    desk.send(&client, None, request);
+    assert_eq!(states(&mut desk, &both)[0], UnacknowledgedState::Pending);
+    let response = desk.read(&mut client);
+    assert_eq!(states(&mut desk, &both)[0], UnacknowledgedState::Pending);
+    desk.nack(&client, &response[0], "no");
+    assert_eq!(states(&mut desk, &both)[0], UnacknowledgedState::Nacked("no".to_owned()));
+}
+
+/// DELTA-19: a client that skips a response and rejects the next one has not accepted the first.
+#[test]
+fn skipped_response_is_not_acknowledged_by_a_rejection() {
+    let mut desk = ShardHarness::new();
+    desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    take(&mut desk, &mut client);
+    desk.put("default", CLUSTER, &[("a", "2")]);
+    let skipped = change(&desk, "default", CLUSTER, &["a"]);
+    assert_eq!(desk.read(&mut client).len(), 1);
+    desk.put("default", CLUSTER, &[("b", "2")]);
+    desk.ms += desk.shard.protocol.ack_timeout_ms;
+    let second = desk.read(&mut client);
+    desk.nack(&client, &second[0], "no");
+    desk.settle();
+    assert_eq!(states(&mut desk, &skipped), [UnacknowledgedState::Pending]);
+}
+
+/// OPS-05: a session that a write moves has to acknowledge what it receives. A session that the write
+/// leaves without an assignment receives nothing, so it cannot acknowledge the write.
+#[test]
+fn session_without_an_assignment_is_concerned_by_the_write_that_removed_it() {
+    let mut desk = ShardHarness::new();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    take(&mut desk, &mut client);
+    let moved = |desk: &ShardHarness| Change::new(desk.state.revision, BTreeMap::new(), true);
+    desk.assign("empty", "n1", &["empty"]);
+    desk.settle();
+    let to_empty = moved(&desk);
+    assert_eq!(states(&mut desk, &to_empty), [UnacknowledgedState::Pending]);
+    // The removal of a cluster waits for the listeners and routes that a new client may hold.
+    desk.ms += 2 * desk.shard.protocol.resume_hold_ms;
+    take(&mut desk, &mut client);
+    assert_eq!(states(&mut desk, &to_empty), []);
+    let assignments = ["default", "empty"].map(|name| AssignmentOp::Delete(name.into())).to_vec();
+    desk.apply(&Transaction { assignments, ..Transaction::default() });
+    desk.settle();
+    let _stranger = desk.subscribe("n2", CLUSTER, &[]);
+    let to_none = moved(&desk);
+    assert_eq!(nodes(&mut desk, &to_none), set(&["n1"]), "n2 had no assignment before");
+    assert_eq!(states(&mut desk, &to_none), [UnacknowledgedState::Unassigned]);
+}
+
+/// A session that is not reassigned yet is not in the index under its new scopes.
+#[test]
+fn shard_is_behind_until_all_sessions_are_reassigned() {
+    let mut desk = ShardHarness::with(Config { turn_work_max: 2, ..Config::default() });
+    let clients: Vec<_> = (0..9).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
+    desk.settle();
+    desk.assign("blue", "n*", &["blue"]);
+    while desk.shard.marked_revision() < desk.state.revision {
+        desk.turn();
+    }
+    desk.put("blue", CLUSTER, &[("a", "1")]);
+    while desk.shard.marked_revision() < desk.state.revision {
+        desk.turn();
+    }
+    let of_a = change(&desk, "blue", CLUSTER, &["a"]);
+    let (pages, nodes) = desk.concerned(&of_a);
+    assert!(pages[0].behind.is_some() && nodes.is_empty(), "{nodes:?}");
+    desk.settle();
+    assert_eq!(desk.concerned(&of_a).1.len(), clients.len());
 }
