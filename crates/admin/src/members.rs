@@ -12,6 +12,11 @@ const LAG_MAX: u64 = 10_000;
 /// The maximum time for a snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The states of a member.
+const UP: &str = "up";
+const DOWN: &str = "down";
+const DIVERGED: &str = "diverged";
+
 /// Returns the members with their reports.
 pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
     let leader = members.iter().find(|member| member.role == Role::Leader);
@@ -27,6 +32,7 @@ pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
             replica_id: member.replica_id,
             address: member.address.clone(),
             role: role.to_owned(),
+            state: DOWN.to_owned(),
             ..pb::MemberStatus::default()
         };
         let Some(report) = &member.report else {
@@ -36,6 +42,7 @@ pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
         };
         pb::MemberStatus {
             up: true,
+            state: if report.diverged.is_some() { DIVERGED } else { UP }.to_owned(),
             revision: report.revision.0,
             lag: last.map(|last| last.saturating_sub(report.applied)),
             term: report.term,
@@ -55,9 +62,9 @@ fn voters(members: &[pb::MemberStatus]) -> impl Iterator<Item = &pb::MemberStatu
     members.iter().filter(|member| matches!(member.role.as_str(), "leader" | "voter"))
 }
 
-/// Returns the number of voters that answer.
+/// Returns the number of voters that answer and have not diverged.
 pub(crate) fn voters_up(members: &[pb::MemberStatus]) -> u64 {
-    voters(members).filter(|member| member.up).count() as u64
+    voters(members).filter(|member| member.state == UP).count() as u64
 }
 
 /// Returns a member that reports that the answering replica was removed.
@@ -79,14 +86,29 @@ pub(crate) fn warnings(
     this: u64,
     removed: Option<u64>,
 ) -> Vec<String> {
-    let mut warnings = Vec::new();
+    let diverged = || members.iter().filter(|member| member.state == DIVERGED);
+    let answers = |id: u64| if id == this { ", which answers," } else { "" };
+    let describe = |member: &pb::MemberStatus| {
+        let id = member.replica_id;
+        format!("replica {id}{} has diverged: {}", answers(id), member.failure)
+    };
+    let mut warnings: Vec<String> = diverged().map(describe).collect();
     let (n_voters, n_up) = (voters(members).count() as u64, voters_up(members));
     let quorum = n_voters / 2 + 1;
     if n_up < quorum {
+        let streams = match diverged().next() {
+            None => "streams are still served",
+            Some(_) => "replicas that have not diverged still serve streams",
+        };
         warnings.push(format!(
             "only {n_up} of {n_voters} voters answer, but {quorum} are needed: no writes are possible, and reads need \
-             --stale; streams are still served"
+             --stale; {streams}"
         ));
+    } else if diverged().any(|member| member.replica_id == this) {
+        warnings.push(
+            "this replica no longer follows a leader; ask another replica about the cluster"
+                .to_owned(),
+        );
     } else if leader.is_none() {
         warnings.push(
             "this replica has no leader: it accepts no writes, and reads need --stale; streams are \
@@ -104,10 +126,12 @@ pub(crate) fn warnings(
             ),
         );
     }
-    for member in members.iter().filter(|member| !member.state_alarm.is_empty()) {
+    let has_alarm =
+        |member: &&pb::MemberStatus| !member.state_alarm.is_empty() && member.state != DIVERGED;
+    for member in members.iter().filter(has_alarm) {
         warnings.push(format!("ALARM: replica {}: {}", member.replica_id, member.state_alarm));
     }
-    for member in members {
+    for member in members.iter().filter(|member| member.state != DIVERGED) {
         let id = member.replica_id;
         if !member.up {
             let role = &member.role;
@@ -224,6 +248,7 @@ mod tests {
             role: role.to_owned(),
             address: format!("r{replica_id}:1"),
             up,
+            state: if up { UP } else { DOWN }.to_owned(),
             version: if up { "1".to_owned() } else { String::new() },
             ..pb::MemberStatus::default()
         }
@@ -260,7 +285,7 @@ mod tests {
             "replica 3 (voter) does not answer at \"r3:1\": at its address is replica 3 of another cluster, ab"
         );
         members[2].failure.clear();
-        members[1].up = false;
+        members[1] = member(2, "voter", false);
         let told = warnings(&members, None, 1, None);
         assert!(told[0].starts_with("only 1 of 3 voters answer, but 2 are needed: "), "{told:?}");
         members[1] = member(2, "voter", true);
@@ -270,7 +295,7 @@ mod tests {
         assert!(told[0].starts_with(
             "replica 2, which answers, was removed from the cluster (reported by replica 1)"
         ));
-        members[2].up = true;
+        members[2] = member(3, "voter", true);
         members[2].state_alarm = "its state differs".to_owned();
         assert_eq!(warnings(&members, Some(1), 1, None)[0], "ALARM: replica 3: its state differs");
         members[2] = member(3, "voter", false);
@@ -281,5 +306,38 @@ mod tests {
         assert_eq!(told[0], "replica 1 takes no writes: the disk");
         assert_eq!(told[1], "replica 2 is 20000 log entries behind the leader");
         assert_eq!(told.last().unwrap(), "the replicas run different versions: 1, 2");
+    }
+    /// L13: a diverged voter does not vote, so it does not count as one that answers. No other
+    /// warning says that it serves streams.
+    #[test]
+    fn diverged_replica_is_reported_and_does_not_count_as_a_voter() {
+        let diverged = |replica_id| pb::MemberStatus {
+            state: DIVERGED.to_owned(),
+            failure: "its state differs; empty its directory".to_owned(),
+            state_alarm: "it differs from replica 1".to_owned(),
+            ..member(replica_id, "voter", true)
+        };
+        let mut members = vec![member(1, "leader", true), member(2, "voter", true), diverged(3)];
+        assert_eq!(voters_up(&members), 2);
+        let at_risk = "2 of 3 voters answer: if one more is lost, no writes are possible";
+        assert_eq!(
+            warnings(&members, Some(1), 1, None),
+            ["replica 3 has diverged: its state differs; empty its directory", at_risk]
+        );
+        let told = warnings(&members, None, 3, None);
+        assert_eq!(
+            told,
+            [
+                "replica 3, which answers, has diverged: its state differs; empty its directory",
+                "this replica no longer follows a leader; ask another replica about the cluster",
+                at_risk
+            ]
+        );
+        members[1] = member(2, "voter", false);
+        for this in [1, 3] {
+            let told = warnings(&members, None, this, None);
+            assert!(told[0].contains("has diverged: "), "{told:?}");
+            assert!(told[1].ends_with("replicas that have not diverged still serve streams"));
+        }
     }
 }

@@ -318,7 +318,10 @@ impl Service {
     ) -> Result<pb::WriteResponse, AdminError> {
         // A dry run is a read. For a write, the leader decides, and the local state is only for the
         // answer.
-        let before = self.state(checked.freshness).await?;
+        let before = match checked.effect {
+            Effect::DryRun => self.state(checked.freshness).await?,
+            Effect::Committed => self.replica.state(),
+        };
         let size = size(&transaction);
         let tried = self.work.run(size, move || DryRun::new(transaction, before)).await??;
         self.commit_tried(tried, checked).await
@@ -536,7 +539,9 @@ fn not_committed(error: &TransactError) -> AdminError {
             "{text} (a retry with the same request_id takes effect once)"
         )),
         TransactError::Failed(_) | TransactError::ShutDown => AdminError::OutcomeUnknown(text),
-        TransactError::NoLeader | TransactError::Behind(_) => AdminError::Unavailable(text),
+        TransactError::NoLeader | TransactError::Behind(_) | TransactError::NotSent(_) => {
+            AdminError::Unavailable(text)
+        }
     }
 }
 
@@ -556,5 +561,22 @@ fn show_unsettled(unsettled: &chancery_fanout::Unacknowledged) -> pb::Unsettled 
         type_url: unsettled.type_url.as_ref().map(ToString::to_string).unwrap_or_default(),
         state: state.to_owned(),
         message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A write that was not sent has surely no effect, so another replica may take it. A write that
+    /// was in flight may still take effect.
+    #[test]
+    fn failed_replica_says_whether_a_write_may_have_taken_effect() {
+        let reason = || "its state differs".to_owned();
+        let refused = not_committed(&TransactError::NotSent(reason()));
+        assert!(matches!(&refused, AdminError::Unavailable(_)), "{refused:?}");
+        assert!(refused.to_string().starts_with("nothing has been written: "), "{refused}");
+        let unknown = not_committed(&TransactError::Failed(reason()));
+        assert!(matches!(&unknown, AdminError::OutcomeUnknown(_)), "{unknown:?}");
     }
 }

@@ -61,6 +61,8 @@ pub struct BackupInfo {
     /// Term and index of the last log entry that the backup includes. Of two replicas of a cluster,
     /// the one with the greater pair has more entries.
     pub position: (u64, u64),
+    /// The reason why the replica had diverged from its cluster. The state may then be wrong.
+    pub diverged: Option<String>,
 }
 
 /// The origin of the state of a backup.
@@ -135,6 +137,7 @@ impl Backup {
             time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             source,
             position: (position.term, position.index),
+            diverged: None,
         };
         Ok(Self { info, data: SnapshotData(Arc::new(image)) })
     }
@@ -143,7 +146,8 @@ impl Backup {
     ///
     /// The checks are those of a start of the replica. This function also applies the log entries
     /// that the replica had not yet applied. In a cluster without a majority, nobody knows which of
-    /// them were committed, and the backup must include every acknowledged entry.
+    /// them were committed, and the backup must include every acknowledged entry. The replica may have
+    /// diverged ([`BackupInfo::diverged`]).
     ///
     /// # Errors
     /// Fails if the directory is in use, contains no replica, or is damaged.
@@ -154,8 +158,10 @@ impl Backup {
         let mut image = recovered.image;
         recovery::apply_rest(path, &database, &mut image)?;
         let source = BackupSource::Directory;
-        Self::of(image, identity.replica_id, source)
-            .map_err(|error| damaged(path, "the state", error))
+        let mut backup = Self::of(image, identity.replica_id, source)
+            .map_err(|error| damaged(path, "the state", error))?;
+        backup.info.diverged = directory.diverged()?;
+        Ok(backup)
     }
 
     /// Returns the header.
@@ -191,6 +197,7 @@ impl BackupInfo {
             time_ms: self.time_ms,
             source: source.into(),
             last_log_id: Some(pb::LogId { term, index }),
+            diverged: self.diverged.clone().unwrap_or_default(),
         }
     }
 
@@ -217,6 +224,7 @@ impl BackupInfo {
             time_ms: header.time_ms,
             source,
             position: (position.term, position.index),
+            diverged: Some(header.diverged).filter(|reason| !reason.is_empty()),
         })
     }
 }

@@ -1,7 +1,10 @@
 //! The data that a running replica shares between its handle, its server and its maintenance tasks.
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -158,6 +161,9 @@ impl Core {
     /// leads, returns its own ID while most voters answer. Raft itself names the last leader,
     /// however long ago it was heard.
     pub(crate) fn present_leader(&self) -> Option<u64> {
+        if self.has_stopped() {
+            return None;
+        }
         let (leader, answered) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -175,6 +181,12 @@ impl Core {
             }
         };
         (silence <= Duration::from_millis(ELECTION_TIMEOUT_MAX)).then_some(leader)
+    }
+
+    /// Returns whether this replica takes no part in its cluster: it has diverged, or Raft has
+    /// stopped.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.diverged.borrow().is_some() || self.raft_ended.load(Ordering::Relaxed)
     }
 
     /// Returns when the leader is no longer `before`.

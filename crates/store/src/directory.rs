@@ -131,6 +131,12 @@ impl Directory {
         Ok((Self { path: path.to_owned(), _lock: lock }, identity))
     }
 
+    /// Returns the reason why the replica must not start again with this data; `None` if it may.
+    pub(crate) fn diverged(&self) -> Result<Option<String>, OpenError> {
+        let reason = read(&self.path, DIVERGED)?;
+        Ok(reason.map(|reason| String::from_utf8_lossy(&reason).trim_end().to_owned()))
+    }
+
     /// Returns the path of the data directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -276,14 +282,18 @@ pub(crate) fn mark_diverged(path: &Path, reason: &str) -> Result<(), OpenError> 
     sync_directory(path)
 }
 
-/// Determines what a directory contains, without changing the directory.
-fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
-    let read = |name: &str| match fs::read(path.join(name)) {
+/// Returns the content of a file in a directory; `None` if there is no such file.
+fn read(path: &Path, name: &str) -> Result<Option<Vec<u8>>, OpenError> {
+    match fs::read(path.join(name)) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io_error("read", &path.join(name))(error)),
-    };
-    if let Some(content) = read(IDENTITY)? {
+    }
+}
+
+/// Determines what a directory contains, without changing the directory.
+fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
+    if let Some(content) = read(path, IDENTITY)? {
         let identity = Identity::parse(&content).map_err(|error| match error {
             IdentityError::Newer(found) => {
                 OpenError::NewerFormat { path: path.to_owned(), found, supported: FORMAT_VERSION }
@@ -293,10 +303,6 @@ fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
         if let Some(configured) = replica_id.filter(|id| *id != identity.replica_id) {
             let (path, found) = (path.to_owned(), identity.replica_id);
             return Err(OpenError::ReplicaId { path, found, configured });
-        }
-        if let Some(reason) = read(DIVERGED)? {
-            let reason = String::from_utf8_lossy(&reason).trim_end().to_owned();
-            return Err(OpenError::Diverged { path: path.to_owned(), reason });
         }
         for part in [HIGH_WATER, DATABASE] {
             if !path.join(part).exists() {
@@ -316,9 +322,9 @@ fn inspect(path: &Path, replica_id: Option<u64>) -> Result<Found, OpenError> {
     }
     names.sort();
     let is_whole = |content: Option<Vec<u8>>| content.is_some_and(|c| Identity::parse(&c).is_ok());
-    let part = read(IDENTITY_PART)?;
+    let part = read(path, IDENTITY_PART)?;
     let unrestored = part.is_some();
-    let interrupted = is_whole(part) || is_whole(read(IDENTITY_NEW)?);
+    let interrupted = is_whole(part) || is_whole(read(path, IDENTITY_NEW)?);
     let own = |name: &String| interrupted && (name == DATABASE || name == HIGH_WATER);
     match names.into_iter().find(|name| !own(name)) {
         Some(found) => Err(OpenError::Foreign { path: path.to_owned(), found }),

@@ -230,7 +230,10 @@ pub enum TransactError {
          been written; send the write to another replica, or retry it later"
     )]
     Behind(Duration),
-    /// The replica has stopped writing. If the transaction was in flight, its outcome is unknown.
+    /// The replica had stopped writing before it sent the transaction to a log.
+    #[error("nothing has been written: the replica has failed and accepts no writes: {0}")]
+    NotSent(String),
+    /// The replica has stopped writing while the transaction was in flight. Its outcome is unknown.
     #[error("the replica has failed and accepts no writes: {0}")]
     Failed(String),
     /// The replica has been shut down.

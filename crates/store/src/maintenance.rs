@@ -59,6 +59,7 @@ impl Maintenance {
             };
             if let Some(error) = self.core.raft_stopped(INTERVAL).await {
                 self.core.raft_ended.store(true, Ordering::Relaxed);
+                self.watch.tell(&self.core);
                 if !matches!(error, Fatal::Stopped) {
                     self.core.failure.set(format!("Raft has stopped: {error}"));
                     self.core.metrics.failed.set(1.0);

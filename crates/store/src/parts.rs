@@ -55,6 +55,9 @@ impl Parts {
         let (directory, found) = Directory::open(&config.data_dir, Some(config.replica_id))?;
         match found {
             Found::Replica(identity) => {
+                if let Some(reason) = directory.diverged()? {
+                    return Err(OpenError::Diverged { path: config.data_dir.clone(), reason });
+                }
                 Self::load(directory, identity).map(|parts| Opened::Replica(Box::new(parts)))
             }
             Found::Fresh => Ok(Opened::Fresh(directory)),

@@ -415,7 +415,7 @@ pub(crate) enum Cluster {
     /// The exit code is 0 if a replica answers, even if it has no leader. In JSON, `leader` is null
     /// if there is no leader.
     Status {
-        /// Exit with code 1, after the output, if the replica has no leader
+        /// Exit with code 1, after the output, without a leader or if a replica has diverged
         #[arg(long)]
         check: bool,
     },
@@ -473,6 +473,11 @@ pub(crate) struct Backup {
     /// Use this to save the remaining state of a cluster that has lost its majority.
     #[arg(long, value_name = "DIR", conflicts_with = "stale")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Accept the data directory of a replica that diverged from its cluster
+    ///
+    /// Its state may be wrong. Use this only if no other replica is left.
+    #[arg(long, requires = "data_dir")]
+    pub(crate) allow_diverged: bool,
     /// Save the replica's own state, without checking with the cluster that it is current
     #[arg(long)]
     pub(crate) stale: bool,

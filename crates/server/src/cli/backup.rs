@@ -165,6 +165,14 @@ pub(super) async fn backup(
         Some(data_dir) => {
             refuse_existing(&backup.file, backup.force)?;
             let state = Backup::of_directory(data_dir).map_err(Failure::new)?;
+            if let Some(reason) = state.info().diverged.as_ref().filter(|_| !backup.allow_diverged)
+            {
+                return Err(Failure::new(format_args!(
+                    "cannot back up {}: its replica has diverged, so its state may be wrong: {reason}; back up \
+                     another replica, or use --allow-diverged if no other replica is left",
+                    data_dir.display()
+                )));
+            }
             let mut pending = Pending::create(&backup.file, backup.force)?;
             for piece in state.pieces() {
                 pending.write(&piece)?;
@@ -205,13 +213,24 @@ fn show(
         let file = plain(&file);
         return answer.text(|out| {
             writeln!(out, "{file}: revision {revision}, {resources}, {bytes} bytes, {when}")?;
-            what.iter().try_for_each(|what| writeln!(out, "it is {what}"))
+            what.iter().try_for_each(|what| writeln!(out, "it is {what}"))?;
+            warn_of_divergence(info, out)
         });
     }
     let mut value = describe(info);
     value["file"] = json!(file);
     value["bytes"] = json!(bytes);
     answer.json(&value)
+}
+
+/// Warns if the replica of a backup had diverged.
+fn warn_of_divergence(info: &BackupInfo, out: &mut dyn Write) -> io::Result<()> {
+    let Some(reason) = &info.diverged else { return Ok(()) };
+    let (id, reason) = (info.replica_id, plain(reason));
+    writeln!(
+        out,
+        "warning: replica {id} had diverged when the backup was made, so the state may be wrong: {reason}"
+    )
 }
 
 async fn fetch(servers: &Servers, backup: &args::Backup) -> Result<(BackupInfo, u64), Failure> {
@@ -243,6 +262,7 @@ fn describe(info: &BackupInfo) -> serde_json::Value {
         "log_term": info.position.0,
         "log_index": info.position.1,
         "program": info.program,
+        "diverged": info.diverged,
     })
 }
 
@@ -278,7 +298,8 @@ pub(super) fn restore(restore: args::Restore, answer: &mut Answer<'_>) -> Result
                 out,
                 "replica {} is the first replica of the new cluster {}; other replicas join with empty directories",
                 options.replica_id, restored.cluster_id
-            )
+            )?;
+            warn_of_divergence(from, out)
         });
     }
     answer.json(&json!({

@@ -18,10 +18,7 @@ pub(crate) async fn run(
             let response = client.get_cluster(pb::GetClusterRequest {}).await;
             let status = response.map_err(|status| refusal(&status))?.into_inner();
             answer.show(&status, |out| write_status(&status, out))?;
-            return match (check, status.leader) {
-                (true, None) => Err(Failure::of_server("has no leader: it accepts no writes")),
-                _ => Ok(()),
-            };
+            return if check { check_status(&status) } else { Ok(()) };
         }
         Cluster::Snapshot => {
             let response = client.take_snapshot(pb::TakeSnapshotRequest {}).await;
@@ -51,9 +48,37 @@ pub(crate) async fn run(
     answer.show(&changed, |out| writeln!(out, "{}", plain(&changed.message)))
 }
 
+/// The state of a member whose state or log differs from that of the cluster.
+const DIVERGED: &str = "diverged";
+
+/// Fails if a replica has diverged or reports that states differ, or if the replica that answers has
+/// no leader.
+fn check_status(status: &pb::ClusterStatus) -> Result<(), Failure> {
+    let problem = |member: &pb::MemberStatus| {
+        let id = member.replica_id;
+        match (member.state == DIVERGED, member.state_alarm.as_str()) {
+            (true, _) => Some(format!("replica {id} has diverged: {}", member.failure)),
+            (false, "") => None,
+            (false, alarm) => Some(format!("replica {id}: {alarm}")),
+        }
+    };
+    let problems: Vec<String> = status.members.iter().filter_map(problem).collect();
+    match status.leader {
+        _ if !problems.is_empty() => Err(Failure::lines(problems)),
+        None => Err(Failure::of_server("has no leader: it accepts no writes")),
+        Some(_) => Ok(()),
+    }
+}
+
 fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
+    let is_diverged = |member: &pb::MemberStatus| member.state == DIVERGED;
+    let is_own = |member: &&pb::MemberStatus| member.replica_id == status.replica_id;
     let leader = match status.leader {
         Some(leader) => format!("replica {leader} leads"),
+        // A diverged replica hears no leader, although the others may have one.
+        None if status.members.iter().find(is_own).is_some_and(is_diverged) => {
+            "unknown leader".to_owned()
+        }
         None => "no leader".to_owned(),
     };
     writeln!(
@@ -79,7 +104,12 @@ fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<(
             member.replica_id.to_string(),
             member.address.clone(),
             role,
-            if member.up { "up" } else { "DOWN" }.to_owned(),
+            match member.up {
+                true if is_diverged(member) => "DIVERGED",
+                true => "up",
+                false => "DOWN",
+            }
+            .to_owned(),
             said(member.revision.to_string()),
             member.lag.map(|lag| lag.to_string()).unwrap_or_default(),
             said(member.term.to_string()),
@@ -172,5 +202,41 @@ mod tests {
             answered by  replica 1, not ready: x\n\
             revision     12\n";
         assert!(text.starts_with(expected), "{text}");
+    }
+    /// L13: a check of any replica fails if a replica has diverged, and says why.
+    #[test]
+    fn check_fails_while_a_replica_has_diverged() {
+        let member = |replica_id| pb::MemberStatus {
+            replica_id,
+            up: true,
+            state: "up".to_owned(),
+            ..pb::MemberStatus::default()
+        };
+        let mut status = pb::ClusterStatus {
+            replica_id: 1,
+            leader: Some(1),
+            members: vec![member(1), member(2)],
+            ..pb::ClusterStatus::default()
+        };
+        assert_eq!(check_status(&status), Ok(()));
+        status.members[0].state_alarm = "its state differs from that of replica 2".to_owned();
+        let lines = |status: &pb::ClusterStatus| check_status(status).unwrap_err().lines;
+        assert_eq!(lines(&status), ["replica 1: its state differs from that of replica 2"]);
+        status.members[0].state_alarm.clear();
+        status.members[1].state = DIVERGED.to_owned();
+        status.members[1].failure = "its log differs".to_owned();
+        assert_eq!(lines(&status), ["replica 2 has diverged: its log differs"]);
+        let shown = |status: &pb::ClusterStatus| {
+            let mut out = Vec::new();
+            write_status(status, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(shown(&status).contains("DIVERGED"), "{}", shown(&status));
+        status.leader = None;
+        assert!(shown(&status).contains("): no leader, "), "{}", shown(&status));
+        status.replica_id = 2;
+        assert!(shown(&status).contains("): unknown leader, "), "{}", shown(&status));
+        status.members.pop();
+        assert_eq!(lines(&status), ["the server has no leader: it accepts no writes"]);
     }
 }

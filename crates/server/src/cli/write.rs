@@ -119,7 +119,7 @@ impl Request {
         let response = self.attempts(servers).await?;
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
-            Some(wait) => verdict(wait),
+            Some(wait) => verdict(&response, wait),
             None => Ok(()),
         }
     }
@@ -329,17 +329,20 @@ fn in_words(wait: &pb::WaitResult) -> String {
 }
 
 /// Succeeds only if every session of the cluster is known to have acknowledged.
-fn verdict(wait: &pb::WaitResult) -> Result<(), Failure> {
+fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Failure> {
     if !wait.settled {
         return Err(Failure::lines(unsettled_lines(wait)));
     }
+    let has_changed = response.changed + response.removed + response.assignments > 0;
+    let done = if has_changed { "written" } else { "nothing changed" };
     if wait.asked == 0 {
-        let line = "written, but not confirmed: the write concerns no session of this replica";
+        let line =
+            format!("{done}, but not confirmed: the write concerns no session of this replica");
         return Err(Failure::with_code(failure::NOBODY_ASKED, line));
     }
     if wait.left > 0 || wait.replicas_not_asked > 0 {
         let line =
-            format!("written, but it is unknown whether all sessions have it: {}", in_words(wait));
+            format!("{done}, but it is unknown whether all sessions have it: {}", in_words(wait));
         return Err(Failure::with_code(failure::NOT_ALL_ASKED, line));
     }
     Ok(())
@@ -460,7 +463,8 @@ mod tests {
                 replicas_not_asked,
                 ..Default::default()
             };
-            verdict(&wait).map_err(|failure| (failure.code, failure.lines.join("; ")))
+            let written = pb::WriteResponse { changed: 1, ..Default::default() };
+            verdict(&written, &wait).map_err(|failure| (failure.code, failure.lines.join("; ")))
         };
         assert_eq!(wait(2, 0), Ok(()));
         for others in [0, 2] {
@@ -473,9 +477,23 @@ mod tests {
     }
 
     #[test]
+    fn wait_for_a_write_that_changed_nothing_does_not_say_written() {
+        for replicas_not_asked in [0, 2] {
+            let asked = replicas_not_asked;
+            let wait =
+                pb::WaitResult { settled: true, asked, replicas_not_asked, ..Default::default() };
+            let said = |response| verdict(&response, &wait).unwrap_err().lines.join("; ");
+            let unchanged = said(pb::WriteResponse { unchanged: 1, ..Default::default() });
+            assert!(unchanged.starts_with("nothing changed, but "), "{unchanged}");
+            let changed = said(pb::WriteResponse { assignments: 1, ..Default::default() });
+            assert!(changed.starts_with("written, but "), "{changed}");
+        }
+    }
+
+    #[test]
     fn session_that_leaves_unanswered_makes_the_outcome_unknown() {
         let wait = pb::WaitResult { settled: true, asked: 1, left: 1, ..Default::default() };
-        let failure = verdict(&wait).unwrap_err();
+        let failure = verdict(&pb::WriteResponse::default(), &wait).unwrap_err();
         let told = "0 of 1 session of this replica acknowledged; 1 session left before answering";
         assert!(failure.code == 4 && failure.lines[0].ends_with(told), "{failure:?}");
     }
@@ -497,7 +515,7 @@ mod tests {
             acknowledged: 2,
             ..Default::default()
         };
-        assert_eq!(verdict(&wait).unwrap_err().code, 1);
+        assert_eq!(verdict(&pb::WriteResponse::default(), &wait).unwrap_err().code, 1);
         assert_eq!(in_words(&wait), "2 of 7 sessions of this replica acknowledged");
         assert_eq!(
             unsettled_lines(&wait),

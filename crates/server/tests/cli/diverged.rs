@@ -1,6 +1,6 @@
 //! A replica whose log or state differs from that of the cluster, as seen by clients and operators.
 
-use std::{fs, net::TcpStream, path::Path};
+use std::{fs, net::TcpStream, path::Path, thread, time::Duration};
 
 use chancery_model::types::CLUSTER;
 use chancery_proto::{
@@ -14,7 +14,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     cluster::{Replica, eventually, index, joined},
-    support::{DEADLINE, http_get},
+    leaderless::metric,
+    support::{DEADLINE, clusters, http_get},
 };
 
 const DELTA: &str =
@@ -80,9 +81,60 @@ async fn send_other_entry(to: &Replica, from: u64) -> Status {
     client.append(append).await.unwrap_err()
 }
 
+/// Checks the status, the metrics and the transfer of leadership while the replica `wrong` has
+/// diverged.
+fn every_replica_reports(replicas: &[Replica], leader: usize, wrong: usize) {
+    let id = replicas[wrong].id;
+    for replica in replicas {
+        let text = replica.run(&["cluster", "status"], "").out;
+        let answers = if replica.id == id { ", which answers," } else { "" };
+        let said = format!("warning: replica {id}{answers} has diverged: the log holds");
+        assert!(text.contains(&said) && text.contains("empty its data directory"), "{text}");
+        assert!(text.contains("2 of 3 voters answer") && text.contains("DIVERGED"), "{text}");
+        assert!(!text.contains("still served"), "{text}");
+        let status = replica.json(&["cluster", "status"]);
+        let members = status["members"].as_array().unwrap();
+        let states: Vec<_> = members.iter().map(|member| member["state"].as_str()).collect();
+        let mut expected = [Some("up"); 3];
+        expected[wrong] = Some("diverged");
+        assert_eq!(states, expected);
+        let (_, answer) = http_get(&replica.admin, "/v1/cluster");
+        assert!(answer.contains("diverged"), "{answer}");
+        let done = replica.run(&["cluster", "status", "--check"], "");
+        let said = format!("error: replica {id} has diverged: the log holds");
+        assert!(done.code == 1 && done.err.contains(&said), "{done:?}");
+    }
+    let done = replicas[leader].run(&["cluster", "transfer-leader", &id.to_string()], "");
+    let said = format!("cannot transfer leadership to replica {id}: it has diverged: the log");
+    assert!(done.code == 1 && done.err.contains(&said), "{done:?}");
+    let metric = |name: &str| metric(&replicas[wrong], name);
+    // The store updates these several times a second until Raft has stopped.
+    thread::sleep(Duration::from_secs(1));
+    assert!(metric("chancery_raft_diverged") > 0.5);
+    assert!(metric("chancery_raft_has_leader") < 0.5);
+    assert!(metric("chancery_raft_is_leader") < 0.5);
+}
+
+fn backup_needs_a_flag(root: &Path, stopped: &Replica) {
+    let (file, directory) = (root.join("backup"), stopped.directory.to_str().unwrap());
+    let backup = ["backup", file.to_str().unwrap(), "--data-dir", directory];
+    let refused = stopped.run(&backup, "");
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("its replica has diverged, so its state may be"), "{refused:?}");
+    assert!(refused.err.contains("--allow-diverged") && !file.exists(), "{refused:?}");
+    let made = stopped.run(&[&backup[..], ["--allow-diverged"].as_slice()].concat(), "");
+    let id = stopped.id;
+    let warning = format!("warning: replica {id} had diverged when the backup was made");
+    assert!(made.code == 0 && made.out.contains(&warning), "{made:?}");
+    let to = root.join("restored");
+    let arguments = ["restore", file.to_str().unwrap(), "--data-dir", to.to_str().unwrap()];
+    let restored = stopped.run(&arguments, "");
+    assert!(restored.code == 0 && restored.out.contains(&warning), "{restored:?}");
+}
+
 /// L13: the replica is not ready and ends its streams with `UNAVAILABLE`. It accepts no streams,
-/// reads (even stale ones) or writes, and says what to do. The other replicas continue and report
-/// it.
+/// reads (even stale ones) or writes, and says what to do. The other replicas continue. Every
+/// replica reports it.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_with_another_entry_stops_serving_and_says_why() {
     let root = tempfile::tempdir().unwrap();
@@ -111,14 +163,17 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
         assert_eq!(done.code, 1, "{command:?}: {done:?}");
         assert!(done.err.contains("the log holds a different entry"), "{command:?}: {done:?}");
     }
+    for command in [&["delete", "cluster", "a"][..], &["apply", "-f", "-"]] {
+        let done = replicas[wrong].run(command, &clusters(&["c"], "1s"));
+        let said = "nothing has been written: the replica has failed";
+        assert!(done.code == 1 && done.err.contains(said), "{command:?}: {done:?}");
+        assert!(!done.err.contains("may have taken effect"), "{command:?}: {done:?}");
+    }
 
     replicas[leader].apply("b");
-    let id = replicas[wrong].id;
-    eventually("the leader reports it", || {
-        let status = replicas[leader].run(&["cluster", "status"], "").out;
-        status.contains(&format!("replica {id} takes no writes: the log holds")).then_some(())
-    });
+    every_replica_reports(&replicas, leader, wrong);
     replicas[wrong].terminate();
+    backup_needs_a_flag(root.path(), &replicas[wrong]);
     replicas[wrong].start(&[]);
     let mut child = replicas[wrong].child.take().unwrap();
     let status = eventually("the replica does not start", || child.try_wait().unwrap());
@@ -171,7 +226,7 @@ fn replica_whose_directory_went_back_stops_and_the_leader_stays_ready() {
     let id = replicas[old].id;
     eventually("the leader reports it", || {
         let status = replicas[leader].run(&["cluster", "status"], "").out;
-        status.contains(&format!("replica {id} takes no writes: it lacks log entry")).then_some(())
+        status.contains(&format!("replica {id} has diverged: it lacks log entry")).then_some(())
     });
     // The replica detects the divergence before it opens its admin port.
     eventually("the admin port is open", || TcpStream::connect(&replicas[old].admin).ok());

@@ -17,7 +17,8 @@ use crate::{
 /// fifth of a second. The rest of the time is for a busy machine.
 const SECONDS: Duration = Duration::from_secs(20);
 
-fn metric(replica: &Replica, name: &str) -> f64 {
+/// Returns the value of a metric without labels.
+pub(crate) fn metric(replica: &Replica, name: &str) -> f64 {
     let (_, page) = http_get(&replica.admin, "/metrics");
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap().parse().unwrap()

@@ -29,7 +29,7 @@ impl Watch {
     pub(crate) fn tell(&mut self, core: &Core) {
         let raft = core.raft.metrics().borrow_watched().clone();
         let metrics = &core.metrics.cluster;
-        let is_leader = raft.current_leader == Some(core.id());
+        let is_leader = raft.current_leader == Some(core.id()) && !core.has_stopped();
         let flag = |is: bool| if is { 1.0 } else { 0.0 };
         metrics.has_leader.set(flag(core.present_leader().is_some()));
         metrics.is_leader.set(flag(is_leader));

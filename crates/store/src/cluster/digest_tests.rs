@@ -1,6 +1,6 @@
 //! Replicas whose states or logs differ: detection, alarm and stop.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use openraft::{EntryPayload, async_runtime::WatchReceiver};
@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::power_cut_tests::{DEADLINE, config, put, start, trio, until};
 use crate::{
-    OpenError, ReadError, Replica, TransactError,
+    Backup, BackupCheck, ChangeError, MemberChange, OpenError, ReadError, Replica, TransactError,
     codec::Ask,
     database::Batch,
     directory::Directory,
@@ -72,8 +72,16 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     assert_eq!(read, ReadError::Diverged(reason.clone()));
     assert!(wrong.backup_stale().is_err());
     let written = wrong.transact(put("refused")).await.unwrap_err();
-    assert!(matches!(written, TransactError::Failed(_)), "{written}");
+    assert_eq!(written, TransactError::NotSent(reason.clone()), "it surely has no effect");
+    assert_eq!(wrong.leader(), None, "it no longer follows the leader");
 
+    let members = replicas[0].members().await;
+    let reports = members.iter().filter_map(|it| Some((it.replica_id, it.report.as_ref()?)));
+    let reported: Vec<_> = reports.map(|(id, report)| (id, report.diverged.clone())).collect();
+    assert_eq!(reported, [(1, None), (2, None), (3, Some(reason.clone()))]);
+    let change = replicas[1].change_members(MemberChange::TransferLeader(Some(3))).await;
+    let refused = format!("cannot transfer leadership to replica 3: it has diverged: {reason}");
+    assert_eq!(change, Err(ChangeError::Refused(refused)));
     let core = replicas[0].core();
     core.compare_states().await;
     let alarm = core.state_alarm().unwrap();
@@ -90,6 +98,10 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     drop(wrong);
     let error = Replica::open(config(dir.path(), 3, &[])).await.unwrap_err();
     assert!(matches!(error, OpenError::Diverged { .. }), "{error}");
+    let backup = Backup::of_directory(&dir.path().join("3")).unwrap();
+    let mut check = BackupCheck::default();
+    backup.pieces().for_each(|piece| check.push(&piece).unwrap());
+    assert_eq!(check.finish().unwrap().diverged, Some(reason), "a backup warns of the state");
 
     fs::remove_dir_all(dir.path().join("3")).unwrap();
     let join = [replicas[0].raft_address().to_owned()];
@@ -160,4 +172,24 @@ async fn entry_with_the_log_id_of_another_stops_the_replica() {
     let reason = diverged(&replicas[1]).await;
     assert!(reason.contains(&format!("different entry {last}")), "{reason}");
     end(&replicas).await;
+}
+
+/// L13: a replica with a wrong log must not win an election. It stops Raft although its disk does not yet
+/// store the mark that keeps it from starting again.
+#[tokio::test(flavor = "multi_thread")]
+async fn diverged_replica_stops_raft_while_its_disk_stalls() {
+    let dir = tempfile::tempdir().unwrap();
+    let replica = Replica::open(config(dir.path(), 1, &[])).await.unwrap();
+    // Opening a FIFO for writing blocks until a reader opens it.
+    let mark = dir.path().join("1/DIVERGED");
+    assert!(Command::new("mkfifo").arg(&mark).status().unwrap().success());
+    replica.core().diverge("its log differs");
+    let stopped = until("Raft has stopped", || {
+        replica.core().raft.metrics().borrow_watched().running_state.is_err()
+    });
+    let stopped = tokio::time::timeout(DEADLINE / 4, stopped).await;
+    let marked = fs::read_to_string(&mark).unwrap();
+    assert!(stopped.is_ok(), "Raft runs although the replica has diverged");
+    assert!(marked.starts_with("its log differs; "), "{marked}");
+    replica.shutdown().await.unwrap();
 }

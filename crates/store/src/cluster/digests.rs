@@ -33,7 +33,7 @@ const ASKED: usize = 64;
 /// The maximum number of positions in a request. The callee ignores the rest.
 const INDEXES_MAX: usize = 1024;
 /// The advice about a replica whose state is wrong.
-const ADVICE: &str = "this replica has stopped serving; stop it, empty its data directory, and start it with \
+const ADVICE: &str = "it has stopped serving; stop it, empty its data directory, and start it with \
                       --join so that it gets its state from the others (docs/cluster.md, States that differ)";
 
 /// The result of comparing this replica's digests with those of some voters.
@@ -197,18 +197,17 @@ impl Core {
         let metrics = &self.metrics;
         metrics.failed.set(1.0);
         metrics.cluster.diverged.set(1.0);
-        metrics.cluster.has_leader.set(0.0);
-        metrics.cluster.is_leader.set(0.0);
         self.diverged.send_replace(Some(reason.as_str().into()));
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
             let data_dir = core.config.data_dir.clone();
             let marked = tokio::task::spawn_blocking(move || mark_diverged(&data_dir, &reason));
+            // The replica must neither vote nor lead, even while the disk stalls. The only error is that
+            // Raft has stopped already.
+            drop(core.raft.shutdown().await);
             if let Ok(Err(error)) = marked.await {
                 tracing::error!(%error, "cannot write `DIVERGED` to the data directory; do not start this replica again");
             }
-            // The replica must neither vote nor lead. The only error is that Raft has stopped already.
-            drop(core.raft.shutdown().await);
         });
     }
 }

@@ -102,7 +102,10 @@ impl Core {
                 Some(_) => RETRY_INTERVAL,
             };
             drop(tokio::time::timeout(wait, self.leader_changes(leader.as_ref())).await);
-            self.check_alive()?;
+            self.check_alive().map_err(|error| match error {
+                TransactError::NotSent(reason) if proposed => TransactError::Failed(reason),
+                error => error,
+            })?;
         }
     }
 
@@ -142,11 +145,11 @@ impl Core {
         behind > BEHIND_MAX || !self.published.is_formed()
     }
 
-    /// Fails if this replica no longer accepts writes.
+    /// Fails with `NotSent` if this replica no longer accepts writes.
     pub(crate) fn check_alive(&self) -> Result<(), TransactError> {
         if let Some(reason) = self.failure.get() {
             self.metrics.refused_failed.increment(1);
-            return Err(TransactError::Failed(reason.to_owned()));
+            return Err(TransactError::NotSent(reason.to_owned()));
         }
         Ok(())
     }
@@ -172,11 +175,9 @@ impl Core {
                 Attempt::Done(Err(TransactError::Failed(error.to_string())))
             }
             Err(RaftError::Fatal(error)) => {
-                if let Err(failed) = self.check_alive() {
-                    return Attempt::Done(Err(failed));
-                }
                 self.failure.set(format!("Raft has stopped: {error}"));
-                Attempt::Done(Err(TransactError::Failed(error.to_string())))
+                let reason = self.failure.get().unwrap_or_default().to_owned();
+                Attempt::Done(Err(TransactError::Failed(reason)))
             }
         }
     }

@@ -10,7 +10,7 @@ use chancery_proto::raft::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
-use super::{client::Lane, codec, instance::Removal};
+use super::{client::Lane, codec, instance::Removal, members::HELLO_TIMEOUT};
 use crate::{
     ChangeError, Replica,
     core::{Core, Leader},
@@ -18,8 +18,6 @@ use crate::{
     raft::Peer,
 };
 
-/// The maximum time for the report of a member.
-const HELLO_TIMEOUT: Duration = Duration::from_millis(800);
 /// The maximum time that a stopping leader waits for another voter to take over.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -88,6 +86,8 @@ pub struct Report {
     pub version: String,
     /// The reason why the replica accepts no writes; `None` if it accepts them.
     pub failure: Option<String>,
+    /// The reason why the replica has stopped, because its state or log differs from that of the cluster.
+    pub diverged: Option<String>,
     /// A text that names the voters whose state differs; `None` if no difference is known.
     pub state_alarm: Option<String>,
     /// Whether the replica has a newer membership than the caller, without the caller: the caller was
@@ -105,6 +105,7 @@ impl From<pb::HelloResponse> for Report {
             revision: Revision(hello.revision),
             version: hello.version,
             failure: Some(hello.failure).filter(|failure| !failure.is_empty()),
+            diverged: Some(hello.diverged).filter(|reason| !reason.is_empty()),
             state_alarm: Some(hello.state_alarm).filter(|alarm| !alarm.is_empty()),
             excludes_caller: false,
         }

@@ -23,7 +23,7 @@ use tonic::{Code, Status};
 
 use super::{
     client::{Lane, Peers},
-    members::SILENCE,
+    members::{SILENCE, change_error},
     protocol,
 };
 use crate::{
@@ -372,7 +372,7 @@ impl Core {
         let call = self.raft.change_membership(change, false);
         match tokio::time::timeout(self.config.change_timeout, call).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(JoinRefusal::Later(error.to_string())),
+            Ok(Err(error)) => Err(JoinRefusal::Later(change_error(&error))),
             Err(_) => Err(JoinRefusal::Later(format!(
                 "the membership change took longer than {:?}",
                 self.config.change_timeout

@@ -1,6 +1,7 @@
 //! Membership changes. Only the leader makes them; any replica forwards a request to the leader.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     time::{Duration, Instant},
@@ -19,13 +20,15 @@ use crate::{
     ChangeError,
     core::{Core, Leader},
     open::ELECTION_TIMEOUT_MAX,
-    raft::{LogId, Peer},
+    raft::{LogId, Peer, Types},
     raft_codec::peer_to_proto,
 };
 
 /// The maximum number of log entries that a learner lacks when it counts as caught up.
 const LAG_MAX: u64 = 256;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The maximum time for the report of a member.
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_millis(800);
 /// The maximum number of members, including learners. Anyone who reaches an unprotected replication port can
 /// join.
 const MEMBERS_MAX: usize = 64;
@@ -47,6 +50,32 @@ impl From<ChangeError> for Attempt {
 
 fn refused(text: impl Into<String>) -> Attempt {
     Attempt::Done(Err(ChangeError::Refused(text.into())))
+}
+
+/// Describes why Raft refused a membership change, for people.
+pub(super) fn change_error(error: &RaftError<Types, ClientWriteError<Types>>) -> String {
+    use ChangeMembershipError as Change;
+    match error {
+        RaftError::Fatal(error) => format!("Raft has stopped on the leader: {error}"),
+        RaftError::APIError(
+            ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
+        ) => "the leader has changed meanwhile".to_owned(),
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => match error {
+            Change::InProgress(_) => {
+                "another change of the membership is in progress; try again when it has ended"
+                    .to_owned()
+            }
+            Change::UncommittedLeaderLog(_) => {
+                "the leader was elected just now; try again in a second".to_owned()
+            }
+            Change::EmptyMembership(_) => "the cluster would have no voters".to_owned(),
+            Change::LearnerNotFound(missing) => {
+                format!("replica {} is not a member", missing.node_id)
+            }
+            other => format!("Raft refused the change of the membership: {other}"),
+        },
+        RaftError::APIError(other) => format!("Raft refused the change of the membership: {other}"),
+    }
 }
 
 /// The maximum ID of a replica, which is the maximum integer in a configuration file.
@@ -304,19 +333,26 @@ impl Core {
     async fn transfer(&self, to: u64, deadline: Instant) -> Attempt {
         let membership = self.membership();
         let others = || membership.voter_ids().filter(|voter| *voter != self.id());
-        let to = match to {
-            0 => {
-                let alive = others().filter(|voter| self.is_alive(*voter));
-                match alive.max_by_key(|voter| self.matched(*voter)) {
-                    Some(best) => best,
-                    None => return refused("no other voter answers"),
-                }
-            }
+        let mut candidates: Vec<u64> = match to {
+            0 => others().filter(|voter| self.is_alive(*voter)).collect(),
             to if to == self.id() => {
                 return Attempt::Done(Ok(format!("replica {to} leads already")));
             }
-            to if others().any(|voter| voter == to) => to,
+            to if others().any(|voter| voter == to) => vec![to],
             to => return refused(format!("replica {to} is not a voter")),
+        };
+        candidates.sort_by_key(|voter| Reverse(self.matched(*voter)));
+        let mut refusal = None;
+        let mut able = None;
+        for voter in candidates {
+            refusal = self.refuse_to_lead(voter).await;
+            if refusal.is_none() {
+                able = Some(voter);
+                break;
+            }
+        }
+        let Some(to) = able else {
+            return refused(refusal.unwrap_or_else(|| "no other voter answers".to_owned()));
         };
         if self.raft.trigger().transfer_leader(to).await.is_err() {
             return Attempt::NotLeader;
@@ -332,6 +368,18 @@ impl Core {
                 _ => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
+    }
+
+    /// Returns why a voter cannot lead, according to its report; `None` if it can, or does not answer.
+    async fn refuse_to_lead(&self, id: u64) -> Option<String> {
+        let address = self.peer(id)?.address;
+        let hello = self.ask_at(&address, HELLO_TIMEOUT).await.filter(|it| it.replica_id == id)?;
+        let why = match (hello.failure.is_empty(), hello.diverged.is_empty()) {
+            (true, _) => return None,
+            (false, true) => "it accepts no writes",
+            (false, false) => "it has diverged",
+        };
+        Some(format!("cannot transfer leadership to replica {id}: {why}: {}", hello.failure))
     }
 
     async fn announce(&self, peer: &pb::Peer, deadline: Instant) -> Attempt {
@@ -406,7 +454,7 @@ impl Core {
                 ))
             );
             if !is_busy || Instant::now() + POLL_INTERVAL >= deadline {
-                return refused(error.to_string());
+                return refused(change_error(&error));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -538,5 +586,25 @@ impl Core {
 
     fn last_index(&self) -> Option<u64> {
         self.raft.metrics().borrow_watched().last_log_index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::errors::InProgress;
+
+    use super::*;
+    use crate::raft::log_id;
+
+    /// The replica that joins logs this text, and `chancery cluster add` shows it.
+    #[test]
+    fn membership_change_in_progress_is_reported_in_plain_words() {
+        let in_progress = InProgress { committed: None, membership_log_id: Some(log_id(3, 7)) };
+        let error = ChangeMembershipError::InProgress(in_progress);
+        let text = change_error(&RaftError::APIError(error.into()));
+        assert_eq!(
+            text,
+            "another change of the membership is in progress; try again when it has ended"
+        );
     }
 }

@@ -355,6 +355,7 @@ impl Core {
             membership_id: membership.log_id().as_ref().map(log_id_to_proto),
             protocol: Some(protocol::own()),
             failure: self.refuses_writes().unwrap_or_default(),
+            diverged: self.diverged().as_deref().unwrap_or_default().to_owned(),
             snapshot_progress: self.snapshot_progress.bytes(),
             state_alarm: self.state_alarm().unwrap_or_default(),
             caller: known.map(|known| peer_to_proto(caller.from, known)),

@@ -120,7 +120,7 @@ async fn runs_what_its_parent_asks_for() {
     let failure = replica.status().failure.unwrap();
     let before = render(&replica.state());
     let again = replica.transact(put("late", b"x")).await.unwrap_err();
-    assert!(matches!(&again, TransactError::Failed(reason) if *reason == failure), "{again}");
+    assert!(matches!(&again, TransactError::NotSent(reason) if *reason == failure), "{again}");
     assert_eq!(render(&replica.state()), before);
     let mut out = std::io::stdout().lock();
     writeln!(out, "failed {failure}").unwrap();

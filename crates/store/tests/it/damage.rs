@@ -86,7 +86,9 @@ impl Template {
                 // The replica works, and its later writes can be read after a restart.
                 match replica.transact(put("after", b"damage")).await {
                     Ok(outcome) => assert!(matches!(outcome, Outcome::Committed(_)), "{what}"),
-                    Err(TransactError::Failed(text)) if text.contains("Corruption") => {
+                    Err(TransactError::Failed(text) | TransactError::NotSent(text))
+                        if text.contains("Corruption") =>
+                    {
                         assert!(
                             render(&replica.state()) == self.state,
                             "{what}: a write that failed"
