@@ -12,8 +12,8 @@ use std::{
 use chancery_admission::{Manifest, Options, Prune};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
-    Applied, AssignmentOp, Expectation, Outcome, Precondition, ResourceKey, ResourceName, Revision,
-    ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
+    Applied, AssignmentOp, Expectation, Outcome, Precondition, Refusal, ResourceKey, ResourceName,
+    Revision, ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{RequestId, TransactError};
@@ -261,20 +261,30 @@ impl Service {
         let empty = transaction(&checked);
         let read = move || deletion(&request.resources, &scope, empty);
         let transaction = self.work.run(size, read).await??;
-        let expected = transaction.preconditions.clone();
-        match self.commit(transaction, checked).await {
-            // The error contains only the first unmet expectation. The author needs all of them.
-            Err(AdminError::NotFound(first)) => {
-                Err(AdminError::NotFound(self.all_unmet(size, expected, first).await?))
-            }
-            Err(AdminError::Precondition(first)) => {
-                Err(AdminError::Precondition(self.all_unmet(size, expected, first).await?))
-            }
-            other => other,
-        }
+        self.commit(transaction, checked).await
     }
 
-    /// Returns all expectations that do not hold, as one text, or `first` if all of them hold now.
+    /// Returns the error of a refused transaction. The refusal contains only the first unmet
+    /// expectation, and the author needs all of them.
+    async fn refusal(
+        &self,
+        size: Size,
+        expected: Vec<Precondition>,
+        refusal: Refusal,
+    ) -> AdminError {
+        let all = match AdminError::from(refusal) {
+            AdminError::NotFound(first) => {
+                self.all_unmet(size, expected, first).await.map(AdminError::NotFound)
+            }
+            AdminError::Precondition(first) => {
+                self.all_unmet(size, expected, first).await.map(AdminError::Precondition)
+            }
+            other => Ok(other),
+        };
+        all.unwrap_or_else(|error| error)
+    }
+
+    /// Returns all expectations that do not hold, as one text.
     async fn all_unmet(
         &self,
         size: Size,
@@ -336,14 +346,17 @@ impl Service {
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         let start = Instant::now();
+        let expected = transaction.preconditions.clone();
         match checked.effect {
-            Effect::DryRun => self.dry_run(before, tried, size).await,
+            Effect::DryRun => self.dry_run(before, tried, expected, size).await,
             Effect::Committed => {
                 let author = checked.meta.author;
                 let summary = match self.replica.transact_as(checked.request_id, transaction).await
                 {
                     Ok(Outcome::Committed(summary)) => summary,
-                    Ok(Outcome::Refused(refusal)) => return Err(refusal.into()),
+                    Ok(Outcome::Refused(refusal)) => {
+                        return Err(self.refusal(size, expected, refusal).await);
+                    }
                     Err(error) => return Err(not_committed(&error)),
                 };
                 self.metrics.write_seconds.record(start.elapsed());
@@ -376,11 +389,12 @@ impl Service {
         &self,
         before: Arc<State>,
         tried: Applied,
+        expected: Vec<Precondition>,
         size: Size,
     ) -> Result<pb::WriteResponse, AdminError> {
         let summary = match tried.outcome {
             Outcome::Committed(summary) => summary,
-            Outcome::Refused(refusal) => return Err(refusal.into()),
+            Outcome::Refused(refusal) => return Err(self.refusal(size, expected, refusal).await),
         };
         let revision = before.revision;
         let response = respond(&Summary { revision, ..summary });
@@ -412,7 +426,8 @@ impl Service {
     }
 }
 
-/// Returns all expectations that do not hold, as one text, or `first` if all of them hold now.
+/// Returns all expectations that do not hold, as one text. `first` is the one that refused the
+/// transaction.
 fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &AtomicBool) -> String {
     let (mut unmet, mut omitted) = (Vec::new(), 0_usize);
     for precondition in expected.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -424,8 +439,8 @@ fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &Ato
             Outcome::Committed(_) => {}
         }
     }
-    if unmet.is_empty() {
-        return first;
+    if !unmet.contains(&first) {
+        unmet.insert(0, first);
     }
     if omitted > 0 {
         unmet.push(format!("and {omitted} more"));

@@ -9,6 +9,7 @@ use chancery_model::{ResourceDraft, ScopeName, types};
 
 use crate::{
     draft,
+    encode::Encoder,
     node::{Node, Spare},
     problem::{Fault, Place, Problem, Report},
     resource,
@@ -19,9 +20,14 @@ use crate::{
 const LISTS: [(&str, &str); 3] =
     [("clusters", types::CLUSTER), ("listeners", types::LISTENER), ("secrets", types::SECRET)];
 
+/// The full name of the message.
+const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
+/// The two spellings of the key.
+const STATIC_RESOURCES: [&str; 2] = ["static_resources", "staticResources"];
+
 /// Returns the listeners, clusters and secrets in the `static_resources` of an Envoy bootstrap.
 ///
-/// Ignores the rest of the bootstrap. If the caller sets `stop`, returns a problem soon after.
+/// Of the rest of the bootstrap, it checks only the top-level keys and the types of their values. If the caller sets `stop`, returns a problem soon after.
 ///
 /// # Errors
 /// If the bootstrap has no static resources, or one of them is invalid as in a manifest.
@@ -38,6 +44,7 @@ pub fn import_bootstrap(
     let mut documents = source::documents(file, content, &mut spare, Stack::Usual);
     match (documents.pop(), documents.len()) {
         (Some(Ok(document)), 0) => {
+            report.add_faults(&place, top_level_faults(&document.root));
             static_resources(&place, &document.root, &mut drafts, &mut report);
         }
         (Some(Err(problem)), 0) => report.add(problem),
@@ -49,13 +56,44 @@ pub fn import_bootstrap(
     report.finish(drafts.into_iter().map(|draft| (scope.clone(), draft)).collect())
 }
 
+/// Returns the faults of the top-level keys: unknown ones, and values of the wrong type. A misspelled
+/// key would otherwise lose its content silently. Values inside other keys are not imported, and not
+/// checked.
+fn top_level_faults(root: &Node) -> Vec<Fault> {
+    let mut encoder = Encoder::new(chancery_proto::envoy_pool());
+    let Some(bootstrap) = encoder.pool.get_message_by_name(BOOTSTRAP) else { return Vec::new() };
+    let shallow = match root {
+        Node::Map(entries) => {
+            let emptied = entries.iter().map(|(key, value)| (key.clone(), emptied(key, value)));
+            Node::Map(emptied.collect())
+        }
+        other => other.clone(),
+    };
+    let _ = encoder.fields(&bootstrap, &shallow);
+    encoder.into_faults()
+}
+
+/// Returns a value without the values in it.
+fn emptied(key: &str, value: &Node) -> Node {
+    match value {
+        Node::Map(_) => Node::Map(Vec::new()),
+        Node::List(_) if !STATIC_RESOURCES.contains(&key) => Node::List(Vec::new()),
+        // `static_resources` below has a message of its own.
+        _ if STATIC_RESOURCES.contains(&key) => Node::Null,
+        other => other.clone(),
+    }
+}
+
 fn static_resources(
     place: &Place<'_>,
     root: &Node,
     drafts: &mut Vec<ResourceDraft>,
     report: &mut Report,
 ) {
-    let found = root.get("static_resources").or_else(|| root.get("staticResources"));
+    if !matches!(root, Node::Map(_)) {
+        return;
+    }
+    let found = STATIC_RESOURCES.iter().find_map(|key| root.get(key));
     let Some(Node::Map(lists)) = found else {
         let rule = match found {
             None => "there are no static_resources: this is not an Envoy bootstrap".to_owned(),

@@ -69,20 +69,12 @@ pub(crate) fn draft(
         (Some(field), given) => {
             let in_body = found.name.as_str();
             match given {
-                Some(given) if in_body.is_empty() => {
-                    let rule = format!("is empty, but the resource is named {given:?}");
-                    return Err(Fault::new(rule).within(field));
-                }
+                given if in_body.is_empty() => return Err(empty_name(field, given)),
                 Some(given) if given != in_body => {
                     return Err(Fault::new(format!(
                         "the resource is named {given:?}, but its {field} is {in_body:?}"
                     ))
                     .within("name"));
-                }
-                None if in_body.is_empty() => {
-                    return Err(
-                        Fault::new("is empty: it is the name of the resource").within(field)
-                    );
                 }
                 _ => in_body,
             }
@@ -105,6 +97,15 @@ fn message_of(type_url: &TypeUrl) -> Result<Option<MessageDescriptor>, Fault> {
         return Err(Fault::new(rule).within("@type"));
     }
     Ok(message)
+}
+
+/// Returns the fault of a body with an empty name. `given` is the name outside the body.
+pub(crate) fn empty_name(field: &str, given: Option<&str>) -> Fault {
+    let rule = match given {
+        Some(given) => format!("is empty, but the resource is named {given:?}"),
+        None => "is empty: it is the name of the resource".to_owned(),
+    };
+    Fault::new(rule).within(field)
 }
 
 fn name_missing(type_url: &TypeUrl) -> String {

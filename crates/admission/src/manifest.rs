@@ -8,8 +8,10 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use chancery_model::{
-    AssignmentOp, Precondition, Revision, ScopeName, Transaction, TransactionMeta, Upsert,
+    AssignmentOp, Precondition, ResourceDraft, Revision, ScopeName, Transaction, TransactionMeta,
+    Upsert,
 };
 
 use crate::{
@@ -218,7 +220,14 @@ impl<'a> Admission<'a> {
             (Ok(entry), Some(scope)) => (entry, scope.clone()),
             // The report has the problem of the scope already.
             (Ok(_), None) => return,
-            (Err(faults), _) => return self.refuse(origin, &resource::label(node), faults),
+            (Err(mut faults), scope) => {
+                // A resource with faults takes its name too, so that a duplicate is reported.
+                if let Some((scope, key)) = scope.zip(resource::key(node)) {
+                    let draft = ResourceDraft::new(key, Bytes::new());
+                    faults.extend(self.names.claim(scope, &draft, origin));
+                }
+                return self.refuse(origin, &resource::label(node), faults);
+            }
         };
         let faults = self.names.claim(&scope, &draft, origin);
         if !faults.is_empty() {
@@ -233,18 +242,24 @@ impl<'a> Admission<'a> {
     }
 
     fn assignment(&mut self, origin: Origin<'a>, node: &Node) {
-        let label = node.get("name").and_then(Node::text).map_or(String::new(), named);
-        match assignments::read(node) {
-            Err(faults) => self.refuse(origin, &label, faults),
-            Ok(assignment) => {
-                if let Some(first) = self.assignments.get(&assignment.name) {
-                    let rule =
-                        format!("duplicate assignment, first defined in {}", first.describe());
-                    return self.refuse(origin, &label, vec![Fault::new(rule)]);
-                }
-                self.assignments.insert(Arc::clone(&assignment.name), origin);
+        let name = node.get("name").and_then(Node::text);
+        let label = name.map_or(String::new(), named);
+        let (mut faults, assignment) = match assignments::read(node) {
+            Err(faults) => (faults, None),
+            Ok(assignment) => (Vec::new(), Some(assignment)),
+        };
+        let first = name.and_then(|name| self.assignments.get(name));
+        faults.extend(first.map(|first| {
+            Fault::new(format!("duplicate assignment, first defined in {}", first.describe()))
+        }));
+        if let (Some(name), None) = (name, first) {
+            self.assignments.insert(name.into(), origin);
+        }
+        match assignment {
+            Some(assignment) if faults.is_empty() => {
                 self.transaction.assignments.push(AssignmentOp::Put(assignment));
             }
+            _ => self.refuse(origin, &label, faults),
         }
     }
 

@@ -66,6 +66,12 @@ impl Node {
     }
 }
 
+/// The greatest number below which a double holds every whole number.
+pub(crate) const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
+
+/// The rule for a map with a key that is `null`, `~` or empty.
+const NULL_KEY: &str = "a key of a map is null or missing; put it in quotes if it is text";
+
 /// Describes a value, for "expected …, found …".
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,6 +80,8 @@ impl fmt::Display for Node {
             Self::Bool(value) => write!(f, "{value}"),
             Self::Int(value) => write!(f, "the number {value}"),
             Self::Uint(value) => write!(f, "the number {value}"),
+            // Digits of a large number would look exact, although the reader has rounded it.
+            Self::Float(value) if value.abs() > EXACT_MAX => write!(f, "the number {value:e}"),
             Self::Float(value) => write!(f, "the number {value}"),
             Self::Text(value) => write!(f, "the text {}", shown(value)),
             Self::List(_) => f.write_str("a list"),
@@ -273,7 +281,8 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut entries: Vec<(String, Node)> = Vec::new();
-        while let Some(key) = map.next_key::<String>()? {
+        while let Some(key) = map.next_key::<Option<String>>()? {
+            let key = key.ok_or_else(|| A::Error::custom(NULL_KEY))?;
             self.0.text(&key)?;
             entries.push((key, map.next_value_seed(self)?));
         }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use chancery_model::{
-    Expectation, ResourceDraft, ResourceName, TypeUrl, Version, has_private_key, types,
+    Expectation, ResourceDraft, ResourceKey, ResourceName, TypeUrl, Version, has_private_key, types,
 };
 
 use crate::{
@@ -50,16 +50,29 @@ pub(crate) fn read(node: &Node) -> Result<Entry, Vec<Fault>> {
 
 /// Returns the label of an entry in messages. It works for invalid entries too.
 pub(crate) fn label(node: &Node) -> String {
+    match type_and_name(node) {
+        Some((url, name)) => draft::label(url, name),
+        None => String::new(),
+    }
+}
+
+/// Returns the key of an entry, also of an invalid one if its type and its name are valid.
+pub(crate) fn key(node: &Node) -> Option<ResourceKey> {
+    let (url, name) = type_and_name(node)?;
+    Some(ResourceKey { type_url: TypeUrl::new(url).ok()?, name: ResourceName::new(name?).ok()? })
+}
+
+fn type_and_name(node: &Node) -> Option<(&str, Option<&str>)> {
     let inner =
         if node.get("@type").is_some() { node } else { node.get("resource").unwrap_or(node) };
-    let Some(url) = inner.get("@type").and_then(Node::text) else { return String::new() };
+    let url = inner.get("@type").and_then(Node::text)?;
     let field = TypeUrl::new(url).ok().and_then(|url| types::properties(&url).name_field);
     let in_body = inner.get(field.unwrap_or("name")).or_else(|| inner.get("clusterName"));
     let name = match std::ptr::eq(inner, node) {
         true => in_body,
         false => node.get("name").or(in_body),
     };
-    draft::label(url, name.and_then(Node::text))
+    Some((url, name.and_then(Node::text)))
 }
 
 fn wrapped(node: &Node, inner: &Node) -> Result<Entry, Vec<Fault>> {
@@ -96,11 +109,28 @@ fn wrapped(node: &Node, inner: &Node) -> Result<Entry, Vec<Fault>> {
 fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
     let mut encoder = Encoder::new(chancery_proto::envoy_pool());
     let Some((url, body)) = encoder.any_parts(node) else {
-        return Err(encoder.into_faults());
+        let mut faults = encoder.into_faults();
+        faults.extend(missing_name(node, name));
+        return Err(faults);
     };
     let type_url =
         TypeUrl::new(url).map_err(|e| vec![Fault::new(e.to_string()).within("@type")])?;
     draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])
+}
+
+/// Returns the fault of a body without a name. A body with other faults has no draft, which would have
+/// this fault.
+fn missing_name(node: &Node, name: Option<&str>) -> Option<Fault> {
+    let type_url = TypeUrl::new(node.get("@type").and_then(Node::text)?).ok()?;
+    let field = types::properties(&type_url).name_field?;
+    let Node::Map(entries) = node else { return None };
+    let message = chancery_proto::envoy_pool().get_message_by_name(type_url.message_name())?;
+    let json_name = message.get_field_by_name(field)?.json_name().to_owned();
+    let is_name = |key: &str| key == field || key == json_name || key == "value";
+    let is_given = entries
+        .iter()
+        .any(|(key, value)| is_name(key) && value.text().is_none_or(|text| !text.is_empty()));
+    (!is_given).then(|| draft::empty_name(field, name))
 }
 
 /// Reads the precondition on a resource.

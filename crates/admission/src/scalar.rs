@@ -10,7 +10,7 @@ use base64::{
 use prost_reflect::{EnumDescriptor, Kind};
 
 use crate::{
-    node::{Node, shown},
+    node::{EXACT_MAX, Node, shown},
     problem::suggestion,
 };
 
@@ -147,12 +147,15 @@ fn whole(node: &Node) -> Option<i128> {
     }
 }
 
-/// Returns the exact value of a float without a fraction.
+/// Returns the value of a number with a point or an exponent, if it is whole and surely not rounded.
 fn from_float(value: f64) -> Option<i128> {
-    // The decimal form without digits after the point is exact for all 64-bit integers, and has no exponent.
-    (value.fract() == 0.0 && value.abs() <= 18_446_744_073_709_551_616.0)
-        .then(|| format!("{value:.0}").parse().ok())
-        .flatten()
+    (value.abs() <= EXACT_MAX).then(|| whole_float(value)).flatten()
+}
+
+/// Returns the exact value of a float without a fraction.
+fn whole_float(value: f64) -> Option<i128> {
+    // The decimal form without digits after the point is exact, and has no exponent.
+    (value.fract() == 0.0).then(|| format!("{value:.0}").parse().ok()).flatten()
 }
 
 /// Parses a number in JSON syntax. Rejects `inf` and `nan`, which the standard library accepts.
@@ -182,7 +185,31 @@ impl Integer for u64 {
 fn integer<T: Integer>(node: &Node) -> Result<T, String> {
     match whole(node).map(T::try_from) {
         Some(Ok(value)) => Ok(value),
-        _ => expected(T::RANGE, node),
+        _ => match node {
+            Node::Float(value) if value.abs() > EXACT_MAX => {
+                expected(&format!("{} in digits only", T::RANGE), node)
+            }
+            _ => expected(T::RANGE, node),
+        },
+    }
+}
+
+/// Returns `nearest` if it is the whole number that the node contains, or if that is not a whole number
+/// in digits. A fraction is rounded, as everywhere. A whole number is often an identifier.
+fn exact(node: &Node, nearest: f64) -> Result<f64, String> {
+    let given: Option<i128> = match node {
+        Node::Int(value) => Some((*value).into()),
+        Node::Uint(value) => Some((*value).into()),
+        Node::Text(text) if text.len() <= 40 => text.parse().ok(),
+        _ => None,
+    };
+    let stored = whole_float(nearest);
+    match (given, stored) {
+        (Some(given), Some(stored)) if given != stored => Err(format!(
+            "{given} would be rounded to {stored}, because the field holds a floating-point number; write the \
+             rounded number, or text in quotes where the field accepts text"
+        )),
+        _ => Ok(nearest),
     }
 }
 
@@ -199,7 +226,7 @@ pub(crate) fn double(node: &Node) -> Result<f64, String> {
         },
         _ => None,
     };
-    value.map_or_else(|| expected("a number", node), Ok)
+    value.map_or_else(|| expected("a number", node), |value| exact(node, value))
 }
 
 fn single(node: &Node) -> Result<f32, String> {
@@ -209,6 +236,7 @@ fn single(node: &Node) -> Result<f32, String> {
     if value.is_finite() && single.is_infinite() {
         return expected("a number in the range of a 32-bit float", node);
     }
+    exact(node, single.into())?;
     Ok(single)
 }
 

@@ -8,7 +8,7 @@ use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
 
 use crate::{
-    node::{Budget, DOCUMENTS_MAX, Node, NodeSeed, Spare, named},
+    node::{Budget, DOCUMENTS_MAX, EXACT_MAX, Node, NodeSeed, Spare, named},
     problem::{Place, Problem},
 };
 
@@ -41,7 +41,10 @@ pub(crate) fn documents(
     let is_json = file.ends_with(".json");
     let json_problem = if is_json || content.trim_start().starts_with(['{', '[']) {
         match from_json(content, spare) {
-            Ok(root) => return present(1, root).into_iter().collect(),
+            Ok(root) => {
+                let rounded = rounded(content, &root).map(|problem| Err(in_file(problem)));
+                return rounded.or_else(|| present(1, root)).into_iter().collect();
+            }
             Err(problem) if is_json || content.len() > FLOW_YAML_BYTES_MAX => {
                 return vec![Err(in_file(problem))];
             }
@@ -91,6 +94,39 @@ fn from_json(content: &str, spare: &Spare) -> Result<Node, Problem> {
             ..Problem::default()
         }
     })
+}
+
+/// Returns a problem if the document has a whole number beyond 64 bits. The readers of JSON and YAML
+/// round such a number, so it is searched for in the text.
+fn rounded(text: &str, root: &Node) -> Option<Problem> {
+    let mut large = Vec::new();
+    let mut open = vec![root];
+    while let Some(node) = open.pop() {
+        match node {
+            Node::Float(value) if value.abs() > EXACT_MAX => large.push(*value),
+            Node::List(items) => open.extend(items),
+            Node::Map(entries) => open.extend(entries.iter().map(|(_, value)| value)),
+            _ => {}
+        }
+    }
+    if large.is_empty() {
+        return None;
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '+' | '.' | '_');
+    let is_whole = |word: &&str| {
+        let digits = word.strip_prefix('-').unwrap_or(word);
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let number = text.split(|c| !is_part(c)).filter(is_whole).find(|word| {
+        word.parse::<f64>().is_ok_and(|value| large.contains(&value))
+            && word.parse::<i64>().is_err()
+            && word.parse::<u64>().is_err()
+    })?;
+    let rule = format!(
+        "the number {} is beyond 64 bits and would be rounded; put it in quotes if it is text",
+        number.get(..40).unwrap_or(number)
+    );
+    Some(Problem { rule, ..Problem::default() })
 }
 
 fn too_deep() -> String {
@@ -185,7 +221,7 @@ fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare, stack: Stack) -> Vec<Resul
             let budget = spare.share(chunk.text.len(), n_with_aliases);
             let read = document_from_yaml(chunk, &budget);
             spare.settle(&budget);
-            read
+            read.and_then(|root| rounded(chunk.text, &root).map_or(Ok(root), Err))
         };
         chunks.iter().map(read).collect()
     };
@@ -257,6 +293,10 @@ fn one_line(error: &serde_saphyr::Error) -> String {
     // A secret that starts with `!` is a tag if it is not quoted.
     if text.contains("unsupported tag") {
         return "unsupported tag; quote a value that starts with `!`".to_owned();
+    }
+    // Only keys are read as text, whatever they are.
+    if text.starts_with("expected string scalar") {
+        return "a key of a map is neither text nor a number".to_owned();
     }
     // The parser has its own limit for flow collections.
     if text.starts_with("recursion limit exceeded") {

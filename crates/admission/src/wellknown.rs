@@ -257,24 +257,30 @@ impl<'n> Encoder<'n> {
         let mut sorted: Vec<&'n (String, Node)> = entries.iter().collect();
         sorted.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
         let mut out = Vec::new();
+        let mut is_good = true;
         for (key, value) in sorted {
             // The map entry is a message too, which adds a level.
-            let value = self.at_key(key, |e| e.deeper(2, |e| e.value_body(value)))?;
+            let value = self.at_key(key, |e| e.deeper(2, |e| e.value_body(value)));
+            is_good &= value.is_some();
+            let Some(value) = value else { continue };
             let mut entry = Vec::new();
             put_len(&mut entry, 1, key.as_bytes());
             put_len(&mut entry, 2, &value);
             put_len(&mut out, 1, &entry);
         }
-        Some(out)
+        is_good.then_some(out)
     }
 
     fn list_body(&mut self, items: &'n [Node]) -> Encoded {
         let mut out = Vec::new();
+        let mut is_good = true;
         for (index, item) in items.iter().enumerate() {
-            let value = self.at_index(index, |e| e.deeper(1, |e| e.value_body(item)))?;
-            put_len(&mut out, 1, &value);
+            match self.at_index(index, |e| e.deeper(1, |e| e.value_body(item))) {
+                Some(value) => put_len(&mut out, 1, &value),
+                None => is_good = false,
+            }
         }
-        Some(out)
+        is_good.then_some(out)
     }
 
     fn value_body(&mut self, node: &'n Node) -> Encoded {
@@ -288,8 +294,7 @@ impl<'n> Encoder<'n> {
             }
             Node::List(items) => put_len(&mut out, 6, &self.deeper(1, |e| e.list_body(items))?),
             Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
-                // The conversion of a number never fails.
-                let number = double(node).unwrap_or_default();
+                let number = self.noted(double(node))?;
                 Scalar::Fixed64(number.to_le_bytes()).put_field(&mut out, 2);
             }
         }

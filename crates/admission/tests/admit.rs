@@ -4,10 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use chancery_admission::{Manifest, Options, Prune, admit, import_bootstrap};
+use chancery_admission::{Manifest, Options, Prune, admit, body_to_json, import_bootstrap};
 use chancery_model::{
     Assignment, AssignmentOp, Expectation, Node, Precondition, Revision, ScopeName, Transaction,
-    Version,
+    TypeUrl, Version, types,
 };
 
 fn scope(name: &str) -> ScopeName {
@@ -287,11 +287,54 @@ fn problems_of_a_bootstrap_are_reported() {
              e.yaml: static_resources.routes: unknown key; known keys are clusters, listeners, secrets\n\
              e.yaml: static_resources.listeners: expected a list, found a map",
         ),
+        // Unknown keys and values of a wrong type were ignored.
+        (
+            "{nod: {id: a}, admin: 5, stats_sinks: {}, flags_path: 1, static_resources: {clusters: []}}",
+            "e.yaml: nod: Bootstrap has no such field; did you mean \"node\"?\n\
+             e.yaml: flags_path: expected text, found the number 1; put it in quotes\n\
+             e.yaml: stats_sinks: expected a list, found a map\n\
+             e.yaml: admin: expected a map (Admin), found the number 5",
+        ),
+        ("[]", "e.yaml: expected a map (Bootstrap), found a list"),
+        (
+            "{static_resources: {}, staticResources: {}}",
+            "e.yaml: \"static_resources\" and \"staticResources\" are the same field",
+        ),
     ] {
         let problems =
             import_bootstrap("e.yaml", content, &scope("edge"), &Arc::default()).unwrap_err();
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(problems.join("\n"), said);
+    }
+}
+
+/// 64-bit integers are exact as numbers and as text, as in the JSON mapping of protobuf.
+#[test]
+fn large_integers_are_stored_exactly() {
+    for (written, stored) in [
+        ("18446744073709551615", u64::MAX),
+        ("'18446744073709551615'", u64::MAX),
+        ("9007199254740993", 9_007_199_254_740_993),
+        ("9007199254740991.0", 9_007_199_254_740_991),
+    ] {
+        let content = format!(
+            "resources: [{{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a, \
+             maglev_lb_config: {{table_size: {written}}}}}]"
+        );
+        let body = admitted(&content).upserts[0].draft.body.clone();
+        let url = TypeUrl::new(types::CLUSTER).unwrap();
+        let shown = body_to_json(&url, &body)["maglev_lb_config"]["table_size"].to_string();
+        assert_eq!(shown, format!("\"{stored}\""), "{written}");
+    }
+    for written in ["9007199254740993.0", "'9007199254740993.0'", "1e18"] {
+        let content = format!(
+            "resources: [{{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a, \
+             maglev_lb_config: {{table_size: {written}}}}}]"
+        );
+        let manifest = Manifest { file: "a.yaml".into(), content };
+        let problems = admit(&[manifest], &Options::new(scope("default"))).unwrap_err();
+        let problem = problems[0].to_string();
+        assert!(problem.contains("expected a non-negative 64-bit integer"), "{problem}");
     }
 }
 

@@ -17,14 +17,13 @@ use std::{
 };
 
 use chancery_model::{Printable, is_unprintable};
-use chancery_store::TlsError;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use cli::{
     Answer, Failure,
     args::{Cli, Command, Config, ConfigFlags, Output},
 };
-use config::{FlagValue, Flags, Loaded, Refused};
+use config::{FlagValue, Flags, Loaded, NamedFiles, Refused};
 
 /// The allocator. It returns memory to the system after a burst of streams, which the default
 /// allocator does not.
@@ -78,13 +77,14 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(serve) => {
             memory::settle();
-            serve::run(load(serve.config)?, answer.out)?;
+            serve::run(load(serve.config, NamedFiles::Check)?, answer.out)?;
         }
         Command::Config(Config::Check { config }) => {
-            let loaded = load(config)?;
-            check(&loaded, &mut answer)?;
+            check(&load(config, NamedFiles::Check)?, &mut answer)?;
         }
-        Command::Config(Config::Print { config }) => print(&load(config)?, &mut answer)?,
+        Command::Config(Config::Print { config }) => {
+            print(&load(config, NamedFiles::Ignore)?, &mut answer)?;
+        }
         Command::Completions { shell } => {
             // `generate` panics if the writer fails. A writer in memory does not fail.
             let mut script = Vec::new();
@@ -106,7 +106,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     Ok(())
 }
 
-fn load(flags: ConfigFlags) -> Result<Loaded, Failure> {
+fn load(flags: ConfigFlags, files: NamedFiles) -> Result<Loaded, Failure> {
     // Values that are not UTF-8 are rejected. Otherwise they would silently be ignored or changed.
     let not_text = |name: &str, value: &OsStr| {
         Failure::new(format_args!("{name} is {value:?}, which is not UTF-8 text"))
@@ -126,7 +126,7 @@ fn load(flags: ConfigFlags) -> Result<Loaded, Failure> {
         None => None,
         Some(path) => Some(path.into_string().map_err(|path| not_text("--data-dir", &path))?),
     };
-    config::load(&config_flags(flags, data_dir), environment)
+    config::load(&config_flags(flags, data_dir), environment, files)
         .map_err(|Refused { errors, warnings }| Failure::lines(errors).with_warnings(warnings))
 }
 
@@ -161,19 +161,6 @@ fn config_flags(flags: ConfigFlags, data_dir: Option<String>) -> Flags {
 }
 
 fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
-    if let Some(tls) = loaded.config.raft.tls() {
-        tls.check().map_err(|error| {
-            let key = match &error {
-                TlsError::File { path, .. } if *path == tls.ca => "tls_ca",
-                TlsError::File { path, .. } if *path == tls.key => "tls_key",
-                TlsError::Mismatch { .. } => "tls_key",
-                TlsError::ServerName { .. } => "tls_server_name",
-                TlsError::File { .. } | TlsError::Untrusted { .. } => "tls_cert",
-            };
-            let failure = Failure::new(format_args!("raft.{key}: {error}"));
-            failure.with_warnings(loaded.warnings.clone())
-        })?;
-    }
     if answer.output == Output::Text {
         return answer.text(|out| {
             for warning in &loaded.warnings {

@@ -81,7 +81,7 @@ pub use cluster::{
     handle::{Member, MemberChange, Report, Role},
     instance::Removal,
     members::{REPLICA_ID_MAX, check_address},
-    tls::{TlsConfig, TlsError},
+    tls::{TlsConfig, TlsError, TlsFile},
 };
 pub use config::{Config, ConfigError};
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Read,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -15,77 +15,105 @@ const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
 /// The maximum depth of nested directories.
 const DEPTH_MAX: usize = 64;
 
+/// The readable files of the input, and a line for each problem of another one.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    pub(crate) files: Vec<File>,
+    pub(crate) problems: Vec<String>,
+}
+
 /// Reads the given files and directories, and standard input for `-`, in the given order. The files
 /// of a directory and its subdirectories are sorted by path.
-pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
-    let mut files = Vec::new();
+pub(crate) fn read_all(paths: &[PathBuf]) -> Input {
+    let mut input = Input::default();
     for path in paths {
+        let mut found = vec![path.clone()];
         if path.is_dir() {
-            let mut found = Vec::new();
-            walk(path, DEPTH_MAX, &mut found)?;
-            if found.is_empty() {
-                return Err(Failure::new(format_args!(
-                    "{}: the directory has no *.yaml, *.yml or *.json file",
-                    path.display()
-                )));
+            found.clear();
+            let problems = input.problems.len();
+            walk(path, DEPTH_MAX, &mut found, &mut input.problems);
+            if found.is_empty() && input.problems.len() == problems {
+                let path = path.display();
+                let problem = format!("{path}: the directory has no *.yaml, *.yml or *.json file");
+                input.problems.push(problem);
             }
             found.sort();
-            for path in found {
-                files.push(read(&path)?);
+        }
+        for path in found {
+            match text_of(&path) {
+                Ok(file) => input.files.push(file),
+                Err(problem) => input.problems.push(problem),
             }
-        } else {
-            files.push(read(path)?);
         }
     }
-    Ok(files)
+    input
 }
 
 /// Reads one file, or standard input if the path is `-`.
 pub(crate) fn read(path: &Path) -> Result<File, Failure> {
+    text_of(path).map_err(Failure::new)
+}
+
+fn text_of(path: &Path) -> Result<File, String> {
     let name = path.display().to_string();
     let bytes = if name == "-" {
         let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
     } else {
         fs::read(path)
     };
-    let bytes = bytes.map_err(|error| Failure::new(format_args!("{name}: {error}")))?;
+    let bytes = bytes.map_err(|error| format!("{name}: {error}"))?;
     match String::from_utf8(bytes) {
         Ok(content) => Ok(File { name, content }),
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
-            Err(Failure::new(format_args!("{name}: byte {at} is not UTF-8 text")))
+            Err(format!("{name}: byte {at} is not UTF-8 text"))
         }
     }
 }
 
 /// Finds the manifests in a directory. Skips hidden names and links to directories. Links can form
 /// a cycle, and a mounted ConfigMap contains each file a second time, in the directory that
-/// `..data` links to.
-fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let fail = |path: &Path, error: std::io::Error| {
-        Failure::new(format_args!("{}: {error}", path.display()))
-    };
+/// `..data` links to. Anything else that is not a regular file is a problem: to read from a named
+/// pipe would wait until another process writes to it.
+fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>, problems: &mut Vec<String>) {
+    let problem = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     if depth == 0 {
-        return Err(Failure::new(format_args!(
-            "{}: directories are nested more than {DEPTH_MAX} levels deep",
-            directory.display()
-        )));
+        let directory = directory.display();
+        problems
+            .push(format!("{directory}: directories are nested more than {DEPTH_MAX} levels deep"));
+        return;
     }
-    for entry in fs::read_dir(directory).map_err(|error| fail(directory, error))? {
-        let entry = entry.map_err(|error| fail(directory, error))?;
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) => return problems.push(problem(directory, error)),
+    };
+    for entry in entries {
+        let (entry, kind) = match entry.and_then(|entry| Ok((entry.file_type()?, entry))) {
+            Ok((kind, entry)) => (entry, kind),
+            Err(error) => {
+                problems.push(problem(directory, error));
+                continue;
+            }
+        };
         let path = entry.path();
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        let kind = entry.file_type().map_err(|error| fail(&path, error))?;
         if kind.is_dir() {
-            walk(&path, depth - 1, found)?;
-        } else if is_manifest(&path) && !(kind.is_symlink() && path.is_dir()) {
-            found.push(path);
+            walk(&path, depth - 1, found, problems);
+        } else if is_manifest(&path) {
+            match fs::metadata(&path) {
+                Ok(target) if target.is_dir() => {}
+                Ok(target) if target.is_file() => found.push(path),
+                Ok(_) => problems.push(format!(
+                    "{}: it is not a regular file; remove it from the directory, or name it with -f to read from it",
+                    path.display()
+                )),
+                Err(error) => problems.push(problem(&path, error)),
+            }
         }
     }
-    Ok(())
 }
 
 fn is_manifest(path: &Path) -> bool {
@@ -96,6 +124,13 @@ fn is_manifest(path: &Path) -> bool {
 mod tests {
     use super::*;
 
+    /// Returns the files of an input without problems.
+    fn all(paths: &[PathBuf]) -> Vec<File> {
+        let input = read_all(paths);
+        assert_eq!(input.problems, Vec::<String>::new());
+        input.files
+    }
+
     #[test]
     fn a_directory_is_read_in_the_order_of_its_paths_with_all_below() {
         let directory = tempfile::tempdir().unwrap();
@@ -104,7 +139,7 @@ mod tests {
         for name in ["c.json", "a.yaml", "b/inner/x.yml", "b/y.yaml", "README.md"] {
             fs::write(root.join(name), name).unwrap();
         }
-        let files = read_all(&[root.to_owned()]).unwrap();
+        let files = all(&[root.to_owned()]);
         let contents: Vec<&str> = files.iter().map(|file| file.content.as_str()).collect();
         assert_eq!(contents, ["a.yaml", "b/inner/x.yml", "b/y.yaml", "c.json"]);
         assert!(files[0].name.ends_with("/a.yaml"), "{}", files[0].name);
@@ -124,27 +159,60 @@ mod tests {
         for name in ["one", "two", "three.yaml"] {
             symlink(".", root.join(name)).unwrap();
         }
-        let files = read_all(&[root.to_owned()]).unwrap();
+        let files = all(&[root.to_owned()]);
         let contents: Vec<&str> = files.iter().map(|file| file.content.as_str()).collect();
         assert_eq!(contents, ["a"]);
         // A path that is given explicitly is read even if it is hidden or a link.
-        assert_eq!(read_all(&[root.join("..data")]).unwrap().len(), 1);
-        assert_eq!(read_all(&[root.join(".hidden.yaml")]).unwrap().len(), 1);
+        assert_eq!(all(&[root.join("..data")]).len(), 1);
+        assert_eq!(all(&[root.join(".hidden.yaml")]).len(), 1);
         symlink("nowhere.yaml", root.join("gone.yaml")).unwrap();
-        let error = read_all(&[root.to_owned()]).unwrap_err();
-        assert!(error.lines[0].contains("gone.yaml: No such file"), "{error:?}");
+        let problems = read_all(&[root.to_owned()]).problems;
+        assert!(problems[0].contains("gone.yaml: No such file"), "{problems:?}");
     }
 
     #[test]
-    fn unreadable_path_is_named() {
+    fn all_unreadable_paths_are_reported() {
         let directory = tempfile::tempdir().unwrap();
-        let error = read_all(&[directory.path().to_owned()]).unwrap_err();
-        assert!(error.lines[0].ends_with("has no *.yaml, *.yml or *.json file"), "{error:?}");
-        let path = directory.path().join("none.yaml");
-        let error = read_all(std::slice::from_ref(&path)).unwrap_err();
-        assert!(error.lines[0].contains("none.yaml: No such file"), "{error:?}");
-        fs::write(&path, b"ab\xff").unwrap();
-        let error = read_all(&[path]).unwrap_err();
-        assert!(error.lines[0].ends_with("none.yaml: byte 2 is not UTF-8 text"), "{error:?}");
+        let (empty, path) = (directory.path().join("empty"), directory.path().join("none.yaml"));
+        let binary = directory.path().join("binary.yaml");
+        fs::create_dir(&empty).unwrap();
+        fs::write(&binary, b"ab\xff").unwrap();
+        fs::write(directory.path().join("good.yaml"), "a").unwrap();
+        let input = read_all(&[empty, path, binary, directory.path().join("good.yaml")]);
+        assert_eq!(input.files.len(), 1);
+        let ends = [
+            "has no *.yaml, *.yml or *.json file",
+            "none.yaml: No such file or directory (os error 2)",
+            "binary.yaml: byte 2 is not UTF-8 text",
+        ];
+        assert_eq!(input.problems.len(), ends.len(), "{:?}", input.problems);
+        for (problem, end) in input.problems.iter().zip(ends) {
+            assert!(problem.ends_with(end), "{problem}");
+        }
+    }
+
+    /// To open a pipe waits until another process writes to it.
+    #[test]
+    fn named_pipe_in_a_directory_is_refused_and_one_that_is_named_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe.yaml");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        std::os::unix::fs::symlink("pipe.yaml", directory.path().join("link.yaml")).unwrap();
+        fs::write(directory.path().join("a.yaml"), "a").unwrap();
+        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        walk(directory.path(), DEPTH_MAX, &mut found, &mut problems);
+        assert_eq!(found, [directory.path().join("a.yaml")]);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        for problem in &problems {
+            assert!(problem.contains(".yaml: it is not a regular file; remove it"), "{problem}");
+        }
+        let writer = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::write(pipe, "from a pipe").unwrap()
+        });
+        let files = all(&[pipe]);
+        writer.join().unwrap();
+        assert_eq!(files[0].content, "from a pipe");
     }
 }

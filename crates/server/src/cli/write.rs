@@ -3,15 +3,19 @@
 use std::{io, time::Duration};
 
 use chancery_admin::{is_surely_not_written, problem_line};
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use chancery_admission::{Manifest, Options, admit};
+use chancery_model::ScopeName;
+use chancery_proto::admin::v1::{self as pb, File, admin_client::AdminClient};
 use chancery_store::RequestId;
 use tonic::{Code, Status, transport::Channel};
 
 use super::{
     Answer, Failure,
-    args::{Assignments, Command, Write},
+    args::{Apply, Assignments, Command, Write},
     client::{Servers, refusal},
-    count, failure, input, plain, short_type,
+    count, failure, input,
+    input::Input,
+    plain, short_type,
     table::Table,
 };
 
@@ -58,12 +62,29 @@ impl Request {
     }
 }
 
+/// Reads the manifests. If a file cannot be read, reports the problems of the others too.
+fn manifests(apply: &Apply) -> Result<Vec<pb::File>, Failure> {
+    let Input { files, mut problems } = input::read_all(&apply.files);
+    if problems.is_empty() {
+        return Ok(files);
+    }
+    let manifests: Vec<Manifest> =
+        files.into_iter().map(|File { name, content }| Manifest { file: name, content }).collect();
+    if let Ok(scope) = ScopeName::new(&apply.scope)
+        && !manifests.is_empty()
+        && let Err(others) = admit(&manifests, &Options::new(scope))
+    {
+        problems.extend(others.iter().map(ToString::to_string));
+    }
+    Err(Failure::lines(problems))
+}
+
 impl Body {
     fn read(command: &Command, options: pb::WriteOptions) -> Result<Option<Self>, Failure> {
         let options = Some(options);
         Ok(Some(match command {
             Command::Apply(apply) => Self::Apply(pb::ApplyRequest {
-                files: input::read_all(&apply.files)?,
+                files: manifests(apply)?,
                 scope: apply.scope.clone(),
                 prune: apply.prune,
                 options,

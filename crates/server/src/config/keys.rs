@@ -1,37 +1,56 @@
 //! The descriptions of all keys, which `chancery config print` shows.
 
+use chancery_store::REPLICA_ID_MAX;
 use toml::{Table, Value};
 
-use super::Config;
+use super::{
+    Config,
+    bounds::{Bounds, FREE, GIB, HOUR, KIB, MIB, MINUTE, SECOND, bytes, count, time},
+};
 
-/// The sections and keys in the order in which they are printed, each key with its description.
-pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
+/// The range of HTTP/2 windows (RFC 9113, 6.9.1).
+const WINDOW_MIN: u64 = 65_535;
+const WINDOW_MAX: u64 = 2_147_483_647;
+
+/// The sections and keys in the order in which they are printed, each key with its bounds and its
+/// description.
+pub(super) const KEYS: &[(&str, &[(&str, Bounds, &str)])] = &[
     (
         "store",
         &[
             (
                 "data_dir",
+                FREE,
                 "The directory of the replica's data. Only one process at a time can use it.",
             ),
             (
                 "snapshot_log_entries",
+                count(1, 100_000_000),
                 "The replica takes a snapshot after this number of log entries.",
             ),
             (
                 "snapshot_log_bytes",
+                bytes(64 * KIB, 64 * GIB),
                 "The replica also takes a snapshot after this many bytes of log entries.",
             ),
             (
                 "free_bytes_min",
-                "The replica rejects writes while the disk has less free space than this. At least 64MiB, or 0 for no check.",
+                bytes(64 * MIB, 1024 * 1024 * GIB).or_zero(),
+                "The replica rejects writes while the disk has less free space than this. 0 disables the check.",
             ),
             (
                 "transaction_bytes_max",
+                bytes(64 * KIB, GIB),
                 "The maximum size of a transaction: the sum of its encoded resources. All replicas need the same value; raise it on all of them before a larger transaction is sent.",
             ),
-            ("transact_timeout", "A write that is not committed within this time fails."),
+            (
+                "transact_timeout",
+                time(100, 10 * MINUTE),
+                "A write that is not committed within this time fails.",
+            ),
             (
                 "open_timeout",
+                time(SECOND, 24 * HOUR),
                 "The maximum time that the start may take until the state is loaded and caught up.",
             ),
         ],
@@ -39,50 +58,67 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
     (
         "raft",
         &[
-            ("replica_id", "The ID of this replica, from 1 and unique in its cluster."),
+            (
+                "replica_id",
+                count(1, REPLICA_ID_MAX),
+                "The ID of this replica, unique in its cluster.",
+            ),
             (
                 "address",
+                FREE,
                 "The address to listen on for other replicas. If it is not set and the default is in use, a cluster of one replica continues without it.",
             ),
             (
                 "allow_plaintext",
+                FREE,
                 "Whether an unencrypted port may listen on addresses other than loopback.",
             ),
             (
                 "tls_cert",
+                FREE,
                 "The certificate file of this replica (PEM), for both sides of a connection. TLS needs tls_cert, tls_key and tls_ca; without them there is no TLS. The files are read again when they change.",
             ),
-            ("tls_key", "The file with the private key of tls_cert (PEM)."),
+            ("tls_key", FREE, "The file with the private key of tls_cert (PEM)."),
             (
                 "tls_ca",
+                FREE,
                 "The file of a CA that is used for replicas only (PEM). Everybody with a certificate of this CA is accepted as a replica, and all others are rejected.",
             ),
             (
                 "tls_server_name",
+                FREE,
                 "The name in the certificates of all replicas. If it is empty, each certificate contains the host of its replica's address.",
             ),
             (
                 "advertise",
+                FREE,
                 "The address at which other replicas reach this one, as HOST:PORT. If it is empty, its entry in peers, or else the address to listen on.",
             ),
             (
                 "join",
+                FREE,
                 "Members of the cluster to join, as HOST:PORT; one that answers is enough. Only for an empty data directory.",
             ),
             (
                 "peers",
+                FREE,
                 "All replicas of a new cluster, including this one, as ID=HOST:PORT. The one with the lowest ID forms the cluster when all can be reached, and the others join it. Only for an empty data directory.",
             ),
             (
                 "learner",
+                FREE,
                 "Whether this replica joins as a learner, which serves streams and does not become a voter by itself.",
             ),
             (
                 "catch_up_timeout",
+                time(100, 10 * MINUTE),
                 "A replica that starts and finds no leader within this time serves the state that it has.",
             ),
             (
+                // Each of 64 members has three connections, and more while broken connections have
+                // not been detected.
                 "connections_max",
+                count(256, 65_536),
                 "The maximum number of connections from other replicas. A further connection replaces one that has sent nothing yet, or else the one that has been silent longest.",
             ),
         ],
@@ -90,149 +126,204 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
     (
         "xds",
         &[
-            ("address", "The address to listen on for xDS clients. Port 0 selects a free port."),
+            (
+                "address",
+                FREE,
+                "The address to listen on for xDS clients. Port 0 selects a free port.",
+            ),
             (
                 "allow_plaintext",
+                FREE,
                 "Whether an unencrypted port may listen on addresses other than loopback.",
             ),
             (
                 "shards",
-                "The number of tasks that the streams are divided among, at most 1024. 0 means one per core.",
+                count(0, 1024),
+                "The number of tasks that the streams are divided among. 0 means one per core.",
             ),
             (
                 "catch_up_timeout",
+                time(1, MINUTE),
                 "The maximum time that a new stream waits until this replica has everything that the cluster has committed.",
             ),
             (
                 "ack_timeout",
+                time(100, 10 * MINUTE),
                 "If a client leaves a response unanswered for this time, it receives the next one anyway.",
             ),
             (
                 "ack_close_after",
+                time(10 * SECOND, 24 * HOUR).or_zero(),
                 "If a client leaves a response unanswered for this time, its stream is closed. The time must be longer than the slowest client takes to receive and apply a full state. 0s disables this; Envoy may then wait indefinitely for a correction.",
             ),
             (
                 "response_bytes_target",
+                bytes(64 * KIB, GIB),
                 "Responses are split at this size where the protocol allows it. gRPC clients accept 4 MiB by default.",
             ),
             (
                 "streams_max",
+                count(1, 10_000_000),
                 "The maximum number of streams. Further streams are rejected with RESOURCE_EXHAUSTED.",
             ),
             (
                 "subscriptions_bytes_max",
+                bytes(MIB, 1024 * GIB),
                 "The maximum memory for the names to which all streams subscribe. When it is full, a stream over its share is rejected.",
             ),
             (
                 "connections_max",
+                count(1, 1_000_000),
                 "The maximum number of connections. Further connections are closed with an explanation.",
             ),
             (
                 "connections_per_peer_max",
+                count(1, 1_000_000),
                 "The maximum number of connections from one address (one /64 network of IPv6). A host with the default port range of Linux opens at most 28232.",
             ),
             (
                 "streams_per_connection_max",
+                count(1, 1_000_000),
                 "The maximum number of concurrent streams on one connection. Envoy opens one per EDS cluster if EDS is not aggregated.",
             ),
             (
                 "request_bytes_max",
+                bytes(KIB, GIB),
                 "The maximum size of a client's request. A delta client that reconnects lists all its resources in one request.",
             ),
             (
                 "large_requests_bytes_max",
+                bytes(MIB, 64 * GIB),
                 "The maximum size of all requests over 256KiB that are read at the same time. Others wait.",
             ),
             (
                 "large_request_timeout",
+                time(SECOND, HOUR),
                 "The maximum time for a request over 256KiB to arrive. At least 64KiB must arrive in each tenth of it.",
             ),
-            ("types_max", "The maximum number of types that one stream may request."),
-            ("names_max", "The maximum number of names to which one stream may subscribe."),
+            (
+                "types_max",
+                count(1, 1000),
+                "The maximum number of types that one stream may request.",
+            ),
+            (
+                "names_max",
+                count(1, 100_000_000),
+                "The maximum number of names to which one stream may subscribe.",
+            ),
             (
                 "names_per_request_max",
+                count(1, 200_000_000),
                 "The maximum number of names in one request. A delta client that reconnects sends each name twice.",
             ),
             (
                 "name_bytes_max",
+                bytes(1, 4 * KIB),
                 "The maximum length of a resource name in a request. No resource has a name over 4KiB.",
             ),
             (
                 "nack_message_bytes_max",
+                bytes(64, 64 * KIB),
                 "The maximum length to which the message of a NACK is kept.",
             ),
             (
                 "requests_per_second_max",
+                count(1, 1_000_000),
                 "The maximum rate of requests on one stream, averaged over time.",
             ),
             (
                 "requests_burst_max",
+                count(1, 10_000_000),
                 "The maximum number of requests that a stream may send at once after a quiet time.",
             ),
             (
                 "node_bytes_max",
+                bytes(KIB, 16 * MIB),
                 "The maximum size of a client's Node message. Envoy sends about 61KiB.",
             ),
-            ("node_metadata_max", "The maximum number of scalars in the metadata of a Node."),
+            (
+                "node_metadata_max",
+                count(1, 1_000_000),
+                "The maximum number of scalars in the metadata of a Node.",
+            ),
             (
                 "header_list_bytes_max",
+                bytes(KIB, 16 * MIB),
                 "The maximum size of the header list of an HTTP/2 request. Each header counts 32 bytes more.",
             ),
             (
                 "stream_window_bytes",
-                "The HTTP/2 receive window of a stream: what a client may send before it is read. From 65535 to 2147483647.",
+                bytes(WINDOW_MIN, WINDOW_MAX),
+                "The HTTP/2 receive window of a stream: what a client may send before it is read.",
             ),
             (
                 "connection_window_bytes",
+                bytes(WINDOW_MIN, WINDOW_MAX),
                 "The HTTP/2 receive window of a connection, for all its streams together.",
             ),
             (
                 "send_buffer_bytes_max",
+                bytes(16 * KIB, GIB),
                 "The maximum number of bytes that wait to be sent on one stream.",
             ),
             (
                 "pending_resets_max",
+                count(1, 100_000),
                 "The maximum number of streams that a client may open and reset before the server handles them (HTTP/2 rapid reset).",
             ),
             (
                 "error_resets_max",
+                count(1, 1_000_000),
                 "The maximum number of streams of a connection that the server resets because of the client's errors.",
             ),
             (
                 "control_frames_per_second_max",
+                count(1, 1_000_000),
                 "The maximum rate of HTTP/2 frames without data on one connection, averaged over time.",
             ),
             (
                 "control_frames_burst_max",
+                count(100, 10_000_000),
                 "The maximum number of HTTP/2 frames without data at once after a quiet time.",
             ),
             (
                 "keepalive_interval",
+                time(SECOND, HOUR),
                 "The server sends a PING on a connection that has been quiet for this time.",
             ),
             (
                 "keepalive_timeout",
+                time(SECOND, 10 * MINUTE),
                 "The maximum time for the answer to a PING. A client that reads nothing for the sum of both times is disconnected.",
             ),
             (
                 "first_stream_timeout",
+                time(SECOND, HOUR),
                 "The maximum time until a new connection opens its first stream, including the handshake.",
             ),
-            ("idle_timeout", "The maximum time that a connection may have no stream."),
+            (
+                "idle_timeout",
+                time(SECOND, 24 * HOUR),
+                "The maximum time that a connection may have no stream.",
+            ),
             (
                 "connection_age_max",
+                time(SECOND, 720 * HOUR).or_zero(),
                 "The age at which a client is asked to reconnect, plus or minus a tenth, so that load spreads. 0s disables this.",
             ),
             (
                 "connection_age_grace",
+                time(0, 24 * HOUR),
                 "The maximum time that the streams of a connection continue after that.",
             ),
             (
                 "drain_connections_per_second",
+                count(1, 1_000_000),
                 "The number of connections that are ended per second after SIGTERM. The rate is higher if half of shutdown.timeout would be too short.",
             ),
             (
                 "close_timeout",
+                time(100, 10 * MINUTE),
                 "The maximum time for a client to close its connection after its streams have ended.",
             ),
         ],
@@ -242,34 +333,42 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "address",
+                FREE,
                 "The address to listen on for the command line, the HTTP API and metrics. Port 0 selects a free port.",
             ),
             (
                 "allow_plaintext",
+                FREE,
                 "Whether an unencrypted port may listen on addresses other than loopback.",
             ),
             (
                 "hosts",
+                FREE,
                 "The host names, without a port, under which the HTTP API may be called. IP addresses, localhost and the host of raft.advertise are always allowed. /metrics, /healthz, /readyz and gRPC accept every name.",
             ),
             (
                 "request_bytes_max",
+                bytes(64 * KIB, 2 * GIB),
                 "The maximum size of a request, which contains all manifests of one apply.",
             ),
             (
                 "connections_max",
+                count(1, 100_000),
                 "The maximum number of connections. A further connection replaces an idle one, or is rejected if all are busy.",
             ),
             (
                 "header_timeout",
+                time(100, HOUR),
                 "The maximum time from the start of a connection to the end of its first request header.",
             ),
             (
                 "idle_timeout",
+                time(100, HOUR),
                 "The maximum time that a connection may have no request, or not read its response.",
             ),
             (
                 "body_timeout",
+                time(100, HOUR),
                 "The maximum time for the body of a request to arrive, plus 1s for each 16KiB.",
             ),
         ],
@@ -279,12 +378,20 @@ pub(super) const KEYS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "level",
+                FREE,
                 "The log level: error, warn, info, debug, trace or off; also per module: info,chancery_xds=debug.",
             ),
-            ("format", "The log format: text or json. The log goes to standard error."),
+            ("format", FREE, "The log format: text or json. The log goes to standard error."),
         ],
     ),
-    ("shutdown", &[("timeout", "The maximum time for streams and requests to end after SIGTERM.")]),
+    (
+        "shutdown",
+        &[(
+            "timeout",
+            time(SECOND, 10 * MINUTE),
+            "The maximum time for streams and requests to end after SIGTERM.",
+        )],
+    ),
 ];
 
 /// Converts a configuration to a table of sections.
@@ -300,10 +407,12 @@ pub(super) fn render(config: &Config) -> String {
             .to_owned();
     for (section, keys) in KEYS {
         out.push_str(&format!("\n[{section}]\n"));
-        for (key, meaning) in *keys {
+        for (key, bounds, meaning) in *keys {
             let value = table.get(*section).and_then(|section| section.get(key));
             let value = value.map(Value::to_string).unwrap_or_default();
-            out.push_str(&format!("# {meaning}\n{key} = {value}\n"));
+            let range = bounds.range().map(|range| format!(" The value is {range}."));
+            let range = range.unwrap_or_default();
+            out.push_str(&format!("# {meaning}{range}\n{key} = {value}\n"));
         }
     }
     out
@@ -317,7 +426,9 @@ mod tests {
     fn every_key_is_described_and_nothing_else() {
         let described: Vec<String> = KEYS
             .iter()
-            .flat_map(|(section, keys)| keys.iter().map(move |(key, _)| format!("{section}.{key}")))
+            .flat_map(|(section, keys)| {
+                keys.iter().map(move |(key, ..)| format!("{section}.{key}"))
+            })
             .collect();
         let mut described_sorted = described.clone();
         described_sorted.sort();

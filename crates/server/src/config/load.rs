@@ -1,9 +1,8 @@
 //! Loads a configuration from defaults, file, environment and flags, and checks it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
-    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +11,8 @@ use toml::{Table, Value};
 
 use super::{
     Config, ConfigError, Source, environment,
-    keys::{render, table},
+    keys::{KEYS, render, table},
+    rules::{LISTEN_RULE, rules},
 };
 
 /// The keys that the command line sets.
@@ -64,14 +64,22 @@ pub(crate) struct Refused {
     pub(crate) warnings: Vec<String>,
 }
 
+/// Whether the files that a configuration names are checked with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NamedFiles {
+    Check,
+    Ignore,
+}
+
 /// Loads and checks a configuration. `environment` contains all variables of the process.
 ///
 /// # Errors
-/// Returns all errors: unknown sections and keys, and values that break a rule. If the file cannot
-/// be read or parsed, only that error is returned.
+/// Returns all errors: unknown sections and keys, values that break a rule, and unusable files. If
+/// the configuration file cannot be read or parsed, only that error is returned.
 pub(crate) fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (String, String)>,
+    files: NamedFiles,
 ) -> Result<Loaded, Refused> {
     let mut values =
         Values { table: table(&Config::default()), sources: BTreeMap::new(), warnings: Vec::new() };
@@ -86,7 +94,7 @@ pub(crate) fn load(
     for FlagValue { section, key, value, flag } in &flags.values {
         values.set(section, key, value.clone(), Source::Flag(flag));
     }
-    errors.extend(values.problems());
+    errors.extend(values.problems(files));
     if errors.is_empty() { values.check().map_err(refused) } else { Err(refused(errors)) }
 }
 
@@ -173,46 +181,40 @@ impl Values {
         }
     }
 
-    /// Returns an error for each value that breaks a rule. A value of the wrong type, or one that a
-    /// component rejects, is replaced by the default while the other values are checked.
-    fn problems(&self) -> Vec<ConfigError> {
+    /// Returns an error for each value that breaks a rule. A value with an error of its own is
+    /// replaced by the default before rules about several values are checked.
+    fn problems(&self, files: NamedFiles) -> Vec<ConfigError> {
         let mut errors = Vec::new();
         let mut rest = self.clone();
-        // Each key is checked separately, so that no error hides another one.
-        for (section, keys) in &self.table {
-            for (key, value) in keys.as_table().into_iter().flatten() {
-                let one = Table::from_iter([(key.clone(), value.clone())]);
-                let one = Table::from_iter([(section.clone(), Value::Table(one))]);
-                if let Err(error) = Config::deserialize(one) {
-                    errors.push(self.refuse(
-                        section,
-                        key,
-                        type_rule(section, key, value, error.message()),
-                    ));
-                    rest.reset(section, key);
-                }
-            }
-        }
-        let mut seen = BTreeSet::new();
-        let mut broken = match Config::deserialize(rest.table.clone()) {
-            Ok(config) => rules(&config),
-            Err(_) => return errors,
-        };
-        // A component reports only the first setting that it rejects. It checks again without that
-        // setting.
-        loop {
-            for (section, key, rule) in broken {
-                seen.insert((section, key));
+        for (section, keys) in KEYS {
+            for (key, bounds, _) in *keys {
+                let Some(value) = self.value(section, key) else { continue };
+                // Each key is checked separately, so that no error hides another one.
+                let one = Table::from_iter([((*key).to_owned(), value.clone())]);
+                let one = Table::from_iter([((*section).to_owned(), Value::Table(one))]);
+                let rule = match Config::deserialize(one) {
+                    Err(error) => type_rule(section, key, value, error.message()),
+                    Ok(_) if bounds.allow(value) => continue,
+                    Ok(_) => format!("must be {}", bounds.range().unwrap_or_default()),
+                };
                 errors.push(self.refuse(section, key, rule));
                 rest.reset(section, key);
             }
-            let Ok(config) = Config::deserialize(rest.table.clone()) else { return errors };
-            broken = component_rules(&config);
-            broken.retain(|(section, key, _)| !seen.contains(&(*section, *key)));
-            if broken.is_empty() {
-                return errors;
-            }
         }
+        let Ok(config) = Config::deserialize(rest.table) else { return errors };
+        let broken = rules(&config).into_iter();
+        errors.extend(broken.map(|(section, key, rule)| self.refuse(section, key, rule)));
+        if files == NamedFiles::Check {
+            let broken = config.raft.tls_files().check();
+            errors.extend(broken.into_iter().map(|error| {
+                self.refuse("raft", &format!("tls_{}", error.field()), error.to_string())
+            }));
+        }
+        errors
+    }
+
+    fn value(&self, section: &str, key: &str) -> Option<&Value> {
+        self.keys(section).and_then(|keys| keys.get(key))
     }
 
     /// Resets a key to its default.
@@ -234,8 +236,7 @@ impl Values {
 
     fn refuse(&self, section: &str, key: &str, rule: String) -> ConfigError {
         let name = format!("{section}.{key}");
-        let value = self.keys(section).and_then(|keys| keys.get(key));
-        let value = value.map(Value::to_string).unwrap_or_default();
+        let value = self.value(section, key).map(Value::to_string).unwrap_or_default();
         let from = self.sources.get(&name).cloned().unwrap_or(Source::Default);
         ConfigError::Value { key: name, value, from, rule }
     }
@@ -263,9 +264,6 @@ pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     Value::Array(items.into_iter().map(|item| Value::String(item.to_owned())).collect())
 }
 
-/// The rule for an address to listen on.
-pub(crate) const LISTEN_RULE: &str = "must be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000";
-
 fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
     if message.contains("socket address") {
         return match section {
@@ -285,137 +283,6 @@ fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
         (_, Some((_, "a sequence"))) => "is not a list such as [\"a\", \"b\"]".to_owned(),
         _ => message.trim().replace('\n', "; "),
     }
-}
-
-/// The log levels.
-const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-
-/// Returns an error for each invalid item of a list of levels. The log library would take an
-/// unknown word for a module, and log nothing.
-fn level_rules(text: &str) -> impl Iterator<Item = String> {
-    let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
-    let is_module = |word: &str| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
-        !word.is_empty() && word.chars().all(allowed)
-    };
-    let is_wrong = move |directive: &&str| match directive.split_once('=') {
-        None => !is_level(directive),
-        Some((module, level)) => !is_module(module) || !is_level(level),
-    };
-    let levels = LEVELS.join(", ");
-    text.split(',').map(str::trim).filter(is_wrong).map(move |wrong| {
-        format!("{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)")
-    })
-}
-
-/// Returns the section, key and rule of each value that breaks a rule.
-fn rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
-    let mut broken = Vec::new();
-    let mut rule = |holds: bool, section, key, text: String| {
-        if !holds {
-            broken.push((section, key, text));
-        }
-    };
-    let Config { store, raft, xds, admin, log, shutdown } = config;
-    rule(
-        !store.data_dir.as_os_str().is_empty(),
-        "store",
-        "data_dir",
-        "must name a directory".to_owned(),
-    );
-    let plaintext = |section: &str| {
-        format!(
-            "is not a loopback address, and the port is not encrypted; set {section}.allow_plaintext = true \
-             (--allow-plaintext) if the network is trusted"
-        )
-    };
-    let safe = |address: SocketAddr, allowed: bool| address.ip().is_loopback() || allowed;
-    rule(safe(xds.address, xds.allow_plaintext), "xds", "address", plaintext("xds"));
-    rule(safe(admin.address, admin.allow_plaintext), "admin", "address", plaintext("admin"));
-    let raft_rules = raft.rules();
-    for (key, text) in &raft_rules {
-        rule(false, "raft", key, text.clone());
-    }
-    let ports = [
-        ("raft", "address", raft.address),
-        ("xds", "address", xds.address),
-        ("admin", "address", admin.address),
-    ];
-    for (index, (section, key, address)) in ports.iter().enumerate() {
-        for (other, other_key, other_address) in &ports[..index] {
-            let same = address.port() != 0 && address == other_address;
-            rule(!same, section, key, format!("is already used by {other}.{other_key}"));
-        }
-    }
-    let catch_up = (1..=60_000).contains(&xds.catch_up_timeout.millis());
-    rule(catch_up, "xds", "catch_up_timeout", "must be from 1ms to 1m".to_owned());
-    let ack_timeout = (100..=600_000).contains(&xds.ack_timeout.millis());
-    rule(ack_timeout, "xds", "ack_timeout", "must be from 100ms to 10m".to_owned());
-    let close_after = xds.ack_close_after.millis();
-    let fits =
-        (10_000..=86_400_000).contains(&close_after) && xds.ack_close_after > xds.ack_timeout;
-    let text = "must be 0s, or from 10s to 24h and longer than xds.ack_timeout".to_owned();
-    rule(close_after == 0 || fits, "xds", "ack_close_after", text);
-    // A client must be able to list all its names in one request when it reconnects.
-    let names = xds.names_per_request_max >= xds.names_max;
-    rule(
-        names,
-        "xds",
-        "names_per_request_max",
-        format!("must be at least xds.names_max, {}", xds.names_max),
-    );
-    for (key, n) in [("types_max", xds.types_max), ("names_max", xds.names_max)] {
-        rule(n > 0, "xds", key, "must be at least 1".to_owned());
-    }
-    // Each shard is a task with its own queues. More shards than cores do not help.
-    rule(xds.shards <= 1024, "xds", "shards", "must be at most 1024".to_owned());
-    let target = (64 << 10..=1 << 30).contains(&xds.response_bytes_target.bytes());
-    rule(target, "xds", "response_bytes_target", "must be from 64KiB to 1GiB".to_owned());
-    let request = (64 << 10..=2 << 30).contains(&admin.request_bytes_max.bytes());
-    rule(request, "admin", "request_bytes_max", "must be from 64KiB to 2GiB".to_owned());
-    let is_name = |name: &String| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        !name.is_empty() && name.chars().all(allowed)
-    };
-    for name in admin.hosts.iter().filter(|name| !is_name(name)) {
-        rule(false, "admin", "hosts", format!("{name:?} is not a host name without a port"));
-    }
-    let connections = (1..=100_000).contains(&admin.connections_max);
-    rule(connections, "admin", "connections_max", "must be from 1 to 100000".to_owned());
-    for (key, span) in admin.timeouts() {
-        let fits = (100..=3_600_000).contains(&span.millis());
-        rule(fits, "admin", key, "must be from 100ms to 1h".to_owned());
-    }
-    for text in level_rules(&log.level) {
-        rule(false, "log", "level", text);
-    }
-    rule(
-        shutdown.timeout.millis() <= 600_000,
-        "shutdown",
-        "timeout",
-        "must be at most 10m".to_owned(),
-    );
-    broken
-}
-
-/// Returns the section, key and rule of the first setting that each component rejects. The
-/// components use the same names of settings as the configuration.
-fn component_rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
-    let mut broken = Vec::new();
-    if let Err(error) = config.store().validate() {
-        let section = match error.key {
-            "replica_id" | "connections_max" => "raft",
-            _ => "store",
-        };
-        broken.push((section, error.key, format!("must be {}", error.rule)));
-    }
-    if let Err(error) = config.fanout().validate() {
-        broken.push(("xds", error.key, format!("must be at least {}", error.min)));
-    }
-    if let Err(error) = config.xds().validate() {
-        broken.push(("xds", error.key, error.rule.to_owned()));
-    }
-    broken
 }
 
 #[cfg(test)]

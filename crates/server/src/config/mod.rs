@@ -4,12 +4,14 @@
 //! No other module reads the environment for settings of a replica. Errors name the key, the value,
 //! its source and the rule.
 
+mod bounds;
 mod convert;
 mod environment;
 mod error;
 mod keys;
 mod load;
 mod raft;
+mod rules;
 mod units;
 
 use std::{
@@ -21,8 +23,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use error::{ConfigError, Source};
-pub(crate) use load::{FlagValue, Flags, LISTEN_RULE, Loaded, Refused, list, load};
+pub(crate) use load::{FlagValue, Flags, Loaded, NamedFiles, Refused, list, load};
 pub(crate) use raft::Raft;
+pub(crate) use rules::LISTEN_RULE;
 pub(crate) use units::{ByteSize, Span};
 
 /// The whole configuration.
@@ -218,17 +221,6 @@ impl Default for Admin {
             idle_timeout: Span::seconds(120),
             body_timeout: Span::seconds(30),
         }
-    }
-}
-
-impl Admin {
-    /// Returns the time limits by key.
-    fn timeouts(&self) -> [(&'static str, Span); 3] {
-        [
-            ("header_timeout", self.header_timeout),
-            ("idle_timeout", self.idle_timeout),
-            ("body_timeout", self.body_timeout),
-        ]
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    ops::RangeInclusive,
     path::PathBuf,
 };
 
@@ -11,10 +10,6 @@ use chancery_store::{REPLICA_ID_MAX, TlsConfig, check_address};
 use serde::{Deserialize, Serialize};
 
 use super::{Span, loopback};
-
-/// The range of [`Raft::connections_max`]. Each of 64 members has three connections, and more while
-/// broken connections have not been detected.
-const CONNECTIONS_MAX: RangeInclusive<usize> = 256..=65_536;
 
 /// The section `[raft]`: this replica and the other replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,14 +90,14 @@ impl Raft {
     /// Returns the files for TLS between replicas, or `None` without TLS.
     pub(crate) fn tls(&self) -> Option<TlsConfig> {
         let files = [&self.tls_cert, &self.tls_key, &self.tls_ca];
-        let [cert, key, ca] = files.map(PathBuf::from);
+        files.iter().all(|path| !path.is_empty()).then(|| self.tls_files())
+    }
+
+    /// Returns the files for TLS between replicas. The path of a file that is not set is empty.
+    pub(super) fn tls_files(&self) -> TlsConfig {
+        let [cert, key, ca] = [&self.tls_cert, &self.tls_key, &self.tls_ca].map(PathBuf::from);
         let server_name = Some(self.tls_server_name.clone()).filter(|name| !name.is_empty());
-        files.iter().all(|path| !path.is_empty()).then_some(TlsConfig {
-            cert,
-            key,
-            ca,
-            server_name,
-        })
+        TlsConfig { cert, key, ca, server_name }
     }
 
     fn tls_rules(&self, broken: &mut Vec<(&'static str, String)>) {
@@ -163,14 +158,6 @@ impl Raft {
             broken.push(("join", rule.to_owned()));
         }
         self.peer_rules(&mut broken);
-        let timeout = (100..=600_000).contains(&self.catch_up_timeout.millis());
-        if !timeout {
-            broken.push(("catch_up_timeout", "must be from 100ms to 10m".to_owned()));
-        }
-        if !CONNECTIONS_MAX.contains(&self.connections_max) {
-            let (least, most) = CONNECTIONS_MAX.into_inner();
-            broken.push(("connections_max", format!("must be from {least} to {most}")));
-        }
         broken
     }
 
@@ -267,8 +254,6 @@ mod tests {
         assert_eq!(key, "join");
         assert_eq!(broken(|raft| raft.advertise = "a".to_owned()).0, "advertise");
         assert_eq!(broken(|raft| raft.learner = true).0, "learner");
-        assert_eq!(broken(|raft| raft.catch_up_timeout = Span::seconds(0)).0, "catch_up_timeout");
-        assert_eq!(broken(|raft| raft.connections_max = 255).0, "connections_max");
         assert_eq!(broken(|raft| raft.address = "10.0.0.1:1".parse().unwrap()).0, "address");
     }
 

@@ -45,6 +45,24 @@ fn exit_codes_tell_failure_from_wrong_usage() {
     }
 }
 
+/// One run reports the files that are missing, and the problems of those that are there.
+#[test]
+fn missing_files_are_reported_beside_the_problems_of_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    fs::write(path("bad.yaml"), "resources: [{}]\nscop: a\n").unwrap();
+    let (one, bad, two) = (path("one.yaml"), path("bad.yaml"), path("two.yaml"));
+    let (code, error) = code_and_error(&["apply", "-f", &one, "-f", &bad, "-f", &two]);
+    let expected = format!(
+        "error: {one}: No such file or directory (os error 2)\n\
+         error: {two}: No such file or directory (os error 2)\n\
+         error: {bad}: document 1: scop: unknown key; did you mean \"scope\"?\n\
+         error: {bad}: document 1: resources[0]: expected a resource with \"@type\", or {{\"resource\": …}}; found \
+         neither key\n"
+    );
+    assert_eq!((code, error), (1, expected));
+}
+
 /// The replica would silently use another directory.
 #[test]
 fn a_data_directory_that_is_not_text_is_refused() {
@@ -152,8 +170,9 @@ fn the_configuration_is_checked_and_printed_with_what_overrides_it() {
         .unwrap();
     let missing = config(&["check"]);
     assert_eq!((missing.code, missing.out.as_str()), (1, ""), "{missing:?}");
-    let named = missing.err.starts_with("error: raft.tls_ca: cannot read the CA in none.pem: ");
-    assert!(named, "{missing:?}");
+    for key in ["tls_cert", "tls_key", "tls_ca"] {
+        assert!(missing.err.contains(&format!("error: raft.{key} = ")), "{missing:?}");
+    }
 
     fs::write(&file, "[xds]\nack_timeout = \"soon\"\n[log]\nformat = \"xml\"\n").unwrap();
     let refused = config(&["check"]);

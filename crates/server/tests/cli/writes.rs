@@ -146,6 +146,31 @@ fn the_manifests_of_the_readme_are_taken() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
+/// A refused transaction names each expectation that does not hold.
+#[test]
+fn all_unmet_expectations_are_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    server.json(&["apply", "-f", "-"], &clusters(&["a", "b"], "1s"));
+    let entry = |name: &str, expect: &str| {
+        format!(
+            "- expect: {expect}\n  resource: {{\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, \
+             name: {name}}}\n"
+        )
+    };
+    let manifest =
+        ["resources:\n".into(), entry("a", "absent"), entry("b", "present"), entry("c", "present")];
+    for args in [["apply", "-f", "-"].as_slice(), &["apply", "-f", "-", "--dry-run"]] {
+        let refused = server.run_with_input(args, &manifest.concat());
+        assert_eq!((refused.code, refused.err.lines().count()), (1, 1), "{refused:?}");
+        for text in ["\"a\" in scope \"default\" exists already", "\"c\" in scope \"default\""] {
+            assert!(refused.err.contains(text), "{text}: {refused:?}");
+        }
+        assert!(!refused.err.contains("\"b\""), "{refused:?}");
+    }
+    assert_eq!(server.terminate().0, Some(0));
+}
+
 #[test]
 fn everything_else_answers_in_text_and_in_json() {
     let directory = tempfile::tempdir().unwrap();

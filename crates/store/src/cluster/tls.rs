@@ -12,7 +12,7 @@
 //! - A handshake takes at most [`HANDSHAKE_TIMEOUT`], and does not wait for other handshakes.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -25,12 +25,13 @@ use tokio_rustls::{
     TlsAcceptor, TlsConnector, TlsStream,
     rustls::{
         self, CertificateError, ClientConfig, RootCertStore, ServerConfig,
-        crypto::ring,
+        crypto::{CryptoProvider, ring},
         pki_types::{
             CertificateDer, PrivateKeyDer, ServerName, UnixTime,
             pem::{self, PemObject},
         },
-        server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+        server::{ParsedCertificate, WebPkiClientVerifier, danger::ClientCertVerifier},
+        sign::CertifiedKey,
     },
 };
 
@@ -56,6 +57,27 @@ pub struct TlsConfig {
     pub server_name: Option<String>,
 }
 
+/// One of the files of a [`TlsConfig`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsFile {
+    /// [`TlsConfig::cert`].
+    Cert,
+    /// [`TlsConfig::key`].
+    Key,
+    /// [`TlsConfig::ca`].
+    Ca,
+}
+
+impl fmt::Display for TlsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cert => "certificate",
+            Self::Key => "key",
+            Self::Ca => "CA",
+        })
+    }
+}
+
 /// The reason why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -63,7 +85,7 @@ pub enum TlsError {
     #[error("cannot read the {what} in {}: {reason}", path.display())]
     File {
         /// The expected content of the file.
-        what: &'static str,
+        what: TlsFile,
         /// The path of the file.
         path: PathBuf,
         /// The reason.
@@ -108,6 +130,19 @@ pub enum TlsError {
     },
 }
 
+impl TlsError {
+    /// Returns the field of [`TlsConfig`] that is wrong.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::File { what: TlsFile::Cert, .. } | Self::Untrusted { .. } => "cert",
+            Self::File { what: TlsFile::Key, .. } | Self::Mismatch { .. } => "key",
+            Self::File { what: TlsFile::Ca, .. } => "ca",
+            Self::ServerName { .. } => "server_name",
+        }
+    }
+}
+
 /// The current TLS configurations of both sides. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Tls(Arc<Shared>);
@@ -139,13 +174,27 @@ struct TlsConfigs {
 type Stamp = [Option<(u64, i64, i64, u64)>; 3];
 
 impl TlsConfig {
-    /// Reads and checks the files, like a replica at its start.
-    ///
-    /// # Errors
-    /// Returns the problem of the first file that is unusable.
-    pub fn check(&self) -> Result<(), TlsError> {
-        self.server_name.as_deref().map(server_name).transpose()?;
-        self.read().map(drop)
+    /// Reads and checks the files, like a replica at its start. Returns all problems. A file with an
+    /// empty path is ignored.
+    #[must_use]
+    pub fn check(&self) -> Vec<TlsError> {
+        let mut errors = Vec::new();
+        let mut note = |error: Option<TlsError>| errors.extend(error);
+        note(self.server_name.as_deref().and_then(|name| server_name(name).err()));
+        let is_given = |path: &PathBuf| !path.as_os_str().is_empty();
+        let authority = is_given(&self.ca).then(|| self.read_ca());
+        let chain = is_given(&self.cert).then(|| self.read_chain());
+        let key = is_given(&self.key).then(|| self.read_key());
+        if let (Some(Ok(authority)), Some(Ok(chain))) = (&authority, &chain) {
+            note(self.check_own(&*authority.verifier, chain).err());
+        }
+        if let (Some(Ok(chain)), Some(Ok(key))) = (&chain, &key) {
+            note(self.check_key(chain, key).err());
+        }
+        note(authority.and_then(Result::err));
+        note(chain.and_then(Result::err));
+        note(key.and_then(Result::err));
+        errors
     }
 
     fn stamp(&self) -> Stamp {
@@ -156,38 +205,24 @@ impl TlsConfig {
     }
 
     fn read(&self) -> Result<TlsConfigs, TlsError> {
-        let Self { cert, key, ca, .. } = self;
-        let provider = Arc::new(ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        for root in read_certificates("CA", ca)? {
-            roots.add(root).map_err(|error| unreadable("CA", ca, error))?;
-        }
-        let roots = Arc::new(roots);
-        let chain = read_certificates("certificate", cert)?;
-        let private_key =
-            PrivateKeyDer::from_pem_file(key).map_err(|error| not_pem("key", key, error))?;
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-                .build()
-                .map_err(|error| unreadable("CA", ca, error))?;
+        let Authority { roots, verifier } = self.read_ca()?;
+        let chain = self.read_chain()?;
+        let key = self.read_key()?;
         self.check_own(&*verifier, &chain)?;
+        self.check_key(&chain, &key)?;
         let expires = expiry(&*verifier, &chain);
-        let mismatch = |error: rustls::Error| TlsError::Mismatch {
-            cert: cert.clone(),
-            key: key.clone(),
-            reason: error.to_string(),
-        };
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let mismatch = |error| self.mismatch(error);
+        let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
             .expect(HAS_VERSIONS)
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), private_key.clone_key())
+            .with_single_cert(chain.clone(), key.clone_key())
             .map_err(mismatch)?;
-        let mut client = ClientConfig::builder_with_provider(provider)
+        let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
             .expect(HAS_VERSIONS)
             .with_root_certificates(roots)
-            .with_client_auth_cert(chain, private_key)
+            .with_client_auth_cert(chain, key)
             .map_err(mismatch)?;
         server.alpn_protocols = vec![b"h2".to_vec()];
         client.alpn_protocols = vec![b"h2".to_vec()];
@@ -195,6 +230,53 @@ impl TlsConfig {
         server.send_tls13_tickets = 0;
         client.resumption = rustls::client::Resumption::disabled();
         Ok(TlsConfigs { client: Arc::new(client), server: Arc::new(server), expires })
+    }
+
+    fn read_ca(&self) -> Result<Authority, TlsError> {
+        let unusable = |error: &dyn ToString| unreadable(TlsFile::Ca, &self.ca, error.to_string());
+        let mut roots = RootCertStore::empty();
+        for root in read_certificates(TlsFile::Ca, &self.ca)? {
+            roots.add(root).map_err(|error| unusable(&error))?;
+        }
+        let roots = Arc::new(roots);
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
+            .build()
+            .map_err(|error| unusable(&error))?;
+        Ok(Authority { roots, verifier })
+    }
+
+    fn read_chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let chain = read_certificates(TlsFile::Cert, &self.cert)?;
+        for certificate in &chain {
+            ParsedCertificate::try_from(certificate)
+                .map_err(|error| unreadable(TlsFile::Cert, &self.cert, error))?;
+        }
+        Ok(chain)
+    }
+
+    fn read_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        let key = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|error| not_pem(TlsFile::Key, &self.key, error))?;
+        match provider().key_provider.load_private_key(key.clone_key()) {
+            Ok(_) => Ok(key),
+            Err(error) => Err(unreadable(TlsFile::Key, &self.key, error)),
+        }
+    }
+
+    /// Fails if the key belongs to another certificate.
+    fn check_key(
+        &self,
+        chain: &[CertificateDer<'static>],
+        key: &PrivateKeyDer<'static>,
+    ) -> Result<(), TlsError> {
+        CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &provider())
+            .map(drop)
+            .map_err(|error| self.mismatch(error))
+    }
+
+    fn mismatch(&self, error: rustls::Error) -> TlsError {
+        let (cert, key) = (self.cert.clone(), self.key.clone());
+        TlsError::Mismatch { cert, key, reason: error.to_string() }
     }
 
     /// Fails if other replicas would refuse the certificate. If it has expired or is not valid yet, only
@@ -226,6 +308,16 @@ impl TlsConfig {
     }
 }
 
+/// The CA certificates, and the verifier of certificates that they signed.
+struct Authority {
+    roots: Arc<RootCertStore>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
 /// Returns the time until which other replicas accept a certificate; `None` if forever. The first expiry of
 /// the certificate or an intermediate one ends the time. The verifier is asked about ever earlier times.
 fn expiry(
@@ -248,11 +340,11 @@ fn expiry(
     latest
 }
 
-fn unreadable(what: &'static str, path: &Path, error: impl ToString) -> TlsError {
+fn unreadable(what: TlsFile, path: &Path, error: impl ToString) -> TlsError {
     TlsError::File { what, path: path.to_owned(), reason: error.to_string() }
 }
 
-fn not_pem(what: &'static str, path: &Path, error: pem::Error) -> TlsError {
+fn not_pem(what: TlsFile, path: &Path, error: pem::Error) -> TlsError {
     match error {
         pem::Error::Io(error) => unreadable(what, path, error),
         pem::Error::NoItemsFound => unreadable(what, path, format!("it contains no PEM {what}")),
@@ -261,10 +353,7 @@ fn not_pem(what: &'static str, path: &Path, error: pem::Error) -> TlsError {
     }
 }
 
-fn read_certificates(
-    what: &'static str,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn read_certificates(what: TlsFile, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|error| not_pem(what, path, error))?;

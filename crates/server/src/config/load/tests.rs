@@ -2,7 +2,10 @@
 
 use std::io::Write;
 
-use super::*;
+use super::{
+    super::{ByteSize, Span},
+    *,
+};
 
 fn load_with(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, String> {
     let mut written = tempfile::NamedTempFile::new().unwrap();
@@ -10,7 +13,7 @@ fn load_with(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, String>
     let path = written.path().to_owned();
     let flags = Flags { file: Some(path.clone()), values: vec![] };
     let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-    load(&flags, environment).map_err(|refused| {
+    load(&flags, environment, NamedFiles::Check).map_err(|refused| {
         let lines: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();
         lines.join("\n").replace(path.to_str().unwrap(), "FILE")
     })
@@ -28,7 +31,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ),
         (
             "[store]\nsnapshot_log_entries = 0",
-            "store.snapshot_log_entries = 0 (from FILE): must be at least 1".to_owned(),
+            "store.snapshot_log_entries = 0 (from FILE): must be from 1 to 100000000".to_owned(),
         ),
         (
             "[store]\nsnapshot_log_entries = -1",
@@ -76,8 +79,6 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         "raft.replica_id = \"18446744073709551615\" (from CHANCERY_RAFT_REPLICA_ID): is not a whole number from 1 to \
          9223372036854775807"
     );
-    // The store and the server check this value. The error was reported twice, once under a name
-    // that is not a key.
     let none = [("CHANCERY_RAFT_CONNECTIONS_MAX", "0")];
     assert_eq!(
         load_with("", &none).unwrap_err(),
@@ -89,11 +90,13 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
 
 #[test]
 fn ack_close_after_is_zero_or_longer_than_ack_timeout() {
-    let rule = "must be 0s, or from 10s to 24h and longer than xds.ack_timeout";
-    for file in [
-        "[xds]\nack_close_after = '5s'",
-        "[xds]\nack_close_after = '25h'",
-        "[xds]\nack_timeout = '1m'\nack_close_after = '1m'",
+    for (file, rule) in [
+        ("[xds]\nack_close_after = '5s'", "must be 0s, or from 10s to 24h"),
+        ("[xds]\nack_close_after = '25h'", "must be 0s, or from 10s to 24h"),
+        (
+            "[xds]\nack_timeout = '1m'\nack_close_after = '1m'",
+            "must be 0s, or longer than xds.ack_timeout, 1m",
+        ),
     ] {
         let error = load_with(file, &[]).unwrap_err();
         assert!(error.starts_with("xds.ack_close_after = "), "{error}");
@@ -105,57 +108,156 @@ fn ack_close_after_is_zero_or_longer_than_ack_timeout() {
     assert_eq!(loaded.config.fanout().session.ack_close_after_ms, None);
 }
 
-/// OPS-11: an impossible limit is rejected with its key, its value and its rule.
+/// OPS-11: an impossible limit is rejected with its key, its value and its range.
 #[test]
-fn every_limit_of_the_xds_port_has_a_rule() {
-    let positive = "it has to be more than 0";
-    for (key, value, rule) in [
-        ("shards", "1025", "must be at most 1024"),
-        ("connections_max", "0", positive),
-        ("connections_per_peer_max", "0", positive),
-        ("streams_max", "0", "must be at least 1"),
-        ("subscriptions_bytes_max", "\"0\"", "must be at least 1"),
-        ("streams_per_connection_max", "0", positive),
-        ("request_bytes_max", "\"1023\"", "it has to be from 1024 to 1073741824"),
-        ("request_bytes_max", "\"2GiB\"", "it has to be from 1024 to 1073741824"),
-        ("large_requests_bytes_max", "\"0\"", positive),
-        ("large_request_timeout", "\"0s\"", positive),
-        ("types_max", "0", "must be at least 1"),
-        ("names_max", "0", "must be at least 1"),
-        ("names_per_request_max", "999999", "must be at least xds.names_max, 1000000"),
-        ("name_bytes_max", "\"0\"", "it has to be from 1 to 4096"),
-        ("name_bytes_max", "\"5KiB\"", "it has to be from 1 to 4096"),
-        ("nack_message_bytes_max", "\"0\"", positive),
-        ("requests_per_second_max", "0", positive),
-        ("requests_burst_max", "0", positive),
-        ("node_bytes_max", "\"0\"", positive),
-        ("node_metadata_max", "0", positive),
-        ("header_list_bytes_max", "\"1023\"", "it has to be from 1024 to 16777216"),
-        ("stream_window_bytes", "\"65534\"", "it has to be from 65535 to 2147483647"),
-        ("stream_window_bytes", "\"8GiB\"", "it has to be from 65535 to 2147483647"),
-        ("connection_window_bytes", "\"1\"", "it has to be from 65535 to 2147483647"),
-        ("send_buffer_bytes_max", "\"1KiB\"", "it has to be from 16384 to 4294967295"),
-        ("pending_resets_max", "0", positive),
-        ("error_resets_max", "0", positive),
-        ("control_frames_per_second_max", "0", positive),
-        ("control_frames_burst_max", "99", "it has to be at least 100"),
-        ("keepalive_interval", "\"0s\"", positive),
-        ("keepalive_timeout", "\"0s\"", positive),
-        ("first_stream_timeout", "\"0s\"", positive),
-        ("idle_timeout", "\"0s\"", positive),
-        ("drain_connections_per_second", "0", positive),
-        ("close_timeout", "\"0s\"", positive),
-        ("ack_timeout", "\"99ms\"", "must be from 100ms to 10m"),
-        ("catch_up_timeout", "\"61s\"", "must be from 1ms to 1m"),
+fn value_out_of_its_range_is_rejected_with_the_range() {
+    for (section, key, value, rule) in [
+        ("store", "snapshot_log_bytes", "\"1KiB\"", "must be from 64KiB to 64GiB"),
+        ("store", "free_bytes_min", "\"1MiB\"", "must be 0, or from 64MiB to 1048576GiB"),
+        ("store", "transact_timeout", "\"0s\"", "must be from 100ms to 10m"),
+        ("raft", "connections_max", "255", "must be from 256 to 65536"),
+        ("raft", "catch_up_timeout", "\"0s\"", "must be from 100ms to 10m"),
+        ("xds", "shards", "1025", "must be from 0 to 1024"),
+        ("xds", "connections_max", "0", "must be from 1 to 1000000"),
+        ("xds", "streams_max", "0", "must be from 1 to 10000000"),
+        ("xds", "request_bytes_max", "\"2GiB\"", "must be from 1KiB to 1GiB"),
+        ("xds", "large_request_timeout", "\"0s\"", "must be from 1s to 1h"),
+        ("xds", "names_per_request_max", "999999", "must be at least xds.names_max, 1000000"),
+        ("xds", "name_bytes_max", "\"5KiB\"", "must be from 1 to 4KiB"),
+        ("xds", "nack_message_bytes_max", "\"1GiB\"", "must be from 64 to 64KiB"),
+        ("xds", "stream_window_bytes", "\"65534\"", "must be from 65535 to 2147483647"),
+        ("xds", "control_frames_burst_max", "99", "must be from 100 to 10000000"),
+        ("xds", "connection_age_max", "\"1ms\"", "must be 0s, or from 1s to 720h"),
+        ("xds", "ack_timeout", "\"99ms\"", "must be from 100ms to 10m"),
+        ("xds", "catch_up_timeout", "\"61s\"", "must be from 1ms to 1m"),
+        ("admin", "request_bytes_max", "\"3GiB\"", "must be from 64KiB to 2GiB"),
+        ("shutdown", "timeout", "\"0s\"", "must be from 1s to 10m"),
     ] {
-        let error = load_with(&format!("[xds]\n{key} = {value}"), &[]).unwrap_err();
-        assert!(error.starts_with(&format!("xds.{key} = ")), "{key}: {error}");
-        assert!(error.ends_with(rule) && error.lines().count() == 1, "{key}: {error}");
-        // The environment variable of the key has the same rule.
-        let variable = format!("CHANCERY_XDS_{}", key.to_uppercase());
+        let error = load_with(&format!("[{section}]\n{key} = {value}"), &[]).unwrap_err();
+        assert_eq!(error, format!("{section}.{key} = {value} (from FILE): {rule}"));
+        // The environment variable of the key has the same range.
+        let variable = format!("CHANCERY_{section}_{key}").to_uppercase();
         let error = load_with("", &[(&variable, value.trim_matches('"'))]).unwrap_err();
-        let from = format!("(from {variable}): ");
-        assert!(error.contains(&from) && error.ends_with(rule), "{key}: {error}");
+        let from = format!("(from {variable}): {rule}");
+        assert!(error.ends_with(&from), "{error}");
+    }
+}
+
+/// Every quantity has a range, and the components accept all values in it.
+#[test]
+fn least_and_greatest_values_are_accepted() {
+    for end in [0, 1] {
+        let mut values = Values {
+            table: table(&Config::default()),
+            sources: BTreeMap::new(),
+            warnings: Vec::new(),
+        };
+        for (section, keys) in KEYS {
+            for (key, bounds, _) in *keys {
+                let value = values.value(section, key).unwrap();
+                let is_quantity = match value {
+                    Value::Integer(_) => true,
+                    Value::String(text) => {
+                        text.parse::<ByteSize>().is_ok() || text.parse::<Span>().is_ok()
+                    }
+                    _ => false,
+                };
+                let ends = bounds.ends();
+                assert_eq!(ends.is_some(), is_quantity, "{section}.{key}");
+                if let Some(ends) = ends {
+                    values.set(section, key, ends[end].clone(), Source::Default);
+                }
+            }
+        }
+        assert_eq!(values.problems(NamedFiles::Check).len(), 0);
+        let config = values.check().unwrap().config;
+        config.store().validate().unwrap();
+        config.fanout().validate().unwrap();
+        config.xds().validate().unwrap();
+    }
+}
+
+/// A replica that listens on all addresses takes the port of each of them.
+#[test]
+fn port_on_all_addresses_clashes_with_the_same_port_on_one() {
+    for everywhere in ["0.0.0.0:18001", "[::]:18001"] {
+        let file = format!("[xds]\naddress = '{everywhere}'\nallow_plaintext = true");
+        let error = load_with(&file, &[]).unwrap_err();
+        let expected = format!(
+            "admin.address = \"127.0.0.1:18001\" (from the default): overlaps with xds.address = {everywhere:?}: one of \
+             them covers all addresses of the host; give them different ports"
+        );
+        assert_eq!(error, expected);
+    }
+}
+
+/// Each certificate file has its own error, also beside other errors.
+#[test]
+fn every_unusable_certificate_file_is_reported_with_its_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let sign = || rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let (own, other) = (sign(), sign());
+    let bad = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    for (name, content) in [
+        ("cert", own.cert.pem()),
+        ("key", own.signing_key.serialize_pem()),
+        ("other", other.signing_key.serialize_pem()),
+        ("ca", other.cert.pem()),
+        ("bad", bad.to_owned()),
+    ] {
+        std::fs::write(path(name), content).unwrap();
+    }
+    let errors = |cert: &str, key: &str, ca: &str| {
+        let value = |name: &str| if name.is_empty() { String::new() } else { path(name) };
+        let [cert, key, ca] = [cert, key, ca].map(value);
+        let file = format!(
+            "[raft]\ntls_cert = {cert:?}\ntls_key = {key:?}\ntls_ca = {ca:?}\n[shutdown]\ntimeout = '0s'"
+        );
+        let error = load_with(&file, &[]).unwrap_err().replace(&path(""), "");
+        error.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let timeout = "shutdown.timeout = \"0s\" (from FILE): must be from 1s to 10m";
+    for (files, expected) in [
+        (
+            ["none", "none", "none"],
+            [
+                "raft.tls_ca = \"none\" (from FILE): cannot read the CA in none: No such file",
+                "raft.tls_cert = \"none\" (from FILE): cannot read the certificate in none: No such",
+                "raft.tls_key = \"none\" (from FILE): cannot read the key in none: No such file",
+            ]
+            .as_slice(),
+        ),
+        (
+            ["bad", "key", "ca"],
+            &["raft.tls_cert = \"bad\" (from FILE): cannot read the certificate in bad: "],
+        ),
+        // One file for both contains no certificate.
+        (
+            ["key", "key", "ca"],
+            &["raft.tls_cert = \"key\" (from FILE): cannot read the certificate in key: it contains no"],
+        ),
+        (
+            ["cert", "other", "ca"],
+            &[
+                "raft.tls_cert = \"cert\" (from FILE): other replicas would refuse the certificate",
+                "raft.tls_key = \"other\" (from FILE): the key in other does not belong to the cert",
+            ],
+        ),
+        (
+            ["cert", "none", ""],
+            &[
+                "raft.tls_ca = \"\" (from FILE): is missing; set all of",
+                "raft.tls_key = \"none\" (from FILE): cannot read the key in none: No such file",
+            ],
+        ),
+    ] {
+        let [cert, key, ca] = files;
+        let found = errors(cert, key, ca);
+        assert_eq!(found.len(), expected.len() + 1, "{files:?}: {found:#?}");
+        for start in expected.iter().chain([&timeout]) {
+            assert!(found.iter().any(|line| line.starts_with(start)), "{start}: {found:#?}");
+        }
     }
 }
 
@@ -223,8 +325,7 @@ fn syntax_error_names_the_line() {
 fn all_problems_are_reported_together() {
     let error = load_with("[xds]\naddress = 'x'\n[shutdown]\ntimeout = 'y'", &[]).unwrap_err();
     assert_eq!(error.lines().count(), 2, "{error}");
-    // The file has unknown keys and sections, wrong types, broken rules, and two broken rules of
-    // one component.
+    // The file has unknown keys and sections, wrong types, and values out of their ranges.
     let file = "[nope]\n[xds]\nadress = 'x'\nshards = 'x'\ntypes_max = 0\nrequests_burst_max = 0\n\
                 requests_per_second_max = 0\n[store]\nsnapshot_log_entries = 0\n[log]\nlevle = 'x'\n";
     let error = load_with(file, &[]).unwrap_err();
@@ -233,10 +334,10 @@ fn all_problems_are_reported_together() {
         "FILE: xds.adress is not a key",
         "FILE: log.levle is not a key",
         "xds.shards = \"x\" (from FILE): ",
-        "xds.types_max = 0 (from FILE): must be at least 1",
-        "xds.requests_burst_max = 0 (from FILE): it has to be more than 0",
-        "xds.requests_per_second_max = 0 (from FILE): it has to be more than 0",
-        "store.snapshot_log_entries = 0 (from FILE): must be at least 1",
+        "xds.types_max = 0 (from FILE): must be from 1 to 1000",
+        "xds.requests_burst_max = 0 (from FILE): must be from 1 to 10000000",
+        "xds.requests_per_second_max = 0 (from FILE): must be from 1 to 1000000",
+        "store.snapshot_log_entries = 0 (from FILE): must be from 1 to 100000000",
     ] {
         assert_eq!(
             error.lines().filter(|line| line.starts_with(start)).count(),
@@ -286,14 +387,14 @@ fn the_environment_overrides_the_file_and_a_flag_both() {
         values: vec![FlagValue { section: "xds", key: "address", value, flag: "--xds" }],
     };
     let environment = [("CHANCERY_XDS_ADDRESS".to_owned(), "127.0.0.1:2".to_owned())];
-    let loaded = load(&flags, environment).unwrap();
+    let loaded = load(&flags, environment, NamedFiles::Check).unwrap();
     assert_eq!(loaded.config.xds.address, "127.0.0.1:3".parse().unwrap());
 }
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let flags = Flags { file: Some("/nowhere/chancery.toml".into()), values: vec![] };
-    let error = load(&flags, []).unwrap_err();
+    let error = load(&flags, [], NamedFiles::Check).unwrap_err();
     let error = error.errors[0].to_string();
     assert!(
         error.starts_with("cannot read the configuration file /nowhere/chancery.toml: "),
@@ -320,7 +421,8 @@ fn warnings_are_reported_beside_errors() {
     let environment = [("CHANCERY_JION", "x"), ("CHANCERY_XDS_SHARDS", "many")]
         .map(|(k, v)| (k.to_owned(), v.to_owned()));
     for file in [None, Some("/nowhere/chancery.toml".into())] {
-        let refused = load(&Flags { file, values: vec![] }, environment.clone()).unwrap_err();
+        let flags = Flags { file, values: vec![] };
+        let refused = load(&flags, environment.clone(), NamedFiles::Check).unwrap_err();
         assert_eq!(refused.errors.len(), 1, "{:?}", refused.errors);
         assert!(refused.warnings[0].contains("CHANCERY_JION"), "{:?}", refused.warnings);
     }
@@ -329,6 +431,6 @@ fn warnings_are_reported_beside_errors() {
 #[test]
 fn path_with_spaces_is_quoted() {
     let flags = Flags { file: Some("/no where/a\u{202e}.toml".into()), values: vec![] };
-    let error = load(&flags, []).unwrap_err().errors[0].to_string();
+    let error = load(&flags, [], NamedFiles::Check).unwrap_err().errors[0].to_string();
     assert!(error.contains(r#"file "/no where/a\u{202e}.toml": "#), "{error}");
 }
