@@ -4,6 +4,8 @@
 //! in one document therefore does not hide those of others. A document that consists of comments still has
 //! a number.
 
+use std::collections::HashSet;
+
 use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
 
@@ -42,7 +44,7 @@ pub(crate) fn documents(
     let json_problem = if is_json || content.trim_start().starts_with(['{', '[']) {
         match from_json(content, spare) {
             Ok(root) => {
-                let rounded = rounded(content, &root).map(|problem| Err(in_file(problem)));
+                let rounded = rounded(content, 0, &root).map(|problem| Err(in_file(problem)));
                 return rounded.or_else(|| present(1, root)).into_iter().collect();
             }
             Err(problem) if is_json || content.len() > FLOW_YAML_BYTES_MAX => {
@@ -97,13 +99,16 @@ fn from_json(content: &str, spare: &Spare) -> Result<Node, Problem> {
 }
 
 /// Returns a problem if the document has a whole number beyond 64 bits. The readers of JSON and YAML
-/// round such a number, so it is searched for in the text.
-fn rounded(text: &str, root: &Node) -> Option<Problem> {
-    let mut large = Vec::new();
+/// round such a number, so it is searched for in the text. The problem has its position, but not the
+/// number, which may be a secret.
+fn rounded(text: &str, lines_before: u32, root: &Node) -> Option<Problem> {
+    let mut large: HashSet<u64> = HashSet::new();
     let mut open = vec![root];
     while let Some(node) = open.pop() {
         match node {
-            Node::Float(value) if value.abs() > EXACT_MAX => large.push(*value),
+            Node::Float(value) if value.abs() > EXACT_MAX => {
+                large.insert(value.to_bits());
+            }
             Node::List(items) => open.extend(items),
             Node::Map(entries) => open.extend(entries.iter().map(|(_, value)| value)),
             _ => {}
@@ -117,16 +122,18 @@ fn rounded(text: &str, root: &Node) -> Option<Problem> {
         let digits = word.strip_prefix('-').unwrap_or(word);
         !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
     };
-    let number = text.split(|c| !is_part(c)).filter(is_whole).find(|word| {
-        word.parse::<f64>().is_ok_and(|value| large.contains(&value))
+    let is_rounded = |word: &&str| {
+        word.parse::<f64>().is_ok_and(|value| large.contains(&value.to_bits()))
             && word.parse::<i64>().is_err()
             && word.parse::<u64>().is_err()
+    };
+    let position = (1..).zip(text.lines()).find_map(|(n, line)| {
+        let number = line.split(|c| !is_part(c)).filter(is_whole).find(is_rounded)?;
+        let before = line.split_once(number).map_or("", |(before, _)| before);
+        Some((lines_before + n, to_u32(before.chars().count() + 1)))
     })?;
-    let rule = format!(
-        "the number {} is beyond 64 bits and would be rounded; put it in quotes if it is text",
-        number.get(..40).unwrap_or(number)
-    );
-    Some(Problem { rule, ..Problem::default() })
+    let rule = "a whole number beyond 64 bits would be rounded; put it in quotes if it is text";
+    Some(Problem { position: Some(position), rule: rule.to_owned(), ..Problem::default() })
 }
 
 fn too_deep() -> String {
@@ -221,7 +228,9 @@ fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare, stack: Stack) -> Vec<Resul
             let budget = spare.share(chunk.text.len(), n_with_aliases);
             let read = document_from_yaml(chunk, &budget);
             spare.settle(&budget);
-            read.and_then(|root| rounded(chunk.text, &root).map_or(Ok(root), Err))
+            read.and_then(|root| {
+                rounded(chunk.text, chunk.lines_before, &root).map_or(Ok(root), Err)
+            })
         };
         chunks.iter().map(read).collect()
     };
