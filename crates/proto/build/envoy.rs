@@ -15,6 +15,9 @@ use crate::{cargo, resolver::Resolver, tree};
 
 const PACKAGE: &str = "envoy-types";
 
+/// The flag under which the package is a dependency of this script (see `Cargo.toml`).
+const FLAG: &str = "chancery_envoy_protos";
+
 /// The roots of import paths inside the package's `proto` directory.
 const ROOTS: [&str; 8] = [
     "data-plane-api",
@@ -50,8 +53,9 @@ pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
 /// Returns the source directory of the package, in the version of Cargo.lock.
 fn package(here: &Path) -> anyhow::Result<PathBuf> {
     cargo::rerun_if_env_changed("CARGO_HOME")?;
-    // The package is a dependency of this script, so a new version makes cargo run the script again.
-    let version = locked_version(&here.join("../../Cargo.lock"))?;
+    let lock = here.join("../../Cargo.lock");
+    cargo::rerun_if_changed(&lock)?;
+    let version = locked_version(&lock)?;
     match unpacked(&version) {
         Some(directory) => Ok(directory),
         None => from_metadata(here, &version),
@@ -69,10 +73,8 @@ fn locked_version(lock: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("{} has no {PACKAGE}", lock.display()))
 }
 
-/// Returns the directory into which cargo unpacked the package.
-///
-/// Cargo unpacks a dependency of the build script before the script runs. No process and no network
-/// access is necessary.
+/// Returns the directory into which cargo unpacked the package, if an earlier build or `cargo fetch`
+/// downloaded it.
 fn unpacked(version: &str) -> Option<PathBuf> {
     let home = match env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
@@ -86,10 +88,13 @@ fn unpacked(version: &str) -> Option<PathBuf> {
     registries
         .into_iter()
         .map(|registry| registry.join(format!("{PACKAGE}-{version}")))
-        .find(|directory| directory.join("proto/data-plane-api").is_dir())
+        // Cargo writes this file last.
+        .find(|directory| directory.join(".cargo-ok").is_file())
 }
 
-/// Finds the directory of vendored or replaced sources through `cargo metadata`.
+/// Makes cargo download, verify and unpack the package, or find its vendored or replaced source.
+///
+/// `cargo metadata` does this for all dependencies under the given flags, and compiles none of them.
 fn from_metadata(here: &Path, version: &str) -> anyhow::Result<PathBuf> {
     let cargo = env::var_os("CARGO").context("cargo sets CARGO")?;
     let target = env::var("TARGET").context("cargo sets TARGET")?;
@@ -97,6 +102,8 @@ fn from_metadata(here: &Path, version: &str) -> anyhow::Result<PathBuf> {
         .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &target])
         .arg("--manifest-path")
         .arg(here.join("Cargo.toml"))
+        // Cargo sets this variable for build scripts. It overrides all other sources of flags.
+        .env("CARGO_ENCODED_RUSTFLAGS", format!("--cfg\x1f{FLAG}"))
         .output()
         .context("cannot run cargo metadata")?;
     if !output.status.success() {
