@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use crate::{
     paths::Paths,
     proc::{self, Guard},
+    program::{self, Profile},
     say::say,
     setup,
 };
@@ -83,28 +84,9 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// The build profile of the demo's server.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Profile {
-    Release,
-    /// The profile of the tests, whose build can be reused.
-    Dev,
-}
-
 fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
-    setup::all(paths)?;
-    let mut cargo = paths.cargo("build");
-    cargo.args(["--package", "chancery-server"]);
-    let dir = match profile {
-        Profile::Release => {
-            say!("building chancery (release; the first build takes minutes)");
-            cargo.arg("--release");
-            "release"
-        }
-        Profile::Dev => "debug",
-    };
-    proc::run(&mut cargo)?;
-    Ok(paths.target.join(dir).join("chancery"))
+    setup::demo_needs(paths)?;
+    program::build(paths, profile)
 }
 
 /// The ports of one demo: template name, port.

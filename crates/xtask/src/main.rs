@@ -17,6 +17,8 @@ mod metrics_page;
 mod mutants;
 mod paths;
 mod proc;
+mod program;
+mod progress;
 mod say;
 mod setup;
 mod source;
@@ -25,14 +27,17 @@ mod verify;
 
 use mutants::Which;
 use paths::Paths;
+use program::Profile;
 use say::say;
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  demo [--check] [--dev] build and start a control plane with sample resources, and print how to
-                         connect a real Envoy and a real gRPC client; --check runs both clients,
-                         moves an endpoint, and exits with 0 or 1; --dev uses a debug build
+  demo [--check] [--dev] build the program without optimization, start a control plane with sample
+                         resources, and print how to connect a real Envoy and a real gRPC client;
+                         --check runs both clients, moves an endpoint, and exits with 0 or 1; --dev
+                         uses a debug build
+  build                  build the optimized program for production, and print its path
   test [--long] [ARGS]   run setup, then all tests; ARGS are passed to `cargo test` (-p selects one
                          package); --long runs the long forms of tests and plants all bugs
   verify                 run all checks except the tests; changes no file
@@ -71,12 +76,16 @@ fn run() -> Result<ExitCode> {
                 bail!("unknown flag {unknown:?} of demo: the flags are --check and --dev");
             }
             let is_dev = flags.contains(&"--dev");
-            let profile = if is_dev { demo::Profile::Dev } else { demo::Profile::Release };
+            let profile = if is_dev { Profile::Dev } else { Profile::Quickstart };
             if flags.contains(&"--check") {
                 demo::check(&paths, profile)?;
             } else {
                 demo::serve(&paths, profile)?;
             }
+        }
+        ["build"] => {
+            setup::build_needs(&paths)?;
+            say!("the program is {}", program::build(&paths, Profile::Release)?.display());
         }
         ["test", rest @ ..] => return test(&paths, rest),
         ["verify"] => verify::verify(&paths)?,
@@ -132,7 +141,7 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     }
     if call.rest.is_empty() {
         say!("checking the demo with a real Envoy and a real gRPC client");
-        demo::check(paths, demo::Profile::Dev)?;
+        demo::check(paths, Profile::Dev)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -24,6 +24,14 @@ pub(crate) fn all(paths: &Paths) -> Result<()> {
     real_clients(paths)
 }
 
+/// Installs the dependencies of the demo, which needs only some of the real clients.
+pub(crate) fn demo_needs(paths: &Paths) -> Result<()> {
+    install(&missing(&[CPP, LIBCLANG, clients::PYTHON]))?;
+    build_needs(paths)?;
+    let _one_at_a_time = lock(paths)?;
+    clients::install_python(paths)
+}
+
 /// Installs the dependencies for compiling the workspace.
 pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;

@@ -21,7 +21,7 @@ const PINS: &str = "crates/server/tests/clients";
 /// The minimum minor version of Go 1. It equals the version in `go.mod`.
 const GO_MINOR_MIN: u32 = 26;
 
-const PYTHON: Need = Need {
+pub(super) const PYTHON: Need = Need {
     what: "python3 with venv",
     package: "python3-venv",
     is_installed: || python().is_some(),
@@ -40,12 +40,13 @@ const GO: Need = Need { what: "Go", package: "golang-go", is_installed: || go().
 
 /// Installs all clients. The caller holds the lock.
 pub(super) fn install_all(paths: &Paths) -> Result<()> {
-    python_clients(paths)?;
+    install_python(paths)?;
     node_client(paths)?;
     go_client(paths)
 }
 
-fn python_clients(paths: &Paths) -> Result<()> {
+/// Installs Envoy and grpcio. The caller holds the lock.
+pub(super) fn install_python(paths: &Paths) -> Result<()> {
     let requirements = paths.root.join(PINS).join("requirements.txt");
     let wanted = read(&requirements)?;
     let stamp = paths.clients.join("complete");

@@ -6,12 +6,9 @@
 
 use std::{
     env, fs,
-    io::{IsTerminal as _, Write as _},
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,6 +16,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::{
     paths::{Paths, locked_version},
     proc,
+    progress::{self, Done},
     say::say,
 };
 
@@ -31,8 +29,6 @@ const BATCH_BYTES: u64 = 400_000;
 const SOURCES: &str = "rocksdb_lib_sources.txt";
 /// The source file that the crate's build script replaces with a generated one outside the list.
 const GENERATED: &str = "util/build_version.cc";
-/// The time between two progress lines where standard error is not a terminal.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Builds the archive in a separate package and moves it into the cache.
 ///
@@ -64,8 +60,17 @@ pub(super) fn build(paths: &Paths) -> Result<()> {
         .env("CARGO_TARGET_DIR", &target)
         .env_remove("ROCKSDB_STATIC");
     let start = Instant::now();
-    with_progress(&target.join("release/build"), n_batches, || proc::run(&mut cargo))?;
-    say!("compiled RocksDB in {}", shown(start.elapsed()));
+    let built = target.join("release/build");
+    let done = || {
+        let n_objects = objects(&built);
+        Done {
+            text: format!("{n_objects} of {n_batches} files"),
+            work: n_objects,
+            total: n_batches,
+        }
+    };
+    progress::show("compiling RocksDB", done, || proc::run(&mut cargo))?;
+    say!("compiled RocksDB in {}", progress::time(start.elapsed()));
 
     let archive = find_archive(&target.join("release/build"))?;
     let temporary = paths.cache.join(format!("rocksdb-incoming-{}", std::process::id()));
@@ -103,7 +108,7 @@ impl Package {
 
     /// Copies the crate `librocksdb-sys` into the package and replaces its source files with batches.
     /// Returns the number of object files that the build makes from them.
-    fn batch_sources(&self, paths: &Paths) -> Result<usize> {
+    fn batch_sources(&self, paths: &Paths) -> Result<u32> {
         let metadata = proc::output(self.cargo(paths).args(["metadata", "--format-version", "1"]))?;
         let metadata: serde_json::Value =
             serde_json::from_str(&metadata).context("read cargo's metadata")?;
@@ -144,7 +149,7 @@ impl Package {
         }
         fs::write(&list, names).with_context(|| format!("write {}", list.display()))?;
         // The generated file is compiled by itself.
-        Ok(batches.len() + 1)
+        u32::try_from(batches.len() + 1).context("too many batches")
     }
 
     fn cargo(&self, paths: &Paths) -> Command {
@@ -208,62 +213,12 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Runs `work` and shows the number of object files below `build`, of `total`.
-///
-/// A terminal shows one line that changes. Other outputs get a new line at each interval.
-fn with_progress<T>(build: &Path, total: usize, work: impl FnOnce() -> T) -> T {
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let reporter = scope.spawn(|| {
-            let start = Instant::now();
-            let is_terminal = std::io::stderr().is_terminal();
-            let interval = if is_terminal { Duration::from_secs(1) } else { PROGRESS_INTERVAL };
-            loop {
-                thread::park_timeout(interval);
-                if done.load(Ordering::Relaxed) {
-                    break;
-                }
-                let line = progress(objects(build), total, start.elapsed());
-                if is_terminal {
-                    let mut stderr = std::io::stderr().lock();
-                    drop(write!(stderr, "\r\x1b[Kxtask: {line}").and_then(|()| stderr.flush()));
-                } else {
-                    say!("{line}");
-                }
-            }
-            if is_terminal {
-                drop(write!(std::io::stderr().lock(), "\r\x1b[K"));
-            }
-        });
-        let result = work();
-        done.store(true, Ordering::Relaxed);
-        reporter.thread().unpark();
-        result
-    })
-}
-
-/// Returns one line of progress. The estimate assumes that all object files take equally long.
-fn progress(n_objects: usize, total: usize, elapsed: Duration) -> String {
-    let mut line = format!("compiling RocksDB: {n_objects} of {total} files, {}", shown(elapsed));
-    let done = u32::try_from(n_objects).unwrap_or(u32::MAX);
-    let missing = u32::try_from(total.saturating_sub(n_objects)).unwrap_or(u32::MAX);
-    if done > 0 && missing > 0 {
-        line += &format!(", about {} left", shown(elapsed * missing / done));
-    }
-    line
-}
-
-fn shown(time: Duration) -> String {
-    let seconds = time.as_secs();
-    format!("{} min {:02} s", seconds / 60, seconds % 60)
-}
-
 /// Returns the number of object files in the output directories of RocksDB's build.
-fn objects(build: &Path) -> usize {
-    outputs(build)
+fn objects(build: &Path) -> u32 {
+    let objects = outputs(build)
         .flat_map(|dir| entries(&dir).collect::<Vec<_>>())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "o"))
-        .count()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "o"));
+    u32::try_from(objects.count()).unwrap_or(u32::MAX)
 }
 
 fn remove(dir: &Path) -> Result<()> {
@@ -288,13 +243,5 @@ mod tests {
         assert_eq!(batches(&sources), [vec!["a", "b"], vec!["c", "d"]]);
         assert_eq!(batches(&[("huge", 2 * BATCH_BYTES), ("d", 1)]), [vec!["huge"], vec!["d"]]);
         assert!(batches(&[]).is_empty());
-    }
-
-    #[test]
-    fn progress_estimates_remaining_time() {
-        let line = |done| progress(done, 20, Duration::from_secs(60));
-        assert_eq!(line(0), "compiling RocksDB: 0 of 20 files, 1 min 00 s");
-        assert_eq!(line(5), "compiling RocksDB: 5 of 20 files, 1 min 00 s, about 3 min 00 s left");
-        assert_eq!(line(20), "compiling RocksDB: 20 of 20 files, 1 min 00 s");
     }
 }

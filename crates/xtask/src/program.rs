@@ -1,0 +1,178 @@
+//! The build of the program `chancery`, with a line of progress.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+    process::Stdio,
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::{
+    paths::Paths,
+    proc,
+    progress::{self, Done},
+    say::say,
+};
+
+const PACKAGE: &str = "chancery-server";
+
+/// The build profile of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// For the demo: without optimization, which shortens the first build.
+    Quickstart,
+    /// For production and for load tests.
+    Release,
+    /// The profile of the tests, whose build can be reused.
+    Dev,
+}
+
+impl Profile {
+    /// Returns cargo's name of the profile, and the name of its directory.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Quickstart => ("quickstart", "quickstart"),
+            Self::Release => ("release", "release"),
+            Self::Dev => ("dev", "debug"),
+        }
+    }
+}
+
+/// Builds the program and returns its path.
+pub(crate) fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
+    let (name, dir) = profile.names();
+    say!("building chancery, profile `{name}`; the first build takes minutes");
+    let tree = ["--package", PACKAGE, "--edges=normal,build", "--prefix=none", "--format={p}"];
+    let tree = proc::output(paths.cargo("tree").args(tree))?;
+    let built = Mutex::new(Built::new(&tree));
+    let lock = || built.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut cargo = paths.cargo("build");
+    cargo.args(["--package", PACKAGE, "--profile", name]);
+    cargo.args(["--quiet", "--message-format=json-render-diagnostics"]);
+    let start = Instant::now();
+    progress::show(
+        "compiling chancery",
+        || lock().done(),
+        || {
+            let mut child = cargo.stdout(Stdio::piped()).spawn().context("start cargo")?;
+            let messages = child.stdout.take().context("cargo has no output")?;
+            for message in BufReader::new(messages).lines() {
+                lock().on_message(&message.context("read cargo's messages")?);
+            }
+            let status = child.wait().context("wait for cargo")?;
+            ensure!(status.success(), "{} failed: {status}", proc::shown(&cargo));
+            Ok(())
+        },
+    )?;
+    say!("built chancery in {}", progress::time(start.elapsed()));
+    Ok(paths.target.join(dir).join("chancery"))
+}
+
+/// The packages that take much longer to compile than others, in the time of an average package.
+const SLOW: &[(&str, u32)] = &[
+    ("chancery_admin", 16),
+    ("chancery_fanout", 4),
+    ("chancery_proto", 8),
+    ("chancery_server", 16),
+    ("chancery_store", 16),
+    ("clap_builder", 4),
+    ("openraft", 12),
+    ("tokio", 4),
+];
+
+fn work_of(package: &str) -> u32 {
+    let slow = SLOW.iter().find(|(name, _)| *name == package);
+    slow.map_or(1, |(_, work)| *work)
+}
+
+/// The packages that cargo compiles. Packages from an earlier build do not count.
+#[derive(Debug, PartialEq, Eq)]
+struct Built {
+    n_packages: u32,
+    n_compiled: u32,
+    /// The work for all packages, and for the compiled ones.
+    work: u32,
+    compiled_work: u32,
+    seen: BTreeSet<String>,
+}
+
+impl Built {
+    /// Reads the packages from the output of `cargo tree`, which may list a package several times.
+    fn new(tree: &str) -> Self {
+        let name_and_version = |line: &str| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?.replace('-', "_"), words.next()?.to_owned()))
+        };
+        let packages: BTreeSet<_> = tree.lines().filter_map(name_and_version).collect();
+        let n_packages = u32::try_from(packages.len()).unwrap_or(u32::MAX);
+        let work = packages.iter().map(|(name, _)| work_of(name)).sum();
+        Self { n_packages, n_compiled: 0, work, compiled_work: 0, seen: BTreeSet::new() }
+    }
+
+    /// Counts the package of an artifact. Cargo reports several artifacts of some packages.
+    fn on_message(&mut self, message: &str) {
+        let message: Value = serde_json::from_str(message).unwrap_or_default();
+        let is_script = message["target"]["kind"][0] == "custom-build";
+        if message["reason"] != "compiler-artifact" || is_script {
+            return;
+        }
+        let Some(id) = message["package_id"].as_str() else { return };
+        if !self.seen.insert(id.to_owned()) {
+            return;
+        }
+        // `<source>#<name>@<version>`
+        let name = id.rsplit('#').next().and_then(|end| end.split('@').next());
+        let work = name.map_or(1, |name| work_of(&name.replace('-', "_")));
+        if message["fresh"] == true {
+            self.n_packages = self.n_packages.saturating_sub(1);
+            self.work = self.work.saturating_sub(work);
+        } else {
+            self.n_compiled += 1;
+            self.compiled_work += work;
+        }
+    }
+
+    fn done(&self) -> Done {
+        let text = format!("{} of {} packages", self.n_compiled, self.n_packages);
+        Done { text, work: self.compiled_work, total: self.work }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_package_counts_once_and_an_earlier_build_does_not_count() {
+        let tree =
+            "chancery-server v0.1.0 (/x)\nsyn v2.0.1\nsyn v3.0.1\nserde v1.0.0\nsyn v2.0.1 (*)\n";
+        let mut built = Built::new(tree);
+        let all = work_of("chancery_server") + 3;
+        let artifact = |id: &str, kind: &str, fresh: bool| {
+            serde_json::json!({
+                "reason": "compiler-artifact", "package_id": id, "fresh": fresh,
+                "target": {"kind": [kind]},
+            })
+            .to_string()
+        };
+        let mut after = |message: &str| {
+            built.on_message(message);
+            let done = built.done();
+            (done.text, done.work, done.total)
+        };
+        assert_eq!(after("{}"), ("0 of 4 packages".to_owned(), 0, all));
+        let (serde, syn) = ("registry+https://x#serde@1.0.0", "registry+https://x#syn@2.0.1");
+        assert_eq!(after(&artifact(serde, "custom-build", false)).1, 0);
+        assert_eq!(after(&artifact(serde, "lib", false)), ("1 of 4 packages".to_owned(), 1, all));
+        assert_eq!(after(&artifact(serde, "lib", false)).1, 1);
+        assert_eq!(after(&artifact(syn, "lib", true)), ("1 of 3 packages".to_owned(), 1, all - 1));
+        let server =
+            after(&artifact("path+file:///x/crates/server#chancery-server@0.1.0", "bin", false));
+        assert_eq!(server, ("2 of 3 packages".to_owned(), all - 2, all - 1));
+    }
+}
