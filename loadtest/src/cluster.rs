@@ -12,8 +12,8 @@ use chancery_proto::admin::v1::ClusterStatus;
 use chancery_testing::reserve_address;
 
 use crate::{
-    Common,
     author::Author,
+    common::Common,
     server::{Launch, Ports, Server},
     stats::count,
 };

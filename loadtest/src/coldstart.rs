@@ -16,8 +16,8 @@ use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
 use crate::{
-    Common,
     author::Author,
+    common::Common,
     host::{HostTime, mb},
     report::{Findings, Gate, say},
     server::{Launch, Server},

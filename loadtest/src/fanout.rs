@@ -19,15 +19,15 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::{
-    Common,
     author::Author,
+    common::Common,
     host::{HostTime, Pinning},
     process::{CpuTime, Process},
     report::{Findings, Gate, say},
     resource,
     server::{Launch, Server},
     stats::{Latencies, Spread, count, float},
-    swarm::{Expected, Swarm, Totals},
+    wildcard_clients::{Expected, Totals, WildcardClients},
 };
 
 const SYNC: Duration = Duration::from_secs(300);
@@ -70,7 +70,7 @@ struct Side {
     resources: usize,
     server: Server,
     author: Author,
-    swarm: Swarm,
+    clients: WildcardClients,
     generation: u64,
     turns: Vec<Turn>,
     /// Microseconds of CPU per write to a scope that no node has, by round.
@@ -162,16 +162,17 @@ impl Args {
         let start = Instant::now();
         let expected = Expected::clusters(resources);
         let per_connection = self.streams_per_connection;
-        let swarm = Swarm::connect(server.xds, self.streams, per_connection, expected).await?;
-        swarm.synced(SYNC).await?;
+        let clients =
+            WildcardClients::connect(server.xds, self.streams, per_connection, expected).await?;
+        clients.synced(SYNC).await?;
         let synced_in = start.elapsed();
         say!("{resources} resources: {} streams synced in {synced_in:.1?}", self.streams);
-        let after_sync = swarm.totals();
+        let after_sync = clients.totals();
         Ok(Side {
             resources,
             server,
             author,
-            swarm,
+            clients,
             generation: 0,
             turns: Vec::new(),
             writes: Vec::new(),
@@ -183,7 +184,7 @@ impl Args {
     /// Runs one turn. Returns the microseconds of CPU per delivery.
     async fn turn(&self, side: &mut Side) -> Result<f64> {
         let acks = side.server.metrics().await?.sum(ACKS)?;
-        let wire = side.swarm.totals();
+        let wire = side.clients.totals();
         let host = HostTime::now()?;
         let own = Process::own().cpu_time()?;
         let cpu = side.server.process().cpu_time()?;
@@ -199,7 +200,7 @@ impl Args {
         let others = HostTime::now()?.others_since(host, &[cpu, own]);
         let deliveries = count(self.updates * self.streams);
         side.counts(acks + float(deliveries)).await?;
-        let wire = side.swarm.totals() - wire;
+        let wire = side.clients.totals() - wire;
         side.turns.push(Turn { cpu, deliveries, elapsed, wire, latencies, others });
         Ok(micros(cpu.total(), deliveries))
     }
@@ -264,7 +265,7 @@ impl Args {
             others: spread(&|turn| turn.others)?,
             ratio,
             // Resources that arrived after the sync and outside of all turns are wrong too.
-            wrong: side.swarm.totals().wrong + side.swarm.totals().resources
+            wrong: side.clients.totals().wrong + side.clients.totals().resources
                 - side.after_sync.resources
                 - wire.resources,
         })
@@ -311,12 +312,12 @@ impl Side {
         let generation = usize::try_from(self.generation).unwrap_or(usize::MAX);
         let n = generation.wrapping_mul(7919) % self.resources;
         let cluster = resource::cluster(n, self.generation);
-        self.swarm.expect(&resource::name(n));
+        self.clients.expect(&resource::name(n));
         let start = Instant::now();
         let manifest = resource::manifest(resource::SCOPE, vec![cluster]);
         let written = self.author.apply(&[manifest]).await.context("change a cluster")?;
         ensure!(written.changed == 1, "an update changed {} resources", written.changed);
-        self.swarm.acked(ACK).await?;
+        self.clients.acked(ACK).await?;
         Ok(start.elapsed())
     }
 

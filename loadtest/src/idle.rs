@@ -14,15 +14,15 @@ use serde::Serialize;
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    Common,
     author::Author,
+    common::Common,
     host::{Pinning, mb},
     memory::at_rest,
     report::{Findings, Gate, say},
     server::{Launch, Server},
     stats::{Spread, count, float},
     stream::{self, Windows},
-    swarm::{Expected, Swarm},
+    wildcard_clients::{Expected, WildcardClients},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ struct Row {
 /// Open clients. Dropping them closes their connections.
 enum Idle {
     Connections { _tasks: JoinSet<()> },
-    Streams { _swarm: Swarm },
+    Streams { _clients: WildcardClients },
 }
 
 impl Kind {
@@ -148,9 +148,10 @@ impl Args {
             Kind::SubscribedTogether => TOGETHER,
         };
         let expected = Expected::clusters(self.resources);
-        let swarm = Swarm::connect(server.xds, self.clients, together, expected).await?;
-        swarm.synced(PATIENCE).await?;
-        Ok(Idle::Streams { _swarm: swarm })
+        let clients =
+            WildcardClients::connect(server.xds, self.clients, together, expected).await?;
+        clients.synced(PATIENCE).await?;
+        Ok(Idle::Streams { _clients: clients })
     }
 
     async fn rest(&self, server: &Server) -> Result<u64> {

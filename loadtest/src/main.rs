@@ -24,6 +24,7 @@ mod attack;
 mod author;
 mod cluster;
 mod coldstart;
+mod common;
 mod crash;
 mod etcd;
 mod fanout;
@@ -44,10 +45,11 @@ mod server;
 mod stats;
 mod storm;
 mod stream;
-mod swarm;
+mod wildcard_clients;
 mod worker;
 mod writes;
 
+use common::Common;
 use host::{Host, Pinning};
 use report::{Findings, Format, say};
 
@@ -103,13 +105,6 @@ enum Command {
     /// Run a part of another load test
     #[command(hide = true)]
     Worker(worker::Args),
-}
-
-/// The settings that all commands need.
-#[derive(Debug)]
-struct Common {
-    binary: PathBuf,
-    pinning: Pinning,
 }
 
 fn main() -> ExitCode {

@@ -21,14 +21,14 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::{
-    Common,
     author::Author,
+    common::Common,
     host::{Pinning, mb},
     process::Process,
     report::{Findings, Gate, say},
     server::{Launch, Server},
     stats::{Spread, count, float},
-    swarm::{Expected, Swarm},
+    wildcard_clients::{Expected, WildcardClients},
 };
 
 const SYNC: Duration = Duration::from_secs(300);
@@ -167,16 +167,16 @@ impl Args {
         let before_bytes = self.at_rest(server.process()).await?;
         let (mut with_streams, mut after, mut peak_bytes) = (Vec::new(), Vec::new(), 0);
         for round in 0..self.rounds {
-            let swarm = Swarm::connect(server.xds, self.streams, 1, expected).await?;
+            let clients = WildcardClients::connect(server.xds, self.streams, 1, expected).await?;
             tokio::select! {
-                synced = swarm.synced(SYNC) => synced?,
+                synced = clients.synced(SYNC) => synced?,
                 never = watch_peak(server.process(), &mut peak_bytes) => never?,
             }
             let with = self.at_rest(server.process()).await?;
-            let complaints = swarm.complaints();
+            let complaints = clients.complaints();
             ensure!(complaints.is_empty(), "{}", complaints.join("; "));
             with_streams.push(float(with));
-            drop(swarm);
+            drop(clients);
             let without = self.at_rest(server.process()).await?;
             after.push(float(without));
             say!(

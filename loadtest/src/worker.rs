@@ -21,7 +21,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use crate::{attack, report::say, storm::herd};
+use crate::{attack::load, report::say, storm::clients};
 
 /// The arguments of the worker process.
 #[derive(Debug, clap::Args)]
@@ -36,11 +36,11 @@ pub(crate) struct Args {
 pub(crate) enum Order {
     /// Disconnects the clients of the last storm and connects new ones. Answered when all are
     /// current.
-    Storm(herd::Load),
+    Storm(clients::Load),
     /// Builds the request that attacks send.
-    Prepare(attack::Request),
+    Prepare(load::Request),
     /// Sends the request for some time. Answered with the numbers of streams by outcome.
-    Attack(attack::Load),
+    Attack(load::Load),
 }
 
 /// A worker process.
@@ -99,9 +99,9 @@ impl Args {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut orders = BufReader::new(tokio::io::stdin()).lines();
-            let (mut herd, mut message) = (herd::Herd::default(), None);
+            let (mut storm_clients, mut message) = (clients::StormClients::default(), None);
             while let Some(order) = orders.next_line().await? {
-                let answer = carry_out(&order, &mut herd, &mut message).await;
+                let answer = carry_out(&order, &mut storm_clients, &mut message).await;
                 let answer = answer.map_err(|error| format!("{error:#}"));
                 writeln!(std::io::stdout(), "{}", serde_json::to_string(&answer)?)?;
             }
@@ -112,11 +112,11 @@ impl Args {
 
 async fn carry_out(
     order: &str,
-    herd: &mut herd::Herd,
-    message: &mut Option<(attack::Request, Bytes)>,
+    storm_clients: &mut clients::StormClients,
+    message: &mut Option<(load::Request, Bytes)>,
 ) -> Result<serde_json::Value> {
     match serde_json::from_str(order)? {
-        Order::Storm(load) => Ok(serde_json::to_value(herd.storm(load).await?)?),
+        Order::Storm(load) => Ok(serde_json::to_value(storm_clients.storm(load).await?)?),
         Order::Prepare(request) => {
             *message = Some((request, request.message()));
             Ok(serde_json::Value::Null)

@@ -16,8 +16,8 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::{
-    Common,
     author::Author,
+    common::Common,
     host::HostTime,
     process::Process,
     report::{Findings, Gate, say},

@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::Request;
+use super::payload::Kind;
 use crate::{
     scan::{Event, Scanner},
     stream::{self, Windows},
@@ -21,6 +21,19 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The maximum number of characters of a reason that are kept.
 const REASON_BYTES_MAX: usize = 60;
+
+/// The request that attacks send.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(super) kind: Kind,
+    pub(super) bytes: usize,
+}
+
+impl Request {
+    pub(crate) fn message(self) -> Bytes {
+        self.kind.message(self.bytes)
+    }
+}
 
 /// Connections that send a request over and over again.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -25,15 +25,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use bytes::Bytes;
 use clap::ValueEnum as _;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::{
-    Common,
     author::Author,
-    hostile::{board::Board, clients::Clients, updates::Updates},
+    common::Common,
+    hostile::{arrivals::Arrivals, clients::Clients, updates::Updates},
     process::Process,
     random::Random,
     report::{Findings, Gate, say},
@@ -42,11 +41,10 @@ use crate::{
     worker::{Order, Worker},
 };
 
-mod load;
+pub(crate) mod load;
 mod payload;
 
-pub(crate) use load::Load;
-use load::Outcomes;
+use load::{Load, Outcomes, Request};
 use payload::Kind;
 
 const SYNC: Duration = Duration::from_secs(120);
@@ -108,19 +106,6 @@ pub(crate) struct Args {
     /// Maximum ratio of the healthy client's p99 in an attack to that in the attack elsewhere
     #[arg(long, default_value_t = 2.0)]
     ratio_max: f64,
-}
-
-/// The request that attacks send.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Request {
-    kind: Kind,
-    bytes: usize,
-}
-
-impl Request {
-    pub(crate) fn message(self) -> Bytes {
-        self.kind.message(self.bytes)
-    }
 }
 
 /// The target of an attack.
@@ -205,7 +190,7 @@ struct Run<'a> {
     args: &'a Args,
     server: Server,
     other: Server,
-    board: Arc<Board>,
+    arrivals: Arc<Arrivals>,
     worker: Worker,
 }
 
@@ -229,19 +214,20 @@ impl Args {
         }
         let (other, _) = start("other").await?;
         let revision = author.cluster().await.context("read the revision")?.revision;
-        let board = Arc::new(Board::new(revision));
-        let healthy = Clients::healthy(server.xds, &board, 1, self.resources).await?;
+        let arrivals = Arc::new(Arrivals::new(revision));
+        let healthy = Clients::healthy(server.xds, &arrivals, 1, self.resources).await?;
         healthy.synced(SYNC).await?;
         let updates = Updates::start(
             author,
-            Arc::clone(&board),
+            Arc::clone(&arrivals),
             self.updates_per_second,
             self.resources,
             Random::new(1),
         );
         sleep(Duration::from_secs(2)).await;
         let idle_rss = rss_mib(&server)?;
-        let mut run = Run { args: self, server, other, board, worker: Worker::start(self.nice)? };
+        let mut run =
+            Run { args: self, server, other, arrivals, worker: Worker::start(self.nice)? };
         let kinds = if self.kinds.is_empty() { Kind::value_variants() } else { &self.kinds };
         let mut rows = Vec::new();
         for round in 1..=self.rounds {
@@ -271,53 +257,12 @@ impl Args {
                 kinds.push(&row.kind);
             }
         }
-        let (mut here_to_elsewhere, mut left) = (0.0_f64, 0.0);
+        let mut here_to_elsewhere = 0.0_f64;
         for kind in kinds {
-            let of = |part, what: fn(&Row) -> f64| -> Vec<f64> {
-                let rows = rows.iter().filter(|row| row.kind == kind && row.part == part);
-                rows.map(what).collect()
-            };
-            let spread = |values: &[f64]| Spread::of(values).context("there are no rounds");
-            let most = |what| of(Part::Here, what).into_iter().fold(0.0, f64::max);
-            writeln!(
-                text,
-                "{kind}: RSS at most {:.0} MiB, {:.0} MiB afterwards; /healthz at most {:.0} ms",
-                most(|row| row.peak_mib),
-                most(|row| row.after_mib),
-                most(|row| row.healthz_max_ms),
-            )?;
-            for part in [Part::Idle, Part::Elsewhere, Part::Here] {
-                writeln!(
-                    text,
-                    "  {part:?}: p50 {:.1}, p99 {:.1}, max {:.1} ms; longest turn below {:.1} ms; \
-                     the server had {:.2} CPUs and waited for {:.2} more",
-                    spread(&of(part, |row| row.p50_ms))?,
-                    spread(&of(part, |row| row.p99_ms))?,
-                    spread(&of(part, |row| row.max_ms))?,
-                    spread(&of(part, |row| row.turn_max_ms))?,
-                    spread(&of(part, |row| row.cpus))?,
-                    spread(&of(part, |row| row.cpus_waited_for))?,
-                )?;
-            }
-            let p99 = |part| of(part, |row| row.p99_ms);
-            let ratio = |to| {
-                let ratios = p99(Part::Here).into_iter().zip(p99(to)).map(|(a, b)| a / b);
-                spread(&ratios.collect::<Vec<_>>())
-            };
-            let elsewhere = ratio(Part::Elsewhere)?;
-            writeln!(text, "  p99 here, to idle {}, to elsewhere {elsewhere}", ratio(Part::Idle)?)?;
-            here_to_elsewhere = here_to_elsewhere.max(elsewhere.median);
-            let mut outcomes = Outcomes::new();
-            for row in rows.iter().filter(|row| row.kind == kind && row.part == Part::Here) {
-                for (outcome, n) in &row.outcomes {
-                    *outcomes.entry(outcome.clone()).or_default() += n;
-                }
-                left = row.after_mib - idle_rss;
-            }
-            let outcomes: Vec<String> =
-                outcomes.iter().map(|(it, n)| format!("{n}: {it}")).collect();
-            writeln!(text, "  streams: {}", outcomes.join("; "))?;
+            here_to_elsewhere = here_to_elsewhere.max(write_kind(&mut text, kind, rows)?);
         }
+        let last = rows.iter().rfind(|row| row.part == Part::Here);
+        let left = last.map_or(0.0, |row| row.after_mib - idle_rss);
         let peak = rows.iter().map(|row| row.peak_mib).fold(0.0, f64::max) - idle_rss;
         let gates = vec![
             Gate::at_most("growth of RSS under attack, in MiB", peak, self.growth_mib_max),
@@ -386,7 +331,7 @@ impl Run<'_> {
         });
         let metrics = self.server.metrics().await?;
         let (cpu, waited) = process.run_and_wait()?;
-        let (of_board, since) = (self.board.begin(), Instant::now());
+        let (measured_part, since) = (self.arrivals.begin(), Instant::now());
         let outcomes = match part {
             Part::Idle => {
                 sleep(Duration::try_from_secs_f64(self.args.idle_seconds)?).await;
@@ -395,7 +340,7 @@ impl Run<'_> {
             Part::Elsewhere => self.attack(self.other.xds).await,
             Part::Here => self.attack(self.server.xds).await,
         };
-        self.board.end();
+        self.arrivals.end();
         let seconds = since.elapsed().as_secs_f64();
         let (cpu_after, waited_after) = process.run_and_wait()?;
         sleep(AFTER).await;
@@ -405,7 +350,7 @@ impl Run<'_> {
         drop(health.await);
         let outcomes = outcomes?;
         let turn = self.server.metrics().await?.quantile_since(&metrics, TURNS, "", 1.0)?;
-        let times = self.board.times(of_board);
+        let times = self.arrivals.times(measured_part);
         let ms = |micros: u64| float(micros) / 1e3;
         Ok(Row {
             kind: kind.to_owned(),
@@ -423,6 +368,53 @@ impl Run<'_> {
             outcomes,
         })
     }
+}
+
+/// Writes the measurements of a kind. Returns the ratio of the healthy client's p99 in the attack to
+/// that in the attack elsewhere.
+fn write_kind(text: &mut String, kind: &str, rows: &[Row]) -> Result<f64> {
+    let of = |part, what: fn(&Row) -> f64| -> Vec<f64> {
+        let rows = rows.iter().filter(|row| row.kind == kind && row.part == part);
+        rows.map(what).collect()
+    };
+    let spread = |values: &[f64]| Spread::of(values).context("there are no rounds");
+    let most = |what| of(Part::Here, what).into_iter().fold(0.0, f64::max);
+    writeln!(
+        text,
+        "{kind}: RSS at most {:.0} MiB, {:.0} MiB afterwards; /healthz at most {:.0} ms",
+        most(|row| row.peak_mib),
+        most(|row| row.after_mib),
+        most(|row| row.healthz_max_ms),
+    )?;
+    for part in [Part::Idle, Part::Elsewhere, Part::Here] {
+        writeln!(
+            text,
+            "  {part:?}: p50 {:.1}, p99 {:.1}, max {:.1} ms; longest turn below {:.1} ms; \
+             the server had {:.2} CPUs and waited for {:.2} more",
+            spread(&of(part, |row| row.p50_ms))?,
+            spread(&of(part, |row| row.p99_ms))?,
+            spread(&of(part, |row| row.max_ms))?,
+            spread(&of(part, |row| row.turn_max_ms))?,
+            spread(&of(part, |row| row.cpus))?,
+            spread(&of(part, |row| row.cpus_waited_for))?,
+        )?;
+    }
+    let p99 = |part| of(part, |row| row.p99_ms);
+    let ratio = |to| {
+        let ratios = p99(Part::Here).into_iter().zip(p99(to)).map(|(a, b)| a / b);
+        spread(&ratios.collect::<Vec<_>>())
+    };
+    let elsewhere = ratio(Part::Elsewhere)?;
+    writeln!(text, "  p99 here, to idle {}, to elsewhere {elsewhere}", ratio(Part::Idle)?)?;
+    let mut outcomes = Outcomes::new();
+    for row in rows.iter().filter(|row| row.kind == kind && row.part == Part::Here) {
+        for (outcome, n) in &row.outcomes {
+            *outcomes.entry(outcome.clone()).or_default() += n;
+        }
+    }
+    let outcomes: Vec<String> = outcomes.iter().map(|(it, n)| format!("{n}: {it}")).collect();
+    writeln!(text, "  streams: {}", outcomes.join("; "))?;
+    Ok(elsewhere.median)
 }
 
 fn rss_mib(server: &Server) -> Result<f64> {

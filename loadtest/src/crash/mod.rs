@@ -14,8 +14,8 @@ use serde_json::json;
 use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 use crate::{
-    Common,
     author::Author,
+    common::Common,
     random::Random,
     report::{Findings, Gate, say},
     resource,

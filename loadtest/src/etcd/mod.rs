@@ -7,6 +7,7 @@
 //! The latency of one writer is compared with the disk in the same round. The throughput is
 //! compared with etcd in the same round.
 
+mod args;
 mod kv;
 mod report;
 mod turn;
@@ -19,60 +20,17 @@ use std::{
 use anyhow::{Result, bail, ensure};
 
 use crate::{
-    Common,
     author::Author,
     cluster::Cluster,
+    common::Common,
     host,
     report::{Findings, say},
     stats::count,
 };
+pub(crate) use args::Args;
 use kv::{Etcd, Kv};
-use turn::{Subject, Turn, VALUE_BYTES, Writer};
-
-/// Compare durable writes of 1 KiB with etcd, three replicas of each
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Replicas of each system
-    #[arg(long, default_value_t = 3)]
-    replicas: usize,
-    /// Concurrent writers
-    #[arg(long, default_value_t = 1000)]
-    writers: usize,
-    /// Connections that the writers share, spread over all replicas
-    #[arg(long, default_value_t = 48)]
-    connections: usize,
-    /// Seconds of a turn; the turn of a single writer takes half as long
-    #[arg(long, default_value_t = 5.0)]
-    seconds: f64,
-    /// Rounds
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// The etcd binary [default: /usr/bin/etcd, from Debian's package etcd-server]
-    #[arg(long, value_name = "PATH")]
-    etcd: Option<PathBuf>,
-    /// Write clusters of 24 endpoints and about the same size, instead of clusters with few fields
-    #[arg(long)]
-    endpoints: bool,
-    /// Minimum ratio of writes per second to those of etcd
-    #[arg(long, default_value_t = 3.0)]
-    ratio_min: f64,
-    /// Maximum seconds of the slowest write
-    #[arg(long, default_value_t = 0.25)]
-    slowest_max: f64,
-    /// Maximum ratio of the latency of one writer to that of the disk alone
-    #[arg(long, default_value_t = 1.3)]
-    fsync_ratio_max: f64,
-}
-
-/// The measurements of one round.
-struct Round {
-    /// The median latency of the disk alone when a block is overwritten, in milliseconds.
-    over_ms: f64,
-    /// The median latency of the disk alone when a block is appended, in milliseconds.
-    append_ms: f64,
-    /// The turns of each subject, in order: one writer, many writers.
-    turns: Vec<(Turn, Turn)>,
-}
+use report::Round;
+use turn::{Subject, VALUE_BYTES, Writer};
 
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {

@@ -6,13 +6,23 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::{
-    Args, Round,
+    args::Args,
     turn::{Turn, VALUE_BYTES},
 };
 use crate::{
     report::{Findings, Gate},
     stats::{Latencies, Spread},
 };
+
+/// The measurements of one round.
+pub(super) struct Round {
+    /// The median latency of the disk alone when a block is overwritten, in milliseconds.
+    pub(super) over_ms: f64,
+    /// The median latency of the disk alone when a block is appended, in milliseconds.
+    pub(super) append_ms: f64,
+    /// The turns of each subject, in order: one writer, many writers.
+    pub(super) turns: Vec<(Turn, Turn)>,
+}
 
 /// The statistics of one system with one number of writers.
 #[derive(Debug, Serialize)]
@@ -52,6 +62,23 @@ fn row<'a>(turns: impl Iterator<Item = &'a Turn> + Clone) -> Option<Row> {
     })
 }
 
+impl Row {
+    fn write(&self, text: &mut String, name: &str, writers: usize) -> Result<()> {
+        writeln!(text, "\n{name}, {writers} writers")?;
+        writeln!(text, "  writes per second             {:.0}", self.writes_per_second)?;
+        writeln!(text, "  latency                       {}", self.latency)?;
+        writeln!(text, "  median by round, ms           {:.2}", self.p50_ms)?;
+        writeln!(text, "  slowest by round, ms          {:.1}", self.slowest_ms)?;
+        writeln!(text, "  CPU per write, all replicas, µs  {:.0}", self.cpu_us)?;
+        writeln!(text, "  CPU per write, the writers, µs   {:.0}", self.own_cpu_us)?;
+        writeln!(text, "  CPUs used by others           {:.2}", self.others)?;
+        if name == "chancery" {
+            writeln!(text, "  syncs of all replicas per write  {:.3}", self.fsyncs_per_write)?;
+        }
+        Ok(())
+    }
+}
+
 impl Args {
     pub(super) fn findings(&self, etcd: &str, rounds: &[Round]) -> Result<Findings> {
         let of = |subject: usize| {
@@ -84,21 +111,7 @@ impl Args {
         )?;
         for (name, (one, many)) in [("chancery", &ours), ("etcd", &theirs)] {
             for (writers, row) in [(1, one), (self.writers, many)] {
-                writeln!(text, "\n{name}, {writers} writers")?;
-                writeln!(text, "  writes per second             {:.0}", row.writes_per_second)?;
-                writeln!(text, "  latency                       {}", row.latency)?;
-                writeln!(text, "  median by round, ms           {:.2}", row.p50_ms)?;
-                writeln!(text, "  slowest by round, ms          {:.1}", row.slowest_ms)?;
-                writeln!(text, "  CPU per write, all replicas, µs  {:.0}", row.cpu_us)?;
-                writeln!(text, "  CPU per write, the writers, µs   {:.0}", row.own_cpu_us)?;
-                writeln!(text, "  CPUs used by others           {:.2}", row.others)?;
-                if name == "chancery" {
-                    writeln!(
-                        text,
-                        "  syncs of all replicas per write  {:.3}",
-                        row.fsyncs_per_write
-                    )?;
-                }
+                row.write(&mut text, name, writers)?;
             }
         }
         writeln!(text, "\nthroughput, ratio to etcd in the same round  {throughput:.2}")?;

@@ -20,7 +20,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::board::Board;
+use super::arrivals::Arrivals;
 use crate::{
     random::Random,
     scan::{Event, Scanner},
@@ -85,8 +85,8 @@ pub(crate) struct Clients {
 
 #[derive(Debug)]
 struct Shared {
-    /// The board that records arrivals; `None` for clients whose arrivals do not matter.
-    board: Option<Arc<Board>>,
+    /// The record of arrivals; `None` for clients whose arrivals do not matter.
+    arrivals: Option<Arc<Arrivals>>,
     resources_wanted: u64,
     synced: AtomicU64,
     responses: AtomicU64,
@@ -117,9 +117,9 @@ struct Holds {
 }
 
 impl Clients {
-    fn new(board: Option<Arc<Board>>, resources: usize) -> Self {
+    fn new(arrivals: Option<Arc<Arrivals>>, resources: usize) -> Self {
         let shared = Shared {
-            board,
+            arrivals,
             resources_wanted: count(resources),
             synced: AtomicU64::new(0),
             responses: AtomicU64::new(0),
@@ -136,11 +136,11 @@ impl Clients {
     /// Connects clients that read and acknowledge everything, each on its own connection.
     pub(crate) async fn healthy(
         xds: SocketAddr,
-        board: &Arc<Board>,
+        arrivals: &Arc<Arrivals>,
         n: usize,
         resources: usize,
     ) -> Result<Self> {
-        let mut clients = Self::new(Some(Arc::clone(board)), resources);
+        let mut clients = Self::new(Some(Arc::clone(arrivals)), resources);
         for n in 0..n {
             clients.reader(xds, format!("healthy-{n}"), Answers::All).await?;
         }
@@ -284,8 +284,8 @@ impl Shared {
         self.responses.fetch_add(1, Ordering::Relaxed);
         self.resources.fetch_add(resources, Ordering::Relaxed);
         if holds.is_synced {
-            if let Some(board) = &self.board {
-                let updates = board.on_arrival(holds.newest, newest, Instant::now());
+            if let Some(arrivals) = &self.arrivals {
+                let updates = arrivals.on_arrival(holds.newest, newest, Instant::now());
                 self.updates.fetch_add(updates, Ordering::Relaxed);
             }
         } else {

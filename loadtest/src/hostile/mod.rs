@@ -20,31 +20,31 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use hdrhistogram::Histogram;
-use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::{
-    Common,
     author::Author,
-    host::{HostTime, Pinning},
-    process::{CpuTime, Process},
+    common::Common,
+    host::HostTime,
+    process::Process,
     random::Random,
     report::{Findings, say},
     server::{Launch, Server},
     stats::{count, float},
 };
 
-pub(crate) mod board;
+mod args;
+pub(crate) mod arrivals;
 pub(crate) mod clients;
 mod memory;
 mod report;
 pub(crate) mod updates;
 
-use board::{Board, Part};
-use clients::{Clients, Counts, Fault};
+pub(crate) use args::Args;
+use arrivals::Arrivals;
+use clients::Clients;
 use memory::Sampler;
-use report::{Report, Row};
+use report::{Faulty, Left, Measured, Report, Row, Rss, ms};
 use updates::Updates;
 
 /// The maximum wait until all clients have the last update, and until the server no longer counts
@@ -54,123 +54,19 @@ const POLL: Duration = Duration::from_millis(100);
 const STREAMS: &str = "chancery_xds_streams";
 const CONNECTIONS: &str = "chancery_xds_connections";
 
-/// Measure the effect of clients that never read or never acknowledge
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Clients in total
-    #[arg(long, default_value_t = 1000)]
-    clients: usize,
-    /// Clients that never read: half keep the stream's window shut, half do not read their socket
-    #[arg(long, default_value_t = 100)]
-    never_read: usize,
-    /// Clients that never acknowledge
-    #[arg(long, default_value_t = 100)]
-    never_ack: usize,
-    /// Updates of one cluster per second, each for all clients
-    #[arg(long, default_value_t = 100)]
-    updates_per_second: u32,
-    /// Clusters of about 1 KB
-    #[arg(long, default_value_t = 1000)]
-    resources: usize,
-    /// Rounds with faulty clients; there is one more round without them
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Seconds of measurement per round
-    #[arg(long, default_value_t = 20.0)]
-    round_seconds: f64,
-    /// Seconds before each measurement
-    #[arg(long, default_value_t = 5.0)]
-    settle_seconds: f64,
-    /// Minutes of the long part; its first fifth does not count for memory
-    #[arg(long, default_value_t = 10.0)]
-    minutes: f64,
-    /// Maximum ratio of the healthy clients' p99 to that without faulty clients
-    #[arg(long, default_value_t = 2.0)]
-    ratio_max: f64,
-    /// Maximum growth of RSS over the long part, in percent
-    #[arg(long, default_value_t = 2.0)]
-    growth_percent_max: f64,
-    /// Seed for the choice of clusters and the times of reconnects
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Let server and clients run on any CPU, instead of one CPU for each of them
-    #[arg(long)]
-    no_pin: bool,
-}
-
 /// The state of a run.
 struct Run<'a> {
     args: &'a Args,
     server: Server,
     sampler: Sampler,
-    board: Arc<Board>,
+    arrivals: Arc<Arrivals>,
     healthy: Clients,
     updates: Updates,
     random: Random,
     faulty: Faulty,
 }
 
-/// The measurements of some time.
-#[derive(Debug)]
-struct Measured {
-    /// Whether faulty clients were connected.
-    with_faulty: bool,
-    part: Part,
-    from: Instant,
-    to: Instant,
-    server: CpuTime,
-    own: CpuTime,
-    others: f64,
-    counts: Counts,
-}
-
-/// The totals of the faulty clients over the whole run.
-#[derive(Debug, Default, Serialize)]
-struct Faulty {
-    seconds: f64,
-    /// Responses to clients that never acknowledge, beyond their first state.
-    unacknowledged: u64,
-    /// Connections of clients that never read.
-    connects: u64,
-    /// Ended streams of clients that never acknowledge.
-    ended: u64,
-}
-
-/// RSS at some times, in MiB.
-#[derive(Debug, Serialize)]
-struct Rss {
-    loaded: f64,
-    /// With the healthy clients, before the long part.
-    healthy: f64,
-    /// With all clients, at the end of the long part.
-    all: f64,
-    /// After the faulty clients have left.
-    after: f64,
-    /// After all clients have left.
-    end: f64,
-}
-
-/// The streams and connections that the server still counts after clients have left.
-#[derive(Debug, Serialize)]
-struct Left {
-    streams: f64,
-    connections: f64,
-}
-
 impl Args {
-    pub(crate) fn pinning(&self) -> Result<Pinning> {
-        if self.no_pin { Ok(Pinning::NONE) } else { Pinning::apart() }
-    }
-
-    fn healthy(&self) -> usize {
-        self.clients.saturating_sub(self.never_read + self.never_ack)
-    }
-
-    fn faults(&self) -> impl Iterator<Item = Fault> + use<> {
-        let read = |n| if n % 2 == 0 { Fault::Window } else { Fault::Socket };
-        (0..self.never_read).map(read).chain((0..self.never_ack).map(|_| Fault::Ack))
-    }
-
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         ensure!(self.healthy() > 0, "--clients must be greater than --never-read plus --never-ack");
         ensure!(
@@ -215,18 +111,19 @@ impl Args {
     /// Connects the healthy clients and starts the updates.
     async fn start(&self, server: Server, mut author: Author) -> Result<Run<'_>> {
         let revision = author.cluster().await.context("read the revision")?.revision;
-        let board = Arc::new(Board::new(revision));
-        let healthy = Clients::healthy(server.xds, &board, self.healthy(), self.resources).await?;
+        let arrivals = Arc::new(Arrivals::new(revision));
+        let healthy =
+            Clients::healthy(server.xds, &arrivals, self.healthy(), self.resources).await?;
         healthy.synced(PATIENCE).await?;
         say!("{} healthy clients hold {} clusters", self.healthy(), self.resources);
         let mut random = Random::new(self.seed);
         let of_updates = Random::new(random.number());
         let per_second = self.updates_per_second;
-        let for_updates = Arc::clone(&board);
+        let for_updates = Arc::clone(&arrivals);
         let updates = Updates::start(author, for_updates, per_second, self.resources, of_updates);
         let sampler = Sampler::start(server.process());
         let faulty = Faulty::default();
-        Ok(Run { args: self, server, sampler, board, healthy, updates, random, faulty })
+        Ok(Run { args: self, server, sampler, arrivals, healthy, updates, random, faulty })
     }
 }
 
@@ -238,9 +135,9 @@ impl Run<'_> {
         let own = Process::own().cpu_time()?;
         let server = self.server.process().cpu_time()?;
         let counts = self.healthy.counts();
-        let (part, from) = (self.board.begin(), Instant::now());
+        let (part, from) = (self.arrivals.begin(), Instant::now());
         sleep(time).await;
-        self.board.end();
+        self.arrivals.end();
         let to = Instant::now();
         let counts = self.healthy.counts() - counts;
         let server = self.server.process().cpu_time()? - server;
@@ -287,15 +184,15 @@ impl Run<'_> {
         left_of_faulty: Left,
         rss: Rss,
     ) -> Result<Findings> {
-        let Self { args, server, sampler, board, healthy, updates, faulty, .. } = self;
+        let Self { args, server, sampler, arrivals, healthy, updates, faulty, .. } = self;
         let written = updates.stop().await?;
         let deadline = Instant::now() + PATIENCE;
         let clients = count(args.healthy());
-        while board.missing(clients) > 0 && healthy.wrong() == 0 && Instant::now() < deadline {
+        while arrivals.missing(clients) > 0 && healthy.wrong() == 0 && Instant::now() < deadline {
             sleep(POLL).await;
         }
         healthy.complaints().iter().for_each(|complaint| say!("a healthy client: {complaint}"));
-        let (missing, wrong) = (board.missing(clients), healthy.wrong());
+        let (missing, wrong) = (arrivals.missing(clients), healthy.wrong());
         drop(healthy);
         let left_at_end = left(&server, 0).await?;
         let rss = Rss { end: rss_mib(&server)?, ..rss };
@@ -304,11 +201,11 @@ impl Run<'_> {
         drop(sampler);
         server.kill().await?;
         let report = Report {
-            rounds: measured.iter().map(|it| Row::of(it, &board)).collect(),
-            long: Row::of(&together, &board),
+            rounds: measured.iter().map(|it| Row::of(it, &arrivals)).collect(),
+            long: Row::of(&together, &arrivals),
             course,
             rss,
-            updates: board.written(),
+            updates: arrivals.written(),
             write_p50_ms: ms(&written.times, 0.5),
             write_p99_ms: ms(&written.times, 0.99),
             failed_writes: written.failed,
@@ -339,9 +236,4 @@ async fn left(server: &Server, clients: usize) -> Result<Left> {
 
 fn rss_mib(server: &Server) -> Result<f64> {
     Ok(float(server.process().memory()?.rss) / f64::from(1 << 20))
-}
-
-/// Returns a quantile of times in microseconds, converted to milliseconds.
-fn ms(times: &Histogram<u64>, quantile: f64) -> f64 {
-    float(times.value_at_quantile(quantile)) / 1e3
 }

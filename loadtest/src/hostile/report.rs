@@ -1,17 +1,71 @@
 //! The report and the gates of a run.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Instant};
 
 use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::{Args, Faulty, Left, Measured, Rss, board::Board, memory::Course, ms};
+use super::{
+    args::Args,
+    arrivals::{Arrivals, Part},
+    clients::Counts,
+    memory::Course,
+};
 use crate::{
+    process::CpuTime,
     report::{Findings, Gate},
     stats::{Spread, float},
 };
 
 /// The measurements of some time.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// Whether faulty clients were connected.
+    pub(super) with_faulty: bool,
+    pub(super) part: Part,
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+    pub(super) server: CpuTime,
+    pub(super) own: CpuTime,
+    pub(super) others: f64,
+    pub(super) counts: Counts,
+}
+
+/// The totals of the faulty clients over the whole run.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Faulty {
+    pub(super) seconds: f64,
+    /// Responses to clients that never acknowledge, beyond their first state.
+    pub(super) unacknowledged: u64,
+    /// Connections of clients that never read.
+    pub(super) connects: u64,
+    /// Ended streams of clients that never acknowledge.
+    pub(super) ended: u64,
+}
+
+/// RSS at some times, in MiB.
+#[derive(Debug, Serialize)]
+pub(super) struct Rss {
+    pub(super) loaded: f64,
+    /// With the healthy clients, before the long part.
+    pub(super) healthy: f64,
+    /// With all clients, at the end of the long part.
+    pub(super) all: f64,
+    /// After the faulty clients have left.
+    pub(super) after: f64,
+    /// After all clients have left.
+    pub(super) end: f64,
+}
+
+/// The streams and connections that the server still counts after clients have left.
+#[derive(Debug, Serialize)]
+pub(super) struct Left {
+    pub(super) streams: f64,
+    pub(super) connections: f64,
+}
+
+/// The report of some time.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
     pub(super) with_faulty: bool,
@@ -57,8 +111,8 @@ pub(super) struct Report {
 }
 
 impl Row {
-    pub(super) fn of(measured: &Measured, board: &Board) -> Self {
-        let times = board.times(measured.part);
+    pub(super) fn of(measured: &Measured, arrivals: &Arrivals) -> Self {
+        let times = arrivals.times(measured.part);
         let seconds = (measured.to - measured.from).as_secs_f64();
         let counts = measured.counts;
         let per_second = |n: f64| n / seconds.max(1e-9);
@@ -189,4 +243,9 @@ impl Report {
         )?;
         Ok(text)
     }
+}
+
+/// Returns a quantile of times in microseconds, converted to milliseconds.
+pub(super) fn ms(times: &Histogram<u64>, quantile: f64) -> f64 {
+    float(times.value_at_quantile(quantile)) / 1e3
 }

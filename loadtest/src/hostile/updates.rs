@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::JoinHandle};
 
-use super::board::{Board, Part, histogram};
+use super::arrivals::{Arrivals, Part, histogram};
 use crate::{author::Author, random::Random, resource, stats::count};
 
 /// The maximum number of concurrent writes. Beyond it, the next write waits and is late.
@@ -29,7 +29,7 @@ pub(crate) struct Updates {
 
 #[derive(Debug)]
 struct Shared {
-    board: Arc<Board>,
+    arrivals: Arc<Arrivals>,
     stopped: AtomicBool,
     failed: AtomicU64,
     error: Mutex<Option<String>>,
@@ -54,13 +54,13 @@ impl Updates {
     /// Starts with the next tick.
     pub(crate) fn start(
         author: Author,
-        board: Arc<Board>,
+        arrivals: Arc<Arrivals>,
         per_second: u32,
         resources: usize,
         mut random: Random,
     ) -> Self {
         let shared = Arc::new(Shared {
-            board,
+            arrivals,
             stopped: AtomicBool::new(false),
             failed: AtomicU64::new(0),
             error: Mutex::default(),
@@ -80,14 +80,14 @@ impl Updates {
                 }
                 let at = random.below(count(resources));
                 let cluster = resource::cluster(usize::try_from(at).unwrap_or(0), n.into());
-                let part = of_task.board.current();
+                let part = of_task.arrivals.current();
                 let (shared, mut author) = (Arc::clone(&of_task), author.clone());
                 tokio::spawn(async move {
                     let _place = place;
                     let manifest = resource::manifest(resource::SCOPE, vec![cluster]);
                     match author.apply(&[manifest]).await {
                         Ok(written) => {
-                            shared.board.on_written(written.revision, due, part);
+                            shared.arrivals.on_written(written.revision, due, part);
                             shared.record(part, due);
                         }
                         Err(error) => {

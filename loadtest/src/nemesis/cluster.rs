@@ -17,12 +17,12 @@ use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    board::Board,
-    disk::Sabotage,
-    ledger::{Ledger, Promise},
+    disk::SyncFault,
+    history::{Guarantee, History},
     load::{self, Admin, Change},
     power,
     proxy::{Id, Network, Rules},
+    ready_replicas::ReadyReplicas,
     replica::{Replica, Start},
 };
 use crate::{metrics::Metrics, random::Random, report::say, server::get};
@@ -50,8 +50,8 @@ const INSTALLED: &str = "chancery_store_snapshots_installed_total";
 pub(crate) struct Cluster {
     pub(crate) replicas: BTreeMap<Id, Replica>,
     pub(crate) network: Network,
-    pub(crate) board: Arc<Board>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) ready: Arc<ReadyReplicas>,
+    pub(crate) history: Arc<History>,
     pub(crate) binary: PathBuf,
     pub(crate) dir: PathBuf,
     /// The number of registers that writers use. The registers after them are for probes and
@@ -79,15 +79,15 @@ impl Cluster {
         n: Id,
         keys: usize,
         progress: Duration,
-        ledger: Arc<Ledger>,
+        history: Arc<History>,
     ) -> Result<Self> {
         // One more for a learner.
         let network = Network::new(1..=n + 1).await?;
         let mut cluster = Self {
             replicas: BTreeMap::new(),
             network,
-            board: Arc::default(),
-            ledger,
+            ready: Arc::default(),
+            history,
             binary: binary.to_owned(),
             dir: dir.to_owned(),
             keys,
@@ -104,14 +104,14 @@ impl Cluster {
             cluster.spawn(id, id > 1, false)?;
         }
         cluster.recover().await?;
-        let ports = cluster.board.ports(1).context("replica 1 is not ready")?;
+        let ports = cluster.ready.ports(1).context("replica 1 is not ready")?;
         Admin::new(ports)?.assign(keys + MORE_KEYS).await?;
         Ok(cluster)
     }
 
     /// Creates a replica without a process.
     pub(crate) fn add(&mut self, id: Id) -> Result<()> {
-        let replica = Replica::new(id, &self.binary, &self.dir, &self.board)?;
+        let replica = Replica::new(id, &self.binary, &self.dir, &self.ready)?;
         self.replicas.insert(id, replica);
         Ok(())
     }
@@ -140,7 +140,7 @@ impl Cluster {
 
     /// Returns the status of a replica, or `None` if it does not answer.
     pub(crate) async fn status(&self, id: Id) -> Option<ClusterStatus> {
-        status(id, &self.board, &self.ledger).await
+        status(id, &self.ready, &self.history).await
     }
 
     /// Cuts the power of the disks of some replicas.
@@ -160,7 +160,7 @@ impl Cluster {
             self.had_disk_fault.insert(*id);
             let replica = self.replica(*id)?;
             let pid = replica.pid().context("the replica has no process")?;
-            replica.disk.sabotage(pid, Sabotage::Hold)?;
+            replica.disk.start_sync_fault(pid, SyncFault::Hold)?;
         }
         sleep(strace_starts).await;
         for id in ids {
@@ -178,7 +178,7 @@ impl Cluster {
         for id in ids {
             // After the SIGKILL, so that no delayed sync returns. Before the wait, because strace
             // keeps the process from ending.
-            self.replica(*id)?.disk.end_sabotage().await?;
+            self.replica(*id)?.disk.end_sync_fault().await?;
             self.replica(*id)?.kill().await?;
         }
         for id in ids {
@@ -223,7 +223,7 @@ impl Cluster {
         let mut reason = String::new();
         while Instant::now() < deadline {
             for id in self.ids() {
-                let Some(ports) = self.board.ports(id) else { continue };
+                let Some(ports) = self.ready.ports(id) else { continue };
                 let mut admin = Admin::new(ports)?;
                 let asked = timeout(CHANGE, admin.change(change)).await;
                 match asked.context("no answer in time").and_then(|asked| asked) {
@@ -272,21 +272,21 @@ impl Cluster {
             if let Some(end) = ended {
                 let words = replica.last_words();
                 replica.kill().await?;
-                let words = same_state(&self.ledger, id, words)?;
+                let words = same_state(&self.history, id, words)?;
                 if end.is_unasked() && !is_excused && !words.contains("cannot listen") {
                     let what = format!("replica {id} ended unexpectedly ({end:?}):\n{words}");
-                    self.ledger.report(Promise::Alive, what);
+                    self.history.report(Guarantee::Alive, what);
                 }
             }
-            let failure = match self.board.ports(id) {
+            let failure = match self.ready.ports(id) {
                 Some(_) => self.status(id).await.map(|status| status.failure),
                 None => None,
             };
             if let Some(failure) = failure.filter(|failure| !failure.is_empty()) {
-                let failure = same_state(&self.ledger, id, failure)?;
+                let failure = same_state(&self.history, id, failure)?;
                 if !is_excused {
                     let what = format!("the store of replica {id} stopped unexpectedly: {failure}");
-                    self.ledger.report(Promise::Alive, what);
+                    self.history.report(Guarantee::Alive, what);
                 }
                 self.restarted_after_failure += 1;
                 self.replica(id)?.kill().await?;
@@ -319,7 +319,7 @@ impl Cluster {
             all.push(format!("replica {id}: {status:?}\n{}", self.replica(id)?.last_words()));
         }
         let what = format!("the cluster has not recovered after {READY:?}:\n{}", all.join("\n"));
-        self.ledger.report(Promise::Progress, what);
+        self.history.report(Guarantee::Progress, what);
         bail!("the cluster has not recovered after {READY:?}")
     }
 
@@ -328,8 +328,8 @@ impl Cluster {
         let start = Instant::now();
         let key = self.keys + usize::try_from(id)?;
         loop {
-            if let Some(ports) = self.board.ports(id)
-                && load::write(&self.ledger, id, &mut Admin::new(ports)?, key).await
+            if let Some(ports) = self.ready.ports(id)
+                && load::write(&self.history, id, &mut Admin::new(ports)?, key).await
             {
                 self.slowest_progress = self.slowest_progress.max(start.elapsed());
                 return Ok(());
@@ -341,7 +341,7 @@ impl Cluster {
             };
             if start.elapsed() > self.progress + excuse {
                 let what = format!("no write through replica {id} for {:?}", start.elapsed());
-                self.ledger.report(Promise::Progress, what);
+                self.history.report(Guarantee::Progress, what);
                 return Ok(());
             }
             sleep(POLL).await;
@@ -351,7 +351,7 @@ impl Cluster {
     /// Records the number of installed snapshots. Call this before processes end.
     pub(crate) async fn count_snapshots(&mut self) {
         for (id, replica) in &self.replicas {
-            let (Some(pid), Some(ports)) = (replica.pid(), self.board.ports(*id)) else { continue };
+            let (Some(pid), Some(ports)) = (replica.pid(), self.ready.ports(*id)) else { continue };
             let Ok(Ok(page)) = timeout(STATUS, get(ports.admin, "/metrics")).await else {
                 continue;
             };
@@ -397,12 +397,12 @@ impl Cluster {
         self.count_snapshots().await;
         for replica in self.replicas.values_mut() {
             if let Err(error) = replica.end().await {
-                self.ledger.report(Promise::Alive, format!("{error:#}"));
+                self.history.report(Guarantee::Alive, format!("{error:#}"));
             }
             let panics = replica.panics()?;
             if panics > 0 {
                 let what = format!("replica {} has panicked {panics} times", replica.id);
-                self.ledger.report(Promise::Alive, what);
+                self.history.report(Guarantee::Alive, what);
             }
         }
         say!("all replicas have ended");
@@ -411,30 +411,34 @@ impl Cluster {
 }
 
 /// Returns the status of a replica, or `None` if it does not answer. Records its state digests in
-/// the ledger.
-async fn status(id: Id, board: &Board, ledger: &Ledger) -> Option<ClusterStatus> {
-    let mut admin = Admin::new(board.ports(id)?).ok()?;
+/// the history.
+async fn status(id: Id, ready: &ReadyReplicas, history: &History) -> Option<ClusterStatus> {
+    let mut admin = Admin::new(ready.ports(id)?).ok()?;
     let status = timeout(STATUS, admin.status()).await.ok()?.ok()?;
     for digest in &status.state_digests {
-        ledger.state_digest(id, digest.applied_index, &digest.digest);
+        history.state_digest(id, digest.applied_index, &digest.digest);
     }
     Some(status)
 }
 
 /// Fails if a replica has reported that its state or log differs from the others: the run cannot
 /// continue.
-fn same_state(ledger: &Ledger, id: Id, words: String) -> Result<String> {
+fn same_state(history: &History, id: Id, words: String) -> Result<String> {
     if !words.contains(STOPPED) {
         return Ok(words);
     }
-    ledger.report(Promise::SameState, format!("replica {id} has stopped: {words}"));
+    history.report(Guarantee::SameState, format!("replica {id} has stopped: {words}"));
     bail!("the state or the log of replica {id} differs from the others")
 }
 
 /// Compares the states of all replicas repeatedly, until `stop`.
-pub(crate) async fn compare_states(board: Arc<Board>, ledger: Arc<Ledger>, stop: Arc<AtomicBool>) {
+pub(crate) async fn compare_states(
+    ready: Arc<ReadyReplicas>,
+    history: Arc<History>,
+    stop: Arc<AtomicBool>,
+) {
     while !stop.load(Ordering::Relaxed) {
-        join_all(board.ids().into_iter().map(|id| status(id, &board, &ledger))).await;
+        join_all(ready.ids().into_iter().map(|id| status(id, &ready, &history))).await;
         sleep(COMPARE).await;
     }
 }

@@ -23,16 +23,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::{Child, Command};
 
-use super::power::{self, Image, PowerCut};
+use super::power::{self, Image, PowerCut, SIZE};
 
-/// The size of the file system in bytes: enough for a long run, because the log is purged.
-pub(super) const SIZE: u64 = 320 << 20;
 /// The maximum number of bytes that are written to fill a disk.
 const FILL_MAX: u64 = 400 << 20;
 
 /// The disk faults that are possible on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Means {
+pub(crate) struct PossibleFaults {
     pub(crate) mount: bool,
     pub(crate) strace: bool,
     /// The method of a power cut, if there is one.
@@ -41,7 +39,7 @@ pub(crate) struct Means {
 
 /// The faults of the syncs of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sabotage {
+pub(crate) enum SyncFault {
     /// Syncs take longer.
     Slow(Duration),
     /// Syncs fail.
@@ -57,7 +55,7 @@ pub(crate) struct Disk {
     is_mounted: bool,
     /// The image of the file system, if its power can be cut.
     image: Option<Image>,
-    saboteur: Option<Child>,
+    strace: Option<Child>,
 }
 
 impl Disk {
@@ -72,11 +70,11 @@ impl Disk {
                 &["-t", "tmpfs", "-o", &options, "chancery-nemesis"],
                 &path,
             );
-        Ok(Self { path, is_mounted, image, saboteur: None })
+        Ok(Self { path, is_mounted, image, strace: None })
     }
 
     /// Returns the faults that are possible on this machine.
-    pub(crate) fn means(&self) -> Means {
+    pub(crate) fn possible(&self) -> PossibleFaults {
         let mut strace = std::process::Command::new("strace");
         strace.args(["-e", "trace=none", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
         let strace = strace.status().is_ok_and(|status| status.success());
@@ -85,7 +83,7 @@ impl Disk {
             (None, true) => Some(PowerCut::Copy),
             (None, false) => None,
         };
-        Means { mount: self.is_mounted, strace, power }
+        PossibleFaults { mount: self.is_mounted, strace, power }
     }
 
     /// Returns the directory of the disk.
@@ -150,13 +148,13 @@ impl Disk {
     }
 
     /// Starts a fault of the syncs of a process.
-    pub(crate) fn sabotage(&mut self, pid: u32, how: Sabotage) -> Result<()> {
+    pub(crate) fn start_sync_fault(&mut self, pid: u32, how: SyncFault) -> Result<()> {
         let (calls, what) = match how {
-            Sabotage::Slow(by) => {
+            SyncFault::Slow(by) => {
                 ("fdatasync,fsync,pwrite64", format!("delay_enter={}", by.as_micros()))
             }
-            Sabotage::Fail => ("fdatasync,fsync", "error=EIO".to_owned()),
-            Sabotage::Hold => ("fdatasync,fsync", "delay_enter=30000000".to_owned()),
+            SyncFault::Fail => ("fdatasync,fsync", "error=EIO".to_owned()),
+            SyncFault::Hold => ("fdatasync,fsync", "delay_enter=30000000".to_owned()),
         };
         let child = Command::new("strace")
             .args(["-qq", "-f", "-p", &pid.to_string()])
@@ -169,20 +167,20 @@ impl Disk {
             .kill_on_drop(true)
             .spawn()
             .context("start strace")?;
-        self.saboteur = Some(child);
+        self.strace = Some(child);
         Ok(())
     }
 
     /// Ends all faults of the disk.
     pub(crate) async fn heal(&mut self) -> Result<()> {
-        self.end_sabotage().await?;
+        self.end_sync_fault().await?;
         self.free()
     }
 
     /// Ends the fault of the syncs.
-    pub(crate) async fn end_sabotage(&mut self) -> Result<()> {
-        if let Some(mut saboteur) = self.saboteur.take() {
-            saboteur.kill().await.context("end strace")?;
+    pub(crate) async fn end_sync_fault(&mut self) -> Result<()> {
+        if let Some(mut strace) = self.strace.take() {
+            strace.kill().await.context("end strace")?;
         }
         Ok(())
     }

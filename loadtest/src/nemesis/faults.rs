@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::{
     cluster::Cluster,
-    disk::{Means, Sabotage},
+    disk::{PossibleFaults, SyncFault},
     linear::Time,
     load::{self, Admin, Change},
     power::PowerCut,
@@ -93,7 +93,7 @@ pub(crate) struct Nemesis {
     pub(crate) tally: Tally,
     /// The time scale of faults. Most faults last between 0.25 and 1.25 times this time.
     pub(crate) hold: Duration,
-    pub(crate) means: Means,
+    pub(crate) possible: PossibleFaults,
     /// The times at which the leader was lost.
     pub(crate) losses: Vec<Time>,
     bag: Vec<Fault>,
@@ -101,10 +101,10 @@ pub(crate) struct Nemesis {
 
 impl Fault {
     /// Returns the possible kinds of faults. Frequent kinds occur more than once.
-    fn all(means: Means) -> Vec<Self> {
+    fn all(possible: PossibleFaults) -> Vec<Self> {
         use Fault::*;
-        let (disk, syscalls) = (usize::from(means.mount), usize::from(means.strace));
-        let power = usize::from(means.power.is_some());
+        let (disk, syscalls) = (usize::from(possible.mount), usize::from(possible.strace));
+        let power = usize::from(possible.power.is_some());
         let shares = [
             (3, KillLeader),
             (2, KillFollower),
@@ -136,7 +136,7 @@ impl Fault {
     }
 
     /// Returns the faults of a short run.
-    pub(crate) fn few(means: Means) -> Vec<Self> {
+    pub(crate) fn few(possible: PossibleFaults) -> Vec<Self> {
         use Fault::*;
         let mut few = vec![
             PartLeader,
@@ -150,13 +150,13 @@ impl Fault {
             RollBack,
             Flapping,
         ];
-        if means.mount {
+        if possible.mount {
             few.push(DiskFull);
         }
-        if means.strace {
+        if possible.strace {
             few.push(DiskError);
         }
-        if means.power.is_some() {
+        if possible.power.is_some() {
             few.extend([PowerCutLeader, PowerCutAll]);
         }
         few
@@ -164,15 +164,20 @@ impl Fault {
 }
 
 impl Nemesis {
-    pub(crate) fn new(cluster: Cluster, random: Random, hold: Duration, means: Means) -> Self {
+    pub(crate) fn new(
+        cluster: Cluster,
+        random: Random,
+        hold: Duration,
+        possible: PossibleFaults,
+    ) -> Self {
         let (tally, losses, bag) = (Tally::default(), Vec::new(), Vec::new());
-        Self { cluster, random, tally, hold, means, losses, bag }
+        Self { cluster, random, tally, hold, possible, losses, bag }
     }
 
     /// Returns a random fault from the bag of all kinds. An empty bag is filled again.
     pub(crate) fn next(&mut self) -> Fault {
         if self.bag.is_empty() {
-            self.bag = Fault::all(self.means);
+            self.bag = Fault::all(self.possible);
         }
         let at = self.random.below(crate::stats::count(self.bag.len()));
         self.bag.swap_remove(usize::try_from(at).unwrap_or(0))
@@ -251,7 +256,7 @@ impl Nemesis {
     }
 
     fn note_loss(&mut self) {
-        self.losses.push(self.cluster.ledger.now());
+        self.losses.push(self.cluster.history.now());
     }
 
     async fn wait(&mut self) {
@@ -371,14 +376,14 @@ impl Nemesis {
             self.note_loss();
         }
         let how = match fault {
-            Fault::DiskSlow => Some(Sabotage::Slow(SLOW_MAX / 10 + self.random.time(SLOW_MAX))),
-            Fault::DiskError => Some(Sabotage::Fail),
+            Fault::DiskSlow => Some(SyncFault::Slow(SLOW_MAX / 10 + self.random.time(SLOW_MAX))),
+            Fault::DiskError => Some(SyncFault::Fail),
             _ => None,
         };
         self.cluster.had_disk_fault.insert(id);
         let replica = self.cluster.replica(id)?;
         match (how, replica.pid()) {
-            (Some(how), Some(pid)) => replica.disk.sabotage(pid, how)?,
+            (Some(how), Some(pid)) => replica.disk.start_sync_fault(pid, how)?,
             _ => replica.disk.fill()?,
         }
         self.tally.disk_faults += 1;
@@ -402,18 +407,18 @@ impl Nemesis {
             ids.dedup();
         }
         // The followers then have entries that the leader has not synced yet, and commit them.
-        let is_image = self.means.power == Some(PowerCut::Image);
-        if is_image && self.means.strace && !self.random.one_in(3) {
+        let is_image = self.possible.power == Some(PowerCut::Image);
+        if is_image && self.possible.strace && !self.random.one_in(3) {
             let replica = self.cluster.replica(leader)?;
             if let Some(pid) = replica.pid() {
                 let by = SLOW_MAX / 2 + self.random.time(SLOW_MAX);
-                self.cluster.replica(leader)?.disk.sabotage(pid, Sabotage::Slow(by))?;
+                self.cluster.replica(leader)?.disk.start_sync_fault(pid, SyncFault::Slow(by))?;
                 sleep(STRACE_STARTS).await;
             }
         }
         sleep(self.random.time(self.hold / 8)).await;
         self.cluster.count_snapshots().await;
-        match self.means.power {
+        match self.possible.power {
             Some(PowerCut::Image) => self.cluster.shut_down_disks(&ids).await?,
             _ => self.cluster.hold_syncs(&ids, STRACE_STARTS).await?,
         }
@@ -441,12 +446,12 @@ impl Nemesis {
             if Instant::now() > deadline {
                 break;
             }
-            let Some(ports) = self.cluster.board.ports(through) else { break };
+            let Some(ports) = self.cluster.ready.ports(through) else { break };
             let admin = Admin::new(ports)?;
-            let ledger = &self.cluster.ledger;
+            let history = &self.cluster.history;
             let writes = (0..BURST_WIDTH).map(|n| {
                 let mut admin = admin.clone();
-                async move { load::write(ledger, through, &mut admin, first_key + n).await }
+                async move { load::write(history, through, &mut admin, first_key + n).await }
             });
             join_all(writes).await;
         }

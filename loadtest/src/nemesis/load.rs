@@ -1,5 +1,5 @@
 //! Writers that write, swap, delete and read registers through the public admin API, each operation
-//! at any replica. All operations go into the [`Ledger`].
+//! at any replica. All operations go into the [`History`].
 
 use std::{
     collections::HashMap,
@@ -26,10 +26,10 @@ use tonic::{
 };
 
 use super::{
-    board::{Board, Ports},
-    ledger::{Ledger, Ticket, name, parse_value, scope, value_text},
+    history::{History, OperationId, name, parse_value, scope, value_text},
     linear::Action,
     proxy::Id,
+    ready_replicas::{Ports, ReadyReplicas},
 };
 use crate::{author::is_outcome_unknown, crash::Cluster, random::Random, resource};
 
@@ -58,8 +58,8 @@ pub(crate) struct Admin(AdminClient<Channel>);
 pub(crate) struct Writer {
     pub(crate) keys: usize,
     pub(crate) random: Random,
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) board: Arc<Board>,
+    pub(crate) history: Arc<History>,
+    pub(crate) ready: Arc<ReadyReplicas>,
     /// The mean pause between operations.
     pub(crate) pause: Duration,
     pub(crate) stop: Arc<AtomicBool>,
@@ -218,7 +218,7 @@ impl Writer {
 
     /// Returns a random replica and a connection to it.
     fn somebody(&mut self, not: Option<Id>) -> Result<Option<(Id, Admin)>> {
-        let Some((replica, ports)) = self.board.any(&mut self.random, not) else {
+        let Some((replica, ports)) = self.ready.any(&mut self.random, not) else {
             return Ok(None);
         };
         let admin = match self.known.get(&replica) {
@@ -231,18 +231,18 @@ impl Writer {
 
     /// Runs one operation. Returns whether this replica answered it.
     async fn operate(&mut self, replica: Id, mut admin: Admin, key: usize) -> Result<bool> {
-        let ledger = Arc::clone(&self.ledger);
-        let (ticket, write) = match self.random.below(20) {
-            0..=6 => Write::begin(&ledger, replica, key, Action::Write, None),
-            7..=8 => Write::begin(&ledger, replica, key, |_| Action::Delete, None),
+        let history = Arc::clone(&self.history);
+        let (operation, write) = match self.random.below(20) {
+            0..=6 => Write::begin(&history, replica, key, Action::Write, None),
+            7..=8 => Write::begin(&history, replica, key, |_| Action::Delete, None),
             kind => {
                 let read = if kind % 4 == 0 { Read::Stale } else { Read::Current };
-                let invoked = ledger.now();
+                let invoked = history.now();
                 let Ok(Ok(found)) = timeout(OPERATION, admin.read(key, read)).await else {
                     return Ok(false);
                 };
                 if read == Read::Current {
-                    ledger.read(key, replica, invoked, found.value, found.revision);
+                    history.read(key, replica, invoked, found.value, found.revision);
                 }
                 if kind > 15 {
                     return Ok(true);
@@ -252,16 +252,16 @@ impl Writer {
                 let version = found.value.map(|(_, version)| version.revision.0);
                 let revision = Some(version.unwrap_or(found.revision));
                 let swap = |new| Action::Swap(expected, new);
-                Write::begin(&ledger, replica, key, swap, revision)
+                Write::begin(&history, replica, key, swap, revision)
             }
         };
         let mut at = (replica, admin);
         let mut tries = self.random.below(TRIES_MAX);
         loop {
-            match write.once(&ledger, ticket, &mut at.1).await {
+            match write.once(&history, operation, &mut at.1).await {
                 Ok(()) => return Ok(at.0 == replica),
                 Err(why) if tries == 0 => {
-                    ledger.unknown(ticket, why);
+                    history.unknown(operation, why);
                     return Ok(false);
                 }
                 Err(_) => tries -= 1,
@@ -277,37 +277,42 @@ impl Writer {
 }
 
 impl Write {
-    /// Records the start of a write in the ledger.
+    /// Records the start of a write in the history.
     fn begin(
-        ledger: &Ledger,
+        history: &History,
         replica: Id,
         key: usize,
         make: impl FnOnce(u64) -> Action,
         if_revision: Option<u64>,
-    ) -> (Ticket, Self) {
-        let (ticket, action) = ledger.begin(key, replica, make);
+    ) -> (OperationId, Self) {
+        let (operation, action) = history.begin(key, replica, make);
         let value = match action {
             Action::Write(new) | Action::Swap(_, new) => Some(value_text(new)),
             _ => None,
         };
-        let request_id = format!("{:016x}{:016x}", ledger.id(), ticket.number());
-        (ticket, Self { key, value, if_revision, request_id })
+        let request_id = format!("{:016x}{:016x}", history.id(), operation.number());
+        (operation, Self { key, value, if_revision, request_id })
     }
 
     /// Sends the write and records the answer. Returns the reason if there is no answer.
-    async fn once(&self, ledger: &Ledger, ticket: Ticket, admin: &mut Admin) -> Result<(), String> {
+    async fn once(
+        &self,
+        history: &History,
+        operation: OperationId,
+        admin: &mut Admin,
+    ) -> Result<(), String> {
         match timeout(OPERATION, admin.send(self)).await {
             Ok(Ok(written)) => {
                 let change = written.changes.first();
                 let version = change.and_then(|change| Version::parse(&change.version));
-                ledger.acked(ticket, written.revision, version);
+                history.acked(operation, written.revision, version);
                 Ok(())
             }
             Ok(Err(status))
                 if matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
                     && !is_outcome_unknown(&status) =>
             {
-                ledger.refused(ticket);
+                history.refused(operation);
                 Ok(())
             }
             Ok(Err(status)) => Err(format!("{:?} {}", status.code(), status.message())),
@@ -317,10 +322,10 @@ impl Write {
 }
 
 /// Writes a register once. Returns whether there was an answer.
-pub(crate) async fn write(ledger: &Ledger, replica: Id, admin: &mut Admin, key: usize) -> bool {
-    let (ticket, write) = Write::begin(ledger, replica, key, Action::Write, None);
-    let written = write.once(ledger, ticket, admin).await;
-    written.map_err(|why| ledger.unknown(ticket, why)).is_ok()
+pub(crate) async fn write(history: &History, replica: Id, admin: &mut Admin, key: usize) -> bool {
+    let (operation, write) = Write::begin(history, replica, key, Action::Write, None);
+    let written = write.once(history, operation, admin).await;
+    written.map_err(|why| history.unknown(operation, why)).is_ok()
 }
 
 /// Returns a cluster with a value.
@@ -341,17 +346,17 @@ fn cluster(name: &str, value: &str) -> serde_json::Value {
 
 /// Reads a register at a replica, with retries until a timeout.
 pub(crate) async fn read_at_last(
-    ledger: &Ledger,
+    history: &History,
     replica: Id,
     admin: &mut Admin,
     key: usize,
 ) -> Result<()> {
     let deadline = tokio::time::Instant::now() + 4 * OPERATION;
     loop {
-        let invoked = ledger.now();
+        let invoked = history.now();
         match timeout(OPERATION, admin.read(key, Read::Current)).await {
             Ok(Ok(found)) => {
-                ledger.read(key, replica, invoked, found.value, found.revision);
+                history.read(key, replica, invoked, found.value, found.revision);
                 return Ok(());
             }
             other if tokio::time::Instant::now() > deadline => {

@@ -3,7 +3,7 @@
 //!
 //! Each round causes one fault of a seeded schedule ([`Nemesis`]) and heals it. Then every replica
 //! must soon accept writes again. Writers and clients work all the time ([`load`], [`streams`]).
-//! One [`Ledger`] records their requests and everything that they receive. At the end, faults and
+//! One [`History`] records their requests and everything that they receive. At the end, faults and
 //! writes stop. Every client must then get all committed values, and the history of every register
 //! must be linearizable ([`linear`]). A seed reproduces the schedule, but not the activity of the
 //! processes.
@@ -24,31 +24,31 @@ use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    Common,
+    common::Common,
     random::Random,
     report::{Findings, Gate, say},
     stats::{Latencies, count, float},
 };
 
-mod board;
 mod cluster;
 mod disk;
 mod faults;
-mod ledger;
+mod history;
 mod linear;
 mod load;
 mod power;
 mod proxy;
+mod ready_replicas;
 mod replica;
 mod streams;
 
 use cluster::{Cluster, compare_states};
-use disk::Means;
+use disk::PossibleFaults;
 use faults::{Fault, Nemesis};
-use ledger::{Doubts, Ledger, Promise};
+use history::{Guarantee, History, Indefinite};
 use linear::Time;
 use load::{Admin, Writer, read_at_last};
-use streams::{Client, Holding, Protocol, State};
+use streams::{Client, ClientValues, Protocol, State};
 
 /// The maximum time without faults and writes until all clients have all committed values.
 const QUIET: Duration = Duration::from_secs(60);
@@ -124,7 +124,7 @@ struct Load {
     clients: JoinSet<Result<()>>,
     /// Compares the states of the replicas.
     comparing: JoinSet<()>,
-    holdings: Vec<(String, Holding)>,
+    client_values: Vec<(String, ClientValues)>,
 }
 
 fn parse_fault(text: &str) -> Result<Fault, String> {
@@ -138,35 +138,35 @@ impl Args {
         let hold = self.hold.unwrap_or(if self.short { 1.2 } else { 5.0 });
         let hold = Duration::try_from_secs_f64(hold).context("--hold")?;
         let start = Instant::now();
-        let ledger = Arc::new(Ledger::new());
+        let history = Arc::new(History::new());
         let progress = Duration::from_secs_f64(self.progress);
         let cluster = Cluster::start(
             (&common.binary, dir),
             self.replicas,
             self.keys,
             progress,
-            Arc::clone(&ledger),
+            Arc::clone(&history),
         )
         .await?;
-        let means = cluster.replicas.values().next().context("no replicas")?.disk.means();
-        say!("possible disk faults: {means:?}");
-        let mut load = self.start_load(&ledger, &cluster);
+        let possible = cluster.replicas.values().next().context("no replicas")?.disk.possible();
+        say!("possible disk faults: {possible:?}");
+        let mut load = self.start_load(&history, &cluster);
         let compared = compare_states(
-            Arc::clone(&cluster.board),
-            Arc::clone(&ledger),
+            Arc::clone(&cluster.ready),
+            Arc::clone(&history),
             Arc::clone(&load.stop_listening),
         );
         load.comparing.spawn(compared);
         let first_term = cluster.term().await;
-        let mut nemesis = Nemesis::new(cluster, Random::new(self.seed), hold, means);
+        let mut nemesis = Nemesis::new(cluster, Random::new(self.seed), hold, possible);
         let ended = self.torment(&mut nemesis, start).await;
         let load_time = start.elapsed();
         let mut checked = Checked { load_time, ..Checked::default() };
         match ended {
-            Ok(()) => checked.streams = self.settle(&mut nemesis, &mut load, &ledger).await?,
-            // The cause is in the ledger, or it is an error of the test.
+            Ok(()) => checked.streams = self.settle(&mut nemesis, &mut load, &history).await?,
+            // The cause is in the history, or it is an error of the test.
             Err(error) => {
-                ledger.report(Promise::Progress, format!("the run was aborted: {error:#}"))
+                history.report(Guarantee::Progress, format!("the run was aborted: {error:#}"))
             }
         }
         load.stop_writing.store(true, Ordering::Relaxed);
@@ -174,29 +174,29 @@ impl Args {
         checked.elections = nemesis.cluster.term().await.saturating_sub(first_term);
         nemesis.cluster.end().await?;
         drop(load);
-        checked.doubts = ledger.check();
-        if !ledger.violations().1.is_empty() {
+        checked.indefinite = history.check();
+        if !history.violations().1.is_empty() {
             keep(&nemesis, dir, self.seed)?;
         }
-        self.findings(&nemesis, &ledger, &checked)
+        self.findings(&nemesis, &history, &checked)
     }
 
-    fn start_load(&self, ledger: &Arc<Ledger>, cluster: &Cluster) -> Load {
+    fn start_load(&self, history: &Arc<History>, cluster: &Cluster) -> Load {
         let mut load = Load {
             stop_writing: Arc::default(),
             stop_listening: Arc::default(),
             writers: JoinSet::new(),
             clients: JoinSet::new(),
             comparing: JoinSet::new(),
-            holdings: Vec::new(),
+            client_values: Vec::new(),
         };
         let random = |n: u64| Random::new(self.seed.wrapping_mul(1_000_003).wrapping_add(n));
         for n in 0..self.writers {
             let writer = Writer {
                 keys: self.keys,
                 random: random(n),
-                ledger: Arc::clone(ledger),
-                board: Arc::clone(&cluster.board),
+                history: Arc::clone(history),
+                ready: Arc::clone(&cluster.ready),
                 pause: Duration::from_millis(self.pause_ms),
                 stop: Arc::clone(&load.stop_writing),
                 known: HashMap::new(),
@@ -208,15 +208,15 @@ impl Args {
             .chain((0..self.sotw).map(|n| (Protocol::Sotw, n)));
         for (protocol, n) in clients {
             let id = format!("{protocol:?}-{n}").to_lowercase();
-            let holding = Holding::default();
-            load.holdings.push((id.clone(), Arc::clone(&holding)));
+            let values = ClientValues::default();
+            load.client_values.push((id.clone(), Arc::clone(&values)));
             let client = Client {
                 id,
                 protocol,
                 random: random(1000 + n),
-                ledger: Arc::clone(ledger),
-                board: Arc::clone(&cluster.board),
-                holding,
+                history: Arc::clone(history),
+                ready: Arc::clone(&cluster.ready),
+                values,
                 stay: Duration::from_secs(10),
                 stop: Arc::clone(&load.stop_listening),
                 state: State::default(),
@@ -229,7 +229,7 @@ impl Args {
     async fn torment(&self, nemesis: &mut Nemesis, start: Instant) -> Result<()> {
         sleep(POLL * 10).await;
         if self.short {
-            for fault in Fault::few(nemesis.means) {
+            for fault in Fault::few(nemesis.possible) {
                 nemesis.round(fault).await?;
             }
             return Ok(());
@@ -237,7 +237,7 @@ impl Args {
         let end = start + Duration::from_secs_f64(self.minutes * 60.0);
         while Instant::now() < end && nemesis.tally.rounds < self.rounds {
             let tally = nemesis.tally;
-            let cuts = self.least_power_cuts(nemesis.means);
+            let cuts = self.least_power_cuts(nemesis.possible);
             let is_enough = match self.only.is_empty() {
                 false => cuts > 0,
                 true => {
@@ -257,8 +257,8 @@ impl Args {
     }
 
     /// Returns the minimum number of power cuts, below which a run fails.
-    fn least_power_cuts(&self, means: Means) -> u64 {
-        let default = match (self.short, self.only.is_empty(), means.power.is_some()) {
+    fn least_power_cuts(&self, possible: PossibleFaults) -> u64 {
+        let default = match (self.short, self.only.is_empty(), possible.power.is_some()) {
             (true, _, true) => 2,
             (false, true, true) => 30,
             _ => 0,
@@ -268,7 +268,12 @@ impl Args {
 
     /// Stops writes and faults, and waits until every client has all committed values. Then reads
     /// every register. Returns the number of clients that have all committed values.
-    async fn settle(&self, nemesis: &mut Nemesis, load: &mut Load, ledger: &Ledger) -> Result<u64> {
+    async fn settle(
+        &self,
+        nemesis: &mut Nemesis,
+        load: &mut Load,
+        history: &History,
+    ) -> Result<u64> {
         load.stop_writing.store(true, Ordering::Relaxed);
         while let Some(ended) = load.writers.join_next().await {
             ended??;
@@ -284,19 +289,19 @@ impl Args {
             }
             if Instant::now() > deadline {
                 let what = format!("{QUIET:?} after the last write: {}", wrong.join("; "));
-                ledger.report(Promise::Complete, what);
+                history.report(Guarantee::Complete, what);
                 break wrong;
             }
             sleep(POLL).await;
         };
         for id in nemesis.cluster.ids() {
-            let ports = nemesis.cluster.board.ports(id).context("a replica is not ready")?;
+            let ports = nemesis.cluster.ready.ports(id).context("a replica is not ready")?;
             let mut admin = Admin::new(ports)?;
             for key in 0..self.keys {
-                read_at_last(ledger, id, &mut admin, key).await?;
+                read_at_last(history, id, &mut admin, key).await?;
             }
         }
-        Ok(count(load.holdings.len()).saturating_sub(count(wrong_clients(&wrong))))
+        Ok(count(load.client_values.len()).saturating_sub(count(wrong_clients(&wrong))))
     }
 
     /// Returns the differences between replicas and clients.
@@ -304,7 +309,7 @@ impl Args {
         let mut states: Vec<(u64, BTreeMap<String, String>)> = Vec::new();
         let mut committed: HashMap<String, u64> = HashMap::new();
         for id in nemesis.cluster.ids() {
-            let ports = nemesis.cluster.board.ports(id).context("a replica is not ready")?;
+            let ports = nemesis.cluster.ready.ports(id).context("a replica is not ready")?;
             let (revision, all) = Admin::new(ports)?.read_all().await?;
             let show = |(name, (value, version)): (&String, &(u64, _))| {
                 (name.clone(), format!("v{value} {version}"))
@@ -317,14 +322,14 @@ impl Args {
             let revisions: Vec<u64> = states.iter().map(|state| state.0).collect();
             differences.push(format!("replicas differ, at revisions {revisions:?}"));
         }
-        for (id, holding) in &load.holdings {
-            let holding = holding.lock();
-            let differs = |name: &&String| holding.get(*name) != committed.get(*name);
-            let names = holding.keys().chain(committed.keys()).find(differs);
+        for (id, values) in &load.client_values {
+            let values = values.lock();
+            let differs = |name: &&String| values.get(*name) != committed.get(*name);
+            let names = values.keys().chain(committed.keys()).find(differs);
             if let Some(name) = names {
                 differences.push(format!(
                     "client {id} has {:?} for {name}, but {:?} is committed",
-                    holding.get(name),
+                    values.get(name),
                     committed.get(name)
                 ));
             }
@@ -332,73 +337,41 @@ impl Args {
         Ok(differences)
     }
 
-    fn findings(&self, nemesis: &Nemesis, ledger: &Ledger, checked: &Checked) -> Result<Findings> {
-        let (tally, counts) = (nemesis.tally, ledger.counts());
-        let (violations, by_promise) = ledger.violations();
-        let installed = nemesis.cluster.snapshots_installed();
+    fn findings(
+        &self,
+        nemesis: &Nemesis,
+        history: &History,
+        checked: &Checked,
+    ) -> Result<Findings> {
+        let (counts, (violations, by_guarantee)) = (history.counts(), history.violations());
         let rate = float(counts.acked_writes) / checked.load_time.as_secs_f64().max(1e-9);
-        let gaps = Latencies::of(gaps(&nemesis.losses, &ledger.acks()));
-        let mut text = String::new();
-        writeln!(text, "seed {}, {:.0} s under load", self.seed, checked.load_time.as_secs_f64())?;
-        writeln!(text, "faults     {tally:?}")?;
-        writeln!(
-            text,
-            "disks      {:?}; stores restarted after a fault {}",
-            nemesis.means, nemesis.cluster.restarted_after_failure
-        )?;
-        if nemesis.means.power.is_none() {
-            let needs = "root, loop devices, mkfs.ext4 and python3; or strace";
-            writeln!(text, "power      not cut: that needs {needs}")?;
-        }
-        writeln!(text, "snapshots  {installed} installed; {} elections", checked.elections)?;
+        let gaps = Latencies::of(gaps(&nemesis.losses, &history.acks()));
+        let mut text = self.summary(nemesis, checked)?;
         writeln!(text, "checked    {counts:?}, {rate:.1} acknowledged writes per second")?;
-        writeln!(text, "quiet      {} clients have all committed values", checked.streams)?;
-        writeln!(
-            text,
-            "progress   {:.2?} after healing, at most",
-            nemesis.cluster.slowest_progress
-        )?;
-        writeln!(
-            text,
-            "registers  {} were checked without counting unobserved operations",
-            checked.doubts.uncounted
-        )?;
         if let Some(gaps) = &gaps {
             writeln!(text, "write gap  when the leader is lost: {gaps}")?;
         }
         for violation in &violations {
             writeln!(text, "\n{violation}")?;
         }
-        let of = |promises: &[Promise]| {
-            promises.iter().filter_map(|promise| by_promise.get(promise)).sum::<u64>()
-        };
-        use Promise::*;
-        let mut gates = vec![
-            Gate::none("acknowledged writes lost, or not linearizable", of(&[Linearizable, Order])),
-            Gate::none("resources that a client received after newer ones", of(&[Backwards])),
-            Gate::none("resources that no writer wrote", of(&[Phantom])),
-            Gate::none("versions with two contents, values with two versions", of(&[SameBytes])),
-            Gate::none("state digests that differ at one position", of(&[SameState])),
+        let mut gates = guarantees(&by_guarantee);
+        gates.extend([
             Gate::above("state digests compared", float(counts.compared_digests), 0.5),
-            Gate::none("clients without all committed values", of(&[Complete])),
-            Gate::none("resources sent again to delta clients that had them", of(&[Resent])),
-            Gate::none("healed clusters that accepted no writes", of(&[Progress])),
-            Gate::none("processes that ended or panicked", of(&[Alive])),
-            Gate::none("registers without a definite verdict", checked.doubts.undecided),
+            Gate::none("registers without a definite verdict", checked.indefinite.undecided),
             Gate::above("acknowledged writes per second", rate, self.rate_min),
             Gate::above(
                 "deliveries per acknowledged write",
                 float(counts.deliveries) / float(counts.acked_writes.max(1)),
                 1.0,
             ),
-        ];
+        ]);
         gates.extend(self.coverage(nemesis));
         let data = json!({
             "seed": self.seed,
             "seconds": checked.load_time.as_secs_f64(),
-            "faults": tally,
+            "faults": nemesis.tally,
             "restarted_after_failure": nemesis.cluster.restarted_after_failure,
-            "snapshots_installed": installed,
+            "snapshots_installed": nemesis.cluster.snapshots_installed(),
             "elections": checked.elections,
             "checked": counts,
             "clients_complete": checked.streams,
@@ -409,14 +382,44 @@ impl Args {
         Ok(Findings { text, data, gates })
     }
 
+    /// Returns the text about the faults and the state of the cluster.
+    fn summary(&self, nemesis: &Nemesis, checked: &Checked) -> Result<String> {
+        let mut text = String::new();
+        writeln!(text, "seed {}, {:.0} s under load", self.seed, checked.load_time.as_secs_f64())?;
+        writeln!(text, "faults     {:?}", nemesis.tally)?;
+        writeln!(
+            text,
+            "disks      {:?}; stores restarted after a fault {}",
+            nemesis.possible, nemesis.cluster.restarted_after_failure
+        )?;
+        if nemesis.possible.power.is_none() {
+            let needs = "root, loop devices, mkfs.ext4 and python3; or strace";
+            writeln!(text, "power      not cut: that needs {needs}")?;
+        }
+        let installed = nemesis.cluster.snapshots_installed();
+        writeln!(text, "snapshots  {installed} installed; {} elections", checked.elections)?;
+        writeln!(text, "quiet      {} clients have all committed values", checked.streams)?;
+        writeln!(
+            text,
+            "progress   {:.2?} after healing, at most",
+            nemesis.cluster.slowest_progress
+        )?;
+        writeln!(
+            text,
+            "registers  {} were checked without counting unobserved operations",
+            checked.indefinite.uncounted
+        )?;
+        Ok(text)
+    }
+
     /// Returns the gates for the minimum numbers of faults.
     fn coverage(&self, nemesis: &Nemesis) -> Vec<Gate> {
-        let (tally, means) = (nemesis.tally, nemesis.means);
+        let (tally, possible) = (nemesis.tally, nemesis.possible);
         let least =
             |what, found: u64, least: u64| Gate::above(what, float(found), float(least) - 0.5);
         let any = self.only.is_empty();
         let (kills, partitions, disks) = match (self.short, any) {
-            (true, _) => (6, 3, u64::from(means.mount) + u64::from(means.strace)),
+            (true, _) => (6, 3, u64::from(possible.mount) + u64::from(possible.strace)),
             (false, false) => (0, 0, 0),
             (false, true) => (self.kills, self.partitions, self.disk_faults),
         };
@@ -424,10 +427,10 @@ impl Args {
             least("SIGKILLs", tally.kills, kills),
             least("partitions", tally.partitions, partitions),
             least("faults of disks", tally.disk_faults, disks),
-            least("power cuts", tally.power_cuts, self.least_power_cuts(means)),
+            least("power cuts", tally.power_cuts, self.least_power_cuts(possible)),
         ];
         // Stores that stopped show that disks failed.
-        if !self.short && any && means.strace {
+        if !self.short && any && possible.strace {
             let stopped = nemesis.cluster.restarted_after_failure;
             gates.push(least("stores that stopped because of their disk", stopped, 1));
         }
@@ -445,6 +448,26 @@ impl Args {
     }
 }
 
+/// Returns the gates that no guarantee was violated.
+fn guarantees(violations: &BTreeMap<Guarantee, u64>) -> Vec<Gate> {
+    use Guarantee::*;
+    let gate = |what, guarantees: &[Guarantee]| {
+        let found = guarantees.iter().filter_map(|guarantee| violations.get(guarantee)).sum();
+        Gate::none(what, found)
+    };
+    vec![
+        gate("acknowledged writes lost, or not linearizable", &[Linearizable, Order]),
+        gate("resources that a client received after newer ones", &[Backwards]),
+        gate("resources that no writer wrote", &[Phantom]),
+        gate("versions with two contents, values with two versions", &[SameBytes]),
+        gate("state digests that differ at one position", &[SameState]),
+        gate("clients without all committed values", &[Complete]),
+        gate("resources sent again to delta clients that had them", &[Resent]),
+        gate("healed clusters that accepted no writes", &[Progress]),
+        gate("processes that ended or panicked", &[Alive]),
+    ]
+}
+
 /// The results of the end of a run.
 #[derive(Debug, Default)]
 struct Checked {
@@ -452,7 +475,7 @@ struct Checked {
     /// The number of clients with all committed values.
     streams: u64,
     elections: u64,
-    doubts: Doubts,
+    indefinite: Indefinite,
 }
 
 fn wrong_clients(differences: &[String]) -> usize {

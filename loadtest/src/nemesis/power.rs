@@ -19,8 +19,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tokio::{process::Command, time::sleep};
 
-use super::disk::SIZE;
-
+/// The size of a replica's file system in bytes: enough for a long run, because the log is purged.
+pub(super) const SIZE: u64 = 320 << 20;
 /// A script that opens all mount points first, so that all disks fail at nearly the same time.
 const SHUT_DOWN: &str = "\
 import fcntl, os, struct, sys

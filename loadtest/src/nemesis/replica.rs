@@ -21,9 +21,9 @@ use tokio::{
 };
 
 use super::{
-    board::{Board, Ports},
     disk::Disk,
     proxy::{Id, Network},
+    ready_replicas::{Ports, ReadyReplicas},
 };
 use crate::{server::address, stats::count};
 
@@ -49,7 +49,7 @@ pub(crate) struct Replica {
     binary: PathBuf,
     dir: PathBuf,
     child: Option<Child>,
-    board: Arc<Board>,
+    ready: Arc<ReadyReplicas>,
     next_port: u16,
 }
 
@@ -64,15 +64,20 @@ pub(crate) struct Start {
 
 impl Replica {
     /// Creates a replica without a process.
-    pub(crate) fn new(id: Id, binary: &Path, dir: &Path, board: &Arc<Board>) -> Result<Self> {
+    pub(crate) fn new(
+        id: Id,
+        binary: &Path,
+        dir: &Path,
+        ready: &Arc<ReadyReplicas>,
+    ) -> Result<Self> {
         let dir = dir.join(format!("replica-{id}"));
         std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let disk = Disk::new(dir.join("disk"))?;
-        let (binary, board) = (binary.to_owned(), Arc::clone(board));
+        let (binary, ready) = (binary.to_owned(), Arc::clone(ready));
         // Other test processes on this machine may look for ports too.
         let spread = u16::try_from(std::process::id() % 1000).unwrap_or(0) * 10;
         let next_port = RAFT_PORTS.start + spread + u16::try_from(id)?;
-        Ok(Self { id, disk, binary, dir, child: None, board, next_port })
+        Ok(Self { id, disk, binary, dir, child: None, ready, next_port })
     }
 
     /// Returns the ID of the process, if there is one.
@@ -114,7 +119,7 @@ impl Replica {
         let stdout = child.stdout.take().context("the server has no output pipe")?;
         let pid = child.id().context("the server has ended already")?;
         network.place(self.id, pid, raft);
-        tokio::spawn(listen(Arc::clone(&self.board), self.id, pid, stdout));
+        tokio::spawn(listen(Arc::clone(&self.ready), self.id, pid, stdout));
         self.child = Some(child);
         Ok(())
     }
@@ -147,7 +152,7 @@ impl Replica {
     pub(crate) async fn kill(&mut self) -> Result<Option<End>> {
         let Some(mut child) = self.child.take() else { return Ok(None) };
         if let Some(pid) = child.id() {
-            self.board.ended(self.id, pid);
+            self.ready.ended(self.id, pid);
         }
         let early = child.try_wait()?;
         if let Some(status) = early {
@@ -165,7 +170,7 @@ impl Replica {
         let pid = child.id();
         let ended = timeout(END, child.wait()).await;
         if let Some(pid) = pid {
-            self.board.ended(self.id, pid);
+            self.ready.ended(self.id, pid);
         }
         match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
@@ -214,13 +219,13 @@ impl End {
     }
 }
 
-/// Informs the board when the process is ready and when it has ended.
-async fn listen(board: Arc<Board>, id: Id, pid: u32, stdout: ChildStdout) {
+/// Updates the ready replicas when the process is ready and when it has ended.
+async fn listen(ready: Arc<ReadyReplicas>, id: Id, pid: u32, stdout: ChildStdout) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if let (Some(xds), Some(admin)) = (address(&line, "xds"), address(&line, "admin")) {
-            board.ready(id, pid, Ports { xds, admin });
+            ready.ready(id, pid, Ports { xds, admin });
         }
     }
-    board.ended(id, pid);
+    ready.ended(id, pid);
 }

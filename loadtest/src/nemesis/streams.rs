@@ -1,6 +1,6 @@
 //! Wildcard clients of clusters, delta and SotW, each at any replica. When a stream ends, and
 //! sometimes without reason, the client continues at another replica with its state, as real
-//! clients do. Everything that a client receives is compared with the [`Ledger`].
+//! clients do. Everything that a client receives is compared with the [`History`].
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -36,9 +36,9 @@ use tonic_prost::ProstCodec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    board::{Board, Ports},
-    ledger::{Given, Ledger, Promise},
+    history::{Guarantee, History, ReceivedCluster},
     proxy::Id,
+    ready_replicas::{Ports, ReadyReplicas},
 };
 use crate::{crash::Cluster, random::Random};
 
@@ -62,7 +62,7 @@ pub(crate) enum Protocol {
 }
 
 /// The values that a client has, by name.
-pub(crate) type Holding = Arc<Mutex<BTreeMap<String, u64>>>;
+pub(crate) type ClientValues = Arc<Mutex<BTreeMap<String, u64>>>;
 
 /// A client.
 #[derive(Debug)]
@@ -70,9 +70,9 @@ pub(crate) struct Client {
     pub(crate) id: String,
     pub(crate) protocol: Protocol,
     pub(crate) random: Random,
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) board: Arc<Board>,
-    pub(crate) holding: Holding,
+    pub(crate) history: Arc<History>,
+    pub(crate) ready: Arc<ReadyReplicas>,
+    pub(crate) values: ClientValues,
     /// The mean time that the client stays at one replica.
     pub(crate) stay: Duration,
     pub(crate) stop: Arc<AtomicBool>,
@@ -94,7 +94,7 @@ impl Client {
     /// Listens until `stop` is set.
     pub(crate) async fn run(mut self) -> Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
-            if let Some((id, ports)) = self.board.any(&mut self.random, self.state.at) {
+            if let Some((id, ports)) = self.ready.any(&mut self.random, self.state.at) {
                 self.state.at = Some(id);
                 let stay = self.stay / 2 + self.random.time(self.stay);
                 let listened = match self.protocol {
@@ -103,7 +103,7 @@ impl Client {
                 };
                 // An error means that the client could not connect, or that its server has ended.
                 drop(listened);
-                self.ledger.count(|counts| counts.resumes += 1);
+                self.history.count(|counts| counts.resumes += 1);
             }
             sleep(self.random.time(Duration::from_millis(300))).await;
         }
@@ -146,24 +146,24 @@ impl Client {
             if version.is_none() {
                 let what =
                     format!("{} received the invalid version {:?}", self.id, resource.version);
-                self.ledger.report(Promise::Phantom, what);
+                self.history.report(Guarantee::Phantom, what);
             }
             let is_resent =
                 version.is_some() && self.state.versions.get(&resource.name) == version.as_ref();
             if is_resent {
-                self.ledger.count(|counts| counts.resent_delta += 1);
+                self.history.count(|counts| counts.resent_delta += 1);
                 let what = format!(
                     "{} received {} {} again from replica {:?}",
                     self.id, resource.name, resource.version, self.state.at
                 );
-                self.ledger.report(Promise::Resent, what);
+                self.history.report(Guarantee::Resent, what);
             }
             self.take(&resource.name, &body, version)?;
         }
-        let mut holding = self.holding.lock();
+        let mut values = self.values.lock();
         for name in &response.removed_resources {
             self.state.versions.remove(name);
-            holding.remove(name);
+            values.remove(name);
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Client {
                 ..DiscoveryRequest::default()
             };
             if std::mem::take(&mut is_first) && response.version_info == self.state.type_version {
-                self.ledger.count(|counts| counts.resent_sotw += 1);
+                self.history.count(|counts| counts.resent_sotw += 1);
             }
             self.take_sotw(response)?;
             requests.send(ack).await?;
@@ -202,7 +202,7 @@ impl Client {
             names.push(cluster.name);
         }
         names.sort_unstable();
-        self.holding.lock().retain(|name, _| names.binary_search(name).is_ok());
+        self.values.lock().retain(|name, _| names.binary_search(name).is_ok());
         self.state.type_version = response.version_info;
         Ok(())
     }
@@ -211,30 +211,30 @@ impl Client {
     fn take(&mut self, name: &str, body: &[u8], version: Option<Version>) -> Result<()> {
         let cluster = Cluster::decode(body).with_context(|| format!("{name} is not a cluster"))?;
         ensure!(cluster.name == name, "{name} has the body of {}", cluster.name);
-        let given = Given {
+        let received = ReceivedCluster {
             name: name.to_owned(),
             value: cluster.alt_stat_name,
             version,
             body: xxh3_64(body),
         };
-        let Some(value) = self.ledger.given(&self.id, &given) else { return Ok(()) };
+        let Some(value) = self.history.received(&self.id, &received) else { return Ok(()) };
         match self.state.last.insert(name.to_owned(), (value, version)) {
             Some((_, Some(old))) if version.is_some_and(|new| new.revision < old.revision) => {
                 let what = format!(
-                    "{} received {given:?} from replica {:?} after version {old} of {name}",
+                    "{} received {received:?} from replica {:?} after version {old} of {name}",
                     self.id, self.state.at
                 );
-                self.ledger.report(Promise::Backwards, what);
+                self.history.report(Guarantee::Backwards, what);
             }
             Some((before, None)) if before != value => {
-                self.ledger.followed(&self.id, before, value);
+                self.history.followed(&self.id, before, value);
             }
             _ => {}
         }
         if let Some(version) = version {
             self.state.versions.insert(name.to_owned(), version);
         }
-        self.holding.lock().insert(name.to_owned(), value);
+        self.values.lock().insert(name.to_owned(), value);
         Ok(())
     }
 }

@@ -39,17 +39,17 @@ pub(super) enum Pace {
 
 /// The deliveries that all clients have, and those that they are owed.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct Deliveries {
     resources: u64,
     /// The revision of the last round.
     newest: AtomicU64,
-    streams: Mutex<Vec<Arc<Held>>>,
+    streams: Mutex<Vec<Arc<Received>>>,
     streams_max: usize,
 }
 
 /// The deliveries that one client has.
 #[derive(Debug)]
-struct Held {
+struct Received {
     pace: Pace,
     /// The newest revision of which the client has a resource.
     revision: AtomicU64,
@@ -57,8 +57,8 @@ struct Held {
     resources: AtomicU64,
 }
 
-impl Board {
-    /// Creates a board without streams.
+impl Deliveries {
+    /// Creates a record without streams.
     pub(super) fn new(resources: u64, streams_max: usize) -> Self {
         let (newest, streams) = (AtomicU64::new(0), Mutex::default());
         Self { resources, newest, streams, streams_max }
@@ -76,7 +76,7 @@ impl Board {
         self.streams
             .lock()
             .iter()
-            .map(|held| self.resources - held.of(newest, self.resources))
+            .map(|received| self.resources - received.of(newest, self.resources))
             .sum()
     }
 
@@ -87,8 +87,10 @@ impl Board {
             let newest = self.newest.load(Ordering::SeqCst);
             let behind = {
                 let streams = self.streams.lock();
-                let of_pace = streams.iter().filter(|held| held.pace == pace);
-                of_pace.filter(|held| held.of(newest, self.resources) < self.resources).count()
+                let of_pace = streams.iter().filter(|received| received.pace == pace);
+                of_pace
+                    .filter(|received| received.of(newest, self.resources) < self.resources)
+                    .count()
             };
             if behind == 0 {
                 return Ok(());
@@ -101,17 +103,17 @@ impl Board {
         }
     }
 
-    fn join(&self, pace: Pace) -> Result<Arc<Held>> {
+    fn join(&self, pace: Pace) -> Result<Arc<Received>> {
         let (revision, resources) = (AtomicU64::new(0), AtomicU64::new(0));
-        let held = Arc::new(Held { pace, revision, resources });
+        let received = Arc::new(Received { pace, revision, resources });
         let mut streams = self.streams.lock();
         ensure!(streams.len() < self.streams_max, "there are more streams than expected");
-        streams.push(Arc::clone(&held));
-        Ok(held)
+        streams.push(Arc::clone(&received));
+        Ok(received)
     }
 }
 
-impl Held {
+impl Received {
     /// Returns the number of resources that the client has of this revision or of a later one.
     fn of(&self, revision: u64, most: u64) -> u64 {
         match self.revision.load(Ordering::SeqCst) >= revision {
@@ -136,15 +138,15 @@ impl Held {
 /// Connected clients. Dropping this value closes all connections.
 #[derive(Debug)]
 pub(super) struct Clients {
-    board: Arc<Board>,
+    deliveries: Arc<Deliveries>,
     /// The first errors.
     complaints: Arc<Mutex<Vec<String>>>,
     tasks: JoinSet<()>,
 }
 
 impl Clients {
-    pub(super) fn new(board: Arc<Board>) -> Self {
-        Self { board, complaints: Arc::default(), tasks: JoinSet::new() }
+    pub(super) fn new(deliveries: Arc<Deliveries>) -> Self {
+        Self { deliveries, complaints: Arc::default(), tasks: JoinSet::new() }
     }
 
     /// Opens `streams` streams, with `per_connection` on each connection.
@@ -172,11 +174,11 @@ impl Clients {
             let node = format!("pressure-{xds}-{pace:?}-{n}");
             let (sender, requests, responses) = stream::open(sender, xds, node).await?;
             connected = Some(sender.clone());
-            let held = self.board.join(pace)?;
+            let received = self.deliveries.join(pace)?;
             self.spawn(async move {
                 // The connection stays open as long as a sender exists.
                 let _sender = sender;
-                read(&held, requests, responses).await
+                read(&received, requests, responses).await
             });
         }
         Ok(())
@@ -201,30 +203,30 @@ impl Clients {
 }
 
 /// Reads a stream and acknowledges all responses, without end.
-async fn read(held: &Held, mut requests: Requests, responses: Responses) -> Result<()> {
+async fn read(received: &Received, mut requests: Requests, responses: Responses) -> Result<()> {
     let mut scanner = Scanner::new();
     let mut body = responses.body().await?;
     let mut nonces = Vec::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;
-        let mut taken = Ok(());
+        let mut recorded = Ok(());
         scanner.feed(&chunk, &mut |event| match event {
             Event::Resource { version, .. } => {
                 let version = std::str::from_utf8(version).ok().and_then(Version::parse);
                 let one = version.context("a resource has an invalid version");
-                let one = one.and_then(|version| held.take(version.revision.0));
-                if taken.is_ok() {
-                    taken = one;
+                let one = one.and_then(|version| received.take(version.revision.0));
+                if recorded.is_ok() {
+                    recorded = one;
                 }
             }
             Event::Removed { .. } => {}
             Event::End { nonce, .. } => nonces.push(String::from_utf8_lossy(nonce).into_owned()),
         })?;
-        taken?;
+        recorded?;
         for nonce in nonces.drain(..) {
             requests.ack(nonce)?;
         }
-        if held.pace == Pace::Slow {
+        if received.pace == Pace::Slow {
             sleep(SLOW_PAUSE).await;
         }
         body.flow_control().release_capacity(chunk.len())?;
@@ -238,22 +240,23 @@ mod tests {
 
     #[test]
     fn what_a_client_has_of_the_newest_revision_is_not_owed_to_it() {
-        let board = Board::new(3, 2);
-        let (one, two) = (board.join(Pace::Fast).unwrap(), board.join(Pace::Slow).unwrap());
-        assert!(board.join(Pace::Fast).is_err());
-        board.owe(5);
-        assert_eq!(board.owed(), 6);
+        let deliveries = Deliveries::new(3, 2);
+        let (one, two) =
+            (deliveries.join(Pace::Fast).unwrap(), deliveries.join(Pace::Slow).unwrap());
+        assert!(deliveries.join(Pace::Fast).is_err());
+        deliveries.owe(5);
+        assert_eq!(deliveries.owed(), 6);
         for _ in 0..3 {
             one.take(5).unwrap();
         }
         two.take(4).unwrap();
-        assert_eq!(board.owed(), 3);
+        assert_eq!(deliveries.owed(), 3);
         two.take(5).unwrap();
-        assert_eq!(board.owed(), 2);
+        assert_eq!(deliveries.owed(), 2);
         // The client has a part of the next round before the acknowledgment of its write arrives.
         one.take(6).unwrap();
-        board.owe(6);
-        assert_eq!(board.owed(), 5);
+        deliveries.owe(6);
+        assert_eq!(deliveries.owed(), 5);
         assert!(one.take(5).is_err(), "never backwards");
     }
 }

@@ -27,22 +27,22 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::{
-    Common,
     author::Author,
     cluster::Cluster,
+    common::Common,
     report::{Findings, Gate, say},
     resource,
     rolling::writers::{Writers, Written},
     stats::{Latencies, count, float},
 };
-use client::{Board, Clients, Pace};
+use client::{Clients, Deliveries, Pace};
 
 const SYNC: Duration = Duration::from_secs(120);
 /// The maximum time until all fast clients have the last round, for a debug build on a busy
 /// machine.
 const CURRENT: Duration = Duration::from_secs(120);
 /// The interval of checks of the owed deliveries, and the pause between rounds.
-const LOOK: Duration = Duration::from_millis(50);
+const SAMPLE: Duration = Duration::from_millis(50);
 /// The pause of a writer between two writes.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The length of an encoded cluster. It is small, because only the number of clusters matters.
@@ -88,7 +88,7 @@ pub(crate) struct Args {
 
 /// The leadership as one replica shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Leading {
+struct Leadership {
     term: f64,
     leader: Option<u64>,
     leader_changes: f64,
@@ -96,7 +96,7 @@ struct Leading {
 
 /// The results of the rounds.
 #[derive(Debug, Default)]
-struct Pressed {
+struct Results {
     rounds: usize,
     /// The total time with enough owed deliveries.
     enough: Duration,
@@ -110,10 +110,10 @@ struct Pressed {
 
 /// One attempt with the load.
 struct Attempt {
-    before: Vec<Leading>,
-    after: Vec<Leading>,
+    before: Vec<Leadership>,
+    after: Vec<Leadership>,
     load: Duration,
-    pressed: Pressed,
+    results: Results,
     written: Vec<Written>,
 }
 
@@ -121,7 +121,7 @@ impl Attempt {
     /// Returns the number of replicas that observed an election.
     fn elections(&self) -> usize {
         // A replica that hears no leader for a moment still follows the same leader.
-        let of = |leading: &Leading| (leading.term, leading.leader_changes);
+        let of = |leadership: &Leadership| (leadership.term, leadership.leader_changes);
         self.before
             .iter()
             .zip(&self.after)
@@ -134,7 +134,7 @@ impl Attempt {
 struct Run {
     cluster: Cluster,
     admin: Vec<SocketAddr>,
-    board: Arc<Board>,
+    deliveries: Arc<Deliveries>,
     clients: Clients,
     generation: u64,
 }
@@ -162,7 +162,7 @@ impl Args {
             }
             say!("there was an election: {:?}", attempts.last().map(|attempt| &attempt.after));
         }
-        run.board.wait_for(Pace::Fast, CURRENT).await?;
+        run.deliveries.wait_for(Pace::Fast, CURRENT).await?;
         say!("all fast clients have the last round");
         let complaints = run.clients.complaints();
         ensure!(complaints.is_empty(), "{}", complaints.join("; "));
@@ -170,14 +170,14 @@ impl Args {
     }
 
     async fn attempt(&self, run: &mut Run) -> Result<Attempt> {
-        let before = leading(&run.cluster).await?;
+        let before = leadership(&run.cluster).await?;
         let writers = Writers::start(&run.admin, self.writers, PAUSE);
         let started = Instant::now();
-        let pressed = self.press(run).await?;
+        let results = self.press(run).await?;
         let load = started.elapsed();
         let written = writers.finish().await?;
-        let after = leading(&run.cluster).await?;
-        Ok(Attempt { before, after, load, pressed, written })
+        let after = leadership(&run.cluster).await?;
+        Ok(Attempt { before, after, load, results, written })
     }
 
     async fn connect(&self, cluster: Cluster) -> Result<Run> {
@@ -186,20 +186,20 @@ impl Args {
         let mut author = Author::connect(*admin.first().context("there is no replica")?).await?;
         let revision = self.round(&mut author, 0).await?;
         let streams = ports.len() * (self.slow + self.fast);
-        let board = Arc::new(Board::new(count(self.resources), streams));
-        board.owe(revision);
-        let mut clients = Clients::new(Arc::clone(&board));
+        let deliveries = Arc::new(Deliveries::new(count(self.resources), streams));
+        deliveries.owe(revision);
+        let mut clients = Clients::new(Arc::clone(&deliveries));
         let (slow, fast) = ((Pace::Slow, self.slow), (Pace::Fast, self.fast));
         for ports in &ports {
             for (pace, streams) in [slow, fast] {
                 clients.connect(ports.xds, pace, streams, self.streams_per_connection).await?;
             }
         }
-        board.wait_for(Pace::Fast, SYNC).await?;
-        board.wait_for(Pace::Slow, SYNC).await?;
+        deliveries.wait_for(Pace::Fast, SYNC).await?;
+        deliveries.wait_for(Pace::Slow, SYNC).await?;
         cluster.whole().await?;
         say!("{streams} streams at {} replicas have {} clusters", ports.len(), self.resources);
-        Ok(Run { cluster, admin, board, clients, generation: 0 })
+        Ok(Run { cluster, admin, deliveries, clients, generation: 0 })
     }
 
     /// Changes all clusters. Returns the revision.
@@ -216,13 +216,13 @@ impl Args {
     }
 
     /// Runs rounds at each replica in turn, until enough deliveries were owed for long enough.
-    async fn press(&self, run: &mut Run) -> Result<Pressed> {
-        let looks = Looks::start(Arc::clone(&run.board), self.owed_min);
+    async fn press(&self, run: &mut Run) -> Result<Results> {
+        let sampler = Sampler::start(Arc::clone(&run.deliveries), self.owed_min);
         let mut authors = Vec::new();
         for admin in &run.admin {
             authors.push(Author::connect(*admin).await?);
         }
-        let mut pressed = Pressed::default();
+        let mut results = Results::default();
         let deadline = Instant::now() + Duration::from_secs_f64(self.seconds_max);
         let enough = Duration::from_secs_f64(self.seconds);
         for at in (0..authors.len()).cycle() {
@@ -230,33 +230,33 @@ impl Args {
             run.generation += 1;
             let start = Instant::now();
             let revision = self.round(author, run.generation).await?;
-            pressed.latencies.push(start.elapsed());
-            run.board.owe(revision);
-            let owed = run.board.owed();
-            pressed.owed_least = Some(pressed.owed_least.map_or(owed, |least| least.min(owed)));
-            pressed.rounds += 1;
-            let so_far = looks.so_far();
-            let done = pressed.rounds >= self.rounds && so_far.0 >= enough;
+            results.latencies.push(start.elapsed());
+            run.deliveries.owe(revision);
+            let owed = run.deliveries.owed();
+            results.owed_least = Some(results.owed_least.map_or(owed, |least| least.min(owed)));
+            results.rounds += 1;
+            let so_far = sampler.so_far();
+            let done = results.rounds >= self.rounds && so_far.0 >= enough;
             if done || Instant::now() > deadline {
-                (pressed.enough, pressed.owed_most) = so_far;
-                say!("{} rounds: at most {} deliveries were owed", pressed.rounds, so_far.1);
+                (results.enough, results.owed_most) = so_far;
+                say!("{} rounds: at most {} deliveries were owed", results.rounds, so_far.1);
                 break;
             }
-            sleep(LOOK).await;
+            sleep(SAMPLE).await;
         }
-        Ok(pressed)
+        Ok(results)
     }
 
     fn findings(&self, attempts: &[Attempt]) -> Result<Findings> {
         let last = attempts.last().context("there was no attempt")?;
-        let Attempt { after, load, pressed, written, .. } = last;
+        let Attempt { after, load, results, written, .. } = last;
         let elections = last.elections();
         let acked = written.iter().map(|written| written.acked.len()).sum::<usize>();
         let failed: u64 = written.iter().flat_map(|written| written.failed.values()).sum();
         let latencies = written.iter().flat_map(|written| written.latencies.iter().copied());
         let (writes, rounds) =
-            (Latencies::of(latencies.collect()), Latencies::of(pressed.latencies.clone()));
-        let least = pressed.owed_least.unwrap_or_default();
+            (Latencies::of(latencies.collect()), Latencies::of(results.latencies.clone()));
+        let least = results.owed_least.unwrap_or_default();
         let mut text = String::new();
         let streams = self.replicas * (self.slow + self.fast);
         writeln!(
@@ -265,23 +265,23 @@ impl Args {
             self.replicas,
             self.replicas * self.slow,
             self.resources,
-            pressed.rounds
+            results.rounds
         )?;
-        writeln!(text, "  deliveries owed       {least} to {}", pressed.owed_most)?;
+        writeln!(text, "  deliveries owed       {least} to {}", results.owed_most)?;
         writeln!(text, "  attempts              {}", attempts.len())?;
-        writeln!(text, "  enough of them for    {:.1?}", pressed.enough)?;
+        writeln!(text, "  enough of them for    {:.1?}", results.enough)?;
         if let (Some(writes), Some(rounds)) = (&writes, &rounds) {
             writeln!(text, "  latency of a round    {rounds}")?;
             writeln!(text, "  latency of a write    {writes} ({acked} writes)")?;
         }
-        for (id, leading) in (1..).zip(after) {
-            writeln!(text, "  replica {id}             {leading:?}")?;
+        for (id, leadership) in (1..).zip(after) {
+            writeln!(text, "  replica {id}             {leadership:?}")?;
         }
         let data = json!({
             "streams": streams,
             "attempts": attempts.len(),
-            "rounds": pressed.rounds,
-            "owed": {"least": least, "most": pressed.owed_most, "seconds": pressed.enough.as_secs_f64()},
+            "rounds": results.rounds,
+            "owed": {"least": least, "most": results.owed_most, "seconds": results.enough.as_secs_f64()},
             "writes": {"acknowledged": acked, "failed": failed, "latency": writes},
         });
         let gates = vec![
@@ -290,7 +290,7 @@ impl Args {
             Gate::at_least("deliveries owed after each round", float(least), float(self.owed_min)),
             Gate::at_least(
                 "seconds with enough deliveries owed",
-                pressed.enough.as_secs_f64(),
+                results.enough.as_secs_f64(),
                 self.seconds,
             ),
             Gate::at_least("concurrent writes", float(count(acked)), float(count(self.writers))),
@@ -300,23 +300,23 @@ impl Args {
 }
 
 /// A task that checks the owed deliveries repeatedly, until it is dropped.
-struct Looks {
+struct Sampler {
     task: tokio::task::JoinHandle<()>,
     so_far: Arc<parking_lot::Mutex<(Duration, u64)>>,
 }
 
-impl Looks {
-    fn start(board: Arc<Board>, enough: u64) -> Self {
+impl Sampler {
+    fn start(deliveries: Arc<Deliveries>, enough: u64) -> Self {
         let so_far = Arc::new(parking_lot::Mutex::default());
         let shared = Arc::clone(&so_far);
         let task = tokio::spawn(async move {
-            let mut ticks = interval(LOOK);
+            let mut ticks = interval(SAMPLE);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut last = Instant::now();
             let mut was_enough = false;
             loop {
                 ticks.tick().await;
-                let (owed, now) = (board.owed(), Instant::now());
+                let (owed, now) = (deliveries.owed(), Instant::now());
                 let mut so_far = shared.lock();
                 let (time, most): &mut (Duration, u64) = &mut so_far;
                 if was_enough && owed >= enough {
@@ -336,19 +336,19 @@ impl Looks {
     }
 }
 
-impl Drop for Looks {
+impl Drop for Sampler {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// Returns the leadership as each replica shows it, in order.
-async fn leading(cluster: &Cluster) -> Result<Vec<Leading>> {
+async fn leadership(cluster: &Cluster) -> Result<Vec<Leadership>> {
     let mut all = Vec::new();
     for server in cluster.servers() {
         let metrics = server.metrics().await?;
         let status = Author::connect(server.admin).await?.cluster().await?;
-        all.push(Leading {
+        all.push(Leadership {
             term: metrics.sum("chancery_raft_term")?,
             leader: status.leader,
             leader_changes: metrics.sum("chancery_raft_leader_changes_total")?,

@@ -28,7 +28,7 @@ use prost::Message;
 use tokio::time::{sleep, timeout};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::board::{Board, Protocol};
+use super::shared::{Effects, Protocol, SharedState};
 use crate::{
     random::Random,
     resource,
@@ -42,7 +42,7 @@ const JITTER: Duration = Duration::from_millis(200);
 
 /// A resource that a client has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ClientVersion {
     /// Delta only.
     pub(crate) version: Option<Version>,
     /// A hash of the bytes.
@@ -57,7 +57,7 @@ struct Subscription {
     version: String,
     /// The revision of the version.
     revision: u64,
-    held: HashMap<u32, Held>,
+    known: HashMap<u32, ClientVersion>,
     /// 0 before the first response on this stream, 1 after it.
     responses: u64,
 }
@@ -67,7 +67,7 @@ struct Subscription {
 pub(crate) struct Client {
     id: String,
     protocol: Protocol,
-    board: Arc<Board>,
+    shared: Arc<SharedState>,
     random: Random,
     /// The replica of the current or the next stream.
     at: usize,
@@ -89,7 +89,7 @@ impl Client {
         n: usize,
         protocol: Protocol,
         endpoints: usize,
-        board: &Arc<Board>,
+        shared: &Arc<SharedState>,
         seen: &Arc<AtomicU64>,
     ) -> Self {
         let subscription = |type_url, names| Subscription {
@@ -97,7 +97,7 @@ impl Client {
             names,
             version: String::new(),
             revision: 0,
-            held: HashMap::new(),
+            known: HashMap::new(),
             responses: 0,
         };
         let mut subscriptions = vec![subscription(CLUSTER, Vec::new())];
@@ -108,9 +108,9 @@ impl Client {
         Self {
             id: format!("{protocol:?}-{n}").to_lowercase(),
             protocol,
-            board: Arc::clone(board),
+            shared: Arc::clone(shared),
             random: Random::new(crate::stats::count(n)),
-            at: n % board.replicas(),
+            at: n % shared.replicas(),
             streams: 0,
             subscriptions,
             seen: Arc::clone(seen),
@@ -118,9 +118,9 @@ impl Client {
     }
 
     /// Listens until the run is over. Returns the resources that the client has, by type.
-    pub(crate) async fn run(mut self) -> Vec<(&'static str, HashMap<u32, Held>)> {
-        let board = Arc::clone(&self.board);
-        let over = board.over();
+    pub(crate) async fn run(mut self) -> Vec<(&'static str, HashMap<u32, ClientVersion>)> {
+        let shared = Arc::clone(&self.shared);
+        let over = shared.over();
         tokio::pin!(over);
         loop {
             let ended = tokio::select! {
@@ -130,21 +130,21 @@ impl Client {
             if let Err(error) = ended {
                 let is_unavailable =
                     error.downcast_ref::<Ended>().is_some_and(|ended| ended.is_unavailable);
-                board.ended(self.protocol, self.at, is_unavailable, &error);
+                shared.ended(self.protocol, self.at, is_unavailable, &error);
             }
             sleep(self.random.time(JITTER)).await;
-            self.at = board.next(self.at, &mut self.random);
+            self.at = shared.next(self.at, &mut self.random);
         }
         let subscriptions = self.subscriptions.into_iter();
-        subscriptions.map(|subscription| (subscription.type_url, subscription.held)).collect()
+        subscriptions.map(|subscription| (subscription.type_url, subscription.known)).collect()
     }
 
     /// Runs one stream to its end. A failed connection is not an error.
     async fn stream(&mut self) -> Result<()> {
-        let xds = self.board.xds(self.at);
+        let xds = self.shared.xds(self.at);
         let connected = timeout(CONNECT, stream::connect(xds, Windows::ENVOY)).await;
         let Ok(Ok((sender, connection))) = connected else { return Ok(()) };
-        let board = Arc::clone(&self.board);
+        let shared = Arc::clone(&self.shared);
         let listen = async {
             let (_sender, requests, responses) = match self.protocol {
                 Protocol::Delta => {
@@ -156,7 +156,7 @@ impl Client {
                     stream::open_with(sender, xds, stream::SOTW, &first).await?
                 }
             };
-            board.opened(self.protocol, self.streams > 0);
+            shared.opened(self.protocol, self.streams > 0);
             self.streams += 1;
             self.listen(requests, responses).await
         };
@@ -175,9 +175,9 @@ impl Client {
 
     fn first_delta(&self) -> Vec<DeltaDiscoveryRequest> {
         let first = |subscription: &Subscription| {
-            let versions = subscription.held.iter().filter_map(|(n, held)| {
+            let versions = subscription.known.iter().filter_map(|(n, known)| {
                 let name = resource::name(usize::try_from(*n).ok()?);
-                Some((name, held.version?.to_string()))
+                Some((name, known.version?.to_string()))
             });
             DeltaDiscoveryRequest {
                 node: Some(stream::node(self.id.clone())),
@@ -235,11 +235,11 @@ impl Client {
         let subscription = subscription
             .with_context(|| format!("a response has the unexpected type {type_url}"))?;
         let is_first = std::mem::replace(&mut subscription.responses, 1) == 0;
-        let mut taken = Taken::default();
+        let mut effects = Effects::default();
         match response {
             Response::Delta(response) => {
-                subscription.take_delta(&response, &mut taken)?;
-                subscription.comes_to(response.system_version_info, &mut taken)?;
+                subscription.take_delta(&response, &mut effects)?;
+                subscription.advance_to(response.system_version_info, &mut effects)?;
                 requests.send(&DeltaDiscoveryRequest {
                     type_url: response.type_url,
                     response_nonce: response.nonce,
@@ -247,8 +247,8 @@ impl Client {
                 })?;
             }
             Response::Sotw(response) => {
-                subscription.take_sotw(&response, &mut taken)?;
-                subscription.comes_to(response.version_info, &mut taken)?;
+                subscription.take_sotw(&response, &mut effects)?;
+                subscription.advance_to(response.version_info, &mut effects)?;
                 requests.send(&DiscoveryRequest {
                     type_url: response.type_url,
                     version_info: subscription.version.clone(),
@@ -262,30 +262,22 @@ impl Client {
         // requires.
         let counts = is_resumed && (is_first || self.protocol == Protocol::Delta);
         if !counts {
-            taken.again = 0;
+            effects.again = 0;
         }
-        self.board.took(self.protocol, subscription.type_url, &taken);
+        self.shared.record(self.protocol, subscription.type_url, &effects);
         let seen = self.subscriptions.iter().map(|subscription| subscription.revision).min();
         self.seen.store(seen.unwrap_or(0), Ordering::Relaxed);
-        self.board.progress();
+        self.shared.progress();
         Ok(())
     }
 }
 
-/// The effects of one response.
-#[derive(Debug, Default)]
-pub(crate) struct Taken {
-    pub(crate) resources: u64,
-    /// Resources that the client already had.
-    pub(crate) again: u64,
-    /// Versions older than the client's.
-    pub(crate) backwards: u64,
-    /// Resources with the client's version, but other bytes.
-    pub(crate) other_bytes: u64,
-}
-
 impl Subscription {
-    fn take_delta(&mut self, response: &DeltaDiscoveryResponse, taken: &mut Taken) -> Result<()> {
+    fn take_delta(
+        &mut self,
+        response: &DeltaDiscoveryResponse,
+        effects: &mut Effects,
+    ) -> Result<()> {
         for resource in &response.resources {
             let n = number(&resource.name)?;
             let version = Version::parse(&resource.version);
@@ -293,49 +285,49 @@ impl Subscription {
                 format!("{} has the invalid version {:?}", resource.name, resource.version)
             })?;
             let body = resource.resource.as_ref().context("a resource has no body")?;
-            let held = Held { version: Some(version), body: xxh3_64(&body.value) };
-            self.keep(n, held, taken);
+            let known = ClientVersion { version: Some(version), body: xxh3_64(&body.value) };
+            self.keep(n, known, effects);
         }
         for name in &response.removed_resources {
-            self.held.remove(&number(name)?);
+            self.known.remove(&number(name)?);
         }
         Ok(())
     }
 
-    fn take_sotw(&mut self, response: &DiscoveryResponse, taken: &mut Taken) -> Result<()> {
+    fn take_sotw(&mut self, response: &DiscoveryResponse, effects: &mut Effects) -> Result<()> {
         let mut given = Vec::with_capacity(response.resources.len());
         for resource in &response.resources {
             let n = number(&resource::name_of(&resource.value)?)?;
-            self.keep(n, Held { version: None, body: xxh3_64(&resource.value) }, taken);
+            self.keep(n, ClientVersion { version: None, body: xxh3_64(&resource.value) }, effects);
             given.push(n);
         }
         // Clusters that are missing were removed. Endpoints may be sent individually.
         if self.names.is_empty() {
             given.sort_unstable();
-            self.held.retain(|n, _| given.binary_search(n).is_ok());
+            self.known.retain(|n, _| given.binary_search(n).is_ok());
         }
         Ok(())
     }
 
-    fn keep(&mut self, n: u32, held: Held, taken: &mut Taken) {
-        taken.resources += 1;
-        let Some(before) = self.held.insert(n, held) else { return };
-        if before == held {
-            taken.again += 1;
+    fn keep(&mut self, n: u32, known: ClientVersion, effects: &mut Effects) {
+        effects.resources += 1;
+        let Some(before) = self.known.insert(n, known) else { return };
+        if before == known {
+            effects.again += 1;
         }
-        if let (Some(old), Some(new)) = (before.version, held.version) {
-            taken.backwards += u64::from(new.revision < old.revision);
-            taken.other_bytes += u64::from(new == old && before.body != held.body);
+        if let (Some(old), Some(new)) = (before.version, known.version) {
+            effects.backwards += u64::from(new.revision < old.revision);
+            effects.other_bytes += u64::from(new == old && before.body != known.body);
         }
     }
 
-    fn comes_to(&mut self, version: String, taken: &mut Taken) -> Result<()> {
+    fn advance_to(&mut self, version: String, effects: &mut Effects) -> Result<()> {
         let revision = version.split('-').next().unwrap_or_default();
         let revision = u64::from_str_radix(revision, 36);
         let revision =
             revision.with_context(|| format!("the type version {version:?} is invalid"))?;
         if revision < self.revision {
-            taken.backwards += 1;
+            effects.backwards += 1;
         }
         (self.version, self.revision) = (version, revision);
         Ok(())

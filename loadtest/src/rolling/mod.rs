@@ -7,9 +7,10 @@
 //! acknowledged write. After the rounds of SIGTERM the leader is killed a few times. This shows the
 //! duration of an election without a transfer of leadership.
 
-mod board;
+mod args;
 mod client;
 mod report;
+mod shared;
 pub(crate) mod writers;
 
 use std::{
@@ -34,16 +35,17 @@ use tokio::{
 };
 
 use crate::{
-    Common,
     author::Author,
     cluster::Cluster,
+    common::Common,
     report::{Findings, say},
     resource,
     stats::count,
 };
-use board::{Board, End, Protocol};
-use client::{Client, Held};
-use report::Outcome;
+pub(crate) use args::Args;
+use client::{Client, ClientVersion};
+use report::{Outcome, Step};
+use shared::{End, Protocol, SharedState};
 use writers::{Writers, Written, longest_pause};
 
 const SYNC: Duration = Duration::from_secs(300);
@@ -53,69 +55,16 @@ const CURRENT: Duration = Duration::from_secs(60);
 /// The maximum number of rounds, even if the leader has not changed often enough.
 const ROUNDS_MAX: usize = 10;
 
-/// Restart replicas in turn under load and check streams and writes
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Replicas
-    #[arg(long, default_value_t = 3)]
-    replicas: usize,
-    /// Wildcard delta streams, each on its own connection
-    #[arg(long, default_value_t = 1000)]
-    delta: usize,
-    /// SotW streams, each on its own connection
-    #[arg(long, default_value_t = 100)]
-    sotw: usize,
-    /// Clusters of about 1 KB that each stream receives
-    #[arg(long, default_value_t = 1000)]
-    resources: usize,
-    /// Endpoints that each SotW stream requests by name
-    #[arg(long, default_value_t = 100)]
-    endpoints: usize,
-    /// Writers of resources that no client sees
-    #[arg(long, default_value_t = 8)]
-    writers: usize,
-    /// Milliseconds between two writes of a writer
-    #[arg(long, default_value_t = 10)]
-    pause_ms: u64,
-    /// Seconds between two changes that all clients see
-    #[arg(long, default_value_t = 2.0)]
-    change_seconds: f64,
-    /// Minimum number of leader changes; rounds, each of which restarts every replica once,
-    /// continue until then
-    #[arg(long, default_value_t = 5)]
-    leader_changes: usize,
-    /// Kills of the leader after these rounds
-    #[arg(long, default_value_t = 5)]
-    kills: usize,
-    /// Maximum seconds without an acknowledged write when the leader changes
-    #[arg(long, default_value_t = 1.5)]
-    gap_max: f64,
-    /// Maximum seconds without an acknowledged write when the leader is killed
-    #[arg(long, default_value_t = 2.0)]
-    gap_killed_max: f64,
-}
-
-/// One restart.
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    end: End,
-    was_leader: bool,
-    from: Instant,
-    to: Instant,
-    /// The time from the start of the following change until the last client has it.
-    current_in: Duration,
-}
-
 /// The resources that a client has at the end, by type.
-type Has = Vec<(&'static str, HashMap<u32, Held>)>;
+type ClientState = Vec<(&'static str, HashMap<u32, ClientVersion>)>;
 
 /// The state of a run.
 struct Run {
     cluster: Cluster,
     admin: Vec<SocketAddr>,
-    board: Arc<Board>,
+    shared: Arc<SharedState>,
     seen: Vec<Arc<AtomicU64>>,
-    clients: JoinSet<Has>,
+    clients: JoinSet<ClientState>,
     generation: u64,
     steps: Vec<Step>,
 }
@@ -164,11 +113,11 @@ impl Args {
             author.apply(&[resource::manifest(resource::SCOPE, endpoints)]).await?;
         }
         cluster.whole().await?;
-        let board = Arc::new(Board::new(ports.iter().map(|ports| ports.xds).collect()));
+        let shared = Arc::new(SharedState::new(ports.iter().map(|ports| ports.xds).collect()));
         let mut run = Run {
             cluster,
             admin: ports.iter().map(|ports| ports.admin).collect(),
-            board,
+            shared,
             seen: Vec::new(),
             clients: JoinSet::new(),
             generation: 0,
@@ -178,7 +127,7 @@ impl Args {
         for n in 0..self.delta + self.sotw {
             let protocol = if n < self.delta { Protocol::Delta } else { Protocol::Sotw };
             let seen = Arc::new(AtomicU64::new(0));
-            let client = Client::new(n, protocol, self.endpoints, &run.board, &seen);
+            let client = Client::new(n, protocol, self.endpoints, &run.shared, &seen);
             run.seen.push(seen);
             run.clients.spawn(client.run());
         }
@@ -191,12 +140,12 @@ impl Args {
     /// Restarts a replica, and waits until the cluster is whole and all clients have a new change.
     async fn step(&self, run: &mut Run, at: usize, end: End) -> Result<()> {
         let was_leader = run.cluster.whole().await? == at;
-        run.board.goes_down(at, end);
+        run.shared.going_down(at, end);
         let from = Instant::now();
         self.restart(run, at, end).await?;
         let to = Instant::now();
         let current_in = self.change(run, CURRENT).await?;
-        run.board.all_up();
+        run.shared.all_up();
         run.steps.push(Step { end, was_leader, from, to, current_in });
         Ok(())
     }
@@ -257,11 +206,11 @@ impl Args {
                 return Ok(start.elapsed());
             }
             let left = patience.saturating_sub(start.elapsed());
-            if timeout(left, run.board.progressed()).await.is_err() {
+            if timeout(left, run.shared.progressed()).await.is_err() {
                 bail!(
                     "{behind} of {} clients are not at revision {revision} after {patience:?}; {}",
                     run.seen.len(),
-                    run.board.words().join("; ")
+                    run.shared.reasons().join("; ")
                 );
             }
         }
@@ -269,7 +218,7 @@ impl Args {
 
     /// Ends the clients, and compares their resources with each other and with the replicas.
     async fn finish(&self, mut run: Run, written: Vec<Written>) -> Result<Outcome> {
-        run.board.end();
+        run.shared.end();
         let mut clients = Vec::new();
         while let Some(client) = run.clients.join_next().await {
             clients.push(client?);
@@ -295,8 +244,8 @@ impl Args {
         acked.sort_unstable();
         ensure!(!acked.is_empty(), "no write was acknowledged");
         Ok(Outcome {
-            counts: run.board.counts(),
-            words: run.board.words(),
+            counts: run.shared.counts(),
+            reasons: run.shared.reasons(),
             clients_differ,
             replicas_differ: count(replicas_differ),
             lost,
@@ -319,22 +268,23 @@ impl Run {
 /// Returns the number of clients with wrong resources. The versions must be those of the replicas,
 /// and the bytes those of the first client.
 fn differing(
-    clients: &[Has],
+    clients: &[ClientState],
     expected: &HashMap<u32, Version>,
     resources: usize,
     endpoints: usize,
 ) -> u64 {
-    let of = |has: &Has, type_url: &str| {
+    let of = |has: &ClientState, type_url: &str| {
         let all = has.iter().find(|(known, _)| *known == type_url);
-        all.map(|(_, held)| held.iter().map(|(n, held)| (*n, held.body)).collect::<HashMap<_, _>>())
+        all.map(|(_, known)| {
+            known.iter().map(|(n, known)| (*n, known.body)).collect::<HashMap<_, _>>()
+        })
     };
     let clusters = clients.first().and_then(|has| of(has, CLUSTER));
     let named = clients.iter().find_map(|has| of(has, ENDPOINT));
-    let is_right = |has: &Has| {
-        let right_versions = has
-            .iter()
-            .flat_map(|(_, held)| held)
-            .all(|(n, held)| held.version.is_none_or(|version| expected.get(n) == Some(&version)));
+    let is_right = |has: &ClientState| {
+        let right_versions = has.iter().flat_map(|(_, known)| known).all(|(n, known)| {
+            known.version.is_none_or(|version| expected.get(n) == Some(&version))
+        });
         let right_clusters = of(has, CLUSTER);
         let right_endpoints = of(has, ENDPOINT)
             .is_none_or(|found| found.len() == endpoints && Some(&found) == named.as_ref());

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::{
-    Args, Step,
-    board::{Counts, End, Protocol},
+    args::Args,
+    shared::{Counts, End, Protocol},
     writers::Written,
 };
 use crate::{
@@ -19,11 +19,22 @@ use crate::{
     stats::{Latencies, count, float},
 };
 
+/// One restart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) end: End,
+    pub(super) was_leader: bool,
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+    /// The time from the start of the following change until the last client has it.
+    pub(super) current_in: Duration,
+}
+
 /// All results of a run.
 pub(super) struct Outcome {
     pub(super) counts: BTreeMap<Protocol, Counts>,
     /// The reasons of the first streams that ended otherwise.
-    pub(super) words: Vec<String>,
+    pub(super) reasons: Vec<String>,
     /// The number of clients with wrong resources at the end.
     pub(super) clients_differ: u64,
     /// The number of pairs of replicas with different versions.
@@ -90,8 +101,8 @@ impl Args {
         for (protocol, counts) in &outcome.counts {
             write_counts(&mut text, *protocol, counts)?;
         }
-        for words in &outcome.words {
-            writeln!(text, "  ended otherwise: {words}")?;
+        for reasons in &outcome.reasons {
+            writeln!(text, "  ended otherwise: {reasons}")?;
         }
         writeln!(text, "\nwrites")?;
         writeln!(

@@ -24,9 +24,9 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::{
-    Common,
     author::Author,
-    hostile::{board::Board, clients::Clients, updates::Updates},
+    common::Common,
+    hostile::{arrivals::Arrivals, clients::Clients, updates::Updates},
     random::Random,
     report::{Findings, Gate, say},
     server::{Launch, Server},
@@ -34,9 +34,9 @@ use crate::{
     worker::{Order, Worker},
 };
 
-pub(crate) mod herd;
+pub(crate) mod clients;
 
-use herd::Load;
+use clients::Load;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The pause after a part, so that its remaining work is measured in no part.
@@ -126,20 +126,20 @@ const HISTOGRAMS: [(&str, &str, &str); 5] = [
 struct Run {
     server: Server,
     _other: Server,
-    board: Arc<Board>,
+    arrivals: Arc<Arrivals>,
     established: Clients,
     updates: Updates,
-    herd: Herd,
-    control: Herd,
+    reconnecting: StormWorker,
+    control: StormWorker,
 }
 
 /// The clients that reconnect to one server, in a separate process.
-struct Herd {
+struct StormWorker {
     worker: Worker,
     order: Order,
 }
 
-impl Herd {
+impl StormWorker {
     async fn storm(&mut self) -> Result<Latencies> {
         self.worker.ask(&self.order).await
     }
@@ -173,36 +173,36 @@ impl Args {
     }
 
     async fn start(&self, common: &Common, dir: &Path) -> Result<Run> {
-        let (server, mut herd, author) = self.server(common, &dir.join("measured")).await?;
+        let (server, mut reconnecting, author) = self.server(common, &dir.join("measured")).await?;
         let (other, mut control, _) = self.server(common, &dir.join("other")).await?;
         let mut author = author;
         let revision = author.cluster().await.context("read the revision")?.revision;
-        let board = Arc::new(Board::new(revision));
+        let arrivals = Arc::new(Arrivals::new(revision));
         let (xds, resources) = (server.xds, self.resources);
-        let established = Clients::healthy(xds, &board, self.established, resources).await?;
+        let established = Clients::healthy(xds, &arrivals, self.established, resources).await?;
         established.synced(PATIENCE).await?;
         let (per_second, random) = (self.updates_per_second, Random::new(1));
-        let updates = Updates::start(author, Arc::clone(&board), per_second, resources, random);
-        for (what, herd) in [("measured", &mut herd), ("other", &mut control)] {
-            let current = herd.storm().await?;
+        let updates = Updates::start(author, Arc::clone(&arrivals), per_second, resources, random);
+        for (what, reconnecting) in [("measured", &mut reconnecting), ("other", &mut control)] {
+            let current = reconnecting.storm().await?;
             say!("{} clients connected to the {what} server: {current}", self.clients);
         }
         sleep(SETTLE).await;
-        Ok(Run { server, _other: other, board, established, updates, herd, control })
+        Ok(Run { server, _other: other, arrivals, established, updates, reconnecting, control })
     }
 
-    async fn server(&self, common: &Common, dir: &Path) -> Result<(Server, Herd, Author)> {
+    async fn server(&self, common: &Common, dir: &Path) -> Result<(Server, StormWorker, Author)> {
         let server = Launch::new(&common.binary, dir, None, "")?.start().await?;
         let mut author = Author::connect(server.admin).await?;
         author.load(0, self.resources).await?;
-        for manifest in herd::manifests(self.client_resources, BATCH) {
+        for manifest in clients::manifests(self.client_resources, BATCH) {
             author.apply(&[manifest]).await.context("publish the resources of the storm")?;
         }
         let versions = author
             .versions()
             .await?
             .into_iter()
-            .filter(|(name, _)| herd::is_of_storm(name))
+            .filter(|(name, _)| clients::is_of_storm(name))
             .collect();
         let load = Load {
             xds: server.xds,
@@ -211,8 +211,9 @@ impl Args {
             versions,
             patience: PATIENCE,
         };
-        let herd = Herd { worker: Worker::start(self.nice)?, order: Order::Storm(load) };
-        Ok((server, herd, author))
+        let reconnecting =
+            StormWorker { worker: Worker::start(self.nice)?, order: Order::Storm(load) };
+        Ok((server, reconnecting, author))
     }
 
     fn findings(&self, parts: &[Part]) -> Result<Findings> {
@@ -280,16 +281,16 @@ impl Run {
     async fn part(&mut self, kind: Kind, idle: Duration) -> Result<Part> {
         let (process, metrics) = (self.server.process(), self.server.metrics().await?);
         let (cpu, waited) = process.run_and_wait()?;
-        let (part, start) = (self.board.begin(), Instant::now());
+        let (part, start) = (self.arrivals.begin(), Instant::now());
         let current = match kind {
             Kind::Idle => {
                 sleep(idle).await;
                 None
             }
             Kind::Control => Some(self.control.storm().await?),
-            Kind::Storm => Some(self.herd.storm().await?),
+            Kind::Storm => Some(self.reconnecting.storm().await?),
         };
-        self.board.end();
+        self.arrivals.end();
         let elapsed = start.elapsed().as_secs_f64();
         // Writes in progress belong to the part.
         sleep(SETTLE).await;
@@ -301,7 +302,7 @@ impl Run {
             let bound = after.quantile_since(&metrics, name, labels, 0.99)?;
             server_p99_ms.insert(label, bound.map(|seconds| seconds * 1e3));
         }
-        let pushes = self.board.times(part);
+        let pushes = self.arrivals.times(part);
         let all = elapsed + SETTLE.as_secs_f64();
         Ok(Part {
             kind,

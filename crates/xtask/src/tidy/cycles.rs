@@ -20,7 +20,6 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ("crates/server", 13, "not cut yet"),
     ("crates/store", 37, "not cut yet"),
     ("crates/xds", 5, "not cut yet"),
-    ("loadtest", 24, "not cut yet"),
 ];
 
 /// The maximum number of re-exports between a path and the definition.

@@ -5,25 +5,25 @@ use chancery_proto::discovery::{Any, Resource};
 
 use super::{
     super::{
-        ledger::{name, value_text},
+        history::{name, value_text},
         linear::Action,
     },
     *,
 };
 
 fn client(protocol: Protocol) -> Client {
-    let ledger = Arc::new(Ledger::new());
+    let history = Arc::new(History::new());
     for revision in 1..=3 {
-        let (ticket, _) = ledger.begin(0, 1, Action::Write);
-        ledger.acked(ticket, revision, Some(version(revision)));
+        let (operation, _) = history.begin(0, 1, Action::Write);
+        history.acked(operation, revision, Some(version(revision)));
     }
     Client {
         id: "client".to_owned(),
         protocol,
         random: Random::new(1),
-        ledger,
-        board: Arc::default(),
-        holding: Holding::default(),
+        history,
+        ready: Arc::default(),
+        values: ClientValues::default(),
         stay: Duration::ZERO,
         stop: Arc::default(),
         state: State::default(),
@@ -61,12 +61,12 @@ fn sotw(revision: Option<u64>) -> DiscoveryResponse {
     }
 }
 
-fn broken(client: &Client) -> Vec<Promise> {
-    client.ledger.violations().1.into_keys().collect()
+fn broken(client: &Client) -> Vec<Guarantee> {
+    client.history.violations().1.into_keys().collect()
 }
 
 fn held(client: &Client) -> Vec<u64> {
-    client.holding.lock().values().copied().collect()
+    client.values.lock().values().copied().collect()
 }
 
 #[test]
@@ -86,19 +86,19 @@ fn going_back_is_found_with_a_removal_in_between_too() {
     let mut client = client(Protocol::Delta);
     client.take_delta(delta(3)).unwrap();
     client.take_delta(delta(2)).unwrap();
-    assert_eq!(broken(&client), [Promise::Backwards]);
+    assert_eq!(broken(&client), [Guarantee::Backwards]);
 
     let mut client = self::client(Protocol::Delta);
     client.take_delta(delta(3)).unwrap();
     client.take_delta(removal()).unwrap();
     client.take_delta(delta(1)).unwrap();
-    assert_eq!(broken(&client), [Promise::Backwards]);
+    assert_eq!(broken(&client), [Guarantee::Backwards]);
 
     let mut client = self::client(Protocol::Sotw);
     client.take_sotw(sotw(Some(3))).unwrap();
     client.take_sotw(sotw(None)).unwrap();
     client.take_sotw(sotw(Some(1))).unwrap();
-    assert_eq!(broken(&client), [Promise::Backwards]);
+    assert_eq!(broken(&client), [Guarantee::Backwards]);
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn what_a_delta_client_has_already_is_found_to_be_sent_again() {
     let mut client = client(Protocol::Delta);
     client.take_delta(delta(1)).unwrap();
     client.take_delta(delta(1)).unwrap();
-    assert_eq!(broken(&client), [Promise::Resent]);
-    assert_eq!(client.ledger.counts().resent_delta, 1);
+    assert_eq!(broken(&client), [Guarantee::Resent]);
+    assert_eq!(client.history.counts().resent_delta, 1);
 }
 
 #[test]

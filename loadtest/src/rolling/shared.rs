@@ -10,12 +10,11 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
 
-use super::client::Taken;
 use crate::{random::Random, stats::count};
 
 /// The maximum number of reasons that are kept. Further streams that ended otherwise are only
 /// counted.
-const WORDS_MAX: usize = 5;
+const REASONS_MAX: usize = 5;
 const NOBODY: usize = usize::MAX;
 
 /// The protocol of a client.
@@ -53,9 +52,21 @@ pub(crate) struct Sent {
     pub(crate) needlessly: u64,
 }
 
+/// The effects of one response.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) resources: u64,
+    /// Resources that the client already had.
+    pub(crate) again: u64,
+    /// Versions older than the client's.
+    pub(crate) backwards: u64,
+    /// Resources with the client's version, but other bytes.
+    pub(crate) other_bytes: u64,
+}
+
 /// The shared state.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct SharedState {
     xds: Vec<SocketAddr>,
     /// The replica that is being restarted.
     down: AtomicUsize,
@@ -65,10 +76,10 @@ pub(crate) struct Board {
     over: Notify,
     progress: Notify,
     counts: Mutex<BTreeMap<Protocol, Counts>>,
-    words: Mutex<Vec<String>>,
+    reasons: Mutex<Vec<String>>,
 }
 
-impl Board {
+impl SharedState {
     pub(crate) fn new(xds: Vec<SocketAddr>) -> Self {
         Self {
             xds,
@@ -78,7 +89,7 @@ impl Board {
             over: Notify::new(),
             progress: Notify::new(),
             counts: Mutex::default(),
-            words: Mutex::default(),
+            reasons: Mutex::default(),
         }
     }
 
@@ -98,7 +109,7 @@ impl Board {
     }
 
     /// Records that a replica is about to end.
-    pub(crate) fn goes_down(&self, at: usize, how: End) {
+    pub(crate) fn going_down(&self, at: usize, how: End) {
         self.killed.store(how == End::Killed, Ordering::SeqCst);
         self.down.store(at, Ordering::SeqCst);
     }
@@ -128,20 +139,20 @@ impl Board {
             return self.change(protocol, |counts| counts.moved += 1);
         }
         self.change(protocol, |counts| counts.ended_otherwise += 1);
-        let mut words = self.words.lock();
-        if words.len() < WORDS_MAX {
-            words.push(format!("{protocol:?} at replica {}: {why:#}", at + 1));
+        let mut reasons = self.reasons.lock();
+        if reasons.len() < REASONS_MAX {
+            reasons.push(format!("{protocol:?} at replica {}: {why:#}", at + 1));
         }
     }
 
     /// Records the effects of a response.
-    pub(crate) fn took(&self, protocol: Protocol, type_url: &'static str, taken: &Taken) {
+    pub(crate) fn record(&self, protocol: Protocol, type_url: &'static str, effects: &Effects) {
         self.change(protocol, |counts| {
             let sent = counts.types.entry(type_url).or_default();
-            sent.resources += taken.resources;
-            sent.needlessly += taken.again;
-            counts.backwards += taken.backwards;
-            counts.other_bytes += taken.other_bytes;
+            sent.resources += effects.resources;
+            sent.needlessly += effects.again;
+            counts.backwards += effects.backwards;
+            counts.other_bytes += effects.other_bytes;
         });
     }
 
@@ -154,8 +165,8 @@ impl Board {
     }
 
     /// Returns the reasons of the first streams that ended otherwise.
-    pub(crate) fn words(&self) -> Vec<String> {
-        self.words.lock().clone()
+    pub(crate) fn reasons(&self) -> Vec<String> {
+        self.reasons.lock().clone()
     }
 
     /// Signals that a client has received a response.

@@ -16,9 +16,9 @@ pub(crate) struct Ports {
 
 /// Replicas that are ready and whose process has not ended.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<BTreeMap<Id, (u32, Ports)>>);
+pub(crate) struct ReadyReplicas(Mutex<BTreeMap<Id, (u32, Ports)>>);
 
-impl Board {
+impl ReadyReplicas {
     /// Records that a process is ready.
     pub(crate) fn ready(&self, id: Id, pid: u32, ports: Ports) {
         self.0.lock().insert(id, (pid, ports));
@@ -26,9 +26,9 @@ impl Board {
 
     /// Records that a process has ended.
     pub(crate) fn ended(&self, id: Id, pid: u32) {
-        let mut board = self.0.lock();
-        if board.get(&id).is_some_and(|(known, _)| *known == pid) {
-            board.remove(&id);
+        let mut ready = self.0.lock();
+        if ready.get(&id).is_some_and(|(known, _)| *known == pid) {
+            ready.remove(&id);
         }
     }
 
@@ -44,9 +44,9 @@ impl Board {
 
     /// Returns a random replica, other than `not` if possible.
     pub(crate) fn any(&self, random: &mut Random, not: Option<Id>) -> Option<(Id, Ports)> {
-        let board = self.0.lock();
+        let ready = self.0.lock();
         let mut all: Vec<(Id, Ports)> =
-            board.iter().map(|(id, (_, ports))| (*id, *ports)).collect();
+            ready.iter().map(|(id, (_, ports))| (*id, *ports)).collect();
         if all.iter().any(|(id, _)| Some(*id) != not) {
             all.retain(|(id, _)| Some(*id) != not);
         }

@@ -28,7 +28,7 @@ pub(crate) struct Part(usize);
 
 /// All updates of a run.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct Arrivals {
     /// The revision before the first update.
     base: u64,
     inner: Mutex<Inner>,
@@ -56,7 +56,7 @@ impl Part {
     pub(crate) const IDLE: Self = Self(0);
 }
 
-impl Board {
+impl Arrivals {
     pub(crate) fn new(base: u64) -> Self {
         let inner = Inner { updates: Vec::new(), times: vec![histogram()], current: Part::IDLE };
         Self { base, inner: Mutex::new(inner) }
@@ -160,21 +160,21 @@ mod tests {
 
     #[test]
     fn every_update_is_counted_for_every_client_however_it_came() {
-        let board = Board::new(10);
+        let arrivals = Arrivals::new(10);
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!(board.current(), Part::IDLE);
-        let part = board.begin();
+        assert_eq!(arrivals.current(), Part::IDLE);
+        let part = arrivals.begin();
         // One client has 11 and 12 before the author knows of 12. The other receives both in one
         // response.
-        board.on_written(11, at(0), part);
-        assert_eq!(board.on_arrival(10, 11, at(4)), 1);
-        assert_eq!(board.on_arrival(11, 12, at(30)), 1);
-        assert_eq!(board.missing(2), 2);
-        board.on_written(12, at(10), part);
-        assert_eq!(board.on_arrival(10, 12, at(50)), 2);
-        assert_eq!((board.missing(2), board.written()), (0, 2));
-        let times = board.times(part);
+        arrivals.on_written(11, at(0), part);
+        assert_eq!(arrivals.on_arrival(10, 11, at(4)), 1);
+        assert_eq!(arrivals.on_arrival(11, 12, at(30)), 1);
+        assert_eq!(arrivals.missing(2), 2);
+        arrivals.on_written(12, at(10), part);
+        assert_eq!(arrivals.on_arrival(10, 12, at(50)), 2);
+        assert_eq!((arrivals.missing(2), arrivals.written()), (0, 2));
+        let times = arrivals.times(part);
         // 4, 20, 50, 40 ms.
         assert_eq!((times.len(), times.max() / 1000, times.min() / 1000), (4, 50, 4));
         assert_eq!(times.value_at_quantile(0.5) / 1000, 20);
@@ -182,19 +182,19 @@ mod tests {
 
     #[test]
     fn parts_are_apart_and_what_is_due_in_none_is_not_reported() {
-        let board = Board::new(0);
+        let arrivals = Arrivals::new(0);
         let now = Instant::now();
-        let first = board.begin();
-        board.on_written(1, now, board.current());
-        board.end();
-        board.on_written(2, now, board.current());
-        let second = board.begin();
-        board.on_written(3, now, board.current());
-        assert_eq!(board.on_arrival(0, 3, now), 3);
-        assert_eq!(board.on_arrival(3, 3, now), 0);
+        let first = arrivals.begin();
+        arrivals.on_written(1, now, arrivals.current());
+        arrivals.end();
+        arrivals.on_written(2, now, arrivals.current());
+        let second = arrivals.begin();
+        arrivals.on_written(3, now, arrivals.current());
+        assert_eq!(arrivals.on_arrival(0, 3, now), 3);
+        assert_eq!(arrivals.on_arrival(3, 3, now), 0);
         // A response from before the first update.
-        assert_eq!(board.on_arrival(0, 0, now), 0);
-        assert_eq!((board.times(first).len(), board.times(second).len()), (1, 1));
-        assert_eq!(board.missing(1), 0);
+        assert_eq!(arrivals.on_arrival(0, 0, now), 0);
+        assert_eq!((arrivals.times(first).len(), arrivals.times(second).len()), (1, 1));
+        assert_eq!(arrivals.missing(1), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The ledger of a run: all operations and their answers, everything that clients received, and the
+//! The history of a run: all operations and their answers, everything that clients received, and the
 //! violations.
 //!
 //! Clusters are registers. Their values are the numbers of the operations that wrote them, so that
@@ -22,12 +22,12 @@ use serde::Serialize;
 use super::linear::{self, Action, NEVER, Operation, Time, Verdict};
 use crate::stats::count;
 
-/// The maximum number of violations that are kept for each promise. Further ones are only counted.
+/// The maximum number of violations that are kept for each guarantee. Further ones are only counted.
 const KEPT_MAX: u64 = 10;
 
 /// A guarantee (`reliability.md`, section 4b).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(crate) enum Promise {
+pub(crate) enum Guarantee {
     /// L1, L2: no acknowledged write is lost; writes and reads are linearizable.
     Linearizable,
     /// L1: revisions are in the order of time, and each write has its own.
@@ -52,7 +52,7 @@ pub(crate) enum Promise {
 
 /// The numbers of registers without a definite verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub(crate) struct Doubts {
+pub(crate) struct Indefinite {
     /// Linearizable, if an operation that was not answered or observed may have happened more than
     /// once.
     pub(crate) uncounted: u64,
@@ -60,10 +60,10 @@ pub(crate) struct Doubts {
     pub(crate) undecided: u64,
 }
 
-/// A violation of a promise.
+/// A violation of a guarantee.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Violation {
-    pub(crate) promise: Promise,
+    pub(crate) guarantee: Guarantee,
     pub(crate) what: String,
 }
 
@@ -82,11 +82,11 @@ struct Entry {
 
 /// An operation that was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket(usize);
+pub(crate) struct OperationId(usize);
 
 /// A cluster that a client received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct ReceivedCluster {
     pub(crate) name: String,
     pub(crate) value: String,
     /// `None` for SotW, which has no versions of resources.
@@ -121,13 +121,13 @@ struct Inner {
     /// Pairs of values that a client received in this order while their versions were unknown.
     unordered: HashSet<(u64, u64)>,
     violations: Vec<Violation>,
-    by_promise: BTreeMap<Promise, u64>,
+    by_guarantee: BTreeMap<Guarantee, u64>,
     counts: Counts,
 }
 
-/// The ledger of a run, which all tasks share.
+/// The history of a run, which all tasks share.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct History {
     id: u64,
     start: Instant,
     inner: Mutex<Inner>,
@@ -154,8 +154,8 @@ pub(crate) fn parse_value(text: &str) -> Option<u64> {
     text.strip_prefix('v')?.parse().ok()
 }
 
-impl Ticket {
-    /// Returns the number of the operation in the ledger.
+impl OperationId {
+    /// Returns the number of the operation in the history.
     pub(crate) fn number(self) -> u64 {
         count(self.0)
     }
@@ -163,17 +163,17 @@ impl Ticket {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.promise, self.what)
+        write!(f, "{:?}: {}", self.guarantee, self.what)
     }
 }
 
 impl Inner {
-    fn report(&mut self, promise: Promise, what: String) {
-        let n = self.by_promise.entry(promise).or_default();
+    fn report(&mut self, guarantee: Guarantee, what: String) {
+        let n = self.by_guarantee.entry(guarantee).or_default();
         *n += 1;
         if *n <= KEPT_MAX {
-            crate::report::say!("VIOLATION {promise:?}: {what}");
-            self.violations.push(Violation { promise, what });
+            crate::report::say!("VIOLATION {guarantee:?}: {what}");
+            self.violations.push(Violation { guarantee, what });
         }
     }
 
@@ -182,7 +182,7 @@ impl Inner {
         let before = *self.versions.entry(value).or_insert(version);
         if before != version {
             let what = format!("v{value} has two versions, {before} and {version}");
-            self.report(Promise::SameBytes, what);
+            self.report(Guarantee::SameBytes, what);
         }
     }
 
@@ -199,7 +199,7 @@ impl Inner {
     }
 }
 
-impl Ledger {
+impl History {
     pub(crate) fn new() -> Self {
         let id = u64::from(std::process::id());
         Self { id, start: Instant::now(), inner: Mutex::default() }
@@ -215,7 +215,7 @@ impl Ledger {
                 "replica {replica} has the state digest {digest} at index {index}, but replicas {replicas:?} \
                  had {first}"
             );
-            inner.report(Promise::SameState, what);
+            inner.report(Guarantee::SameState, what);
         } else if replicas.insert(replica) && replicas.len() > 1 {
             inner.counts.compared_digests += 1;
         }
@@ -225,8 +225,8 @@ impl Ledger {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(NEVER - 1)
     }
 
-    pub(crate) fn report(&self, promise: Promise, what: impl Into<String>) {
-        self.inner.lock().report(promise, what.into());
+    pub(crate) fn report(&self, guarantee: Guarantee, what: impl Into<String>) {
+        self.inner.lock().report(guarantee, what.into());
     }
 
     /// Returns the number of this run.
@@ -240,42 +240,42 @@ impl Ledger {
         key: usize,
         replica: u64,
         make: impl FnOnce(u64) -> Action,
-    ) -> (Ticket, Action) {
+    ) -> (OperationId, Action) {
         let mut inner = self.inner.lock();
         let at = inner.entries.len();
         let value = count(at);
         let (invoked, returned) = (self.now(), NEVER);
         let (revision, why, action) = (None, String::new(), make(value));
         inner.entries.push(Entry { key, replica, action, invoked, returned, revision, why });
-        (Ticket(at), action)
+        (OperationId(at), action)
     }
 
     /// Records the acknowledgment of a write, with its revision and possibly its version.
-    pub(crate) fn acked(&self, ticket: Ticket, revision: u64, version: Option<Version>) {
+    pub(crate) fn acked(&self, operation: OperationId, revision: u64, version: Option<Version>) {
         let now = self.now();
         let mut inner = self.inner.lock();
         inner.counts.acked_writes += 1;
-        if let Some(entry) = inner.entries.get_mut(ticket.0) {
+        if let Some(entry) = inner.entries.get_mut(operation.0) {
             (entry.returned, entry.revision) = (now, Some(revision));
         }
         if let Some(version) = version {
-            inner.bind(count(ticket.0), version);
+            inner.bind(count(operation.0), version);
             if version.revision.0 != revision {
                 let what = format!(
                     "v{} has version {version}, but its write has revision {revision}",
-                    ticket.0
+                    operation.0
                 );
-                inner.report(Promise::SameBytes, what);
+                inner.report(Guarantee::SameBytes, what);
             }
         }
     }
 
     /// Records that an operation had no effect, because its expectation did not match.
-    pub(crate) fn refused(&self, ticket: Ticket) {
+    pub(crate) fn refused(&self, operation: OperationId) {
         let now = self.now();
         let mut inner = self.inner.lock();
         inner.counts.refused_writes += 1;
-        if let Some(entry) = inner.entries.get_mut(ticket.0) {
+        if let Some(entry) = inner.entries.get_mut(operation.0) {
             entry.returned = now;
             entry.action = match entry.action {
                 Action::Swap(Some(expected), _) => Action::SwapRefused(Some(expected)),
@@ -288,10 +288,10 @@ impl Ledger {
     }
 
     /// Records that the outcome of an operation is unknown.
-    pub(crate) fn unknown(&self, ticket: Ticket, why: String) {
+    pub(crate) fn unknown(&self, operation: OperationId, why: String) {
         let mut inner = self.inner.lock();
         inner.counts.unknown_writes += 1;
-        if let Some(entry) = inner.entries.get_mut(ticket.0) {
+        if let Some(entry) = inner.entries.get_mut(operation.0) {
             entry.why = why;
         }
     }
@@ -317,26 +317,27 @@ impl Ledger {
     }
 
     /// Records that a client received a cluster. Returns its value, if an operation wrote it.
-    pub(crate) fn given(&self, client: &str, given: &Given) -> Option<u64> {
+    pub(crate) fn received(&self, client: &str, received: &ReceivedCluster) -> Option<u64> {
         let mut inner = self.inner.lock();
         inner.counts.deliveries += 1;
-        let value = parse_value(&given.value).filter(|value| inner.writes(&given.name, *value));
+        let value =
+            parse_value(&received.value).filter(|value| inner.writes(&received.name, *value));
         let Some(value) = value else {
-            let what = format!("{client} received {given:?}, which no operation wrote");
-            inner.report(Promise::Phantom, what);
+            let what = format!("{client} received {received:?}, which no operation wrote");
+            inner.report(Guarantee::Phantom, what);
             return None;
         };
-        let before = match given.version {
+        let before = match received.version {
             Some(version) => {
                 inner.bind(value, version);
-                *inner.bodies.entry((given.name.clone(), version)).or_insert(given.body)
+                *inner.bodies.entry((received.name.clone(), version)).or_insert(received.body)
             }
-            None => given.body,
+            None => received.body,
         };
-        let other = *inner.values.entry(value).or_insert(given.body);
-        if before != given.body || other != given.body {
-            let what = format!("{client} received {given:?}, but others received another body");
-            inner.report(Promise::SameBytes, what);
+        let other = *inner.values.entry(value).or_insert(received.body);
+        if before != received.body || other != received.body {
+            let what = format!("{client} received {received:?}, but others received another body");
+            inner.report(Guarantee::SameBytes, what);
         }
         Some(value)
     }
@@ -349,7 +350,7 @@ impl Ledger {
                 let what = format!(
                     "{client} received v{after} of revision {new} after v{before} of {old}"
                 );
-                inner.report(Promise::Backwards, what);
+                inner.report(Guarantee::Backwards, what);
             }
             (Some(_), Some(_)) => {}
             _ => drop(inner.unordered.insert((before, after))),
@@ -376,14 +377,14 @@ impl Ledger {
         times
     }
 
-    /// Returns the kept violations, and the number of violations of each promise.
-    pub(crate) fn violations(&self) -> (Vec<Violation>, BTreeMap<Promise, u64>) {
+    /// Returns the kept violations, and the number of violations of each guarantee.
+    pub(crate) fn violations(&self) -> (Vec<Violation>, BTreeMap<Guarantee, u64>) {
         let inner = self.inner.lock();
-        (inner.violations.clone(), inner.by_promise.clone())
+        (inner.violations.clone(), inner.by_guarantee.clone())
     }
 
     /// Checks the whole history.
-    pub(crate) fn check(&self) -> Doubts {
+    pub(crate) fn check(&self) -> Indefinite {
         let mut inner = self.inner.lock();
         for (before, after) in std::mem::take(&mut inner.unordered) {
             if let (Some(old), Some(new)) = (inner.revision_of(before), inner.revision_of(after))
@@ -392,7 +393,7 @@ impl Ledger {
                 let what = format!(
                     "a client received v{after} of revision {new} after v{before} of {old}"
                 );
-                inner.report(Promise::Backwards, what);
+                inner.report(Guarantee::Backwards, what);
             }
         }
         check_order(&mut inner);
@@ -400,7 +401,7 @@ impl Ledger {
         for (at, entry) in inner.entries.iter().enumerate() {
             keys.entry(entry.key).or_default().push(at);
         }
-        let mut doubts = Doubts::default();
+        let mut indefinite = Indefinite::default();
         for (key, entries) in keys {
             let operation = |at: &usize| {
                 let entry = inner.entries.get(*at)?;
@@ -410,16 +411,16 @@ impl Ledger {
             let operations: Vec<Operation> = entries.iter().filter_map(operation).collect();
             match linear::check(&operations) {
                 Verdict::Linearizable => {}
-                Verdict::Uncounted => doubts.uncounted += 1,
-                Verdict::Undecided => doubts.undecided += 1,
+                Verdict::Uncounted => indefinite.uncounted += 1,
+                Verdict::Undecided => indefinite.undecided += 1,
                 Verdict::Broken(at) => {
                     let history = history(&inner, &entries, at);
                     let what = format!("{} has no linearizable order:\n{history}", name(key));
-                    inner.report(Promise::Linearizable, what);
+                    inner.report(Guarantee::Linearizable, what);
                 }
             }
         }
-        doubts
+        indefinite
     }
 }
 
@@ -461,7 +462,7 @@ fn check_order(inner: &mut Inner) {
         }
     }
     for what in faults {
-        inner.report(Promise::Order, what);
+        inner.report(Guarantee::Order, what);
     }
 }
 

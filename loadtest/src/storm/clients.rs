@@ -38,7 +38,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// The maximum number of such attempts.
 const RETRIES: usize = 20;
 
-/// The clients of a herd, and the resources that they request.
+/// The clients of a storm, and the resources that they request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(super) xds: SocketAddr,
@@ -51,7 +51,7 @@ pub(crate) struct Load {
 
 /// Connected clients. Dropping this value closes their connections.
 #[derive(Debug, Default)]
-pub(crate) struct Herd(JoinSet<()>);
+pub(crate) struct StormClients(JoinSet<()>);
 
 /// The ways in which a client starts its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ enum Kind {
     Sotw,
 }
 
-impl Herd {
+impl StormClients {
     /// Closes all connections, connects all clients at once, and waits until all are current. Returns the
     /// times from the start of the storm until each client was current.
     pub(crate) async fn storm(&mut self, load: Load) -> Result<Latencies> {

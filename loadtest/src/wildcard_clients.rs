@@ -48,9 +48,9 @@ pub(crate) struct Totals {
     pub(crate) wrong: u64,
 }
 
-/// Connected clients. Dropping the swarm closes all connections.
+/// Connected clients. Dropping this value closes all connections.
 #[derive(Debug)]
-pub(crate) struct Swarm {
+pub(crate) struct WildcardClients {
     shared: Arc<Shared>,
     streams: u64,
     tasks: JoinSet<()>,
@@ -122,7 +122,7 @@ impl Sub for Totals {
     }
 }
 
-impl Swarm {
+impl WildcardClients {
     /// Opens `streams` streams, with `per_connection` on each connection.
     pub(crate) async fn connect(
         xds: SocketAddr,
@@ -142,16 +142,16 @@ impl Swarm {
             complaints: Mutex::default(),
             progress: Notify::new(),
         });
-        let mut swarm = Self { shared, streams: count(streams), tasks: JoinSet::new() };
+        let mut clients = Self { shared, streams: count(streams), tasks: JoinSet::new() };
         let mut connection = None;
         for n in 0..streams {
             let sender = match connection.take() {
                 Some(sender) if n % per_connection.max(1) != 0 => sender,
-                _ => swarm.open_connection(xds).await?,
+                _ => clients.open_connection(xds).await?,
             };
-            connection = Some(swarm.open_stream(sender, n, xds).await?);
+            connection = Some(clients.open_stream(sender, n, xds).await?);
         }
-        Ok(swarm)
+        Ok(clients)
     }
 
     async fn open_connection(&mut self, xds: SocketAddr) -> Result<SendRequest<Bytes>> {
