@@ -1,15 +1,18 @@
-//! Skipping of tests: skips are counted, and fail in CI unless they are allowed.
+//! Skipping of tests: skips are counted, and fail in CI unless they are on a list.
 //!
 //! For `cargo test`, a test that returns early has passed. [`skip`] makes the skip visible: it
 //! appends the reason to the file that `CHANCERY_TEST_SKIPS` names. `cargo xtask test` prints this
-//! file as a list at its end. In CI (`CI` is set), `skip` panics unless `CHANCERY_TEST_MAY_LACK`
-//! lists the missing requirement.
+//! file as a list at its end. In CI (`CI` is set), `skip` panics unless `ci_may_lack.txt` lists the
+//! missing requirement.
 
 use std::{
     env,
     fs::OpenOptions,
     io::{self, Write as _},
 };
+
+/// The requirements that a CI machine may lack: one per line, with the reason.
+const CI_MAY_LACK: &str = include_str!("../ci_may_lack.txt");
 
 /// A requirement of a test that this machine lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,18 +24,15 @@ pub enum Lack {
     Network,
     /// A Go toolchain that is new enough for grpc-go.
     Go,
-    /// Loop devices, with which a test can detach a file system from its disk.
-    LoopDevice,
 }
 
 impl Lack {
-    /// Returns the name of the requirement in `CHANCERY_TEST_MAY_LACK`.
+    /// Returns the name of the requirement in `ci_may_lack.txt`.
     const fn name(self) -> &'static str {
         match self {
             Self::Mount => "mount",
             Self::Network => "network",
             Self::Go => "go",
-            Self::LoopDevice => "loop-device",
         }
     }
 }
@@ -40,17 +40,14 @@ impl Lack {
 /// Records that the calling test is skipped. The caller must return immediately afterwards.
 ///
 /// # Panics
-/// Panics in CI, unless `CHANCERY_TEST_MAY_LACK` lists the missing requirement. The variable is a
-/// comma-separated list of names.
+/// Panics in CI, unless `ci_may_lack.txt` lists the missing requirement.
 pub fn skip(lack: Lack, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let line = format!("{test}: lacks {}: {why}", lack.name());
-    let allowed = env::var("CHANCERY_TEST_MAY_LACK").unwrap_or_default();
     assert!(
-        may_skip(lack, env::var_os("CI").is_some(), &allowed),
-        "skipped in CI: {line}; CHANCERY_TEST_MAY_LACK={} allows it",
-        lack.name()
+        may_skip(lack, env::var_os("CI").is_some(), CI_MAY_LACK),
+        "skipped in CI: {line}; provide it, or add it to crates/testing/ci_may_lack.txt with a reason"
     );
     // The test harness would capture the output of `eprintln!`.
     drop(writeln!(io::stderr(), "skipped: {line}"));
@@ -61,8 +58,14 @@ pub fn skip(lack: Lack, why: &str) {
     }
 }
 
-fn may_skip(lack: Lack, is_ci: bool, allowed: &str) -> bool {
-    !is_ci || allowed.split(',').any(|name| name.trim() == lack.name())
+fn may_skip(lack: Lack, is_ci: bool, list: &str) -> bool {
+    !is_ci || entries(list).any(|(name, reason)| name == lack.name() && !reason.is_empty())
+}
+
+/// Returns the names and reasons of a list.
+fn entries(list: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(':')).map(|(name, reason)| (name, reason.trim()))
 }
 
 #[cfg(test)]
@@ -70,10 +73,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skip_fails_in_ci_unless_allowed() {
-        assert!(may_skip(Lack::Go, false, ""));
-        assert!(!may_skip(Lack::Go, true, ""));
-        assert!(!may_skip(Lack::Go, true, "mount,network"));
-        assert!(may_skip(Lack::Go, true, "mount, go"));
+    fn skip_fails_in_ci_unless_listed_with_a_reason() {
+        let list = "# mount: a comment\ngo: too old\nnetwork:\n";
+        assert!(may_skip(Lack::Mount, false, list));
+        assert!(!may_skip(Lack::Mount, true, list));
+        assert!(may_skip(Lack::Go, true, list));
+        assert!(!may_skip(Lack::Network, true, list));
+    }
+
+    #[test]
+    fn list_names_known_requirements_with_reasons() {
+        let known = [Lack::Mount, Lack::Network, Lack::Go].map(Lack::name);
+        for (name, reason) in entries(CI_MAY_LACK) {
+            assert!(known.contains(&name) && !reason.is_empty(), "{name}: {reason}");
+        }
     }
 }
