@@ -80,6 +80,48 @@ async fn what_is_applied_can_be_read_changed_pruned_and_deleted() {
     server.stop().await;
 }
 
+/// Requests that the server rejects: method, URI, status, code, and a part of the message.
+const REFUSALS: &[(&str, &str, u16, &str, &str)] = &[
+    (
+        "POST",
+        "/v1/apply?if_revision=1",
+        409,
+        "FAILED_PRECONDITION",
+        "scope \"default\" has changed",
+    ),
+    ("POST", "/v1/apply?if_revision=9", 409, "FAILED_PRECONDITION", "revision 9 was expected"),
+    ("POST", "/v1/apply?prun=true", 400, "INVALID_ARGUMENT", "unknown parameter \"prun\""),
+    ("POST", "/v1/apply?scope=a%20b", 400, "INVALID_ARGUMENT", "the scope name \"a b\""),
+    ("POST", "/v1/apply?label=a%20b", 400, "INVALID_ARGUMENT", "the label \"a b\""),
+    ("POST", "/v1/apply?dry_run&wait=true", 400, "INVALID_ARGUMENT", "a dry run"),
+    ("POST", "/v1/apply?wait=2h", 400, "INVALID_ARGUMENT", "exceeds the maximum of"),
+    (
+        "DELETE",
+        "/v1/resources?type=cds&name=zz",
+        404,
+        "NOT_FOUND",
+        "\"zz\" in scope \"default\" does not exist",
+    ),
+    (
+        "DELETE",
+        "/v1/resources?type=cds",
+        400,
+        "INVALID_ARGUMENT",
+        "needs the parameters type and name",
+    ),
+    ("DELETE", "/v1/assignments?name=zz", 404, "NOT_FOUND", "there is no assignment \"zz\""),
+    ("GET", "/v1/resources?type=nope", 400, "INVALID_ARGUMENT", "unknown resource type \"nope\""),
+    ("GET", "/v1/resources?name=a", 400, "INVALID_ARGUMENT", "a name needs a type"),
+    ("GET", "/v1/resources?view_of_node=n", 404, "NOT_FOUND", "node \"n\" is not connected"),
+    ("GET", "/v1/describe?type=cds&name=zz", 404, "NOT_FOUND", "does not exist in any scope"),
+    ("GET", "/v1/nodes/a%2Fb/c", 404, "NOT_FOUND", "node \"a/b/c\" is not connected"),
+    ("GET", "/v1/nodes?state=good", 400, "INVALID_ARGUMENT", "is not a state of a node"),
+    ("GET", "/v1/explain", 400, "INVALID_ARGUMENT", "the node ID is empty"),
+    ("GET", "/v1/history?limit=99999", 400, "INVALID_ARGUMENT", "at most 10000"),
+    ("GET", "/v1/nothing", 404, "NOT_FOUND", "there is no route for GET /v1/nothing"),
+    ("PUT", "/v1/cluster", 405, "UNIMPLEMENTED", "/v1/cluster does not support PUT"),
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_has_the_status_the_code_and_all_problems() {
     let server = Server::start().await;
@@ -97,98 +139,15 @@ async fn a_refusal_has_the_status_the_code_and_all_problems() {
     let one = clusters(&["a"], "1s");
     server.done("POST", "/v1/apply", &one).await;
     server.done("POST", "/v1/apply", &clusters(&["a"], "2s")).await;
-    for (method, uri, body, status, code, message) in [
-        (
-            "POST",
-            "/v1/apply?if_revision=1",
-            one.as_str(),
-            409,
-            "FAILED_PRECONDITION",
-            "scope \"default\" has changed",
-        ),
-        (
-            "POST",
-            "/v1/apply?if_revision=9",
-            &one,
-            409,
-            "FAILED_PRECONDITION",
-            "revision 9 was expected",
-        ),
-        (
-            "POST",
-            "/v1/apply?prun=true",
-            &one,
-            400,
-            "INVALID_ARGUMENT",
-            "unknown parameter \"prun\"",
-        ),
-        ("POST", "/v1/apply?scope=a%20b", &one, 400, "INVALID_ARGUMENT", "the scope name \"a b\""),
-        ("POST", "/v1/apply?label=a%20b", &one, 400, "INVALID_ARGUMENT", "the label \"a b\""),
-        ("POST", "/v1/apply?dry_run&wait=true", &one, 400, "INVALID_ARGUMENT", "a dry run"),
-        ("POST", "/v1/apply?wait=2h", &one, 400, "INVALID_ARGUMENT", "exceeds the maximum of"),
-        (
-            "DELETE",
-            "/v1/resources?type=cds&name=zz",
-            "",
-            404,
-            "NOT_FOUND",
-            "\"zz\" in scope \"default\" does not exist",
-        ),
-        (
-            "DELETE",
-            "/v1/resources?type=cds",
-            "",
-            400,
-            "INVALID_ARGUMENT",
-            "needs the parameters type and name",
-        ),
-        (
-            "DELETE",
-            "/v1/assignments?name=zz",
-            "",
-            404,
-            "NOT_FOUND",
-            "there is no assignment \"zz\"",
-        ),
-        (
-            "GET",
-            "/v1/resources?type=nope",
-            "",
-            400,
-            "INVALID_ARGUMENT",
-            "unknown resource type \"nope\"",
-        ),
-        ("GET", "/v1/resources?name=a", "", 400, "INVALID_ARGUMENT", "a name needs a type"),
-        (
-            "GET",
-            "/v1/resources?view_of_node=n",
-            "",
-            404,
-            "NOT_FOUND",
-            "node \"n\" is not connected",
-        ),
-        (
-            "GET",
-            "/v1/describe?type=cds&name=zz",
-            "",
-            404,
-            "NOT_FOUND",
-            "does not exist in any scope",
-        ),
-        ("GET", "/v1/nodes/a%2Fb/c", "", 404, "NOT_FOUND", "node \"a/b/c\" is not connected"),
-        ("GET", "/v1/nodes?state=good", "", 400, "INVALID_ARGUMENT", "is not a state of a node"),
-        ("GET", "/v1/explain", "", 400, "INVALID_ARGUMENT", "the node ID is empty"),
-        ("GET", "/v1/history?limit=99999", "", 400, "INVALID_ARGUMENT", "at most 10000"),
-        ("GET", "/v1/nothing", "", 404, "NOT_FOUND", "there is no route for GET /v1/nothing"),
-        ("PUT", "/v1/cluster", "", 405, "UNIMPLEMENTED", "/v1/cluster does not support PUT"),
-    ] {
+    for (method, uri, status, code, message) in REFUSALS {
+        let body = if *method == "POST" { one.as_str() } else { "" };
         let (got_status, got_code, got_message) = server.refused(method, uri, body).await;
         assert_eq!(
             (got_status, got_code.as_str()),
-            (status, code),
+            (*status, *code),
             "{method} {uri}: {got_message}"
         );
-        assert!(got_message.contains(message), "{method} {uri}: {got_message}");
+        assert!(got_message.contains(*message), "{method} {uri}: {got_message}");
     }
     server.stop().await;
 }

@@ -170,6 +170,14 @@ impl Random {
 }
 
 impl ModelClient {
+    fn start(desk: &mut ShardHarness, node: String, names: Vec<&'static str>) -> Self {
+        let client = desk.open();
+        let sees_pair = names.len() != 1;
+        send(desk, &client, Some(&node), &names, &[]);
+        let (held, version, unanswered) = (BTreeMap::new(), None, vec![]);
+        Self { client, node, names, held, version, unanswered, sees_pair }
+    }
+
     fn take(&mut self, seed: u64) {
         let Some(response) = self.client.take() else { return };
         for resource in &response.resources {
@@ -214,25 +222,12 @@ fn play(seed: u64) {
                 desk.state = next_state(&desk, random.pick(&SCOPES), &put);
             }
             2..=3 if players.len() < 60 => {
-                let node = format!("n{step}");
                 let names = match random.below(3) {
                     0 => vec![],
                     1 => PAIR.to_vec(),
                     _ => vec![random.pick(&NAMES)],
                 };
-                let client = desk.open();
-                let sees_pair = names.len() != 1;
-                send(&mut desk, &client, Some(&node), &names, &[]);
-                let (held, version, unanswered) = (BTreeMap::new(), None, vec![]);
-                players.push(ModelClient {
-                    client,
-                    node,
-                    names,
-                    held,
-                    version,
-                    unanswered,
-                    sees_pair,
-                });
+                players.push(ModelClient::start(&mut desk, format!("n{step}"), names));
             }
             4 if players.len() > 10 => {
                 let at = usize::try_from(random.below(players.len() as u64)).unwrap();
@@ -272,16 +267,24 @@ fn play(seed: u64) {
             }
         }
     }
+    settle(seed, &mut desk, &mut players);
+    for player in &players {
+        assert_eq!(player.held, expected(&desk, player), "seed {seed}: {}", player.node);
+    }
+}
+
+/// Reads and acknowledges all responses until no client receives another one.
+fn settle(seed: u64, desk: &mut ShardHarness, players: &mut [ModelClient]) {
     let mut calm = 0;
     for round in 0.. {
         assert!(round < 1000, "seed {seed}: the clients do not become idle");
         desk.settle();
         let mut quiet = true;
-        for player in &mut players {
+        for player in &mut *players {
             player.take(seed);
             quiet &= player.unanswered.is_empty();
             for response in std::mem::take(&mut player.unanswered) {
-                push(&mut desk, &player.client, None, super::answer(&response, None));
+                push(desk, &player.client, None, super::answer(&response, None));
             }
         }
         calm = if quiet { calm + 1 } else { 0 };
@@ -290,9 +293,6 @@ fn play(seed: u64) {
             break;
         }
         desk.ms += 500;
-    }
-    for player in &players {
-        assert_eq!(player.held, expected(&desk, player), "seed {seed}: {}", player.node);
     }
 }
 
