@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use chancery_testing::reserve_port;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     grpc_life,
@@ -16,7 +16,7 @@ use crate::{
         grpc::{GrpcClient, GrpcServer, Kind},
         http, in_directory,
         load::Load,
-        manifests::{TYPES, api_listener, cluster, endpoints, listener, route},
+        manifests::{TYPES, proxied, service},
         tap::Tap,
         upstream, wait_for,
     },
@@ -52,14 +52,21 @@ fn delta_per_type_lives_through_five_ends_of_its_connection() -> Result<()> {
     ages(Mode::DeltaPerType)
 }
 
-/// Returns the resources of a proxy that forwards to `upstream`.
-fn proxied(mode: Mode, port: u16, upstream: u16) -> [Value; 4] {
-    [
-        cluster(mode, "one", "1s"),
-        endpoints("one", upstream),
-        listener(mode, "main", port, "main", "main"),
-        route("main", "one"),
-    ]
+/// Calls `change` with 1, 2, ... until the client has reconnected often enough. Returns the number of
+/// changes, which is even.
+fn change_until_reconnected(
+    tap: &Tap,
+    mut change: impl FnMut(usize) -> Result<()>,
+) -> Result<usize> {
+    let (mut round, start) = (0, Instant::now());
+    while tap.seen().n_connections <= RECONNECTS || round % 2 == 1 {
+        if start.elapsed() > LIFE {
+            bail!("after {LIFE:?} there are {:?}", tap.seen());
+        }
+        round += 1;
+        change(round)?;
+    }
+    Ok(round)
 }
 
 fn ages(mode: Mode) -> Result<()> {
@@ -68,23 +75,18 @@ fn ages(mode: Mode) -> Result<()> {
         let port = reserve_port();
         let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
         let tap = Tap::start(chancery.at.xds)?;
-        chancery.publish(&proxied(mode, port, a))?;
+        chancery.publish(&proxied(mode, port, "one", a))?;
         let mut envoy = Envoy::start(dir, mode, "envoy-ages", tap.port)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-ages", "synced", &TYPES)?;
         let counts = envoy.change_counts()?;
 
-        let (mut n_changes, start) = (0, Instant::now());
-        while tap.seen().n_connections <= RECONNECTS {
-            if start.elapsed() > LIFE {
-                bail!("after {LIFE:?} there are {:?}", tap.seen());
-            }
-            n_changes += 1;
-            let to_b = n_changes % 2 == 1;
-            chancery.publish(&proxied(mode, port, if to_b { b } else { a }))?;
-            load.wait_for_only(if to_b { "b" } else { "a" })?;
-        }
+        let n_changes = change_until_reconnected(&tap, |round| {
+            let to_b = round % 2 == 1;
+            chancery.publish(&proxied(mode, port, "one", if to_b { b } else { a }))?;
+            load.wait_for_only(if to_b { "b" } else { "a" })
+        })?;
         chancery.wait_for_node("envoy-ages", "synced", &TYPES)?;
 
         tap.seen().expect_no_blame()?;
@@ -155,28 +157,16 @@ fn grpc_ages(kind: Kind) -> Result<()> {
         let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
         let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
         let tap = Tap::start(chancery.at.xds)?;
-        let state = |port| {
-            [
-                api_listener(SERVICE, "greeter"),
-                route("greeter", "one"),
-                cluster(Mode::SotwAds, "one", "1s"),
-                endpoints("one", port),
-            ]
-        };
+        let state = |port| service(SERVICE, "one", port);
         chancery.publish(&state(a.port))?;
         let mut client = GrpcClient::start(dir, kind, NODE, tap.port, SERVICE)?;
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        let (mut n_changes, start) = (0, Instant::now());
-        while tap.seen().n_connections <= RECONNECTS {
-            if start.elapsed() > LIFE {
-                bail!("after {LIFE:?} there are {:?}", tap.seen());
-            }
-            n_changes += 1;
-            let to_b = n_changes % 2 == 1;
+        change_until_reconnected(&tap, |round| {
+            let to_b = round % 2 == 1;
             chancery.publish(&state(if to_b { b.port } else { a.port }))?;
-            client.wait_for_only(if to_b { "b" } else { "a" })?;
-        }
+            client.wait_for_only(if to_b { "b" } else { "a" })
+        })?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         tap.seen().expect_no_blame()?;
         expect_moved_streams(&chancery)?;
@@ -203,9 +193,9 @@ fn drained(mode: Mode) -> Result<()> {
         let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let tap = Tap::start(chancery.at.xds)?;
-        chancery.publish(&proxied(mode, port, a))?;
+        chancery.publish(&proxied(mode, port, "one", a))?;
         let mut envoy = Envoy::start(dir, mode, "envoy-drained", tap.port)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-drained", "synced", &TYPES)?;
         let counts = envoy.change_counts()?;
@@ -219,7 +209,7 @@ fn drained(mode: Mode) -> Result<()> {
         if again != counts {
             bail!("Envoy changed something: before {counts:?}, afterwards {again:?}");
         }
-        chancery.publish(&proxied(mode, port, b))?;
+        chancery.publish(&proxied(mode, port, "one", b))?;
         load.wait_for_only("b")?;
         envoy.expect_running()?;
         load.finish_without_failure(300)?;
@@ -245,20 +235,20 @@ fn frequent_pings_of_envoy_are_answered() -> Result<()> {
         let port = reserve_port();
         let chancery = Chancery::start(dir)?;
         let tap = Tap::start(chancery.at.xds)?;
-        chancery.publish(&proxied(mode, port, a))?;
+        chancery.publish(&proxied(mode, port, "one", a))?;
         let mut bootstrap = mode.bootstrap("envoy-pings", tap.port);
         bootstrap["static_resources"]["clusters"][0]["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
             ["explicit_http_config"]["http2_protocol_options"] =
             json!({"connection_keepalive": {"interval": "0.25s", "timeout": "20s"}});
         let mut envoy = Envoy::start_with(dir, "envoy-pings", &bootstrap)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-pings", "synced", &TYPES)?;
         wait_for("PINGs and their answers", LIFE, || {
             let seen = tap.seen();
             Ok((seen.n_client_pings >= PINGS && seen.n_answered_pings >= PINGS).then_some(()))
         })?;
-        chancery.publish(&proxied(mode, port, b))?;
+        chancery.publish(&proxied(mode, port, "one", b))?;
         load.wait_for_only("b")?;
         let seen = tap.seen();
         if seen.n_connections != 1 || !seen.goaways.is_empty() {
@@ -282,9 +272,9 @@ fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let chancery = Chancery::start_with(dir, &settings)?;
-        chancery.publish(&proxied(mode, port, a))?;
+        chancery.publish(&proxied(mode, port, "one", a))?;
         let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         let load = Load::start(port);
         load.wait_for_more(200)?;
@@ -297,7 +287,7 @@ fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
                 && chancery.n_streams(NODE)? == 0;
             Ok(is_free.then_some(()))
         })?;
-        chancery.publish(&proxied(mode, port, b))?;
+        chancery.publish(&proxied(mode, port, "one", b))?;
         envoy.thaw()?;
         let load = Load::start(port);
         load.wait_for_only("b")?;
@@ -324,29 +314,20 @@ fn storm(mode: Mode) -> Result<()> {
         let tap = Tap::start(chancery.at.xds)?;
         let state = |round: usize| {
             let name = format!("cluster-{round}");
-            [
-                cluster(mode, &name, "1s"),
-                endpoints(&name, if round.is_multiple_of(2) { a } else { b }),
-                listener(mode, "main", port, "main", "main"),
-                route("main", &name),
-            ]
+            proxied(mode, port, &name, if round.is_multiple_of(2) { a } else { b })
         };
         chancery.publish(&state(0))?;
         let mut envoy = Envoy::start(dir, mode, NODE, tap.port)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        let (mut round, start) = (0_usize, Instant::now());
-        while tap.seen().n_connections <= RECONNECTS || !round.is_multiple_of(2) {
-            if start.elapsed() > LIFE {
-                bail!("after {LIFE:?} there are {:?}", tap.seen());
-            }
-            round += 1;
+        let n_rounds = change_until_reconnected(&tap, |round| {
             chancery.publish(&state(round))?;
-        }
+            Ok(())
+        })?;
         load.wait_for_only("a")?;
         wait_for("only the last cluster to be left", STEP, || {
-            Ok((envoy.active_cluster_names()? == [format!("cluster-{round}")]).then_some(()))
+            Ok((envoy.active_cluster_names()? == [format!("cluster-{n_rounds}")]).then_some(()))
         })?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         tap.seen().expect_no_blame()?;
@@ -378,16 +359,11 @@ fn missed_moves(mode: Mode) -> Result<()> {
         let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
         let state = |round: usize| {
             let name = format!("cluster-{round}");
-            [
-                cluster(mode, &name, "1s"),
-                endpoints(&name, if round.is_multiple_of(2) { a } else { b }),
-                listener(mode, "main", port, "main", "main"),
-                route("main", &name),
-            ]
+            proxied(mode, port, &name, if round.is_multiple_of(2) { a } else { b })
         };
         chancery.publish(&state(0))?;
         let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         for round in 1..=RECONNECTS {
             chancery.wait_for_node(NODE, "synced", &TYPES)?;
@@ -432,31 +408,21 @@ fn grpc_moves(kind: Kind) -> Result<()> {
         let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
         let chancery = Chancery::start_with(dir, &SHORT_LIVES)?;
         let tap = Tap::start(chancery.at.xds)?;
-        let state = |round: u64| {
+        let state = |round: usize| {
             let name = format!("cluster-{round}");
-            [
-                api_listener(SERVICE, "greeter"),
-                route("greeter", &name),
-                cluster(Mode::SotwAds, &name, "1s"),
-                endpoints(&name, if round.is_multiple_of(2) { a.port } else { b.port }),
-            ]
+            service(SERVICE, &name, if round.is_multiple_of(2) { a.port } else { b.port })
         };
         chancery.publish(&state(0))?;
         let mut client = GrpcClient::start(dir, kind, NODE, tap.port, SERVICE)?;
         client.wait_for_only("a")?;
-        let (mut round, start) = (0_u64, Instant::now());
-        while tap.seen().n_connections <= RECONNECTS || !round.is_multiple_of(2) {
-            if start.elapsed() > LIFE {
-                bail!("after {LIFE:?} there are {:?}", tap.seen());
-            }
-            round += 1;
+        let n_rounds = change_until_reconnected(&tap, |round| {
             chancery.publish(&state(round))?;
-            client.wait_for_more(10)?;
-        }
+            client.wait_for_more(10)
+        })?;
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         tap.seen().expect_no_blame()?;
         client.wait_for_more(100)?;
-        client.expect_own_faults(5 * round)
+        client.expect_own_faults(5 * u64::try_from(n_rounds)?)
     })
 }

@@ -5,7 +5,6 @@ use std::{env, thread, time::Duration};
 
 use anyhow::{Result, bail};
 use chancery_testing::reserve_port;
-use serde_json::Value;
 
 use crate::support::{
     STEP,
@@ -13,7 +12,7 @@ use crate::support::{
     envoy::{Envoy, Mode},
     http, in_directory,
     load::Load,
-    manifests::{TYPES, cluster, endpoints, listener, route},
+    manifests::{TYPES, proxied},
     upstream, wait_for,
 };
 
@@ -65,17 +64,12 @@ fn storm(mode: Mode, interruption: Interruption) -> Result<()> {
         let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
         let name = |round: usize| format!("cluster-{round}");
-        let state = |round: usize| -> [Value; 4] {
-            [
-                cluster(mode, &name(round), "1s"),
-                endpoints(&name(round), if round.is_multiple_of(2) { a } else { b }),
-                listener(mode, "main", port, "main", "main"),
-                route("main", &name(round)),
-            ]
+        let state = |round: usize| {
+            proxied(mode, port, &name(round), if round.is_multiple_of(2) { a } else { b })
         };
         chancery.publish(&state(0))?;
         let mut envoy = Envoy::start(dir, mode, "envoy-churn", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-churn", "synced", &TYPES)?;
 

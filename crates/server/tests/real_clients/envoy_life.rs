@@ -77,7 +77,7 @@ fn life(mode: Mode) -> Result<()> {
             route("main", "one"),
         ])?;
         let mut envoy = Envoy::start(dir, mode, "envoy-life", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         load.wait_for_only("a")?;
         chancery.wait_for_node("envoy-life", "synced", &TYPES)?;

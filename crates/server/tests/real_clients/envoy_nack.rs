@@ -12,7 +12,7 @@ use crate::support::{
     envoy::{Envoy, Mode},
     http, in_directory,
     load::Load,
-    manifests::{LISTENER, TYPES, cluster, endpoints, listener, route},
+    manifests::{LISTENER, TYPES, cluster, endpoints, listener, proxied, route},
     upstream, wait_for,
 };
 
@@ -45,17 +45,10 @@ fn nack_and_recovery(mode: Mode) -> Result<()> {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let chancery = Chancery::start(dir)?;
-        let base = |upstream| {
-            [
-                cluster(mode, "one", "1s"),
-                endpoints("one", upstream),
-                listener(mode, "main", port, "main", "main"),
-                route("main", "one"),
-            ]
-        };
+        let base = |upstream| proxied(mode, port, "one", upstream);
         chancery.publish(&base(a))?;
         let envoy = Envoy::start(dir, mode, "envoy-nack", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-nack", "synced", &TYPES)?;
 
@@ -136,7 +129,7 @@ fn one_of_two(mode: Mode) -> Result<()> {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
         chancery.publish(&with(taken.local_addr()?.port(), &["one", "two"]))?;
         let envoy = Envoy::start(dir, mode, "envoy-one-of-two", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-one-of-two", "nacked", &TYPES)?;
 
@@ -176,17 +169,10 @@ fn rollback_after_nack(mode: Mode) -> Result<()> {
         let a = upstream::spawn("a")?;
         let port = reserve_port();
         let chancery = Chancery::start(dir)?;
-        let with_port = |port| {
-            [
-                cluster(mode, "one", "1s"),
-                endpoints("one", a),
-                listener(mode, "main", port, "main", "main"),
-                route("main", "one"),
-            ]
-        };
+        let with_port = |port| proxied(mode, port, "one", a);
         chancery.publish(&with_port(port))?;
         let _envoy = Envoy::start(dir, mode, "envoy-rollback", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-rollback", "synced", &TYPES)?;
 
@@ -209,15 +195,10 @@ fn author_who_waits_learns_of_the_nack() -> Result<()> {
         let a = upstream::spawn("a")?;
         let port = reserve_port();
         let chancery = Chancery::start(dir)?;
-        let base = [
-            cluster(mode, "one", "1s"),
-            endpoints("one", a),
-            listener(mode, "main", port, "main", "main"),
-            route("main", "one"),
-        ];
+        let base = proxied(mode, port, "one", a);
         chancery.publish(&base)?;
         let _envoy = Envoy::start(dir, mode, "envoy-wait", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         chancery.wait_for_node("envoy-wait", "synced", &TYPES)?;
 
         let apply = |resource: &serde_json::Value| {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use chancery_testing::reserve_port;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{
     STEP,
@@ -13,12 +13,29 @@ use crate::support::{
     http::{self, Request},
     in_directory,
     load::Load,
-    manifests::{CLUSTER, ENDPOINT, LISTENER, cluster, connection_manager, endpoints, listener_of},
+    manifests::{
+        CLUSTER, ENDPOINT, LISTENER, add_on_demand_filter, cluster, connection_manager, endpoints,
+        listener_of,
+    },
     upstream, wait_for,
 };
 
 /// Less than the 5 s after which Envoy gives a request up by default.
 const PROMPT: Duration = Duration::from_secs(4);
+
+/// Returns the connection manager of a listener whose requests name their cluster.
+fn manager(mode: Mode) -> Value {
+    let mut manager = connection_manager(mode, "main", "main");
+    let odcds = json!({"source": mode.config_source(), "timeout": "5s"});
+    add_on_demand_filter(&mut manager, json!({"odcds": odcds}));
+    manager["rds"].take();
+    manager["route_config"] = json!({"name": "inline", "virtual_hosts": [{
+        "name": "all",
+        "domains": ["*"],
+        "routes": [{"match": {"prefix": ""}, "route": {"cluster_header": "x-cluster"}}],
+    }]});
+    manager
+}
 
 /// DELTA-40, DELTA-43, DELTA-68, CLI-E-40: Envoy requests a cluster by name, and sends no other request. The
 /// server answers at once if it does not exist, and sends it after its creation. The subscription survives a
@@ -30,23 +47,7 @@ fn clusters_come_on_demand() -> Result<()> {
         let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
-        let mut manager = connection_manager(mode, "main", "main");
-        let on_demand = json!({
-            "name": "envoy.filters.http.on_demand",
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand",
-                "odcds": {"source": mode.config_source(), "timeout": "5s"},
-            },
-        });
-        let router = manager["http_filters"][0].take();
-        manager["http_filters"] = json!([on_demand, router]);
-        manager["rds"].take();
-        manager["route_config"] = json!({"name": "inline", "virtual_hosts": [{
-            "name": "all",
-            "domains": ["*"],
-            "routes": [{"match": {"prefix": ""}, "route": {"cluster_header": "x-cluster"}}],
-        }]});
-        let main = listener_of("main", port, &manager);
+        let main = listener_of("main", port, &manager(mode));
         let ask = |name: &str| http::ask(port, &Request::with_header("x-cluster", name));
         let expect = |name: &str, status: u16| {
             let start = Instant::now();

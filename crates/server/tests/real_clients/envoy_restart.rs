@@ -9,7 +9,7 @@ use crate::support::{
     envoy::{Envoy, Mode},
     http, in_directory,
     load::Load,
-    manifests::{TYPES, cluster, endpoints, listener, route},
+    manifests::{TYPES, proxied},
     report, upstream, wait_for,
 };
 
@@ -56,17 +56,10 @@ fn same_state(mode: Mode) -> Result<()> {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
-        let state = |upstream| {
-            [
-                cluster(mode, "one", "1s"),
-                endpoints("one", upstream),
-                listener(mode, "main", port, "main", "main"),
-                route("main", "one"),
-            ]
-        };
+        let state = |upstream| proxied(mode, port, "one", upstream);
         chancery.publish(&state(a))?;
         let mut envoy = Envoy::start(dir, mode, "envoy-same", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node("envoy-same", "synced", &TYPES)?;
         let resources = chancery.cli(&["get"], "")?;
@@ -165,17 +158,10 @@ fn changed_state(mode: Mode) -> Result<u64> {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let mut chancery = Chancery::start(dir)?;
-        let state = |name, upstream| {
-            [
-                cluster(mode, name, "1s"),
-                endpoints(name, upstream),
-                listener(mode, "main", port, "main", "main"),
-                route("main", name),
-            ]
-        };
+        let state = |name, upstream| proxied(mode, port, name, upstream);
         chancery.publish(&state("one", a))?;
         let mut envoy = Envoy::start(dir, mode, "envoy-changed", chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         load.wait_for_only("a")?;
         chancery.wait_for_node("envoy-changed", "synced", &TYPES)?;

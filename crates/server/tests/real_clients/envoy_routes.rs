@@ -14,8 +14,8 @@ use crate::support::{
     in_directory,
     load::Load,
     manifests::{
-        CLUSTER, ENDPOINT, LISTENER, ROUTE, SCOPED_ROUTE, cluster, connection_manager, endpoints,
-        listener_of, route, scope, scoped_connection_manager,
+        CLUSTER, ENDPOINT, LISTENER, ROUTE, SCOPED_ROUTE, add_on_demand_filter, cluster,
+        connection_manager, endpoints, listener_of, route, scope, scoped_connection_manager,
     },
     upstream, wait_for,
 };
@@ -120,12 +120,7 @@ fn virtual_hosts_come_on_demand() -> Result<()> {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let mut manager = connection_manager(mode, "main", "main");
-        let on_demand = json!({
-            "name": "envoy.filters.http.on_demand",
-            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand"},
-        });
-        let router = manager["http_filters"][0].take();
-        manager["http_filters"] = json!([on_demand, router]);
+        add_on_demand_filter(&mut manager, json!({}));
         let mut vhds = json!({"config_source": mode.config_source()});
         let with = |vhds: &Value, hosts: &[Value]| {
             let base = [

@@ -68,7 +68,7 @@ fn rejected_secret(mode: Mode) -> Result<()> {
         ];
         chancery.publish(&base)?;
         let _envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         for (round, secret) in bad_secrets().into_iter().enumerate() {
             let manifest = json!({"resources": [secret]}).to_string();
             let told = match chancery.cli(&["apply", "-f", "-", "--wait=20s"], &manifest) {

@@ -69,7 +69,7 @@ fn runtime_values(mode: Mode) -> Result<()> {
         );
         let mut envoy = Envoy::start_with(dir, NODE, &bootstrap)?;
         // No request takes the default route, because the values arrive before anything listens.
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         load.wait_for_more(100)?;
         if load.tally().answers.keys().any(|name| name != "b") {
@@ -158,7 +158,7 @@ fn extensions(mode: Mode) -> Result<()> {
         let chancery = Chancery::start(dir)?;
         chancery.publish(&with(&manager, "1s", Some(stamp("first"))))?;
         let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         load.wait_for_only("first")?;
         let types = [LISTENER, ROUTE, CLUSTER, ENDPOINT, EXTENSION];

@@ -13,7 +13,7 @@ use crate::{
         grpc::{GrpcClient, GrpcServer, Kind},
         http, in_directory,
         load::Load,
-        manifests::{TYPES, api_listener, cluster, endpoints, listener, route},
+        manifests::{TYPES, cluster, endpoints, listener, proxied, route, service},
         tap::Tap,
         upstream, wait_for,
     },
@@ -58,20 +58,11 @@ fn envoy_moves(mode: Mode) -> Result<()> {
         let chancery = Chancery::start(dir)?;
         for name in ["blue", "green"] {
             let upstream = upstream::spawn(name)?;
-            fill(
-                &chancery,
-                name,
-                &[
-                    cluster(mode, name, "1s"),
-                    endpoints(name, upstream),
-                    listener(mode, "main", port, "main", "main"),
-                    route("main", name),
-                ],
-            )?;
+            fill(&chancery, name, &proxied(mode, port, name, upstream))?;
         }
         assign(&chancery, "blue")?;
         let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         load.wait_for_only("blue")?;
         for round in 1..=MOVES {
@@ -117,16 +108,7 @@ fn grpc_moves(kind: Kind) -> Result<()> {
         let (blue, green) = (GrpcServer::start(dir, "blue")?, GrpcServer::start(dir, "green")?);
         let chancery = Chancery::start(dir)?;
         for (name, server) in [("blue", &blue), ("green", &green)] {
-            fill(
-                &chancery,
-                name,
-                &[
-                    api_listener(SERVICE, "greeter"),
-                    route("greeter", name),
-                    cluster(Mode::SotwAds, name, "1s"),
-                    endpoints(name, server.port),
-                ],
-            )?;
+            fill(&chancery, name, &service(SERVICE, name, server.port))?;
         }
         assign(&chancery, "blue")?;
         let mut client = GrpcClient::start(dir, kind, NODE, chancery.at.xds, SERVICE)?;
@@ -176,7 +158,7 @@ fn a_large_state_in_parts_outlives_its_connections() -> Result<()> {
         };
         chancery.publish(&state(0))?;
         let mut envoy = Envoy::start(dir, mode, NODE, tap.port)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         for round in 1..=ROUNDS {

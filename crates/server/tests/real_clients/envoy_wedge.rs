@@ -11,7 +11,7 @@ use crate::support::{
     envoy::{Envoy, Mode},
     http, in_directory,
     load::Load,
-    manifests::{CLUSTER, TYPES, cluster, endpoints, listener, route},
+    manifests::{CLUSTER, TYPES, cluster, endpoints, proxied},
     upstream, wait_for,
 };
 
@@ -36,12 +36,7 @@ fn wedge(mode: Mode) -> Result<()> {
         let port = reserve_port();
         let chancery = Chancery::start_with(dir, &[("CHANCERY_XDS_ACK_TIMEOUT", "2s")])?;
         let with = |upstream, more: &[Value]| {
-            let base = [
-                cluster(mode, "one", "1s"),
-                endpoints("one", upstream),
-                listener(mode, "main", port, "main", "main"),
-                route("main", "one"),
-            ];
+            let base = proxied(mode, port, "one", upstream);
             [base.as_slice(), more].concat()
         };
         let good = [cluster(mode, "good", "1s"), endpoints("good", b)];
@@ -52,7 +47,7 @@ fn wedge(mode: Mode) -> Result<()> {
 
         chancery.publish(&with(a, &[]))?;
         let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
-        wait_for("the first answer through Envoy", STEP, || http::get(port, "/").map(Some))?;
+        http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
 

@@ -7,10 +7,9 @@ use chancery_testing::{Lack, skip};
 
 use crate::support::{
     chancery::Chancery,
-    envoy::Mode,
     grpc::{GrpcClient, GrpcServer, Kind},
     in_directory,
-    manifests::{TYPES, api_listener, cluster, endpoints, route},
+    manifests::{TYPES, service},
 };
 
 const SERVICE: &str = "greeter.e2e";
@@ -49,14 +48,7 @@ fn life(kind: Kind) -> Result<()> {
     with(kind, |dir| {
         let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
         let mut chancery = Chancery::start(dir)?;
-        let state = |name, port| {
-            [
-                api_listener(SERVICE, "greeter"),
-                route("greeter", name),
-                cluster(Mode::SotwAds, name, "1s"),
-                endpoints(name, port),
-            ]
-        };
+        let state = |name, port| service(SERVICE, name, port);
 
         // Start.
         chancery.publish(&state("one", a.port))?;
@@ -126,12 +118,7 @@ fn storm(kind: Kind) -> Result<()> {
         let state = |round: usize| {
             let name = format!("cluster-{round}");
             let port = if round.is_multiple_of(2) { a.port } else { b.port };
-            [
-                api_listener(SERVICE, "greeter"),
-                route("greeter", &name),
-                cluster(Mode::SotwAds, &name, "1s"),
-                endpoints(&name, port),
-            ]
+            service(SERVICE, &name, port)
         };
         chancery.publish(&state(0))?;
         let mut client = GrpcClient::start(dir, kind, NODE, chancery.at.xds, SERVICE)?;
@@ -171,14 +158,7 @@ fn nack(kind: Kind) -> Result<()> {
     with(kind, |dir| {
         let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
         let chancery = Chancery::start(dir)?;
-        let state = |name, port| {
-            [
-                api_listener(SERVICE, "greeter"),
-                route("greeter", name),
-                cluster(Mode::SotwAds, name, "1s"),
-                endpoints(name, port),
-            ]
-        };
+        let state = |name, port| service(SERVICE, name, port);
         chancery.publish(&state("one", a.port))?;
         let mut client = GrpcClient::start(dir, kind, NODE, chancery.at.xds, SERVICE)?;
         client.wait_for_only("a")?;

@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
+use super::{STEP, wait_for};
+
 /// Longer than the 5 s for which Envoy may hold a request until it knows the cluster.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -143,4 +145,9 @@ pub(crate) fn get(port: u16, path: &str) -> Result<String> {
         bail!("{path}: status {}: {}", answer.status, answer.body);
     }
     Ok(answer.body)
+}
+
+/// Waits until a request on a new connection is answered.
+pub(crate) fn wait_for_answer(port: u16) -> Result<String> {
+    wait_for("the first answer through Envoy", STEP, || get(port, "/").map(Some))
 }

@@ -80,6 +80,26 @@ pub(crate) fn api_listener(name: &str, route: &str) -> Value {
     })
 }
 
+/// Returns the resources of a proxy that forwards all requests on `port` to one cluster with one endpoint.
+pub(crate) fn proxied(mode: Mode, port: u16, name: &str, upstream: u16) -> [Value; 4] {
+    [
+        cluster(mode, name, "1s"),
+        endpoints(name, upstream),
+        listener(mode, "main", port, "main", "main"),
+        route("main", name),
+    ]
+}
+
+/// Returns the resources of a gRPC client that calls `target`: one cluster with one endpoint.
+pub(crate) fn service(target: &str, name: &str, port: u16) -> [Value; 4] {
+    [
+        api_listener(target, "greeter"),
+        route("greeter", name),
+        cluster(Mode::SotwAds, name, "1s"),
+        endpoints(name, port),
+    ]
+}
+
 /// Returns the connection manager of an HTTP listener that gets its routes from RDS.
 pub(crate) fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> Value {
     json!({
@@ -91,6 +111,16 @@ pub(crate) fn connection_manager(mode: Mode, route: &str, stat_prefix: &str) -> 
             "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
         }],
     })
+}
+
+/// Adds the filter that requests missing clusters or virtual hosts to a connection manager. `settings` are
+/// the fields of the filter.
+pub(crate) fn add_on_demand_filter(manager: &mut Value, mut settings: Value) {
+    settings["@type"] =
+        "type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand".into();
+    let on_demand = json!({"name": "envoy.filters.http.on_demand", "typed_config": settings});
+    let router = manager["http_filters"][0].take();
+    manager["http_filters"] = json!([on_demand, router]);
 }
 
 /// Returns the routes of requests with the header `x-scope: <name>`.
