@@ -1,4 +1,4 @@
-//! Project rules: allowed dependencies, file lengths, prose, links, and forbidden content.
+//! Project rules: allowed dependencies, file lengths, layout of tests, prose, links, and forbidden content.
 //!
 //! Each rule is a pure function from text to complaints. [`check`] reads the tree, runs all rules and
 //! prints all complaints.
@@ -17,6 +17,7 @@ use crate::{
 mod cycles;
 mod edges;
 mod hostile;
+mod layout;
 mod links;
 mod prose;
 
@@ -52,6 +53,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     complaints.extend(lengths(&files, LONG_FILES));
     complaints.extend(cycles::complaints(&files)?);
     complaints.extend(hostile::complaints(&files));
+    complaints.extend(layout::complaints(&files));
     complaints.extend(files.iter().flat_map(machine_paths));
     complaints.extend(files.iter().flat_map(unfinished));
     complaints.extend(links::broken(&files));

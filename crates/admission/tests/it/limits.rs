@@ -1,9 +1,5 @@
 //! Hostile inputs: each is admitted or rejected with a text, and none ends the process.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
-
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -21,7 +17,8 @@ use chancery_model::{ScopeName, Transaction, TypeUrl, types};
 use chancery_proto::envoy_pool;
 use proptest::prelude::*;
 use prost_reflect::{DynamicMessage, prost::Message};
-use support::{Rng, message};
+
+use crate::support::{Rng, message};
 
 fn scope() -> ScopeName {
     ScopeName::new("default").unwrap()

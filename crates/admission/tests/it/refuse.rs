@@ -1,7 +1,5 @@
 //! Rejected manifests and their error texts, which are part of the user interface.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
-
 use chancery_admission::{Manifest, Options, admit};
 use chancery_model::ScopeName;
 

@@ -1,7 +1,5 @@
 //! Valid manifests and the resources that they become.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
-
 use std::{sync::Arc, time::Duration};
 
 use chancery_admission::{Manifest, Options, Prune, admit, body_to_json, import_bootstrap};

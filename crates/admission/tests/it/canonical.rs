@@ -1,16 +1,13 @@
 //! The canonical bytes of manifests. They never change, and they agree with other readers of proto3 JSON.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
-
-mod support;
-
 use bytes::Bytes;
 use chancery_admission::{Manifest, Options, admit, body_to_json, draft_from_body};
 use chancery_model::{ResourceDraft, ScopeName, TypeUrl, types};
 use chancery_proto::envoy_pool;
 use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions, prost::Message};
 use serde_json::{Value as Json, json};
-use support::{Rng, is_foreign, message};
+
+use crate::support::{Rng, is_foreign, message};
 
 fn draft(content: &str) -> ResourceDraft {
     let options = Options::new(ScopeName::new("default").unwrap());

@@ -1,0 +1,9 @@
+//! Tests of the conversion of manifests through the public interface.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+mod admit;
+mod canonical;
+mod limits;
+mod refuse;
+mod support;
