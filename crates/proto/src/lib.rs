@@ -20,6 +20,7 @@ pub use descriptors::{envoy_pool, own_pool};
 #[expect(
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
     missing_docs,
     reason = "generated code"
 )]
