@@ -1,21 +1,23 @@
 //! The metrics of the admin API. Handles are created once, and the outcomes are a closed set.
 
-use metrics::{Counter, Histogram, counter, describe_counter, describe_histogram, histogram};
+use chancery_metrics::{Metric, MetricKind};
+use metrics::{Counter, Histogram, counter, histogram};
 
 use crate::AdminError;
 
-/// All metrics of the admin API: name, kind, help.
-pub const METRICS: &[(&str, &str, &str)] = &[
-    (
-        WRITES,
-        "counter",
+/// All metrics of the admin API.
+pub const METRICS: &[Metric] = &[
+    Metric::new(
+        "chancery_admin_writes_total",
+        MetricKind::Counter,
         "Writes of authors, by outcome: done (including dry runs), refused_input, refused_precondition, failed",
     ),
-    (WRITE_SECONDS, "histogram", "Duration of a write, without the wait for clients"),
+    Metric::new(
+        "chancery_admin_write_seconds",
+        MetricKind::Histogram,
+        "Duration of a write, without the wait for clients",
+    ),
 ];
-
-const WRITES: &str = "chancery_admin_writes_total";
-const WRITE_SECONDS: &str = "chancery_admin_write_seconds";
 
 /// The handles of the metrics.
 #[derive(Clone)]
@@ -29,19 +31,15 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
-        for (name, kind, help) in METRICS {
-            match *kind {
-                "counter" => describe_counter!(*name, *help),
-                _ => describe_histogram!(*name, *help),
-            }
-        }
-        let outcome = |outcome: &'static str| counter!(WRITES, "outcome" => outcome);
+        chancery_metrics::describe(METRICS);
+        let outcome =
+            |outcome: &'static str| counter!("chancery_admin_writes_total", "outcome" => outcome);
         Self {
             done: outcome("done"),
             refused_input: outcome("refused_input"),
             refused_precondition: outcome("refused_precondition"),
             failed: outcome("failed"),
-            write_seconds: histogram!(WRITE_SECONDS),
+            write_seconds: histogram!("chancery_admin_write_seconds"),
         }
     }
 

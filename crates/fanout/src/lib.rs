@@ -79,7 +79,7 @@ pub use concern::{Change, TouchedNames};
 pub use config::{Config, ConfigError};
 pub use fanout::{Fanout, OpenError};
 pub use freshness::Fresh;
-pub use metrics::{METRICS, Metric, MetricKind, limit_hit, type_label};
+pub use metrics::{METRICS, limit_hit, type_label};
 pub use rejection::SecretFinder;
 pub use status::{
     ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, StreamStatus, Unacknowledged,

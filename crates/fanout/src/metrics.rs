@@ -1,5 +1,6 @@
 //! The metrics of the fan-out. Handles are created once. Labels come from closed sets only.
 
+use chancery_metrics::{Metric, MetricKind};
 use chancery_model::{TypeUrl, types::KNOWN};
 use metrics::{Gauge, counter, gauge};
 
@@ -7,84 +8,16 @@ mod handles;
 
 pub(crate) use handles::{ShardMetrics, Suppressed, gauge_value};
 
-/// A metric, as used for registration, documentation and dashboards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Metric {
-    /// The name.
-    pub name: &'static str,
-    /// The kind.
-    pub kind: MetricKind,
-    /// The help text.
-    pub help: &'static str,
-}
-
-/// The kinds of metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// A value that only grows.
-    Counter,
-    /// A value that goes up and down.
-    Gauge,
-    /// A distribution of values.
-    Histogram,
-}
-
-impl Metric {
-    /// Creates a metric.
-    #[must_use]
-    pub const fn new(name: &'static str, kind: MetricKind, help: &'static str) -> Self {
-        Self { name, kind, help }
-    }
-
-    /// Passes the help text to the installed recorder.
-    pub fn describe(&self) {
-        match self.kind {
-            MetricKind::Counter => metrics::describe_counter!(self.name, self.help),
-            MetricKind::Gauge => metrics::describe_gauge!(self.name, self.help),
-            MetricKind::Histogram => metrics::describe_histogram!(self.name, self.help),
-        }
-    }
-}
-
-pub(crate) const STREAMS: &str = "chancery_xds_streams";
-pub(crate) const STREAM_ENDS: &str = "chancery_xds_stream_ends_total";
-pub(crate) const REQUESTS: &str = "chancery_xds_requests_total";
-pub(crate) const REQUEST_KINDS: &str = "chancery_xds_requests_by_kind_total";
-pub(crate) const PUSHES: &str = "chancery_xds_pushes_total";
-pub(crate) const PUSHED_RESOURCES: &str = "chancery_xds_pushed_resources_total";
-pub(crate) const PUSHED_BYTES: &str = "chancery_xds_pushed_bytes_total";
-pub(crate) const RESPONSE_BYTES: &str = "chancery_xds_response_bytes";
-pub(crate) const SUPPRESSED: &str = "chancery_xds_suppressed_resends_total";
-pub(crate) const ACKS: &str = "chancery_xds_acks_total";
-pub(crate) const NACKS: &str = "chancery_xds_nacks_total";
-pub(crate) const REJECTING: &str = "chancery_xds_rejecting_streams";
-pub(crate) const ACK_SECONDS: &str = "chancery_xds_ack_seconds";
-pub(crate) const UNANSWERED: &str = "chancery_xds_oldest_unanswered_seconds";
-pub(crate) const FIRST_SYNC: &str = "chancery_xds_first_sync_seconds";
-pub(crate) const CONVERGENCE: &str = "chancery_xds_convergence_seconds";
-pub(crate) const COMMIT_SECONDS: &str = "chancery_xds_commit_seconds";
-pub(crate) const INBOX_WAIT: &str = "chancery_xds_inbox_wait_seconds";
-pub(crate) const QUEUE_WAIT: &str = "chancery_xds_queue_wait_seconds";
-pub(crate) const TRANSPORT_WAIT: &str = "chancery_xds_transport_wait_seconds";
-pub(crate) const BLOCKED: &str = "chancery_xds_blocked_streams";
-pub(crate) const PENDING: &str = "chancery_xds_pending_sessions";
-pub(crate) const INDEX_NAMES: &str = "chancery_xds_index_names";
-pub(crate) const INDEX_WILDCARDS: &str = "chancery_xds_index_wildcards";
-const SUBSCRIPTION_BYTES: &str = "chancery_xds_subscription_bytes";
-const LARGE_WORK: &str = "chancery_xds_large_work_sessions";
-pub(crate) const TURN_SECONDS: &str = "chancery_xds_shard_turn_seconds";
-const LIMITS_HIT: &str = "chancery_xds_limits_hit_total";
-
 /// Every metric of this crate.
 pub const METRICS: &[Metric] = &[
     Metric::new(
-        STREAMS,
+        "chancery_xds_streams",
         MetricKind::Gauge,
         "Streams that have sent a request, by protocol (sotw, delta) and type (aggregated, the type's \
          alias, or other).",
     ),
     Metric::new(
-        STREAM_ENDS,
+        "chancery_xds_stream_ends_total",
         MetricKind::Counter,
         "Streams that ended, by reason. client: the client reset the stream, half-closed \
          it (half_close), or lost its connection. refused: the client broke a rule or \
@@ -92,56 +25,76 @@ pub const METRICS: &[Metric] = &[
          ack_close_after. moved: it was asked to reconnect. deadline: its own grpc- \
          timeout expired.",
     ),
-    Metric::new(REQUESTS, MetricKind::Counter, "Discovery requests, by type."),
+    Metric::new("chancery_xds_requests_total", MetricKind::Counter, "Discovery requests, by type."),
     Metric::new(
-        REQUEST_KINDS,
+        "chancery_xds_requests_by_kind_total",
         MetricKind::Counter,
         "Discovery requests, by kind. ack and nack answer a response. subscribe changes \
          the subscription. stale names a response other than the last one. repeat \
          contains nothing new.",
     ),
-    Metric::new(PUSHES, MetricKind::Counter, "Discovery responses sent, by type."),
     Metric::new(
-        PUSHED_RESOURCES,
+        "chancery_xds_pushes_total",
+        MetricKind::Counter,
+        "Discovery responses sent, by type.",
+    ),
+    Metric::new(
+        "chancery_xds_pushed_resources_total",
         MetricKind::Counter,
         "Resources in discovery responses, removed ones included, by type.",
     ),
-    Metric::new(PUSHED_BYTES, MetricKind::Counter, "Bytes of discovery responses, by type."),
-    Metric::new(RESPONSE_BYTES, MetricKind::Histogram, "Size of discovery responses, by protocol."),
     Metric::new(
-        SUPPRESSED,
+        "chancery_xds_pushed_bytes_total",
+        MetricKind::Counter,
+        "Bytes of discovery responses, by type.",
+    ),
+    Metric::new(
+        "chancery_xds_response_bytes",
+        MetricKind::Histogram,
+        "Size of discovery responses, by protocol.",
+    ),
+    Metric::new(
+        "chancery_xds_suppressed_resends_total",
         MetricKind::Counter,
         "Responses that were unnecessary, by reason. folded: one response has an earlier \
          and a later change of the type. unchanged: a commit left the resources that the \
          stream sees unchanged. rejected: the client has already rejected these \
          resources.",
     ),
-    Metric::new(ACKS, MetricKind::Counter, "Responses that clients accepted, by type."),
-    Metric::new(NACKS, MetricKind::Counter, "Responses that clients rejected, by type."),
     Metric::new(
-        REJECTING,
+        "chancery_xds_acks_total",
+        MetricKind::Counter,
+        "Responses that clients accepted, by type.",
+    ),
+    Metric::new(
+        "chancery_xds_nacks_total",
+        MetricKind::Counter,
+        "Responses that clients rejected, by type.",
+    ),
+    Metric::new(
+        "chancery_xds_rejecting_streams",
         MetricKind::Gauge,
         "Streams on which a rejection stands: the client has not accepted a newer response since.",
     ),
     Metric::new(
-        ACK_SECONDS,
+        "chancery_xds_ack_seconds",
         MetricKind::Histogram,
         "Time from sending a response to its acknowledgment.",
     ),
     Metric::new(
-        UNANSWERED,
+        "chancery_xds_oldest_unanswered_seconds",
         MetricKind::Gauge,
         "The longest time for which a client has owed an answer, in whole seconds, by shard; 0 if no \
          client owes one.",
     ),
     Metric::new(
-        FIRST_SYNC,
+        "chancery_xds_first_sync_seconds",
         MetricKind::Histogram,
         "Time from a stream's first request until the client had accepted all resources that it first \
          requested.",
     ),
     Metric::new(
-        CONVERGENCE,
+        "chancery_xds_convergence_seconds",
         MetricKind::Histogram,
         "Time from a change's arrival at the replica (applied there) to its \
          acknowledgment by a stream that it concerns. It counts from the earliest change \
@@ -149,68 +102,72 @@ pub const METRICS: &[Metric] = &[
          because it moves to other scopes, do not count.",
     ),
     Metric::new(
-        COMMIT_SECONDS,
+        "chancery_xds_commit_seconds",
         MetricKind::Histogram,
         "Time from a change's arrival at the replica until a shard has marked all \
          affected streams, once per shard and step. It counts from the earliest change in \
          the step.",
     ),
     Metric::new(
-        INBOX_WAIT,
+        "chancery_xds_inbox_wait_seconds",
         MetricKind::Histogram,
         "Time that a request waited for its shard, including the wait for space in the \
          inbox: the longest wait in each turn. Lane updates is for established streams \
          and admin, bulk for new streams and large requests.",
     ),
     Metric::new(
-        QUEUE_WAIT,
+        "chancery_xds_queue_wait_seconds",
         MetricKind::Histogram,
         "Time from the mark that a stream has something to send until it is polled: the \
          longest wait in each turn. Lane bulk is for streams that are loading a state, \
          updates for all others.",
     ),
     Metric::new(
-        TRANSPORT_WAIT,
+        "chancery_xds_transport_wait_seconds",
         MetricKind::Histogram,
         "Time that a response waited until the stream's transport could take it, counted once it could, \
          and only if it had to wait.",
     ),
     Metric::new(
-        BLOCKED,
+        "chancery_xds_blocked_streams",
         MetricKind::Gauge,
         "Streams that have something to send and whose transport does not take it: the client reads \
          slowly, or not at all.",
     ),
-    Metric::new(PENDING, MetricKind::Gauge, "Streams that wait to be polled, by shard."),
     Metric::new(
-        INDEX_NAMES,
+        "chancery_xds_pending_sessions",
+        MetricKind::Gauge,
+        "Streams that wait to be polled, by shard.",
+    ),
+    Metric::new(
+        "chancery_xds_index_names",
         MetricKind::Gauge,
         "Names that streams subscribe to, counted for each stream, name and scope, by shard.",
     ),
     Metric::new(
-        INDEX_WILDCARDS,
+        "chancery_xds_index_wildcards",
         MetricKind::Gauge,
         "Wildcard subscriptions of streams, counted for each stream, type and scope, by shard.",
     ),
     Metric::new(
-        SUBSCRIPTION_BYTES,
+        "chancery_xds_subscription_bytes",
         MetricKind::Gauge,
         "Bytes that the subscriptions of all streams hold, as `subscriptions_bytes_max` counts them.",
     ),
     Metric::new(
-        LARGE_WORK,
+        "chancery_xds_large_work_sessions",
         MetricKind::Gauge,
         "Streams with a request or response of many names that the thread for large work handles or \
          has queued.",
     ),
     Metric::new(
-        TURN_SECONDS,
+        "chancery_xds_shard_turn_seconds",
         MetricKind::Histogram,
         "Time that a shard was busy without a break, by shard. The rate of its sum is the part of one \
          core that the shard uses.",
     ),
     Metric::new(
-        LIMITS_HIT,
+        "chancery_xds_limits_hit_total",
         MetricKind::Counter,
         "Requests, streams and connections that were rejected, truncated, delayed or closed because \
          they exceed a limit, by limit.",
@@ -266,28 +223,28 @@ pub(crate) fn type_place(type_url: &TypeUrl) -> usize {
 
 /// Registers all metrics with the installed recorder, so that counters without events show 0.
 pub(crate) fn register() {
-    METRICS.iter().for_each(Metric::describe);
+    chancery_metrics::describe(METRICS);
     set_subscription_bytes(0);
     large_work().set(0.0);
     for limit in LIMITS {
-        counter!(LIMITS_HIT, "limit" => *limit).increment(0);
+        counter!("chancery_xds_limits_hit_total", "limit" => *limit).increment(0);
     }
 }
 
 /// Sets the number of bytes that subscriptions hold.
 pub(crate) fn set_subscription_bytes(bytes: usize) {
-    gauge!(SUBSCRIPTION_BYTES).set(gauge_value(bytes));
+    gauge!("chancery_xds_subscription_bytes").set(gauge_value(bytes));
 }
 
 /// Returns the gauge of the streams that the thread for large work handles.
 pub(crate) fn large_work() -> Gauge {
-    gauge!(LARGE_WORK)
+    gauge!("chancery_xds_large_work_sessions")
 }
 
 /// Counts a request, stream or connection that exceeds a limit. The limit must be in `LIMITS`.
 pub fn limit_hit(limit: &'static str) {
     debug_assert!(LIMITS.contains(&limit), "{limit} is not in LIMITS");
-    counter!(LIMITS_HIT, "limit" => limit).increment(1);
+    counter!("chancery_xds_limits_hit_total", "limit" => limit).increment(1);
 }
 
 #[cfg(test)]

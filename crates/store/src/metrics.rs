@@ -5,102 +5,136 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use metrics::{
-    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram,
-    gauge, histogram,
-};
+use chancery_metrics::{Metric, MetricKind};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-/// All metrics of the store: name, kind, help.
-pub const METRICS: &[(&str, &str, &str)] = &[
-    (
+/// All metrics of the store.
+pub const METRICS: &[Metric] = &[
+    Metric::new(
         "chancery_store_append_seconds",
-        "histogram",
+        MetricKind::Histogram,
         "Time from handing entries to the log until they are durable and acknowledged",
     ),
-    ("chancery_store_fsync_seconds", "histogram", "Time that a sync of the write-ahead log takes"),
-    ("chancery_store_fsyncs_total", "counter", "Syncs of the write-ahead log"),
-    ("chancery_store_commits_total", "counter", "Transactions that were applied"),
-    (
+    Metric::new(
+        "chancery_store_fsync_seconds",
+        MetricKind::Histogram,
+        "Time that a sync of the write-ahead log takes",
+    ),
+    Metric::new("chancery_store_fsyncs_total", MetricKind::Counter, "Syncs of the write-ahead log"),
+    Metric::new(
+        "chancery_store_commits_total",
+        MetricKind::Counter,
+        "Transactions that were applied",
+    ),
+    Metric::new(
         "chancery_store_refused_writes_total",
-        "counter",
+        MetricKind::Counter,
         "Transactions refused before they reached the log, by reason",
     ),
-    (
+    Metric::new(
         "chancery_store_snapshots_installed_total",
-        "counter",
+        MetricKind::Counter,
         "Snapshots of the leader that this replica has installed",
     ),
-    (
+    Metric::new(
         "chancery_store_forwarded_writes_total",
-        "counter",
+        MetricKind::Counter,
         "Write attempts that this replica sent to the leader on another replica",
     ),
-    (
+    Metric::new(
         "chancery_raft_has_leader",
-        "gauge",
+        MetricKind::Gauge,
         "1 if this replica hears a leader, or leads and most voters answer it; with 0 it accepts no writes",
     ),
-    ("chancery_raft_is_leader", "gauge", "1 if this replica leads, else 0"),
-    ("chancery_raft_term", "gauge", "The Raft term: each election makes it greater"),
-    (
+    Metric::new("chancery_raft_is_leader", MetricKind::Gauge, "1 if this replica leads, else 0"),
+    Metric::new(
+        "chancery_raft_term",
+        MetricKind::Gauge,
+        "The Raft term: each election makes it greater",
+    ),
+    Metric::new(
         "chancery_raft_elections_total",
-        "counter",
+        MetricKind::Counter,
         "Elections in which this replica stood as a candidate; a pre-vote does not count",
     ),
-    (
+    Metric::new(
         "chancery_raft_leader_changes_total",
-        "counter",
+        MetricKind::Counter,
         "Times that this replica has found another leader, or the same one in a later term; checked five times per second",
     ),
-    (
+    Metric::new(
         "chancery_raft_certificate_seconds_left",
-        "gauge",
+        MetricKind::Gauge,
         "Seconds until other replicas reject the certificate of this replica (raft.tls_cert), \
          because it or an intermediate certificate expires. Negative after that, +Inf without TLS",
     ),
-    (
+    Metric::new(
         "chancery_raft_state_differences",
-        "gauge",
+        MetricKind::Gauge,
         "Voters whose state differs from that of this replica at the same position of the log; any value other than 0 is an alarm",
     ),
-    (
+    Metric::new(
         "chancery_raft_diverged",
-        "gauge",
+        MetricKind::Gauge,
         "1 if this replica has stopped because its state or its log differs from that of the cluster, else 0",
     ),
-    ("chancery_raft_voters", "gauge", "Members that vote"),
-    ("chancery_raft_learners", "gauge", "Members that do not vote"),
-    (
+    Metric::new("chancery_raft_voters", MetricKind::Gauge, "Members that vote"),
+    Metric::new("chancery_raft_learners", MetricKind::Gauge, "Members that do not vote"),
+    Metric::new(
         "chancery_raft_voters_up",
-        "gauge",
+        MetricKind::Gauge,
         "Voters that the leader has heard recently, including itself; 0 on replicas that do not lead",
     ),
-    ("chancery_raft_connections", "gauge", "Incoming connections of the replication port"),
-    (
+    Metric::new(
+        "chancery_raft_connections",
+        MetricKind::Gauge,
+        "Incoming connections of the replication port",
+    ),
+    Metric::new(
         "chancery_raft_refused_connections_total",
-        "counter",
+        MetricKind::Counter,
         "Connections to the replication port that were rejected or closed, by reason. tls: no \
          TLS, or no certificate of the CA. protocol: not HTTP/2. silent: no data in time, or \
          closed by the peer. limit: its slot was needed. accept: the accept failed, usually for \
          lack of file descriptors",
     ),
-    (
+    Metric::new(
         "chancery_raft_apply_lag_entries",
-        "gauge",
+        MetricKind::Gauge,
         "Log entries that this replica knows to be committed and has not yet applied",
     ),
-    (
+    Metric::new(
         "chancery_raft_replication_lag_entries",
-        "gauge",
+        MetricKind::Gauge,
         "Log entries that a member lacks, by its ID; 0 on replicas that do not lead",
     ),
-    ("chancery_store_last_log_index", "gauge", "Index of the last entry in the log"),
-    ("chancery_store_applied_index", "gauge", "Index of the last applied entry"),
-    ("chancery_store_revision", "gauge", "Revision of the state"),
-    ("chancery_store_resources", "gauge", "Resources in the state"),
-    ("chancery_store_log_bytes", "gauge", "Bytes of entries in the log that are not purged"),
-    ("chancery_store_free_bytes", "gauge", "Bytes free on the file system of the data directory"),
-    ("chancery_store_failed", "gauge", "1 if the replica has failed and accepts no writes, else 0"),
+    Metric::new(
+        "chancery_store_last_log_index",
+        MetricKind::Gauge,
+        "Index of the last entry in the log",
+    ),
+    Metric::new(
+        "chancery_store_applied_index",
+        MetricKind::Gauge,
+        "Index of the last applied entry",
+    ),
+    Metric::new("chancery_store_revision", MetricKind::Gauge, "Revision of the state"),
+    Metric::new("chancery_store_resources", MetricKind::Gauge, "Resources in the state"),
+    Metric::new(
+        "chancery_store_log_bytes",
+        MetricKind::Gauge,
+        "Bytes of entries in the log that are not purged",
+    ),
+    Metric::new(
+        "chancery_store_free_bytes",
+        MetricKind::Gauge,
+        "Bytes free on the file system of the data directory",
+    ),
+    Metric::new(
+        "chancery_store_failed",
+        MetricKind::Gauge,
+        "1 if the replica has failed and accepts no writes, else 0",
+    ),
 ];
 
 /// The handles of the metrics.
@@ -260,13 +294,7 @@ pub(crate) fn gauge_value(n: u64) -> f64 {
 impl StoreMetrics {
     /// Describes the metrics and creates the handles.
     pub(crate) fn new() -> Self {
-        for (name, kind, help) in METRICS {
-            match *kind {
-                "histogram" => describe_histogram!(*name, *help),
-                "counter" => describe_counter!(*name, *help),
-                _ => describe_gauge!(*name, *help),
-            }
-        }
+        chancery_metrics::describe(METRICS);
         // These metrics exist even without a replication port.
         drop(PortMetrics::new());
         let refused = |reason: &'static str| counter!("chancery_store_refused_writes_total", "reason" => reason);

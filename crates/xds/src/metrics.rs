@@ -1,22 +1,20 @@
 //! The metrics of the transport, in addition to those of the fan-out.
 
-use chancery_fanout::{Metric, MetricKind};
+use chancery_metrics::{Metric, MetricKind};
 use metrics::{Counter, Gauge, counter, gauge};
 
 use crate::reason::Reason;
 
-const CONNECTIONS: &str = "chancery_xds_connections";
-const CONNECTIONS_TOTAL: &str = "chancery_xds_connections_total";
-const CONNECTION_ENDS: &str = "chancery_xds_connection_ends_total";
-const ACCEPT_ERRORS: &str = "chancery_xds_accept_errors_total";
-const REQUEST_BYTES: &str = "chancery_xds_request_bytes_total";
-
 /// All metrics of this crate.
 pub const METRICS: &[Metric] = &[
-    Metric::new(CONNECTIONS, MetricKind::Gauge, "Open connections."),
-    Metric::new(CONNECTIONS_TOTAL, MetricKind::Counter, "Connections that were accepted."),
+    Metric::new("chancery_xds_connections", MetricKind::Gauge, "Open connections."),
     Metric::new(
-        CONNECTION_ENDS,
+        "chancery_xds_connections_total",
+        MetricKind::Counter,
+        "Connections that were accepted.",
+    ),
+    Metric::new(
+        "chancery_xds_connection_ends_total",
         MetricKind::Counter,
         "Connections that ended, by reason. client: the client closed or lost the \
          connection. age and drain: it was asked to reconnect. idle: no stream for too \
@@ -25,11 +23,15 @@ pub const METRICS: &[Metric] = &[
          bytes that are not valid HTTP/2.",
     ),
     Metric::new(
-        ACCEPT_ERRORS,
+        "chancery_xds_accept_errors_total",
         MetricKind::Counter,
         "Failed attempts to accept a connection, usually for lack of file descriptors.",
     ),
-    Metric::new(REQUEST_BYTES, MetricKind::Counter, "Bytes of discovery requests."),
+    Metric::new(
+        "chancery_xds_request_bytes_total",
+        MetricKind::Counter,
+        "Bytes of discovery requests.",
+    ),
 ];
 
 #[derive(Debug, Clone)]
@@ -45,11 +47,13 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new() -> Self {
         Self {
-            connections: gauge!(CONNECTIONS),
-            connections_total: counter!(CONNECTIONS_TOTAL),
-            accept_errors: counter!(ACCEPT_ERRORS),
-            ends: Reason::ALL.map(|reason| counter!(CONNECTION_ENDS, "reason" => reason.label())),
-            request_bytes: counter!(REQUEST_BYTES),
+            connections: gauge!("chancery_xds_connections"),
+            connections_total: counter!("chancery_xds_connections_total"),
+            accept_errors: counter!("chancery_xds_accept_errors_total"),
+            ends: Reason::ALL.map(
+                |reason| counter!("chancery_xds_connection_ends_total", "reason" => reason.label()),
+            ),
+            request_bytes: counter!("chancery_xds_request_bytes_total"),
         }
     }
 

@@ -34,7 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Describes the metrics, and shows those with a fixed set of labels as zero before [`serve`] starts.
 pub fn register_metrics() {
-    METRICS.iter().for_each(|metric| metric.describe());
+    chancery_metrics::describe(METRICS);
     drop(Metrics::new());
 }
 

@@ -1,8 +1,8 @@
 //! `docs/metrics.md`: the name, kind and help of every metric.
 //!
-//! The sources are the `METRICS` table of each crate, and calls such as
-//! `describe_gauge!("name", "help")`. A running server describes its metrics with the same texts, so the
-//! page and the `/metrics` endpoint are consistent. A metric without a description is an error.
+//! The sources are the rows `Metric::new("name", MetricKind::Gauge, "help")` of the `METRICS` tables. A
+//! running server describes its metrics with the same texts, so the page and the `/metrics` endpoint are
+//! consistent. A metric without a row is an error.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
     fs,
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
     paths::Paths,
@@ -78,11 +78,7 @@ fn collect(paths: &Paths) -> Result<BTreeMap<String, BTreeSet<Metric>>> {
     let mut by_crate: BTreeMap<String, BTreeSet<Metric>> = BTreeMap::new();
     for file in &files {
         let name = file.path.split('/').nth(1).unwrap_or_default();
-        by_crate
-            .entry(name.to_owned())
-            .or_default()
-            .extend(table(&file.text).with_context(|| format!("read METRICS in {}", file.path))?);
-        by_crate.entry(name.to_owned()).or_default().extend(described(&file.text));
+        by_crate.entry(name.to_owned()).or_default().extend(rows(&file.text));
     }
     let known: BTreeSet<&str> =
         by_crate.values().flatten().map(|metric| metric.name.as_str()).collect();
@@ -92,7 +88,7 @@ fn collect(paths: &Paths) -> Result<BTreeMap<String, BTreeSet<Metric>>> {
         .filter(|name| !known.contains(base_name(name)))
         .collect();
     if !unknown.is_empty() {
-        bail!("metrics without a description in METRICS or `describe_…!`: {unknown:?}");
+        bail!("metrics without a row `Metric::new(…)` in METRICS: {unknown:?}");
     }
     Ok(by_crate)
 }
@@ -124,60 +120,24 @@ fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
     page.write_fmt(text).expect("writing to a String cannot fail");
 }
 
-/// Returns the rows of a file's `METRICS` table: name (a literal or a constant of the file), kind,
-/// help.
-fn table(text: &str) -> Result<Vec<Metric>> {
-    let Some((_, rest)) = text.split_once("const METRICS:") else { return Ok(Vec::new()) };
-    let (body, _) = rest
-        .split_once("= &[")
-        .and_then(|(_, rest)| rest.split_once("];"))
-        .context("METRICS is not a slice")?;
-    let words: Vec<Word> = words(body)
-        .into_iter()
-        .filter(|word| match word {
-            Word::Identifier(name) => !["Metric", "new", "MetricKind"].contains(&name.as_str()),
-            Word::Literal(_) => true,
-        })
-        .collect();
-    if !words.len().is_multiple_of(3) {
-        bail!("METRICS has {} words, which is not a multiple of three", words.len());
-    }
-    words
-        .chunks(3)
-        .map(|row| {
-            let [name, Word::Identifier(kind) | Word::Literal(kind), Word::Literal(help)] = row
-            else {
-                bail!("{row:?} is not name, kind, help");
-            };
-            let name = match name {
-                Word::Literal(name) => name.clone(),
-                Word::Identifier(constant) => constant_value(text, constant)?,
-            };
-            Ok(Metric { name, kind: kind.to_lowercase(), help: help.clone() })
-        })
-        .collect()
-}
-
-/// Returns the metrics of `describe_<kind>!` calls with two literals.
-fn described(text: &str) -> Vec<Metric> {
-    let words = words(text);
-    words
-        .windows(3)
-        .filter_map(|call| match call {
-            [Word::Identifier(describe), Word::Literal(name), Word::Literal(help)] => {
-                let kind = describe.strip_prefix("describe_")?.to_owned();
-                Some(Metric { name: name.clone(), kind, help: help.clone() })
+/// Returns the metrics of the rows `Metric::new("name", MetricKind::Gauge, "help")`.
+fn rows(text: &str) -> Vec<Metric> {
+    words(text)
+        .windows(6)
+        .filter_map(|row| match row {
+            [
+                Word::Identifier(metric),
+                Word::Identifier(new),
+                Word::Literal(name),
+                Word::Identifier(kinds),
+                Word::Identifier(kind),
+                Word::Literal(help),
+            ] if metric == "Metric" && new == "new" && kinds == "MetricKind" => {
+                Some(Metric { name: name.clone(), kind: kind.to_lowercase(), help: help.clone() })
             }
             _ => None,
         })
         .collect()
-}
-
-fn constant_value(text: &str, constant: &str) -> Result<String> {
-    text.split_once(&format!("const {constant}: &str ="))
-        .and_then(|(_, rest)| rest.split('"').nth(1))
-        .map(str::to_owned)
-        .ok_or_else(|| anyhow!("no constant {constant} in the same file"))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -230,47 +190,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_rows_are_parsed_in_both_forms() {
+    fn rows_have_literal_names_and_helps() {
         let text = "
-const STREAMS: &str = \"chancery_xds_streams\";
-/// All.
 pub const METRICS: &[Metric] = &[
     // A comment with \"words\".
     Metric::new(
-        STREAMS,
+        \"chancery_xds_streams\",
         MetricKind::Gauge,
         \"Open, by \\
          \\\"type\\\".\",
     ),
-];";
-        let rows = table(text).unwrap();
+    Metric::new(NAME, MetricKind::Gauge, \"b\"),
+];
+pub const fn new(name: &'static str, kind: MetricKind, help: &'static str) -> Self {}";
+        let rows = rows(text);
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0].name, "chancery_xds_streams");
         assert_eq!(rows[0].kind, "gauge");
         assert_eq!(rows[0].help, "Open, by \"type\".");
-
-        let text =
-            "const METRICS: &[(&str, &str, &str)] = &[(\"chancery_a_b\", \"counter\", \"C\")];";
-        assert_eq!(table(text).unwrap()[0].kind, "counter");
-    }
-
-    #[test]
-    fn describe_call_with_literals_counts_and_loop_does_not() {
-        let text = "metrics::describe_gauge!(\"chancery_build_info\", \"1\");\n\
-             describe_counter!(*name, *help); let x = \"describe\";";
-        let rows = described(text);
-        assert_eq!(rows.len(), 1);
-        assert_eq!(
-            (rows[0].name.as_str(), rows[0].kind.as_str()),
-            ("chancery_build_info", "gauge")
-        );
-    }
-
-    #[test]
-    fn malformed_table_is_an_error() {
-        assert!(table("const METRICS: &[X] = &[a, \"b\"];").is_err());
-        assert!(table("const METRICS: &[X] = &[MISSING, Gauge, \"b\"];").is_err());
-        assert!(table("no table").unwrap().is_empty());
     }
 
     #[test]

@@ -4,12 +4,7 @@ use chancery_model::TypeUrl;
 use chancery_protocol::{Message, Protocol, RequestKind, Response, StreamKind};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use super::{
-    ACK_SECONDS, ACKS, BLOCKED, COMMIT_SECONDS, CONVERGENCE, FIRST_SYNC, INBOX_WAIT, INDEX_NAMES,
-    INDEX_WILDCARDS, LABELS, N_LABELS, NACKS, PENDING, PUSHED_BYTES, PUSHED_RESOURCES, PUSHES,
-    QUEUE_WAIT, REJECTING, REQUEST_KINDS, REQUESTS, RESPONSE_BYTES, STREAM_ENDS, STREAMS,
-    SUPPRESSED, TRANSPORT_WAIT, TURN_SECONDS, UNANSWERED, type_place,
-};
+use super::{LABELS, N_LABELS, type_place};
 use crate::{index::Size, queue::Lane, status::EndCode};
 
 pub(crate) struct ShardMetrics {
@@ -68,15 +63,17 @@ impl ShardMetrics {
         let streams = |protocol: &'static str| {
             std::array::from_fn(|place| {
                 let label = LABELS.get(place).copied().unwrap_or("aggregated");
-                gauge!(STREAMS, "protocol" => protocol, "type" => label)
+                gauge!("chancery_xds_streams", "protocol" => protocol, "type" => label)
             })
         };
-        let ends = |reason: &'static str| counter!(STREAM_ENDS, "reason" => reason);
-        let kind = |kind: &'static str| counter!(REQUEST_KINDS, "kind" => kind);
-        let suppressed = |reason: &'static str| counter!(SUPPRESSED, "reason" => reason);
+        let ends =
+            |reason: &'static str| counter!("chancery_xds_stream_ends_total", "reason" => reason);
+        let kind =
+            |kind: &'static str| counter!("chancery_xds_requests_by_kind_total", "kind" => kind);
+        let suppressed = |reason: &'static str| counter!("chancery_xds_suppressed_resends_total", "reason" => reason);
         let by_shard = |name: &'static str| gauge!(name, "shard" => shard.to_string());
         let wait = |name: &'static str, lane: &'static str| histogram!(name, "lane" => lane);
-        let bytes = |protocol: &'static str| histogram!(RESPONSE_BYTES, "protocol" => protocol);
+        let bytes = |protocol: &'static str| histogram!("chancery_xds_response_bytes", "protocol" => protocol);
         Self {
             types: std::array::from_fn(|place| TypeMetrics::new(LABELS[place])),
             streams: [streams("sotw"), streams("delta")],
@@ -89,22 +86,22 @@ impl ShardMetrics {
             ends_deadline: ends("deadline"),
             kinds: [kind("ack"), kind("nack"), kind("subscribe"), kind("stale"), kind("repeat")],
             suppressed: [suppressed("folded"), suppressed("unchanged"), suppressed("rejected")],
-            rejecting: gauge!(REJECTING),
-            ack_seconds: histogram!(ACK_SECONDS),
-            first_sync_seconds: histogram!(FIRST_SYNC),
-            convergence_seconds: histogram!(CONVERGENCE),
-            commit_seconds: histogram!(COMMIT_SECONDS),
-            inbox_wait_updates: wait(INBOX_WAIT, "updates"),
-            inbox_wait_bulk: wait(INBOX_WAIT, "bulk"),
-            queue_wait_updates: wait(QUEUE_WAIT, "updates"),
-            queue_wait_bulk: wait(QUEUE_WAIT, "bulk"),
-            transport_wait_seconds: histogram!(TRANSPORT_WAIT),
-            blocked: gauge!(BLOCKED),
-            turn_seconds: histogram!(TURN_SECONDS, "shard" => shard.to_string()),
-            unanswered: by_shard(UNANSWERED),
-            pending: by_shard(PENDING),
-            index_names: by_shard(INDEX_NAMES),
-            index_wildcards: by_shard(INDEX_WILDCARDS),
+            rejecting: gauge!("chancery_xds_rejecting_streams"),
+            ack_seconds: histogram!("chancery_xds_ack_seconds"),
+            first_sync_seconds: histogram!("chancery_xds_first_sync_seconds"),
+            convergence_seconds: histogram!("chancery_xds_convergence_seconds"),
+            commit_seconds: histogram!("chancery_xds_commit_seconds"),
+            inbox_wait_updates: wait("chancery_xds_inbox_wait_seconds", "updates"),
+            inbox_wait_bulk: wait("chancery_xds_inbox_wait_seconds", "bulk"),
+            queue_wait_updates: wait("chancery_xds_queue_wait_seconds", "updates"),
+            queue_wait_bulk: wait("chancery_xds_queue_wait_seconds", "bulk"),
+            transport_wait_seconds: histogram!("chancery_xds_transport_wait_seconds"),
+            blocked: gauge!("chancery_xds_blocked_streams"),
+            turn_seconds: histogram!("chancery_xds_shard_turn_seconds", "shard" => shard.to_string()),
+            unanswered: by_shard("chancery_xds_oldest_unanswered_seconds"),
+            pending: by_shard("chancery_xds_pending_sessions"),
+            index_names: by_shard("chancery_xds_index_names"),
+            index_wildcards: by_shard("chancery_xds_index_wildcards"),
         }
     }
 
@@ -200,12 +197,12 @@ impl TypeMetrics {
     fn new(label: &'static str) -> Self {
         let of = |name: &'static str| counter!(name, "type" => label);
         Self {
-            requests: of(REQUESTS),
-            pushes: of(PUSHES),
-            pushed_resources: of(PUSHED_RESOURCES),
-            pushed_bytes: of(PUSHED_BYTES),
-            acks: of(ACKS),
-            nacks: of(NACKS),
+            requests: of("chancery_xds_requests_total"),
+            pushes: of("chancery_xds_pushes_total"),
+            pushed_resources: of("chancery_xds_pushed_resources_total"),
+            pushed_bytes: of("chancery_xds_pushed_bytes_total"),
+            acks: of("chancery_xds_acks_total"),
+            nacks: of("chancery_xds_nacks_total"),
         }
     }
 }

@@ -24,6 +24,7 @@ use std::{
 
 use chancery_admin::AdminDeps;
 use chancery_fanout::Fanout;
+use chancery_metrics::{Metric, MetricKind};
 use chancery_model::Printable;
 use chancery_store::{CaughtUp, Removal, Replica};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -47,6 +48,12 @@ use store::Opened;
 
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The metrics of the binary itself.
+const METRICS: &[Metric] = &[Metric::new(
+    "chancery_build_info",
+    MetricKind::Gauge,
+    "Always 1; the label version is the version of the program",
+)];
 /// The interval at which histograms process their samples, whether or not anybody reads the
 /// metrics.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
@@ -127,10 +134,7 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
         })
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(|error| fail(error.to_string()))?;
-    metrics::describe_gauge!(
-        "chancery_build_info",
-        "Always 1; the label version is the version of the program"
-    );
+    chancery_metrics::describe(METRICS);
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
     Ok(handle)
 }

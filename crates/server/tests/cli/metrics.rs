@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chancery_fanout::MetricKind;
+use chancery_metrics::MetricKind;
 use chancery_model::types::CLUSTER;
 use chancery_proto::discovery::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Status,
@@ -85,15 +85,19 @@ fn described() -> Families {
         MetricKind::Gauge => "gauge",
         MetricKind::Histogram => "histogram",
     };
-    let ours = chancery_fanout::METRICS.iter().chain(chancery_xds::METRICS);
-    let mut all: Families = ours
+    let tables = [
+        chancery_fanout::METRICS,
+        chancery_xds::METRICS,
+        chancery_admin::METRICS,
+        chancery_store::METRICS,
+    ];
+    let mut all: Families = tables
+        .into_iter()
+        .flatten()
         .map(|metric| {
             (metric.name.to_owned(), (of(metric.kind).to_owned(), metric.help.to_owned()))
         })
         .collect();
-    for (name, kind, help) in chancery_admin::METRICS.iter().chain(chancery_store::METRICS) {
-        all.insert((*name).to_owned(), ((*kind).to_owned(), (*help).to_owned()));
-    }
     let build = (
         "gauge".to_owned(),
         "Always 1; the label version is the version of the program".to_owned(),

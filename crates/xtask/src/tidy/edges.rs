@@ -11,16 +11,21 @@ const TESTING: &str = "chancery-testing";
 
 /// The workspace crates that each crate may use. The list must name every crate.
 const ALLOWED: &[(&str, &[&str])] = &[
+    ("chancery-metrics", &[]),
     ("chancery-model", &[]),
     ("chancery-view", &["chancery-model"]),
     ("chancery-protocol", &["chancery-model", "chancery-view"]),
     ("chancery-proto", &[]),
-    ("chancery-store", &["chancery-model", "chancery-proto"]),
+    ("chancery-store", &["chancery-metrics", "chancery-model", "chancery-proto"]),
     ("chancery-admission", &["chancery-model", "chancery-proto"]),
-    ("chancery-fanout", &["chancery-model", "chancery-view", "chancery-protocol"]),
+    (
+        "chancery-fanout",
+        &["chancery-metrics", "chancery-model", "chancery-view", "chancery-protocol"],
+    ),
     (
         "chancery-xds",
         &[
+            "chancery-metrics",
             "chancery-model",
             "chancery-view",
             "chancery-protocol",
@@ -31,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "chancery-admin",
         &[
+            "chancery-metrics",
             "chancery-model",
             "chancery-view",
             "chancery-protocol",
@@ -43,6 +49,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "chancery-server",
         &[
+            "chancery-metrics",
             "chancery-model",
             "chancery-view",
             "chancery-protocol",
