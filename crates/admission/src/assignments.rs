@@ -4,26 +4,10 @@ use std::collections::BTreeMap;
 
 use chancery_model::{Assignment, Glob, NodeMatcher, ScopeTemplate};
 
-use crate::{
-    node::Node,
-    problem::{Fault, suggestion},
-    sensitive,
-};
+use crate::{keys::unknown_keys, node::Node, problem::Fault, sensitive};
 
 /// The maximum length of an assignment's name in bytes.
 const NAME_BYTES_MAX: usize = 512;
-
-/// Adds a fault for each key of a map that is not in `known`.
-pub(crate) fn unknown_keys(node: &Node, known: &[&'static str], faults: &mut Vec<Fault>) {
-    let Node::Map(entries) = node else { return };
-    for (key, _) in entries.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
-        let rule = match suggestion(key, known.iter().copied()) {
-            Some(meant) => format!("unknown key; did you mean {meant:?}?"),
-            None => format!("unknown key; known keys are {}", known.join(", ")),
-        };
-        faults.push(Fault::new(rule).within(key));
-    }
-}
 
 /// Reads an assignment, or returns all its faults.
 pub(crate) fn read(node: &Node) -> Result<Assignment, Vec<Fault>> {

@@ -34,6 +34,7 @@ mod credentials;
 mod draft;
 mod encode;
 mod inspect;
+mod keys;
 mod manifest;
 mod names;
 mod node;

@@ -16,6 +16,7 @@ use chancery_model::{
 
 use crate::{
     assignments,
+    keys::unknown_keys,
     names::{Names, Origin},
     node::{Node, STOPPED, Spare, named},
     problem::{Fault, Place, Problem, Report},
@@ -162,7 +163,7 @@ impl<'a> Admission<'a> {
             return self.report.add(place.problem("", rule));
         }
         let mut faults = Vec::new();
-        assignments::unknown_keys(root, &KEYS, &mut faults);
+        unknown_keys(root, &KEYS, &mut faults);
         self.report.add_faults(&place, faults);
         let scope = match root.get("scope") {
             None => Some(self.options.scope.clone()),

@@ -8,9 +8,9 @@ use chancery_model::{
 };
 
 use crate::{
-    assignments::unknown_keys,
     draft,
     encode::Encoder,
+    keys::unknown_keys,
     node::{Node, shown},
     problem::Fault,
     sensitive::IS_KEY,

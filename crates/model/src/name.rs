@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::{has_private_key, types};
+use crate::{private_key::has_private_key, types::KNOWN};
 
 /// The maximum length of a resource name in bytes.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
@@ -144,9 +144,9 @@ impl TypeUrl {
     /// Returns the shared copy of a known type URL, or a new type URL. Every resource names its own
     /// type and the types of its children, so known type URLs exist once in memory.
     fn interned(url: &str) -> Self {
-        static KNOWN: LazyLock<Vec<TypeUrl>> =
-            LazyLock::new(|| types::KNOWN.iter().map(|known| TypeUrl(known.url.into())).collect());
-        let known = KNOWN.iter().find(|known| known.as_str() == url);
+        static SHARED: LazyLock<Vec<TypeUrl>> =
+            LazyLock::new(|| KNOWN.iter().map(|known| TypeUrl(known.url.into())).collect());
+        let known = SHARED.iter().find(|known| known.as_str() == url);
         known.cloned().unwrap_or_else(|| Self(url.into()))
     }
 

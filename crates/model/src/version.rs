@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{Resource, hash::Tag};
+use crate::{ResourceName, hash::Tag};
 
 /// A position in the replicated history. Revision 0 is the state before the first transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -92,10 +92,9 @@ impl TypeVersion {
     /// Each set of such resources gives a different version, because two different contents never
     /// share a version (SOTW-15).
     #[must_use]
-    pub fn holding<'a>(self, held: impl Iterator<Item = &'a Resource>) -> Self {
-        let tag = held.fold(Tag::default(), |tag, resource| {
-            let version = resource.version().to_string();
-            tag.field(resource.name().as_str().as_bytes()).field(version.as_bytes())
+    pub fn holding<'a>(self, held: impl Iterator<Item = (&'a ResourceName, Version)>) -> Self {
+        let tag = held.fold(Tag::default(), |tag, (name, version)| {
+            tag.field(name.as_str().as_bytes()).field(version.to_string().as_bytes())
         });
         Self { label: Some(format!("held-{:08x}", tag.finish()).into()), ..self }
     }

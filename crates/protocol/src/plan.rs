@@ -210,7 +210,8 @@ impl Subscription {
         if content || send {
             let mut version = context.view.version();
             if self.is_full_state() && !self.removals.is_empty() {
-                version = version.holding(self.removals.values().map(|held| &*held.resource));
+                let held = self.removals.values().map(|held| &held.resource);
+                version = version.holding(held.map(|held| (held.name(), held.version())));
             }
             let revision = context.revision;
             let names_bytes = PendingResponse::bytes_of(removed.iter().chain(&absent));

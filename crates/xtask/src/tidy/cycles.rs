@@ -16,7 +16,6 @@ use crate::source::Source;
 /// shrink.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ("crates/fanout", 11, "not cut yet"),
-    ("crates/model", 4, "not cut yet"),
     ("crates/server", 13, "not cut yet"),
     ("crates/store", 37, "not cut yet"),
     ("crates/xds", 5, "not cut yet"),

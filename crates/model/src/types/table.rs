@@ -1,0 +1,258 @@
+//! The table of resource types and their properties (design 4.11).
+//!
+//! Sources: `spec/requirements.md` Table 1, SOTW-68, -70, -73, ADS-04, DELTA-48, -61, -63.
+
+/// `envoy.config.listener.v3.Listener`.
+pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+/// `envoy.config.route.v3.RouteConfiguration`.
+pub const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+/// `envoy.config.route.v3.ScopedRouteConfiguration`.
+pub const SCOPED_ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
+/// `envoy.config.route.v3.VirtualHost`.
+pub const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
+/// `envoy.config.cluster.v3.Cluster`.
+pub const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+/// `envoy.config.endpoint.v3.ClusterLoadAssignment`.
+pub const ENDPOINT: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+/// `envoy.config.endpoint.v3.LbEndpoint`.
+pub const LOCALITY_ENDPOINT: &str = "type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint";
+/// `envoy.extensions.transport_sockets.tls.v3.Secret`.
+pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+/// `envoy.service.runtime.v3.Runtime`.
+pub const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime";
+/// `envoy.config.core.v3.TypedExtensionConfig`.
+pub const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
+
+/// A gRPC discovery service: ADS, or the separate service of one type.
+#[derive(Debug)]
+pub struct Service {
+    /// The full name of the service, including its package.
+    pub name: &'static str,
+    /// The name of the SotW method; VHDS and LEDS have none (SVC-05).
+    pub sotw: Option<&'static str>,
+    /// The name of the delta method.
+    pub delta: &'static str,
+}
+
+/// The properties of a resource type.
+#[derive(Debug)]
+pub struct Properties {
+    /// The type URL; empty for [`OPAQUE`].
+    pub url: &'static str,
+    /// The short names for the command line, the most common one first.
+    pub aliases: &'static [&'static str],
+    /// The message field that contains the resource name (SVC-22).
+    pub name_field: Option<&'static str>,
+    /// Whether SotW clients delete a resource that is missing from a response (SOTW-70, -73).
+    pub full_state: bool,
+    /// Whether an empty first list, or `*`, subscribes to the whole view (SOTW-68, DELTA-38,
+    /// DELTA-61).
+    pub wildcard: bool,
+    /// Whether the server answers a first request even if the response is empty (SOTW-69, SOTW-80,
+    /// DELTA-35).
+    pub answer_empty: bool,
+    /// The position in the sending order of an aggregated stream (ADS-04); lower is sent first.
+    pub order: u8,
+    /// The types whose resources may refer to resources of this type. The server removes a resource
+    /// only after the referrers that the client holds no longer refer to it (ADS-08).
+    pub referrers: &'static [&'static str],
+    /// The parent types. After a change of a parent, SotW clients may request this type again
+    /// (ADS-12).
+    pub parents: &'static [&'static str],
+    /// The types that the server sends, and the client acknowledges, before a push of this type
+    /// (ADS-06).
+    pub after: &'static [&'static str],
+    /// The types whose pending changes the server sends before those of this type. In contrast to
+    /// `after`, the server does not wait for the acknowledgement (ADS-03, ADS-05).
+    pub behind: &'static [&'static str],
+    /// Whether a delta response announces the removal of a resource that the client holds. This is
+    /// false for types whose clients reject removals or stop serving traffic (DELTA-48).
+    pub announce_removal: bool,
+    /// Whether a missing resource is reported as a resource without a body, with the name as an
+    /// alias (DELTA-63), and not in `removed_resources`.
+    pub absent_as_alias: bool,
+    /// The separate discovery service of this type.
+    pub service: Option<Service>,
+}
+
+/// The properties of a type that is not in the table.
+pub static OPAQUE: Properties = Properties {
+    url: "",
+    aliases: &[],
+    name_field: None,
+    full_state: false,
+    wildcard: false,
+    answer_empty: false,
+    order: u8::MAX,
+    referrers: &[],
+    parents: &[],
+    after: &[],
+    behind: &[],
+    announce_removal: true,
+    absent_as_alias: false,
+    service: None,
+};
+
+/// The known types, in the sending order of ADS-04.
+pub static KNOWN: [Properties; 10] = [
+    Properties {
+        url: CLUSTER,
+        aliases: &["cluster", "cds", "clusters"],
+        name_field: Some("name"),
+        full_state: true,
+        wildcard: true,
+        answer_empty: true,
+        order: 0,
+        referrers: &[LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST, EXTENSION],
+        service: Some(Service {
+            name: "envoy.service.cluster.v3.ClusterDiscoveryService",
+            sotw: Some("StreamClusters"),
+            delta: "DeltaClusters",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: ENDPOINT,
+        aliases: &["endpoint", "eds", "endpoints"],
+        name_field: Some("cluster_name"),
+        order: 1,
+        referrers: &[CLUSTER, LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST],
+        parents: &[CLUSTER],
+        behind: &[CLUSTER],
+        service: Some(Service {
+            name: "envoy.service.endpoint.v3.EndpointDiscoveryService",
+            sotw: Some("StreamEndpoints"),
+            delta: "DeltaEndpoints",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: LOCALITY_ENDPOINT,
+        aliases: &["locality-endpoint", "leds"],
+        order: 2,
+        referrers: &[ENDPOINT],
+        service: Some(Service {
+            name: "envoy.service.endpoint.v3.LocalityEndpointDiscoveryService",
+            sotw: None,
+            delta: "DeltaLocalityEndpoints",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: LISTENER,
+        aliases: &["listener", "lds", "listeners"],
+        name_field: Some("name"),
+        full_state: true,
+        wildcard: true,
+        answer_empty: true,
+        order: 3,
+        after: &[CLUSTER, ENDPOINT],
+        service: Some(Service {
+            name: "envoy.service.listener.v3.ListenerDiscoveryService",
+            sotw: Some("StreamListeners"),
+            delta: "DeltaListeners",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: ROUTE,
+        aliases: &["route", "rds", "routes"],
+        name_field: Some("name"),
+        order: 4,
+        referrers: &[LISTENER, SCOPED_ROUTE],
+        parents: &[LISTENER, SCOPED_ROUTE],
+        after: &[CLUSTER, ENDPOINT],
+        behind: &[LISTENER],
+        service: Some(Service {
+            name: "envoy.service.route.v3.RouteDiscoveryService",
+            sotw: Some("StreamRoutes"),
+            delta: "DeltaRoutes",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: SCOPED_ROUTE,
+        aliases: &["scoped-route", "srds", "scoped-routes"],
+        name_field: Some("name"),
+        full_state: true,
+        wildcard: true,
+        answer_empty: true,
+        order: 5,
+        referrers: &[LISTENER],
+        after: &[CLUSTER, ENDPOINT],
+        service: Some(Service {
+            // The protocol documents omit the `s` of `Routes` (SVC-03); the proto file has it.
+            name: "envoy.service.route.v3.ScopedRoutesDiscoveryService",
+            sotw: Some("StreamScopedRoutes"),
+            delta: "DeltaScopedRoutes",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: VIRTUAL_HOST,
+        aliases: &["virtual-host", "vhds", "virtual-hosts"],
+        // The wire name is `<route configuration>/<host>`, which is not a message field (DELTA-60).
+        name_field: None,
+        wildcard: true,
+        order: 6,
+        referrers: &[ROUTE],
+        after: &[CLUSTER, ENDPOINT],
+        answer_empty: true,
+        absent_as_alias: true,
+        service: Some(Service {
+            name: "envoy.service.route.v3.VirtualHostDiscoveryService",
+            sotw: None,
+            delta: "DeltaVirtualHosts",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: SECRET,
+        aliases: &["secret", "sds", "secrets"],
+        name_field: Some("name"),
+        order: 7,
+        referrers: &[CLUSTER, LISTENER],
+        parents: &[CLUSTER, ENDPOINT, LISTENER],
+        service: Some(Service {
+            name: "envoy.service.secret.v3.SecretDiscoveryService",
+            sotw: Some("StreamSecrets"),
+            delta: "DeltaSecrets",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: RUNTIME,
+        aliases: &["runtime", "rtds", "runtimes"],
+        name_field: Some("name"),
+        order: 8,
+        announce_removal: false,
+        service: Some(Service {
+            name: "envoy.service.runtime.v3.RuntimeDiscoveryService",
+            sotw: Some("StreamRuntime"),
+            delta: "DeltaRuntime",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: EXTENSION,
+        aliases: &["extension", "ecds", "extensions"],
+        name_field: Some("name"),
+        order: 9,
+        referrers: &[LISTENER],
+        parents: &[LISTENER],
+        announce_removal: false,
+        service: Some(Service {
+            name: "envoy.service.extension.v3.ExtensionConfigDiscoveryService",
+            sotw: Some("StreamExtensionConfigs"),
+            delta: "DeltaExtensionConfigs",
+        }),
+        ..OPAQUE
+    },
+];
+
+/// The aggregated discovery service, ADS (SVC-02).
+pub static AGGREGATED: Service = Service {
+    name: "envoy.service.discovery.v3.AggregatedDiscoveryService",
+    sotw: Some("StreamAggregatedResources"),
+    delta: "DeltaAggregatedResources",
+};
