@@ -14,79 +14,42 @@
 //!   streams continue.
 //!
 //! # Map
-//! - `replica` is the handle, `core` the data that it shares with the other modules. `open` starts
-//!   a replica from `parts`.
-//! - `cluster` connects to other replicas.
-//! - `log` is the Raft log; `flusher` is the thread that writes and syncs the log.
-//! - `machine` applies entries to the `image` and stores the image. `recovery` and `loader` read
-//!   log and image back.
-//! - `backup` writes a state to a file, `restore` makes a directory from the file. Both, and
-//!   `snapshot`, consist of `frames`.
-//! - `digest` and `held` detect replicas that differ.
-//! - `directory`, `identity` and `high_water` are the files beside the database.
-//! - `record`, `codec` and `raft_codec` are the formats. Their messages are in
-//!   `/proto/chancery/raft/v1`.
+//! The crate has three layers. A lower layer never uses an upper one.
+//! - `format`: the bytes of records, entries and files, and their conversions. No I/O.
+//! - `disk`: the Raft log, the state machine, snapshots, recovery, backups.
+//! - `replication`: the calls between replicas, membership, forwarded writes, linearizable reads.
+//!
+//! Above them, `replica` is the handle, and `open` starts a replica. Below them, `config`, `error`,
+//! `failure`, `metrics` and `status` are types that all layers share.
 //!
 //! `docs/adr/0002-durability.md` explains durability and the rejected alternatives.
 
-mod backup;
-mod cluster;
-mod codec;
 mod config;
-#[cfg(test)]
-mod conformance;
-mod core;
-mod database;
-mod digest;
-mod directory;
-#[cfg(test)]
-mod durability;
-mod entry_check;
+mod disk;
 mod error;
 #[cfg(test)]
 mod failpoint;
 mod failure;
-mod flusher;
-mod frames;
-mod high_water;
-mod history;
-mod identity;
-mod image;
-#[cfg(test)]
-mod joining;
-mod loader;
-mod log;
-mod log_size;
-mod machine;
-mod maintenance;
+mod format;
 mod metrics;
 mod open;
-mod parts;
-mod raft;
-mod raft_codec;
-mod recent;
-mod record;
-mod recovery;
 mod replica;
-mod restore;
-mod snapshot;
-mod space;
+mod replication;
 mod status;
-#[cfg(test)]
-mod tests;
-mod wal;
 
-pub use backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource};
-pub use cluster::{
+pub use config::{Config, ConfigError};
+pub use disk::{
+    backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
+    restore::{RestoreError, RestoreOptions, Restored, restore},
+};
+pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
+pub use format::history::{HISTORY_MAX, HistoryEntry, RequestId, RequestIdError};
+pub use metrics::METRICS;
+pub use replica::{CaughtUp, Replica};
+pub use replication::{
     handle::{Member, MemberChange, Report, Role},
     instance::Removal,
     members::{REPLICA_ID_MAX, check_address},
     tls::{TlsConfig, TlsError, TlsFile},
 };
-pub use config::{Config, ConfigError};
-pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
-pub use history::{HISTORY_MAX, HistoryEntry, RequestId, RequestIdError};
-pub use metrics::METRICS;
-pub use replica::{CaughtUp, Replica};
-pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use status::{ClusterId, StateDigest, Status};

@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use openraft::SnapshotPolicy;
 use parking_lot::Mutex;
 use tokio::{
     net::TcpListener,
@@ -15,35 +14,35 @@ use tokio::{
 
 use crate::{
     Config, OpenError, ShutdownError,
-    cluster::{
+    disk::{
+        database::Database,
+        directory::Directory,
+        flusher::Flusher,
+        log::LogStore,
+        machine::Machine,
+        parts::{Opened, Parts, Start, random_failed},
+        recovery::Recovered,
+        space::Space,
+    },
+    failure::Failure,
+    format::{identity::new_instance, raft::Raft},
+    metrics::StoreMetrics,
+    replication::{
         client::{Network, Peers},
         cluster_metrics::Watch,
+        core::{Core, Leader},
         digests,
         forward::AbortOnDrop,
         join::{self, Joiner},
-        outbox,
+        maintenance::Maintenance,
+        outbox, raft_settings,
         server::Service,
         tls::Tls,
     },
-    core::{Core, Leader},
-    database::Database,
-    directory::Directory,
-    failure::Failure,
-    flusher::Flusher,
-    high_water::hex,
-    identity::{Identity, new_instance},
-    log::LogStore,
-    machine::Machine,
-    maintenance::Maintenance,
-    metrics::StoreMetrics,
-    parts::{Opened, Parts, Start, random_failed},
-    raft::Raft,
-    recovery::Recovered,
-    space::Space,
 };
 
 /// The number of threads of Raft's runtime. None of them waits for the disk: the log has a separate
-/// thread (`crate::flusher`), and entries are applied on threads for blocking work.
+/// thread (`crate::disk::flusher`), and entries are applied on threads for blocking work.
 const RAFT_THREADS: usize = 2;
 /// The time within which Raft's tasks must end after a shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,12 +50,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 const PERMIT_BYTES: usize = 1024;
 /// The number of bytes by which a message to another replica may exceed a transaction.
 const MESSAGE_BYTES_MORE: usize = 16 << 20;
-/// The interval of a leader's heartbeats, in milliseconds.
-const HEARTBEAT_INTERVAL: u64 = 150;
-/// A replica that hears no leader for a random time between these two, in milliseconds, stands for
-/// election.
-const ELECTION_TIMEOUT_MIN: u64 = 500;
-pub(crate) const ELECTION_TIMEOUT_MAX: u64 = 1000;
 /// The interval between checks of the certificate files.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval between checks of the membership.
@@ -220,7 +213,7 @@ async fn start(
     );
     let machine =
         Machine::new(Arc::clone(&database), image, generation, failure.clone(), metrics.clone());
-    let raft_config = raft_config(&config, identity)?;
+    let raft_config = raft_settings::raft_config(&config, identity)?;
     let (id, published, digests) = (config.replica_id, machine.published(), machine.digests());
     let weak_log = log.downgrade();
     let snapshot_progress = machine.progress();
@@ -288,37 +281,6 @@ async fn start(
 
 pub(crate) fn permits(len: usize) -> u32 {
     u32::try_from(len.div_ceil(PERMIT_BYTES).max(1)).unwrap_or(u32::MAX)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn raft_config(config: &Config, identity: Identity) -> Result<openraft::Config, OpenError> {
-    let raft = openraft::Config {
-        cluster_name: hex(&identity.cluster_id),
-        heartbeat_interval: HEARTBEAT_INTERVAL,
-        election_timeout_min: ELECTION_TIMEOUT_MIN,
-        election_timeout_max: ELECTION_TIMEOUT_MAX,
-        // Not the time for a whole snapshot, but the maximum time without progress
-        // (`cluster::transfer`).
-        install_snapshot_timeout: millis(config.snapshot_stall_timeout),
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_log_entries),
-        max_in_snapshot_log_to_keep: config.log_entries_keep,
-        purge_batch_size: (config.snapshot_log_entries / 4).clamp(1, 1000),
-        // A restarted leader may have lost an unsynced tail that followers hold. If it continued to
-        // lead in the same term, it would reuse log IDs for other entries
-        // (`docs/adr/0006-raft-settings.md`).
-        enable_leader_restore: Some(false),
-        allow_log_reversion: Some(false),
-        broadcast_submitted_on_append: Some(false),
-        enable_pre_vote: Some(true),
-        // The lease is one election timeout. Without this setting, a leader that reaches only a
-        // minority could keep a connected majority from electing another leader.
-        quorum_loss_probe_interval: Some(3 * ELECTION_TIMEOUT_MAX),
-        ..openraft::Config::default()
-    };
-    raft.validate().map_err(|error| OpenError::Failed(error.to_string()))
 }
 
 /// Reconciles the membership until the replica is gone.

@@ -16,14 +16,17 @@ use tokio::sync::watch;
 
 use crate::{
     Config, HistoryEntry, OpenError, ReadError, RequestId, ShutdownError, Status, TransactError,
-    cluster::barrier::Barrier,
-    codec::{Ask, Request, ask_to_proto, digest, request_to_proto, transaction_to_proto},
-    core::Core,
-    directory::{Directory, DirectoryPurpose},
-    identity::Identity,
+    disk::{
+        directory::{Directory, DirectoryPurpose},
+        parts::Start,
+    },
+    format::{
+        codec::{Ask, Request, ask_to_proto, digest, request_to_proto, transaction_to_proto},
+        identity::Identity,
+        raft::{Peer, Response},
+    },
     open::{self, Running, Threads, permits},
-    parts::Start,
-    raft::{Peer, Response},
+    replication::{barrier::Barrier, core::Core},
     status::ClusterId,
 };
 
@@ -112,7 +115,7 @@ impl Replica {
 
     /// Returns the database, for tests that block it.
     #[cfg(test)]
-    pub(crate) fn database(&self) -> Arc<crate::database::Database> {
+    pub(crate) fn database(&self) -> Arc<crate::disk::database::Database> {
         let threads = self.0.threads.lock();
         Arc::clone(&threads.as_ref().expect("the replica runs").database)
     }

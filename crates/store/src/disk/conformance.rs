@@ -1,0 +1,229 @@
+//! openraft's storage test suite for this storage, and tests that the suite lacks.
+
+use std::{io, sync::Arc, task::Context, thread, time::Duration};
+
+use bytes::Bytes;
+use futures::Stream;
+use openraft::{
+    EntryPayload, OptionalSend, RaftLogReader, StorageError,
+    alias::OneshotOf,
+    async_runtime::Oneshot,
+    storage::{EntryResponder, IOFlushed, RaftLogStorage, RaftStateMachine},
+    testing::log::{StoreBuilder, Suite},
+};
+use parking_lot::Mutex;
+use prost::Message;
+use tempfile::TempDir;
+
+use crate::{
+    disk::{
+        database::{Access, Database},
+        flusher::Flusher,
+        high_water::HighWater,
+        image::Image,
+        log::{Ends, LogStore},
+        log_size::LogSize,
+        machine::Machine,
+        snapshot::{Decoder, SnapshotData},
+    },
+    failpoint::Point,
+    failure::Failure,
+    format::{
+        codec::{Ask, ask_to_proto},
+        raft::{
+            Command, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types, Vote, log_id,
+        },
+    },
+    metrics::StoreMetrics,
+};
+
+fn command(bytes: &'static [u8]) -> Entry {
+    let command = Command(Bytes::from_static(bytes));
+    Entry { log_id: log_id(1, 1), payload: EntryPayload::Normal(command) }
+}
+
+/// If replicas skipped the entry, their states could differ.
+#[tokio::test(flavor = "multi_thread")]
+async fn committed_entry_that_cannot_be_decoded_stops_the_replica() {
+    // The first is a tag that protobuf does not define, the second a command of a kind of a later
+    // release.
+    for bytes in [&b"\xff"[..], &b"\x7a\x00"[..]] {
+        let (_guard, _log, mut machine) = build();
+        let entries = futures::stream::iter([Ok((command(bytes), None))]);
+        let error = machine.apply(entries).await.unwrap_err();
+        assert!(error.to_string().starts_with("log entry 1 cannot be applied: "), "{error}");
+        assert_eq!(machine.applied_state().await.unwrap().0, None, "the entry was skipped");
+    }
+}
+
+/// Design 4.1: after a failed sync the store acknowledges nothing again.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("mark");
+    drop(HighWater::create(&mark, [1; 16]).unwrap());
+    // A mark that cannot be written takes the same path as a sync that fails.
+    let high_water = HighWater::open_read_only(&mark, [1; 16]).unwrap();
+    let (guard, mut log, _machine) = build_in(dir, high_water);
+    let vote = Vote::new(1, 1);
+    for attempt in 0..3 {
+        assert!(log.save_vote(&vote).await.is_err(), "attempt {attempt}");
+        assert_eq!(log.read_vote().await.unwrap(), None);
+        let (sender, flushed) = OneshotOf::<Types>::channel();
+        log.append([command(b"")], IOFlushed::signal(sender)).await.unwrap();
+        assert!(flushed.await.unwrap().is_err(), "attempt {attempt}");
+    }
+    let failure = guard.failure.get().unwrap();
+    assert!(failure.contains("cannot be synced"), "{failure}");
+}
+
+/// Design 4.9: installing a large snapshot takes seconds. The thread that waits for it is free
+/// meanwhile, because it must answer heartbeats.
+#[tokio::test]
+async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
+    let (_guard, _log, mut machine) = build();
+    let data = SnapshotData(Arc::new(Image { applied: Some(log_id(1, 1)), ..Image::new() }));
+    let meta = data.meta();
+    let mut install = Box::pin(machine.install_snapshot(&meta, data));
+    assert!(
+        futures::poll!(&mut install).is_pending(),
+        "the snapshot was installed on the calling thread"
+    );
+    install.await.unwrap();
+    assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 1)));
+}
+
+/// Design 4.9: applying a large transaction takes long. The thread that waits for it is free
+/// meanwhile, because it must answer heartbeats.
+#[tokio::test]
+async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
+    let (_guard, _log, mut machine) = build();
+    let form = Ask::Form { cluster_id: [1; 16], incarnation: chancery_model::Incarnation(1) };
+    let command = Command(ask_to_proto(&form).encode_to_vec().into());
+    let entry = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
+    let database = machine.database();
+    let mut apply = Box::pin(machine.apply(futures::stream::iter([Ok((entry, None))])));
+    // The write cannot end before the test releases it, so the thread that performs it waits.
+    let held = database.fail_points.hold(Point::Write);
+    let is_pending = thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            drop(held);
+        });
+        let mut context = Context::from_waker(futures::task::noop_waker_ref());
+        apply.as_mut().poll(&mut context).is_pending()
+    });
+    assert!(is_pending, "the entry was applied on the calling thread");
+    apply.await.unwrap();
+    assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 0)));
+}
+
+/// Keeps the resources of a store alive for as long as the store.
+struct Guard {
+    _dir: TempDir,
+    flusher: Option<Flusher>,
+    failure: Failure,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.flusher.take().map(Flusher::join);
+    }
+}
+
+fn build() -> (Guard, LogStore, Machine) {
+    let dir = tempfile::tempdir().unwrap();
+    let high_water = HighWater::create(&dir.path().join("mark"), [1; 16]).unwrap();
+    build_in(dir, high_water)
+}
+
+fn build_in(dir: TempDir, high_water: HighWater) -> (Guard, LogStore, Machine) {
+    let database = Database::open(&dir.path().join("db"), Access::Create).unwrap();
+    let database = Arc::new(database);
+    let (failure, metrics) = (Failure::default(), StoreMetrics::new());
+    let (flusher, jobs) =
+        Flusher::spawn(Arc::clone(&database), high_water, failure.clone(), metrics.clone())
+            .unwrap();
+    let size = Arc::new(Mutex::new(LogSize::default()));
+    let log = LogStore::new(
+        Arc::clone(&database),
+        jobs,
+        Ends::default(),
+        size,
+        failure.clone(),
+        metrics.clone(),
+    );
+    let machine = Machine::new(database, Image::new(), 0, failure.clone(), metrics);
+    (Guard { _dir: dir, flusher: Some(flusher), failure }, log, machine)
+}
+
+struct Direct;
+
+impl StoreBuilder<Types, LogStore, Machine, Guard> for Direct {
+    async fn build(&self) -> Result<(Guard, LogStore, Machine), StorageError<Types>> {
+        Ok(build())
+    }
+}
+
+/// Design 4.1: log, vote, state machine and snapshot satisfy openraft's contract.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_storage_passes_the_suite_of_openraft() {
+    Suite::test_all(Direct).await.unwrap();
+}
+
+/// A state machine that receives each snapshot encoded, as another replica would send it.
+struct Remote(Machine);
+
+impl RaftStateMachine<Types> for Remote {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Machine;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        self.0.applied_state().await
+    }
+
+    async fn apply<S>(&mut self, entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
+    {
+        self.0.apply(entries).await
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Machine {
+        self.0.get_snapshot_builder().await
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        data: SnapshotData,
+    ) -> io::Result<()> {
+        let mut decoder = Decoder::default();
+        for frame in data.encode() {
+            // Pieces that do not align with frames.
+            for piece in frame.chunks(7) {
+                decoder.push(piece).map_err(io::Error::other)?;
+            }
+        }
+        self.0.install_snapshot(meta, decoder.finish().map_err(io::Error::other)?).await
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        self.0.get_current_snapshot().await
+    }
+}
+
+struct OverTheWire;
+
+impl StoreBuilder<Types, LogStore, Remote, Guard> for OverTheWire {
+    async fn build(&self) -> Result<(Guard, LogStore, Remote), StorageError<Types>> {
+        let (guard, log, machine) = build();
+        Ok((guard, log, Remote(machine)))
+    }
+}
+
+/// Design 4.1: a snapshot that was encoded and decoded equals the original.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_storage_passes_the_suite_with_snapshots_over_the_wire() {
+    Suite::test_all(OverTheWire).await.unwrap();
+}

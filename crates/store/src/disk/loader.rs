@@ -1,0 +1,249 @@
+//! Builds an [`Image`] from its records, and checks that they are complete.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use chancery_model::{
+    Assignments, Collection, Incarnation, Resource, ResourceKey, ResourceName, Revision, Scope,
+    ScopeName, State, TypeUrl,
+};
+use chancery_proto::raft::v1 as pb;
+
+use crate::{
+    disk::image::{
+        ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, Image, SCOPE_PREFIX, SEPARATOR, Tally,
+    },
+    format::{
+        codec::{
+            assignment_from_proto, cluster_id_from_proto, draft_from_proto, version_from_proto,
+        },
+        history::{HISTORY_MAX, History, HistoryEntry},
+        raft_codec::{log_id_from_proto, stored_membership_from_proto},
+        record::{self, Family, RecordError},
+    },
+};
+
+/// The reason why records do not form an image.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// A record cannot be read.
+    #[error("the record {:?} of {family:?}: {source}", String::from_utf8_lossy(key))]
+    Record {
+        /// The family of the record.
+        family: Family,
+        /// The key of the record.
+        key: Vec<u8>,
+        /// The reason.
+        source: RecordError,
+    },
+    /// The records are inconsistent.
+    #[error("{0}")]
+    Whole(String),
+}
+
+fn content(text: impl ToString) -> RecordError {
+    RecordError::Content(text.to_string())
+}
+
+/// Builds an image from its records: those of the index first, then the others in any order.
+#[derive(Debug, Default)]
+pub(crate) struct Loader {
+    tally: Tally,
+    /// The collections by scope and type, as in the keys of the resources.
+    collections: BTreeMap<Vec<u8>, Collection>,
+    scopes: BTreeMap<ScopeName, Revision>,
+    assignments: Option<Assignments>,
+    /// The collection of the last resource, taken out of `collections`.
+    current: Option<(Vec<u8>, Collection)>,
+    history: BTreeMap<Revision, Arc<HistoryEntry>>,
+    n_resources: u64,
+    /// Each alias: the prefix of its collection, the alias, and the name.
+    aliases: Vec<(Vec<u8>, ResourceName, ResourceName)>,
+}
+
+impl Loader {
+    /// Adds a record.
+    pub(crate) fn add(
+        &mut self,
+        family: Family,
+        key: &[u8],
+        record: Bytes,
+    ) -> Result<(), LoadError> {
+        self.tally.add(&record);
+        let result = match family {
+            Family::Resources => self.add_resource(key, record),
+            Family::Index => self.add_index(key, record),
+            Family::History => self.add_history(key, record),
+            Family::Log | Family::Meta => Err(content("it is not part of the state")),
+        };
+        result.map_err(|source| LoadError::Record { family, key: key.to_vec(), source })
+    }
+
+    fn add_resource(&mut self, key: &[u8], record: Bytes) -> Result<(), RecordError> {
+        let (prefix, name) = split_resource_key(key)?;
+        if self.current.as_ref().is_none_or(|(current, _)| current != prefix) {
+            self.put_back();
+            self.current = self.collections.remove_entry(prefix);
+        }
+        let (_, collection) =
+            self.current.as_mut().ok_or_else(|| content("its collection is not in the index"))?;
+        let message: pb::ResourceRecord = record::open(Family::Resources, key, record)?;
+        let key = ResourceKey { type_url: collection.type_url.clone(), name: name.clone() };
+        let version = version_from_proto(&message.version.unwrap_or_default());
+        let draft = draft_from_proto(key, message.content.unwrap_or_default())?;
+        let resource = Resource::with_version(&draft, version);
+        collection.resources.insert(name, Arc::new(resource));
+        self.n_resources += 1;
+        Ok(())
+    }
+
+    fn put_back(&mut self) {
+        if let Some((prefix, collection)) = self.current.take() {
+            self.collections.insert(prefix, collection);
+        }
+    }
+
+    fn add_index(&mut self, key: &[u8], record: Bytes) -> Result<(), RecordError> {
+        if key == ASSIGNMENTS_KEY {
+            let message: pb::AssignmentsRecord = record::open(Family::Index, key, record)?;
+            let rules = message.rules.into_iter().map(assignment_from_proto);
+            self.assignments = Some(Assignments {
+                changed: Revision(message.changed),
+                rules: rules.collect::<Result<_, _>>()?,
+            });
+            return Ok(());
+        }
+        match key.split_first() {
+            Some((&SCOPE_PREFIX, name)) => {
+                let message: pb::ScopeRecord = record::open(Family::Index, key, record)?;
+                let name = ScopeName::new(text(name)?).map_err(content)?;
+                self.scopes.insert(name, Revision(message.changed));
+            }
+            Some((&COLLECTION_PREFIX, prefix)) => {
+                let message: pb::CollectionRecord = record::open(Family::Index, key, record)?;
+                let (scope, type_url) = text(prefix)?
+                    .split_once(char::from(SEPARATOR))
+                    .ok_or_else(|| content("its key does not consist of scope and type URL"))?;
+                let scope = ScopeName::new(scope).map_err(content)?;
+                let type_url = TypeUrl::new(type_url).map_err(content)?;
+                let mut collection = Collection::new(scope, type_url);
+                collection.changed = Revision(message.changed);
+                collection.label = message.label.map(Arc::from);
+                self.collections.insert(prefix.to_vec(), collection);
+            }
+            Some((&ALIAS_PREFIX, alias)) => {
+                let (prefix, alias) = split_resource_key(alias)?;
+                let message: pb::AliasRecord = record::open(Family::Index, key, record)?;
+                let name = ResourceName::new(&message.name).map_err(content)?;
+                self.aliases.push((prefix.to_vec(), alias, name));
+            }
+            _ => return Err(content("its key has an unknown prefix")),
+        }
+        Ok(())
+    }
+
+    fn add_history(&mut self, key: &[u8], record: Bytes) -> Result<(), RecordError> {
+        let revision = key.try_into().map_err(|_| content("its key is not a revision"))?;
+        let revision = Revision(u64::from_be_bytes(revision));
+        let message = record::open(Family::History, key, record)?;
+        self.history.insert(revision, Arc::new(HistoryEntry::from_proto(revision, message)));
+        Ok(())
+    }
+
+    /// Returns the image, if every record that was written is present.
+    pub(crate) fn finish(mut self, applied: pb::AppliedRecord) -> Result<Image, LoadError> {
+        let whole = |error: RecordError| LoadError::Whole(error.to_string());
+        let expected = Tally { records: applied.records, sum: applied.records_sum };
+        if self.tally != expected {
+            return Err(LoadError::Whole(format!(
+                "there are {} records with the sum {:016x}, but {} with the sum {:016x} were written",
+                self.tally.records, self.tally.sum, expected.records, expected.sum
+            )));
+        }
+        let revision = Revision(applied.revision);
+        let history = self.take_history(revision)?;
+        let mut state = State { revision, ..State::new(Incarnation(applied.incarnation)) };
+        if let Some(assignments) = self.assignments.take() {
+            state.assignments = Arc::new(assignments);
+        }
+        self.put_back();
+        for (prefix, alias, name) in self.aliases.drain(..) {
+            let collection = self.collections.get_mut(&prefix).ok_or_else(|| {
+                LoadError::Whole(format!(
+                    "the collection of the alias {alias:?} is not in the index"
+                ))
+            })?;
+            collection.aliases.insert(alias, name);
+        }
+        let mut scopes: BTreeMap<ScopeName, Scope> = self
+            .scopes
+            .into_iter()
+            .map(|(name, changed)| (name, Scope { changed, ..Scope::default() }))
+            .collect();
+        for collection in self.collections.into_values() {
+            let scope = scopes.get_mut(&collection.scope).ok_or_else(|| {
+                LoadError::Whole(format!("scope {:?} is not in the index", collection.scope))
+            })?;
+            scope.types.insert(collection.type_url.clone(), Arc::new(collection));
+        }
+        state.scopes = scopes.into_iter().map(|(name, scope)| (name, Arc::new(scope))).collect();
+        let cluster_id = match &applied.cluster_id {
+            id if id.is_empty() => None,
+            id => Some(cluster_id_from_proto(id).map_err(whole)?),
+        };
+        let membership = applied.membership.unwrap_or_default();
+        let requests = history.iter().filter_map(|entry| Some((entry.request?, entry.revision)));
+        Ok(Image {
+            cluster_id,
+            state,
+            requests: requests.collect(),
+            history,
+            applied: applied.id.as_ref().map(log_id_from_proto),
+            membership: stored_membership_from_proto(membership).map_err(whole)?,
+            tally: expected,
+            n_resources: self.n_resources,
+        })
+    }
+
+    /// Checks that the history ends at the revision of the state, and that its entries are
+    /// consecutive. The only gaps are those that a restore has left.
+    fn take_history(&mut self, revision: Revision) -> Result<History, LoadError> {
+        let history: History = std::mem::take(&mut self.history).into_values().collect();
+        let mut before: Option<Revision> = None;
+        for entry in &history {
+            let (previous, at) = (entry.previous(), entry.revision);
+            if previous >= at || before.is_some_and(|before| before != previous) {
+                let before = before.map_or("nothing".to_owned(), |before| before.to_string());
+                return Err(LoadError::Whole(format!(
+                    "in the history, revision {at} follows {before}, not revision {previous}"
+                )));
+            }
+            before = Some(at);
+        }
+        // Revisions before the oldest entry are forgotten, which starts when the history is full.
+        let begins = history.front().map_or(Revision(0), |entry| entry.previous());
+        let ends = history.back().map_or(Revision(0), |entry| entry.revision);
+        let whole = begins == Revision(0) || history.len() == HISTORY_MAX;
+        if ends != revision || !whole || history.len() > HISTORY_MAX {
+            return Err(LoadError::Whole(format!(
+                "the history has {} revisions after {begins} up to {ends}, but the state is at revision \
+                 {revision}",
+                history.len()
+            )));
+        }
+        Ok(history)
+    }
+}
+
+/// Splits a key into its prefix (scope and type URL) and the name.
+fn split_resource_key(key: &[u8]) -> Result<(&[u8], ResourceName), RecordError> {
+    let mut separators = (0..key.len()).filter(|at| key[*at] == SEPARATOR);
+    let (Some(_), Some(end)) = (separators.next(), separators.next()) else {
+        return Err(content("its key does not consist of scope, type URL and name"));
+    };
+    Ok((&key[..end], ResourceName::new(text(&key[end + 1..])?).map_err(content)?))
+}
+
+fn text(bytes: &[u8]) -> Result<&str, RecordError> {
+    str::from_utf8(bytes).map_err(|_| content("its key is not text"))
+}

@@ -1,0 +1,42 @@
+//! Storage on one replica: the Raft log, the state machine, snapshots, recovery and backups.
+//!
+//! | module | content |
+//! |---|---|
+//! | `directory`, `high_water` | the data directory, and its files beside the database |
+//! | `database`, `wal` | RocksDB, and a check of its files |
+//! | `log`, `recent`, `flusher`, `log_size` | the Raft log; its newest entries in memory; the thread that writes and syncs it |
+//! | `machine` | applies entries, stores and publishes the state |
+//! | `image`, `loader` | the state as one value, and its records |
+//! | `snapshot`, `digest` | the encoding of a state, and its digest |
+//! | `recovery`, `parts` | what is read and checked before Raft runs |
+//! | `entry_check` | comparison of received entries with those in the log |
+//! | `backup`, `restore` | a state in a file |
+//! | `space` | the reserve of free disk space |
+
+pub(crate) mod backup;
+#[cfg(test)]
+mod conformance;
+pub(crate) mod database;
+pub(crate) mod digest;
+pub(crate) mod directory;
+#[cfg(test)]
+mod durability;
+pub(crate) mod entry_check;
+pub(crate) mod flusher;
+pub(crate) mod high_water;
+pub(crate) mod image;
+#[cfg(test)]
+mod joining;
+pub(crate) mod loader;
+pub(crate) mod log;
+pub(crate) mod log_size;
+pub(crate) mod machine;
+pub(crate) mod parts;
+pub(crate) mod recent;
+pub(crate) mod recovery;
+pub(crate) mod restore;
+pub(crate) mod snapshot;
+pub(crate) mod space;
+#[cfg(test)]
+mod state_tests;
+pub(crate) mod wal;

@@ -1,0 +1,256 @@
+//! A snapshot: an [`Image`], and its encoding.
+//!
+//! Within a replica, a snapshot is the image itself and costs nothing. For another replica, it is a
+//! sequence of frames, each shared as soon as it is encoded:
+//!
+//! ```text
+//! "CHYSNAP1" │ frame: SnapshotHeader │ frame: SnapshotRecord … │ frame: SnapshotTrailer
+//! ```
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use chancery_proto::raft::v1 as pb;
+use prost::Message;
+
+use crate::{
+    disk::{
+        image::{Image, Record, Tally},
+        loader::{LoadError, Loader},
+    },
+    format::{
+        frames::{FrameError, Frames, frame},
+        raft::SnapshotMeta,
+        raft_codec::{log_id_to_proto, stored_membership_to_proto},
+        record::Family,
+    },
+};
+
+/// The content of a snapshot.
+#[derive(Debug, Clone)]
+pub(crate) struct SnapshotData(pub(crate) Arc<Image>);
+
+const MAGIC: &[u8; 8] = b"CHYSNAP1";
+
+/// The kinds of frames. The numbers never change their meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Header = 1,
+    Record = 2,
+    Trailer = 3,
+    /// Occurs only before a snapshot: the header of a backup.
+    Backup = 4,
+}
+
+/// The reason why bytes are not a snapshot.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SnapshotError {
+    /// The bytes do not start like a snapshot.
+    #[error("it does not start with {:?}", str::from_utf8(MAGIC).unwrap_or_default())]
+    Magic,
+    /// A frame is damaged.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The snapshot is truncated.
+    #[error(
+        "it is truncated after {frames} whole frames, at byte {offset}: its trailer is missing"
+    )]
+    Short {
+        /// The number of whole frames.
+        frames: u64,
+        /// The end of these frames.
+        offset: u64,
+    },
+    /// Bytes follow the trailer.
+    #[error("it continues after its trailer, at byte {offset}")]
+    Long {
+        /// The end of the trailer.
+        offset: u64,
+    },
+    /// The snapshot does not contain the records that were written.
+    #[error(
+        "it has {} records with the sum {:016x}, but its trailer says {} with the sum {:016x}",
+        .found.records, .found.sum, .written.records, .written.sum
+    )]
+    Tally {
+        /// The tally of its records.
+        found: Tally,
+        /// The tally in its trailer.
+        written: Tally,
+    },
+    /// The records do not form an image.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+impl SnapshotData {
+    /// Returns Raft's description of the snapshot.
+    pub(crate) fn meta(&self) -> SnapshotMeta {
+        SnapshotMeta { last_log_id: self.0.applied, last_membership: self.0.membership.clone() }
+    }
+
+    /// Returns the encoding, frame by frame.
+    pub(crate) fn encode(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let image = &*self.0;
+        let applied = image.applied_to_proto(0);
+        let header = pb::SnapshotHeader {
+            cluster_id: applied.cluster_id,
+            incarnation: applied.incarnation,
+            revision: applied.revision,
+            last_log_id: image.applied.as_ref().map(log_id_to_proto),
+            membership: Some(stored_membership_to_proto(&image.membership)),
+        };
+        let trailer =
+            pb::SnapshotTrailer { records: image.tally.records, records_sum: image.tally.sum };
+        let records = image.records().map(|Record { family, key, record }| {
+            let (key, value) = (Bytes::from(key), Bytes::from(record));
+            frame(Kind::Record as u8, &pb::SnapshotRecord { family: family as u32, key, value })
+        });
+        [Bytes::from_static(MAGIC), frame(Kind::Header as u8, &header)]
+            .into_iter()
+            .chain(records)
+            .chain(std::iter::once_with(move || frame(Kind::Trailer as u8, &trailer)))
+    }
+}
+
+/// Joins frames to pieces of equal size; the last one may be smaller.
+pub(crate) fn pieces(
+    mut frames: impl Iterator<Item = Bytes>,
+    piece_bytes: usize,
+) -> impl Iterator<Item = Bytes> {
+    let mut piece = BytesMut::new();
+    std::iter::from_fn(move || {
+        while piece.len() < piece_bytes {
+            match frames.next() {
+                Some(frame) => piece.extend_from_slice(&frame),
+                None if piece.is_empty() => return None,
+                None => return Some(piece.split().freeze()),
+            }
+        }
+        Some(piece.split_to(piece_bytes).freeze())
+    })
+}
+
+/// Decodes a snapshot from pieces of any size.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    frames: Frames,
+    begun: bool,
+    header: Option<pb::SnapshotHeader>,
+    content: Content,
+    trailer: Option<pb::SnapshotTrailer>,
+}
+
+/// The destination of the records.
+#[derive(Debug)]
+enum Content {
+    /// The records form an image.
+    Load(Box<Loader>),
+    /// The records are counted.
+    Check(Tally),
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Load(Box::default())
+    }
+}
+
+impl Decoder {
+    /// Creates a decoder that continues after another reader of the same frames.
+    pub(crate) fn after(frames: Frames) -> Self {
+        Self { frames, ..Self::default() }
+    }
+
+    /// Creates a decoder that keeps nothing, for [`Decoder::check`] alone.
+    pub(crate) fn checking_after(frames: Frames) -> Self {
+        Self { frames, content: Content::Check(Tally::default()), ..Self::default() }
+    }
+
+    /// Decodes the next bytes.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        self.frames.push(bytes);
+        if !self.begun {
+            let Some(magic) = self.frames.take(MAGIC.len()) else { return Ok(()) };
+            if magic != MAGIC[..] {
+                return Err(SnapshotError::Magic);
+            }
+            self.begun = true;
+        }
+        while self.trailer.is_none()
+            && let Some((kind, message)) = self.frames.next()?
+        {
+            self.on_frame(kind, message)?;
+        }
+        if self.trailer.is_some() && !self.frames.is_empty() {
+            return Err(SnapshotError::Long { offset: self.frames.offset() });
+        }
+        Ok(())
+    }
+
+    fn on_frame(&mut self, kind: u8, message: Bytes) -> Result<(), SnapshotError> {
+        let (frames, len) = (&self.frames, message.len());
+        let damaged = |detail: &dyn std::fmt::Display| frames.damaged_last(len, detail);
+        if self.header.is_none() {
+            if kind != Kind::Header as u8 {
+                return Err(damaged(&"it is not a header").into());
+            }
+            self.header = Some(pb::SnapshotHeader::decode(message).map_err(|e| damaged(&e))?);
+        } else if kind == Kind::Record as u8 {
+            let record = pb::SnapshotRecord::decode(message).map_err(|e| damaged(&e))?;
+            let family = Family::from_number(record.family)
+                .ok_or_else(|| damaged(&format_args!("it has family {}", record.family)))?;
+            match &mut self.content {
+                Content::Load(loader) => loader.add(family, &record.key, record.value)?,
+                Content::Check(tally) => tally.add(&record.value),
+            }
+        } else if kind == Kind::Trailer as u8 {
+            self.trailer = Some(pb::SnapshotTrailer::decode(message).map_err(|e| damaged(&e))?);
+        } else {
+            return Err(damaged(&format_args!("it has the unknown kind {kind}")).into());
+        }
+        Ok(())
+    }
+
+    /// Returns header, trailer and content if the snapshot is complete.
+    fn whole(self) -> Result<(pb::SnapshotHeader, pb::SnapshotTrailer, Content), SnapshotError> {
+        let (frames, offset) = (self.frames.n_frames(), self.frames.offset());
+        match (self.header, self.trailer) {
+            (Some(header), Some(trailer)) => Ok((header, trailer, self.content)),
+            _ => Err(SnapshotError::Short { frames, offset }),
+        }
+    }
+
+    /// Returns the snapshot if it is complete.
+    pub(crate) fn finish(self) -> Result<SnapshotData, SnapshotError> {
+        let (header, trailer, content) = self.whole()?;
+        let applied = pb::AppliedRecord {
+            id: header.last_log_id,
+            membership: header.membership,
+            cluster_id: header.cluster_id,
+            incarnation: header.incarnation,
+            revision: header.revision,
+            records: trailer.records,
+            records_sum: trailer.records_sum,
+            generation: 0,
+        };
+        let loader = match content {
+            Content::Load(loader) => *loader,
+            // A checking decoder keeps no records, so loading fails for lack of records.
+            Content::Check(_) => Loader::default(),
+        };
+        Ok(SnapshotData(Arc::new(loader.finish(applied)?)))
+    }
+
+    /// Checks that the snapshot is complete.
+    pub(crate) fn check(self) -> Result<(), SnapshotError> {
+        let (_, trailer, content) = self.whole()?;
+        let written = Tally { records: trailer.records, sum: trailer.records_sum };
+        match content {
+            Content::Check(found) if found != written => {
+                Err(SnapshotError::Tally { found, written })
+            }
+            Content::Check(_) | Content::Load(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! Unit tests of internal equivalences: images, records and snapshots represent the same state.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use chancery_model::{
+    Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Outcome, Precondition,
+    ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, Transaction,
+    TransactionMeta, TypeUrl, Upsert, Version,
+};
+use chancery_proto::raft::v1 as pb;
+use proptest::prelude::*;
+use prost::Message;
+
+use crate::{
+    disk::{
+        image::{Image, Record},
+        loader::Loader,
+        snapshot::{Decoder, SnapshotData, SnapshotError},
+    },
+    format::{
+        codec::{Ask, Request, ask_from_proto, ask_to_proto, digest, transaction_to_proto},
+        history::{HISTORY_MAX, RequestId},
+        raft::{Membership, Peer, Response, StoredMembership, log_id},
+        record::Family,
+    },
+};
+
+type Records = BTreeMap<(Family, Vec<u8>), Vec<u8>>;
+
+const FORM: Ask = Ask::Form { cluster_id: [9; 16], incarnation: Incarnation(77) };
+
+fn formed() -> (Image, Records) {
+    let (mut image, mut records) = (Image::new(), Records::new());
+    apply(&mut image, &mut records, FORM);
+    (image, records)
+}
+
+fn apply(image: &mut Image, records: &mut Records, ask: Ask) -> Response {
+    let mut edits = Vec::new();
+    let response = image.apply(ask, &mut edits);
+    for edit in edits {
+        match edit.record {
+            Some(record) => drop(records.insert((edit.family, edit.key), record)),
+            None => {
+                let old = records.remove(&(edit.family, edit.key));
+                assert!(old.is_some(), "a deleted record must exist");
+            }
+        }
+    }
+    response
+}
+
+fn ask(transaction: Transaction) -> Ask {
+    Ask::Transact { transaction: Box::new(transaction), request: None }
+}
+
+fn all_records(image: &Image) -> Records {
+    image.records().map(|Record { family, key, record }| ((family, key), record)).collect()
+}
+
+fn load(image: &Image, records: &Records) -> Image {
+    let mut loader = Loader::default();
+    for family in [Family::Index, Family::Resources, Family::History] {
+        for ((_, key), record) in records.iter().filter(|((f, _), _)| *f == family) {
+            loader.add(family, key, Bytes::from(record.clone())).unwrap();
+        }
+    }
+    loader.finish(image.applied_to_proto(0)).unwrap()
+}
+
+fn names() -> impl Strategy<Value = ResourceName> {
+    (0..5_u8).prop_map(|n| ResourceName::new(&format!("name{n}")).unwrap())
+}
+
+fn scopes() -> impl Strategy<Value = ScopeName> {
+    prop_oneof![Just("default"), Just("edge/eu"), Just("edge")]
+        .prop_map(|name| ScopeName::new(name).unwrap())
+}
+
+fn keys() -> impl Strategy<Value = ResourceKey> {
+    let types = prop_oneof![Just("type.googleapis.com/a.B"), Just("type.googleapis.com/a.Bc")];
+    (types, names())
+        .prop_map(|(type_url, name)| ResourceKey { type_url: TypeUrl::from_static(type_url), name })
+}
+
+fn label_maps() -> impl Strategy<Value = BTreeMap<String, String>> {
+    prop::collection::btree_map("[a-c]", "[a-c]{0,2}", 0..3)
+}
+
+fn upserts() -> impl Strategy<Value = Upsert> {
+    let extra = (prop::collection::vec(names(), 0..3), prop::option::of(0..3_u64), label_maps());
+    let body = prop::collection::vec(any::<u8>(), 0..4);
+    (scopes(), keys(), body, extra, prop::collection::vec(keys(), 0..2)).prop_map(
+        |(scope, key, body, (aliases, ttl, labels), children)| {
+            let ttl = ttl.map(|n| Duration::new(n, 999_999_999));
+            let draft = ResourceDraft { key, body: body.into(), aliases, ttl, labels, children };
+            Upsert { scope, draft }
+        },
+    )
+}
+
+fn assignments() -> impl Strategy<Value = AssignmentOp> {
+    let glob = || prop::option::of("[a-z*]{0,3}".prop_map(|text| Glob::new(&text)));
+    let put = ("[a-c]", any::<i64>(), glob(), glob(), label_maps());
+    prop_oneof![
+        "[a-c]".prop_map(|name| AssignmentOp::Delete(name.into())),
+        put.prop_map(|(name, priority, id, zone, metadata)| AssignmentOp::Put(Assignment {
+            name: name.into(),
+            priority,
+            matcher: NodeMatcher {
+                id,
+                zone,
+                metadata: metadata.into_iter().map(|(k, v)| (k, Glob::new(&v))).collect(),
+                ..NodeMatcher::default()
+            },
+            scopes: vec![ScopeTemplate::parse("node/{node.id}").unwrap()],
+        })),
+    ]
+}
+
+fn preconditions() -> impl Strategy<Value = Precondition> {
+    let version =
+        (any::<u64>(), any::<u32>()).prop_map(|(r, tag)| Version { revision: Revision(r), tag });
+    let expectation = prop_oneof![
+        Just(Expectation::Absent),
+        Just(Expectation::Present),
+        version.prop_map(Expectation::Version)
+    ];
+    prop_oneof![
+        any::<u64>().prop_map(|revision| Precondition::Revision(Revision(revision))),
+        (scopes(), keys(), expectation).prop_map(|(scope, key, expectation)| {
+            Precondition::Resource { scope, key, expectation }
+        })
+    ]
+}
+
+fn transactions() -> impl Strategy<Value = Transaction> {
+    let lists = (
+        prop::collection::vec((scopes(), keys()), 0..3),
+        prop::collection::vec(scopes(), 0..2),
+        prop::collection::vec(upserts(), 0..5),
+        prop::collection::vec(assignments(), 0..2),
+    );
+    let meta = (prop::option::of("[a-z]{1,3}"), "[a-z]{0,3}", any::<u64>());
+    (lists, meta).prop_map(|((deletes, prune, upserts, assignments), (label, author, time_ms))| {
+        let label = label.map(Arc::from);
+        let meta = TransactionMeta { label, author, reason: "why".into(), time_ms };
+        Transaction { preconditions: vec![], deletes, prune, upserts, assignments, meta }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn a_command_reads_back_as_itself(
+        transaction in transactions(),
+        preconditions in prop::collection::vec(preconditions(), 0..3),
+    ) {
+        let ask = ask(Transaction { preconditions, ..transaction });
+        let bytes = Bytes::from(ask_to_proto(&ask).encode_to_vec());
+        let read = ask_from_proto(pb::Command::decode(bytes).unwrap()).unwrap();
+        prop_assert_eq!(read, ask);
+    }
+
+    /// Design 4.1, 4.2: the records written step by step, the content of a snapshot, and the loaded
+    /// image are one state, down to the bytes.
+    #[test]
+    fn written_loaded_and_sent_states_are_the_same(
+        transactions in prop::collection::vec(transactions(), 1..12),
+    ) {
+        let (mut image, mut records) = formed();
+        for (index, transaction) in (1..).zip(transactions) {
+            apply(&mut image, &mut records, ask(transaction));
+            image.applied = Some(log_id(1, index));
+        }
+        prop_assert_eq!(&all_records(&image), &records);
+        let loaded = load(&image, &records);
+        prop_assert_eq!(&all_records(&loaded), &records);
+        let mut decoder = Decoder::default();
+        for frame in SnapshotData(Arc::new(image.clone())).encode() {
+            decoder.push(&frame).unwrap();
+        }
+        let received = decoder.finish().unwrap().0;
+        prop_assert_eq!(&all_records(&received), &records);
+        for other in [&loaded, &*received] {
+            prop_assert_eq!(other.state.revision, image.state.revision);
+            prop_assert_eq!(other.state.incarnation, image.state.incarnation);
+            prop_assert_eq!(other.n_resources, image.state.len() as u64);
+            prop_assert_eq!((other.applied, other.cluster_id), (image.applied, image.cluster_id));
+            prop_assert_eq!(
+                format!("{:?}", other.state.assignments), format!("{:?}", image.state.assignments)
+            );
+        }
+    }
+
+    /// Design 4.2: a replica continues the same way whether it applied the whole log itself, was
+    /// restarted, or received a snapshot. Revisions and versions depend on the log alone.
+    #[test]
+    fn a_replica_goes_on_the_same_however_it_got_its_state(
+        before in prop::collection::vec(transactions(), 0..5),
+        after in prop::collection::vec(transactions(), 1..5),
+    ) {
+        let (mut image, mut records) = formed();
+        for transaction in before {
+            apply(&mut image, &mut records, ask(transaction));
+        }
+        let mut decoder = Decoder::default();
+        for frame in SnapshotData(Arc::new(image.clone())).encode() {
+            decoder.push(&frame).unwrap();
+        }
+        let mut others = [load(&image, &records), Image::clone(&decoder.finish().unwrap().0)];
+        for transaction in after {
+            let command = ask(transaction);
+            let outcome = apply(&mut image, &mut records, command.clone());
+            for other in &mut others {
+                prop_assert_eq!(&other.apply(command.clone(), &mut Vec::new()), &outcome);
+                prop_assert_eq!(&all_records(other), &records);
+            }
+        }
+    }
+
+    /// Every committed entry is applied, or refused with a reason; none causes a panic.
+    #[test]
+    fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(command) = pb::Command::decode(Bytes::from(bytes.clone()))
+            && let Ok(ask) = ask_from_proto(command)
+        {
+            Image::new().apply(ask, &mut Vec::new());
+        }
+        let mut decoder = Decoder::default();
+        let magic = b"CHYSNAP1".to_vec();
+        if decoder.push(&[magic, bytes].concat()).is_ok() {
+            prop_assert!(decoder.finish().is_err());
+        }
+    }
+}
+
+fn small_image() -> Image {
+    let (mut image, mut records) = formed();
+    let key = ResourceKey {
+        type_url: TypeUrl::from_static("type.googleapis.com/a.B"),
+        name: ResourceName::new("n").unwrap(),
+    };
+    let draft = ResourceDraft::new(key, Bytes::from_static(b"body"));
+    let upsert = Upsert { scope: ScopeName::new("default").unwrap(), draft };
+    let transaction = Transaction { upserts: vec![upsert], ..Transaction::default() };
+    apply(&mut image, &mut records, ask(transaction));
+    image.applied = Some(log_id(2, 3));
+    let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into(), ..Peer::default() })]);
+    image.membership = StoredMembership::new(Some(log_id(0, 0)), Membership::from(peers));
+    image
+}
+
+/// Design 4.1: the format of the first release is readable forever.
+#[test]
+fn a_snapshot_has_the_bytes_it_had_in_the_first_release() {
+    let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
+    let golden = include_str!("golden/snapshot.hex");
+    let golden: String = golden.split_whitespace().collect();
+    assert_eq!(crate::disk::high_water::hex(&bytes), golden);
+}
+
+#[test]
+fn a_changed_or_shortened_snapshot_is_refused() {
+    let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
+    let decode = |bytes: &[u8]| -> Result<SnapshotData, SnapshotError> {
+        let mut decoder = Decoder::default();
+        decoder.push(bytes)?;
+        decoder.finish()
+    };
+    assert!(decode(&bytes).is_ok());
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(decode(&damaged).is_err(), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(decode(&bytes[..len]).is_err(), "length {len}");
+    }
+    assert!(decode(&[&bytes[..], &[0]].concat()).is_err(), "one byte more");
+}
+
+/// The loader detects a lost record and a record of an earlier time, even if each record is intact.
+#[test]
+fn a_lost_and_a_stale_record_are_found_out() {
+    let image = small_image();
+    let records = all_records(&image);
+    for lost in records.keys() {
+        let mut loader = Loader::default();
+        for ((family, key), record) in records.iter().filter(|(key, _)| *key != lost) {
+            // A resource whose collection is lost is refused immediately.
+            drop(loader.add(*family, key, Bytes::from(record.clone())));
+        }
+        assert!(loader.finish(image.applied_to_proto(0)).is_err(), "{lost:?}");
+    }
+    let (_, old) = formed();
+    let (key, stale) = old.iter().next().unwrap();
+    let mut image = image;
+    let assignments = vec![AssignmentOp::Delete("default".into())];
+    let transaction = Transaction { assignments, ..Transaction::default() };
+    let response = image.apply(ask(transaction), &mut Vec::new());
+    assert!(matches!(response, Response::Outcome(Outcome::Committed(_))));
+    let mut loader = Loader::default();
+    for (place, record) in all_records(&image) {
+        let record = if place == *key { stale.clone() } else { record };
+        drop(loader.add(place.0, &place.1, Bytes::from(record)));
+    }
+    assert!(loader.finish(image.applied_to_proto(0)).is_err());
+}
+
+#[test]
+fn the_history_keeps_the_newest_revisions() {
+    let (mut image, mut records) = formed();
+    let n_revisions = HISTORY_MAX + 7;
+    for n in 0..n_revisions {
+        let mut assignment = chancery_model::default_assignment();
+        assignment.priority = i64::try_from(n).unwrap();
+        let assignments = vec![AssignmentOp::Put(assignment)];
+        let transaction = Transaction { assignments, ..Transaction::default() };
+        apply(&mut image, &mut records, ask(transaction));
+    }
+    assert_eq!(image.history.len(), HISTORY_MAX);
+    assert_eq!(image.history.back().unwrap().revision.0, n_revisions as u64);
+    let in_records = records.keys().filter(|(family, _)| *family == Family::History).count();
+    assert_eq!(in_records, HISTORY_MAX);
+    assert_eq!(load(&image, &records).history, image.history);
+}
+
+#[test]
+fn a_second_form_changes_nothing() {
+    let (mut image, mut records) = formed();
+    let before = records.clone();
+    let other = Ask::Form { cluster_id: [1; 16], incarnation: Incarnation(1) };
+    assert_eq!(apply(&mut image, &mut records, other), Response::Done);
+    assert_eq!((image.cluster_id, image.state.incarnation), (Some([9; 16]), Incarnation(77)));
+    assert_eq!(records, before);
+}
+
+/// Design 4.1: a write that is sent twice takes effect once, also on a replica that has loaded its
+/// state. A retry that is too old for the history is not treated as a new write.
+#[test]
+fn a_repeated_request_takes_effect_once() {
+    let (mut image, mut records) = formed();
+    let write = |n: i64, id: u8, repeated, since| {
+        let mut assignment = chancery_model::default_assignment();
+        assignment.priority = n;
+        let assignments = vec![AssignmentOp::Put(assignment)];
+        let transaction = Transaction { assignments, ..Transaction::default() };
+        let (id, since, digest) = (RequestId([id; 16]), Revision(since), 0);
+        let request = Request { id, repeated, since, digest };
+        Ask::Transact { transaction: Box::new(transaction), request: Some(request) }
+    };
+    let first = apply(&mut image, &mut records, write(1, 1, false, 0));
+    apply(&mut image, &mut records, write(2, 2, false, 1));
+    let before = records.clone();
+    assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), first);
+    let mut image = load(&image, &records);
+    assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), first);
+    assert_eq!(records, before, "nothing has changed");
+    // A retry of a write that never took effect does take effect.
+    let new = apply(&mut image, &mut records, write(3, 3, true, 0));
+    assert!(matches!(new, Response::Outcome(Outcome::Committed(s)) if s.revision == Revision(3)));
+    for n in 0..HISTORY_MAX {
+        let n = i64::try_from(n).unwrap();
+        apply(&mut image, &mut records, ask_put(100 + n));
+    }
+    assert_eq!(image.requests.len(), 0, "requests are forgotten with the history");
+    assert_eq!(apply(&mut image, &mut records, write(1, 1, true, 0)), Response::Forgotten);
+    let newest = image.state.revision.0;
+    let new = apply(&mut image, &mut records, write(4, 4, true, newest - 5));
+    assert!(matches!(new, Response::Outcome(_)), "the history has all revisions since");
+}
+
+/// Each part of a transaction changes the digest; author, reason and time do not.
+#[test]
+fn a_digest_is_of_what_is_written() {
+    let scope = ScopeName::new("default").unwrap();
+    let key =
+        ResourceKey { type_url: TypeUrl::new("t").unwrap(), name: ResourceName::new("n").unwrap() };
+    let none = Transaction::default();
+    let draft = ResourceDraft::new(key.clone(), Bytes::new());
+    let upserts = |body: &'static [u8]| {
+        let draft = ResourceDraft { body: Bytes::from_static(body), ..draft.clone() };
+        vec![Upsert { scope: scope.clone(), draft }]
+    };
+    let precondition = Precondition::Revision(Revision(1));
+    let all = [
+        none.clone(),
+        Transaction { preconditions: vec![precondition], ..none.clone() },
+        Transaction { deletes: vec![(scope.clone(), key)], ..none.clone() },
+        Transaction { prune: vec![scope.clone()], ..none.clone() },
+        Transaction { upserts: upserts(b"1"), ..none.clone() },
+        Transaction { upserts: upserts(b"2"), ..none.clone() },
+        Transaction { assignments: vec![AssignmentOp::Delete("default".into())], ..none.clone() },
+    ];
+    let of = |transaction: &Transaction| digest(&transaction_to_proto(transaction));
+    let digests: BTreeSet<u64> = all.iter().map(of).collect();
+    assert_eq!(digests.len(), all.len());
+    let by = TransactionMeta { author: "me".to_owned(), time_ms: 7, ..TransactionMeta::default() };
+    assert_eq!(of(&Transaction { meta: by, ..none.clone() }), of(&none));
+}
+
+/// Design 4.1: a write that reuses the request ID of another write is refused as a reuse, also on a
+/// replica that has loaded its state. A request without a digest comes from an earlier release, and
+/// is not compared.
+#[test]
+fn the_name_of_a_request_is_not_that_of_another_write() {
+    let (mut image, mut records) = formed();
+    let write = |n: i64, digest| {
+        let Ask::Transact { transaction, .. } = ask_put(n) else { unreachable!() };
+        let (id, since) = (RequestId([1; 16]), Revision(0));
+        let request = Request { id, repeated: false, since, digest };
+        Ask::Transact { transaction, request: Some(request) }
+    };
+    let first = apply(&mut image, &mut records, write(1, 11));
+    let before = records.clone();
+    for mut image in [load(&image, &records), image] {
+        let other = apply(&mut image, &mut records, write(2, 22));
+        assert_eq!(other, Response::Reused(Revision(1)));
+        assert_eq!(apply(&mut image, &mut records, write(1, 11)), first);
+        assert_eq!(apply(&mut image, &mut records, write(2, 0)), first);
+        assert_eq!(records, before, "nothing has changed");
+    }
+}
+
+fn ask_put(priority: i64) -> Ask {
+    let mut assignment = chancery_model::default_assignment();
+    assignment.priority = priority;
+    let assignments = vec![AssignmentOp::Put(assignment)];
+    ask(Transaction { assignments, ..Transaction::default() })
+}

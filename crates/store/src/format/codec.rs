@@ -1,0 +1,456 @@
+//! Conversion of commands between the model and `chancery.raft.v1`.
+//!
+//! Encoding is total. Decoding checks everything again: a replica wrote the committed bytes, but
+//! possibly a replica of another release.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use chancery_model::{
+    Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Precondition, Refusal,
+    ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, Transaction,
+    TransactionMeta, TypeUrl, Upsert, Version,
+};
+use chancery_proto::raft::v1 as pb;
+use prost::Message;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::format::{history::RequestId, record::RecordError};
+
+/// A decoded command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Gives the cluster its identity.
+    Form {
+        /// The cluster ID: 16 random bytes.
+        cluster_id: [u8; 16],
+        /// The incarnation: a random number.
+        incarnation: Incarnation,
+    },
+    /// Changes the state.
+    Transact {
+        /// The transaction.
+        transaction: Box<Transaction>,
+        /// The request that made the transaction. A transaction without a request cannot be retried
+        /// safely.
+        request: Option<Request>,
+    },
+}
+
+/// The identity of a write request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    /// Whether the request may have been proposed before.
+    pub(crate) repeated: bool,
+    /// A revision before the first attempt.
+    pub(crate) since: Revision,
+    /// The digest of the transaction, see [`digest`]; 0 if unknown.
+    pub(crate) digest: u64,
+}
+
+fn invalid(what: &str, error: impl std::fmt::Display) -> RecordError {
+    RecordError::Content(format!("{what}: {error}"))
+}
+
+fn missing(what: &str) -> RecordError {
+    RecordError::Content(format!("{what} is missing; a newer release may have written it"))
+}
+
+// === commands ===
+
+/// Decodes a command.
+pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
+    match command.command.ok_or_else(|| missing("the kind of the command"))? {
+        pb::command::Command::Form(form) => Ok(Ask::Form {
+            cluster_id: cluster_id_from_proto(&form.cluster_id)?,
+            incarnation: Incarnation(form.incarnation),
+        }),
+        pb::command::Command::Transaction(transaction) => {
+            let request = command.request.map(request_from_proto).transpose()?;
+            let transaction = Box::new(transaction_from_proto(transaction)?);
+            Ok(Ask::Transact { transaction, request })
+        }
+    }
+}
+
+/// Decodes a cluster ID.
+pub(crate) fn cluster_id_from_proto(bytes: &[u8]) -> Result<[u8; 16], RecordError> {
+    bytes.try_into().map_err(|_| {
+        RecordError::Content(format!("a cluster id has 16 bytes, this one has {}", bytes.len()))
+    })
+}
+
+/// Encodes a command.
+pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
+    let command = match ask {
+        Ask::Form { cluster_id, incarnation } => pb::command::Command::Form(pb::Form {
+            cluster_id: cluster_id.to_vec().into(),
+            incarnation: incarnation.0,
+        }),
+        Ask::Transact { transaction, .. } => {
+            pb::command::Command::Transaction(transaction_to_proto(transaction))
+        }
+    };
+    let request = match ask {
+        Ask::Transact { request: Some(request), .. } => Some(request_to_proto(request)),
+        _ => None,
+    };
+    pb::Command { command: Some(command), request }
+}
+
+/// Encodes a request.
+pub(crate) fn request_to_proto(request: &Request) -> pb::Request {
+    let Request { id, repeated, since, digest } = *request;
+    pb::Request { id: id.0.to_vec().into(), repeated, since: since.0, digest }
+}
+
+fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
+    let id = message.id[..].try_into().map_err(|_| {
+        RecordError::Content(format!("a request id has 16 bytes, this one {}", message.id.len()))
+    })?;
+    let (repeated, since) = (message.repeated, Revision(message.since));
+    Ok(Request { id: RequestId(id), repeated, since, digest: message.digest })
+}
+
+/// Returns a digest of the content of a transaction, without author, reason and time. The digest is
+/// never 0.
+pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
+    fn add<M: Message>(digest: &mut Xxh3, kind: u8, messages: &[M]) {
+        for message in messages {
+            // Encode one message at a time: a transaction may be large.
+            digest.update(&[kind]);
+            digest.update(&message.encode_length_delimited_to_vec());
+        }
+    }
+    let pb::Transaction { preconditions, deletes, prune, upserts, assignments, meta: _ } =
+        transaction;
+    let mut digest = Xxh3::new();
+    add(&mut digest, 0, preconditions);
+    add(&mut digest, 1, deletes);
+    add(&mut digest, 2, prune);
+    add(&mut digest, 3, upserts);
+    add(&mut digest, 4, assignments);
+    digest.digest().max(1)
+}
+
+/// Encodes a transaction. Bodies are shared, not copied.
+pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction {
+    pb::Transaction {
+        preconditions: transaction.preconditions.iter().map(precondition_to_proto).collect(),
+        deletes: transaction.deletes.iter().map(|(scope, key)| ref_to_proto(scope, key)).collect(),
+        prune: transaction.prune.iter().map(ToString::to_string).collect(),
+        upserts: transaction
+            .upserts
+            .iter()
+            .map(|upsert| pb::Upsert {
+                scope: upsert.scope.to_string(),
+                key: Some(key_to_proto(&upsert.draft.key)),
+                content: Some(content_to_proto(&upsert.draft)),
+            })
+            .collect(),
+        assignments: transaction.assignments.iter().map(assignment_op_to_proto).collect(),
+        meta: Some(meta_to_proto(&transaction.meta)),
+    }
+}
+
+fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, RecordError> {
+    let scope = |name: &String| ScopeName::new(name).map_err(|error| invalid("a prune", error));
+    Ok(Transaction {
+        preconditions: collect(message.preconditions, precondition_from_proto)?,
+        deletes: collect(message.deletes, ref_from_proto)?,
+        prune: message.prune.iter().map(scope).collect::<Result<_, _>>()?,
+        upserts: collect(message.upserts, upsert_from_proto)?,
+        assignments: collect(message.assignments, assignment_op_from_proto)?,
+        meta: meta_from_proto(message.meta.unwrap_or_default()),
+    })
+}
+
+fn collect<A, B>(
+    items: Vec<A>,
+    convert: impl Fn(A) -> Result<B, RecordError>,
+) -> Result<Vec<B>, RecordError> {
+    items.into_iter().map(convert).collect()
+}
+
+fn upsert_from_proto(message: pb::Upsert) -> Result<Upsert, RecordError> {
+    let scope = ScopeName::new(&message.scope).map_err(|error| invalid("an upsert", error))?;
+    let key = key_from_proto(message.key.as_ref().ok_or_else(|| missing("the key of an upsert"))?)?;
+    let content = message.content.ok_or_else(|| missing("the content of an upsert"))?;
+    Ok(Upsert { scope, draft: draft_from_proto(key, content)? })
+}
+
+fn precondition_to_proto(precondition: &Precondition) -> pb::Precondition {
+    use pb::precondition;
+    let precondition = match precondition {
+        Precondition::Revision(revision) => precondition::Precondition::Revision(revision.0),
+        Precondition::Resource { scope, key, expectation } => {
+            precondition::Precondition::Resource(expected_to_proto(scope, key, expectation))
+        }
+    };
+    pb::Precondition { precondition: Some(precondition) }
+}
+
+fn expected_to_proto(
+    scope: &ScopeName,
+    key: &ResourceKey,
+    expectation: &Expectation,
+) -> pb::precondition::Resource {
+    use pb::precondition::resource;
+    let expectation = match expectation {
+        Expectation::Absent => resource::Expectation::Absent(pb::Absent {}),
+        Expectation::Present => resource::Expectation::Present(pb::Present {}),
+        Expectation::Version(version) => resource::Expectation::Version(version_to_proto(*version)),
+    };
+    pb::precondition::Resource {
+        resource: Some(ref_to_proto(scope, key)),
+        expectation: Some(expectation),
+    }
+}
+
+fn precondition_from_proto(message: pb::Precondition) -> Result<Precondition, RecordError> {
+    use pb::precondition;
+    match message.precondition.ok_or_else(|| missing("the kind of a precondition"))? {
+        precondition::Precondition::Revision(revision) => {
+            Ok(Precondition::Revision(Revision(revision)))
+        }
+        precondition::Precondition::Resource(message) => {
+            let (scope, key, expectation) = expected_from_proto(message)?;
+            Ok(Precondition::Resource { scope, key, expectation })
+        }
+    }
+}
+
+fn expected_from_proto(
+    message: pb::precondition::Resource,
+) -> Result<(ScopeName, ResourceKey, Expectation), RecordError> {
+    use pb::precondition::resource;
+    let resource = message.resource.ok_or_else(|| missing("the resource of a precondition"))?;
+    let (scope, key) = ref_from_proto(resource)?;
+    let expectation =
+        message.expectation.ok_or_else(|| missing("the expectation of a precondition"))?;
+    let expectation = match expectation {
+        resource::Expectation::Absent(_) => Expectation::Absent,
+        resource::Expectation::Present(_) => Expectation::Present,
+        resource::Expectation::Version(version) => {
+            Expectation::Version(version_from_proto(&version))
+        }
+    };
+    Ok((scope, key, expectation))
+}
+
+/// Encodes a refusal.
+pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
+    use pb::refusal;
+    let refusal = match refusal {
+        Refusal::RevisionAhead { expected, current } => {
+            refusal::Refusal::Ahead(refusal::RevisionAhead {
+                expected: expected.0,
+                current: current.0,
+            })
+        }
+        Refusal::RevisionBehind { expected, scope, changed } => {
+            refusal::Refusal::Behind(refusal::RevisionBehind {
+                expected: expected.0,
+                scope: scope.as_ref().map(ToString::to_string),
+                changed: changed.0,
+            })
+        }
+        Refusal::Resource { scope, key, expectation, found } => {
+            refusal::Refusal::Resource(refusal::ResourceDiffers {
+                expected: Some(expected_to_proto(scope, key, expectation)),
+                found: found.map(version_to_proto),
+            })
+        }
+    };
+    pb::Refusal { refusal: Some(refusal) }
+}
+
+/// Decodes a refusal.
+pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, RecordError> {
+    use pb::refusal;
+    Ok(match message.refusal.ok_or_else(|| missing("the kind of a refusal"))? {
+        refusal::Refusal::Ahead(refusal::RevisionAhead { expected, current }) => {
+            Refusal::RevisionAhead { expected: Revision(expected), current: Revision(current) }
+        }
+        refusal::Refusal::Behind(refusal::RevisionBehind { expected, scope, changed }) => {
+            Refusal::RevisionBehind {
+                expected: Revision(expected),
+                scope: scope
+                    .map(|name| ScopeName::new(&name))
+                    .transpose()
+                    .map_err(|error| invalid("a refusal", error))?,
+                changed: Revision(changed),
+            }
+        }
+        refusal::Refusal::Resource(refusal::ResourceDiffers { expected, found }) => {
+            let expected = expected.ok_or_else(|| missing("the expectation of a refusal"))?;
+            let (scope, key, expectation) = expected_from_proto(expected)?;
+            let found = found.as_ref().map(version_from_proto);
+            Refusal::Resource { scope, key, expectation, found }
+        }
+    })
+}
+
+fn key_to_proto(key: &ResourceKey) -> pb::ResourceKey {
+    pb::ResourceKey { type_url: key.type_url.to_string(), name: key.name.to_string() }
+}
+
+fn key_from_proto(message: &pb::ResourceKey) -> Result<ResourceKey, RecordError> {
+    Ok(ResourceKey {
+        type_url: TypeUrl::new(&message.type_url).map_err(|error| invalid("a key", error))?,
+        name: ResourceName::new(&message.name).map_err(|error| invalid("a key", error))?,
+    })
+}
+
+fn ref_to_proto(scope: &ScopeName, key: &ResourceKey) -> pb::ResourceRef {
+    pb::ResourceRef { scope: scope.to_string(), key: Some(key_to_proto(key)) }
+}
+
+fn ref_from_proto(message: pb::ResourceRef) -> Result<(ScopeName, ResourceKey), RecordError> {
+    let scope = ScopeName::new(&message.scope).map_err(|error| invalid("a reference", error))?;
+    let key = message.key.ok_or_else(|| missing("the key of a reference"))?;
+    Ok((scope, key_from_proto(&key)?))
+}
+
+/// Encodes a version.
+pub(crate) fn version_to_proto(version: Version) -> pb::Version {
+    pb::Version { revision: version.revision.0, tag: version.tag }
+}
+
+/// Decodes a version.
+pub(crate) fn version_from_proto(message: &pb::Version) -> Version {
+    Version { revision: Revision(message.revision), tag: message.tag }
+}
+
+/// Encodes the parts of a draft other than its key. The body is shared, not copied.
+pub(crate) fn content_to_proto(draft: &ResourceDraft) -> pb::Content {
+    pb::Content {
+        body: draft.body.clone(),
+        aliases: draft.aliases.iter().map(ToString::to_string).collect(),
+        ttl: draft.ttl.map(|ttl| pb::Ttl { seconds: ttl.as_secs(), nanos: ttl.subsec_nanos() }),
+        labels: labels_to_proto(&draft.labels),
+        children: draft.children.iter().map(key_to_proto).collect(),
+    }
+}
+
+/// Builds a draft from its key and its decoded content.
+pub(crate) fn draft_from_proto(
+    key: ResourceKey,
+    content: pb::Content,
+) -> Result<ResourceDraft, RecordError> {
+    let alias = |name: &String| ResourceName::new(name).map_err(|error| invalid("an alias", error));
+    let ttl = match content.ttl {
+        Some(ttl) if ttl.nanos >= 1_000_000_000 => {
+            return Err(RecordError::Content(format!(
+                "a TTL has {} ns, but must have fewer than 1000000000",
+                ttl.nanos
+            )));
+        }
+        ttl => ttl.map(|ttl| Duration::new(ttl.seconds, ttl.nanos)),
+    };
+    Ok(ResourceDraft {
+        key,
+        body: content.body,
+        aliases: content.aliases.iter().map(alias).collect::<Result<_, _>>()?,
+        ttl,
+        labels: labels_from_proto(content.labels),
+        children: content.children.iter().map(key_from_proto).collect::<Result<_, _>>()?,
+    })
+}
+
+fn labels_to_proto(labels: &BTreeMap<String, String>) -> Vec<pb::Label> {
+    labels.iter().map(|(k, v)| pb::Label { key: k.clone(), value: v.clone() }).collect()
+}
+
+fn labels_from_proto(labels: Vec<pb::Label>) -> BTreeMap<String, String> {
+    labels.into_iter().map(|label| (label.key, label.value)).collect()
+}
+
+// === assignments ===
+
+fn assignment_op_to_proto(op: &AssignmentOp) -> pb::AssignmentOp {
+    let op = match op {
+        AssignmentOp::Put(assignment) => {
+            pb::assignment_op::Op::Put(assignment_to_proto(assignment))
+        }
+        AssignmentOp::Delete(name) => pb::assignment_op::Op::Delete(name.to_string()),
+    };
+    pb::AssignmentOp { op: Some(op) }
+}
+
+fn assignment_op_from_proto(message: pb::AssignmentOp) -> Result<AssignmentOp, RecordError> {
+    match message.op.ok_or_else(|| missing("the operation on an assignment"))? {
+        pb::assignment_op::Op::Put(assignment) => {
+            assignment_from_proto(assignment).map(AssignmentOp::Put)
+        }
+        pb::assignment_op::Op::Delete(name) => Ok(AssignmentOp::Delete(name.into())),
+    }
+}
+
+/// Encodes an assignment.
+pub(crate) fn assignment_to_proto(assignment: &Assignment) -> pb::Assignment {
+    let glob = |glob: &Option<Glob>| glob.as_ref().map(|glob| glob.as_str().to_owned());
+    let matcher = &assignment.matcher;
+    let metadata = matcher.metadata.iter();
+    pb::Assignment {
+        name: assignment.name.to_string(),
+        priority: assignment.priority,
+        matcher: Some(pb::NodeMatcher {
+            id: glob(&matcher.id),
+            cluster: glob(&matcher.cluster),
+            region: glob(&matcher.region),
+            zone: glob(&matcher.zone),
+            sub_zone: glob(&matcher.sub_zone),
+            metadata: metadata
+                .map(|(k, v)| pb::Label { key: k.clone(), value: v.as_str().to_owned() })
+                .collect(),
+        }),
+        scopes: assignment.scopes.iter().map(|scope| scope.as_str().to_owned()).collect(),
+    }
+}
+
+/// Decodes an assignment.
+pub(crate) fn assignment_from_proto(message: pb::Assignment) -> Result<Assignment, RecordError> {
+    let glob = |text: Option<String>| text.as_deref().map(Glob::new);
+    let scope = |text: &String| {
+        ScopeTemplate::parse(text)
+            .map_err(|error| invalid(&format!("assignment {:?}", message.name), error))
+    };
+    let matcher = message.matcher.unwrap_or_default();
+    let metadata = matcher.metadata.into_iter();
+    Ok(Assignment {
+        priority: message.priority,
+        matcher: NodeMatcher {
+            id: glob(matcher.id),
+            cluster: glob(matcher.cluster),
+            region: glob(matcher.region),
+            zone: glob(matcher.zone),
+            sub_zone: glob(matcher.sub_zone),
+            metadata: metadata.map(|label| (label.key, Glob::new(&label.value))).collect(),
+        },
+        scopes: message.scopes.iter().map(scope).collect::<Result<_, _>>()?,
+        name: message.name.into(),
+    })
+}
+
+// === metadata ===
+
+/// Encodes the metadata of a transaction.
+pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
+    pb::TransactionMeta {
+        label: meta.label.as_deref().map(str::to_owned),
+        author: meta.author.clone(),
+        reason: meta.reason.clone(),
+        time_ms: meta.time_ms,
+    }
+}
+
+/// Decodes the metadata of a transaction.
+pub(crate) fn meta_from_proto(message: pb::TransactionMeta) -> TransactionMeta {
+    TransactionMeta {
+        label: message.label.map(Arc::from),
+        author: message.author,
+        reason: message.reason,
+        time_ms: message.time_ms,
+    }
+}

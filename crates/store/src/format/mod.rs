@@ -1,0 +1,11 @@
+//! Formats: the bytes on disk and between replicas, and their conversion from and to the model.
+//!
+//! This layer does no I/O. Its messages are in `/proto/chancery/raft/v1`.
+
+pub(crate) mod codec;
+pub(crate) mod frames;
+pub(crate) mod history;
+pub(crate) mod identity;
+pub(crate) mod raft;
+pub(crate) mod raft_codec;
+pub(crate) mod record;

@@ -1,0 +1,89 @@
+//! The types that parameterize openraft. Only this crate uses them.
+//!
+//! None of them is stored or sent in openraft's layout. [`crate::format::codec`] converts each to a message
+//! of `chancery.raft.v1`, so that a new openraft cannot change the data on disk.
+
+use std::fmt;
+
+use bytes::Bytes;
+use chancery_model::{Outcome, Revision};
+use openraft::alias::{
+    CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
+};
+
+use crate::disk::snapshot::SnapshotData;
+
+openraft::declare_raft_types!(
+    /// Standard Raft: one leader per term.
+    pub(crate) Types:
+        D = Command,
+        R = Response,
+        Node = Peer,
+        LeaderId = openraft::impls::leader_id_std::LeaderId<Self::Term, Self::NodeId>,
+);
+
+pub(crate) type Entry = EntryOf<Types>;
+pub(crate) type LogId = LogIdOf<Types>;
+pub(crate) type Vote = VoteOf<Types>;
+pub(crate) type StoredMembership = StoredMembershipOf<Types>;
+pub(crate) type Membership = openraft::Membership<u64, Peer>;
+pub(crate) type SnapshotMeta = SnapshotMetaOf<Types>;
+pub(crate) type Snapshot = SnapshotOf<Types, SnapshotData>;
+pub(crate) type Raft = openraft::Raft<Types, crate::disk::machine::Machine>;
+
+/// An encoded `chancery.raft.v1.Command`. The log treats it as opaque bytes; only applying an entry
+/// decodes it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Command(pub(crate) Bytes);
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Command({} bytes)", self.0.len())
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The result of applying an entry, for the proposer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Response {
+    /// The entry was not a transaction.
+    Done,
+    /// The outcome of the transaction.
+    Outcome(Outcome),
+    /// Another transaction, of this revision, has the same request ID. Nothing was changed.
+    Reused(Revision),
+    /// The transaction may repeat a forgotten one, whose outcome is unknown. Nothing was changed.
+    Forgotten,
+}
+
+impl fmt::Display for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Another replica, as the membership describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Peer {
+    /// The address of its replication port; empty in a cluster of one.
+    pub(crate) address: String,
+    /// Whether the replica stays a learner. Otherwise it becomes a voter once it has caught up.
+    pub(crate) learner: bool,
+    /// The instance of the replica, see [`crate::format::identity::Identity::instance`]; 0 if unknown.
+    pub(crate) instance: u64,
+}
+
+/// Builds a log ID from its parts.
+pub(crate) fn log_id(term: u64, index: u64) -> LogId {
+    LogId { leader_id: CommittedLeaderIdOf::<Types>::from(term), index }
+}
+
+/// Returns the term of a log ID.
+pub(crate) fn term_of(id: &LogId) -> u64 {
+    *id.leader_id
+}

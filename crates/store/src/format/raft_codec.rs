@@ -1,0 +1,187 @@
+//! Conversion of Raft's records between openraft's types and `chancery.raft.v1`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use chancery_proto::raft::v1 as pb;
+use openraft::EntryPayload;
+
+use crate::format::{
+    raft::{Command, Entry, LogId, Membership, Peer, StoredMembership, Vote, log_id, term_of},
+    record::{self, Family, RecordError},
+};
+
+/// Returns the key of a log entry. Keys sort like indexes.
+pub(crate) fn log_key(index: u64) -> [u8; 8] {
+    index.to_be_bytes()
+}
+
+/// Encodes a log ID.
+pub(crate) fn log_id_to_proto(id: &LogId) -> pb::LogId {
+    pb::LogId { term: term_of(id), index: id.index }
+}
+
+/// Decodes a log ID.
+pub(crate) fn log_id_from_proto(message: &pb::LogId) -> LogId {
+    log_id(message.term, message.index)
+}
+
+/// Encodes a vote.
+pub(crate) fn vote_to_proto(vote: &Vote) -> pb::Vote {
+    let leader = vote.leader_id();
+    pb::Vote { term: leader.term, replica_id: leader.voted_for, committed: vote.is_committed() }
+}
+
+/// Decodes a vote.
+pub(crate) fn vote_from_proto(message: &pb::Vote) -> Vote {
+    if message.committed {
+        Vote::new_committed(message.term, message.replica_id)
+    } else {
+        Vote::new(message.term, message.replica_id)
+    }
+}
+
+/// Returns the record of an entry, to be stored under the key of its index.
+pub(crate) fn entry_to_record(entry: &Entry) -> Vec<u8> {
+    record::seal(Family::Log, &log_key(entry.log_id.index), &entry_to_proto(entry))
+}
+
+/// Returns the length of the record of an entry, without copying the entry.
+pub(crate) fn entry_record_len(entry: &Entry) -> usize {
+    record::sealed_len(&entry_to_proto(entry))
+}
+
+fn entry_to_proto(entry: &Entry) -> pb::LogEntry {
+    let payload = match &entry.payload {
+        EntryPayload::Blank => pb::log_entry::Payload::Blank(pb::Blank {}),
+        EntryPayload::Normal(command) => pb::log_entry::Payload::Command(command.0.clone()),
+        EntryPayload::Membership(membership) => {
+            pb::log_entry::Payload::Membership(membership_to_proto(membership))
+        }
+    };
+    pb::LogEntry { id: Some(log_id_to_proto(&entry.log_id)), payload: Some(payload) }
+}
+
+/// Decodes the entry that is stored under `index`.
+pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, RecordError> {
+    let message: pb::LogEntry = record::open(Family::Log, &log_key(index), bytes)?;
+    let id = log_id_from_proto(&message.id.unwrap_or_default());
+    if id.index != index {
+        return Err(RecordError::Content(format!("its index is {}", id.index)));
+    }
+    let payload = match message.payload {
+        Some(pb::log_entry::Payload::Blank(_)) => EntryPayload::Blank,
+        Some(pb::log_entry::Payload::Command(command)) => EntryPayload::Normal(Command(command)),
+        Some(pb::log_entry::Payload::Membership(membership)) => {
+            EntryPayload::Membership(membership_from_proto(membership)?)
+        }
+        None => return Err(RecordError::Content("it has a payload of an unknown kind".into())),
+    };
+    Ok(Entry { log_id: id, payload })
+}
+
+/// Encodes a member.
+pub(crate) fn peer_to_proto(replica_id: u64, peer: &Peer) -> pb::Peer {
+    let Peer { address, learner, instance } = peer.clone();
+    pb::Peer { replica_id, address, learner, instance }
+}
+
+/// Decodes a member.
+fn peer_from_proto(message: pb::Peer) -> (u64, Peer) {
+    let pb::Peer { replica_id, address, learner, instance } = message;
+    (replica_id, Peer { address, learner, instance })
+}
+
+/// Encodes a membership.
+pub(crate) fn membership_to_proto(membership: &Membership) -> pb::Membership {
+    let voters = |ids: &BTreeSet<u64>| pb::Voters { replica_ids: ids.iter().copied().collect() };
+    let peer = |(id, peer): (&u64, &Peer)| peer_to_proto(*id, peer);
+    pb::Membership {
+        configs: membership.get_joint_config().iter().map(voters).collect(),
+        peers: membership.nodes().map(peer).collect(),
+    }
+}
+
+/// Decodes a membership.
+pub(crate) fn membership_from_proto(message: pb::Membership) -> Result<Membership, RecordError> {
+    let configs: Vec<BTreeSet<u64>> = message
+        .configs
+        .into_iter()
+        .map(|voters| voters.replica_ids.into_iter().collect())
+        .collect();
+    let peers: BTreeMap<u64, Peer> = message.peers.into_iter().map(peer_from_proto).collect();
+    if configs.is_empty() && peers.is_empty() {
+        return Ok(Membership::default());
+    }
+    Membership::new(configs, peers)
+        .map_err(|error| RecordError::Content(format!("it is not a valid membership: {error}")))
+}
+
+/// Encodes a membership with the ID of its entry.
+pub(crate) fn stored_membership_to_proto(stored: &StoredMembership) -> pb::StoredMembership {
+    pb::StoredMembership {
+        id: stored.log_id().as_ref().map(log_id_to_proto),
+        membership: Some(membership_to_proto(stored.membership())),
+    }
+}
+
+/// Decodes a membership with the ID of its entry.
+pub(crate) fn stored_membership_from_proto(
+    message: pb::StoredMembership,
+) -> Result<StoredMembership, RecordError> {
+    let id = message.id.as_ref().map(log_id_from_proto);
+    Ok(StoredMembership::new(id, membership_from_proto(message.membership.unwrap_or_default())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::high_water::hex;
+
+    fn round_trip(payload: EntryPayload<Command, u64, Peer>) -> String {
+        let entry = Entry { log_id: log_id(3, 300), payload };
+        let record = entry_to_record(&entry);
+        let read = entry_from_record(300, record.clone().into()).unwrap();
+        assert_eq!((read.log_id, &read.payload), (entry.log_id, &entry.payload));
+        assert!(entry_from_record(301, record.clone().into()).is_err(), "under another index");
+        hex(&record)
+    }
+
+    /// Design 4.1: the format of the first release is readable forever.
+    #[test]
+    fn log_entries_have_the_bytes_they_had_in_the_first_release() {
+        assert_eq!(round_trip(EntryPayload::Blank), "012bbbefcb56c7e0c20a05080310ac021200");
+        let command = Command(Bytes::from_static(b"command"));
+        assert_eq!(
+            round_trip(EntryPayload::Normal(command)),
+            "0168f58c719b902def0a05080310ac021a07636f6d6d616e64"
+        );
+        let peer = |address: &str| Peer { address: address.to_owned(), ..Peer::default() };
+        let peers = BTreeMap::from([(1, peer("a:1")), (2, peer("b:2")), (3, peer(""))]);
+        let configs = vec![BTreeSet::from([1, 2]), BTreeSet::from([2])];
+        let membership = Membership::new(configs, peers).unwrap();
+        assert_eq!(
+            round_trip(EntryPayload::Membership(membership)),
+            "015a20663f1e4dbd640a05080310ac0222210a040a0201020a030a0102120708011203613a31120708021203623a3212020803"
+        );
+    }
+
+    /// The format since members have instances.
+    #[test]
+    fn a_member_keeps_its_instance() {
+        let peer =
+            Peer { address: "a:1".to_owned(), learner: true, instance: 0x0102_0304_0506_0708 };
+        let membership =
+            Membership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, peer)])).unwrap();
+        let record = round_trip(EntryPayload::Membership(membership));
+        let bytes = "12120801".to_owned() + "1203613a31" + "1801" + "210807060504030201";
+        assert!(record.ends_with(&bytes), "{record}");
+    }
+
+    #[test]
+    fn a_membership_whose_voter_is_nobody_is_refused() {
+        let configs = vec![pb::Voters { replica_ids: vec![1] }];
+        let message = pb::Membership { configs, peers: vec![] };
+        assert!(membership_from_proto(message).is_err());
+    }
+}

@@ -1,0 +1,296 @@
+//! The cluster operations of the `Replica` handle.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use chancery_model::Revision;
+use chancery_proto::raft::v1 as pb;
+use openraft::async_runtime::WatchReceiver;
+use pb::change_request::Change;
+
+use super::{client::Lane, codec, instance::Removal, members::HELLO_TIMEOUT};
+use crate::{
+    ChangeError, Replica,
+    disk::high_water::hex,
+    format::raft::Peer,
+    replication::core::{Core, Leader},
+};
+
+/// The maximum time that a stopping leader waits for another voter to take over.
+const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A membership change, or a leadership transfer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberChange {
+    /// Adds a member as a learner.
+    Add {
+        /// The ID of the replica.
+        replica_id: u64,
+        /// The address of its replication port, as `HOST:PORT`.
+        address: String,
+        /// Whether it stays a learner. Otherwise it becomes a voter when it has caught up.
+        learner: bool,
+    },
+    /// Makes a learner a voter, after it has caught up.
+    Promote(u64),
+    /// Removes a member.
+    Remove(u64),
+    /// Transfers leadership to another voter; `None` selects the most up-to-date one.
+    TransferLeader(Option<u64>),
+}
+
+/// The role of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The voter that leads.
+    Leader,
+    /// A voter that does not lead.
+    Voter,
+    /// A learner that becomes a voter when it has caught up.
+    Joining,
+    /// A learner that stays one: it has a copy of the state and serves streams.
+    Learner,
+}
+
+/// A member and its report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The ID of the replica.
+    pub replica_id: u64,
+    /// The address of its replication port.
+    pub address: String,
+    /// The role of the member.
+    pub role: Role,
+    /// The report of the member; `None` if it does not answer.
+    pub report: Option<Report>,
+    /// A description, for people, of the replica that answers at this address instead of the member.
+    pub stranger: Option<String>,
+}
+
+/// The report of a replica about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The Raft term.
+    pub term: u64,
+    /// The ID of the leader that the replica hears; `None` if it hears none.
+    pub leader: Option<u64>,
+    /// The index of the last log entry.
+    pub last_log_index: u64,
+    /// The index of the last applied entry.
+    pub applied: u64,
+    /// The revision of the state.
+    pub revision: Revision,
+    /// The version of the program.
+    pub version: String,
+    /// The reason why the replica accepts no writes; `None` if it accepts them.
+    pub failure: Option<String>,
+    /// The reason why the replica has stopped, because its state or log differs from that of the cluster.
+    pub diverged: Option<String>,
+    /// A text that names the voters whose state differs; `None` if no difference is known.
+    pub state_alarm: Option<String>,
+    /// Whether the replica has a newer membership than the caller, without the caller: the caller was
+    /// removed.
+    pub excludes_caller: bool,
+}
+
+impl From<pb::HelloResponse> for Report {
+    fn from(hello: pb::HelloResponse) -> Self {
+        Self {
+            term: hello.term,
+            leader: Some(hello.leader).filter(|leader| *leader > 0),
+            last_log_index: hello.last_log_index,
+            applied: hello.applied,
+            revision: Revision(hello.revision),
+            version: hello.version,
+            failure: Some(hello.failure).filter(|failure| !failure.is_empty()),
+            diverged: Some(hello.diverged).filter(|reason| !reason.is_empty()),
+            state_alarm: Some(hello.state_alarm).filter(|alarm| !alarm.is_empty()),
+            excludes_caller: false,
+        }
+    }
+}
+
+impl Replica {
+    /// Returns the address at which other replicas reach this one; empty if they cannot.
+    #[must_use]
+    pub fn raft_address(&self) -> &str {
+        &self.core().address
+    }
+
+    /// Returns the number of members, including this replica.
+    #[must_use]
+    pub fn n_members(&self) -> usize {
+        self.core().membership().nodes().count()
+    }
+
+    /// Returns the ID of the leader if this replica hears it. A leader returns its own ID if most voters
+    /// answer it.
+    #[must_use]
+    pub fn leader(&self) -> Option<u64> {
+        self.core().present_leader()
+    }
+
+    /// Makes a membership change at the leader. Returns the outcome as a text for people.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub async fn change_members(&self, change: MemberChange) -> Result<String, ChangeError> {
+        let change = match change {
+            MemberChange::Add { replica_id, address, learner } => {
+                Change::Add(pb::Peer { replica_id, address, learner, instance: 0 })
+            }
+            MemberChange::Promote(id) => Change::Promote(id),
+            MemberChange::Remove(id) => Change::Remove(id),
+            MemberChange::TransferLeader(to) => Change::TransferLeader(to.unwrap_or_default()),
+        };
+        self.core().change(change, self.core().config.change_timeout).await
+    }
+
+    /// Returns all members with their current reports.
+    pub async fn members(&self) -> Vec<Member> {
+        let core = self.core();
+        let membership = core.membership();
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let leader = self.leader();
+        let reports = membership.nodes().map(|(id, peer)| {
+            let role = match voters.contains(id) {
+                true if leader == Some(*id) => Role::Leader,
+                true => Role::Voter,
+                false if peer.learner => Role::Learner,
+                false => Role::Joining,
+            };
+            let (replica_id, address) = (*id, peer.address.clone());
+            async move {
+                let (report, stranger) = match self.report(replica_id, &address).await {
+                    Ok(report) => (Some(report), None),
+                    Err(stranger) => (None, stranger),
+                };
+                Member { replica_id, address, role, report, stranger }
+            }
+        });
+        futures::future::join_all(reports).await
+    }
+
+    /// Returns the report of a member. The error describes another replica that answers at its address, if
+    /// there is one.
+    async fn report(&self, id: u64, address: &str) -> Result<Report, Option<String>> {
+        let core = self.core();
+        if id == core.id() {
+            return Ok(core.hello(&codec::hello(core.identity)).into());
+        }
+        let hello = core.ask_at(address, HELLO_TIMEOUT).await.ok_or(None)?;
+        if let Some(stranger) = core.stranger(&hello) {
+            return Err(Some(stranger));
+        }
+        if hello.replica_id != id {
+            return Err(Some(format!("replica {} of this cluster", hello.replica_id)));
+        }
+        let membership = core.membership();
+        // Another instance may answer at this address.
+        let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
+        if !membership.get_node(&id).is_some_and(own) {
+            return Err(Some(format!(
+                "a different instance of replica {id}: one of the two replaced the other"
+            )));
+        }
+        let excludes_caller = core.is_disowned_by(&hello, &membership);
+        Ok(Report { excludes_caller, ..hello.into() })
+    }
+
+    /// Waits until this replica finds that it is no longer a member of its cluster. Such a replica
+    /// receives no updates, so its state becomes outdated.
+    pub async fn removed(&self) -> Removal {
+        let mut removed = self.core().removed.subscribe();
+        let removal = match removed.wait_for(Option::is_some).await {
+            Ok(removal) => *removal,
+            Err(_) => None,
+        };
+        match removal {
+            Some(removal) => removal,
+            // The replica has ended in another way.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns the reason why the state or the log of this replica differs from that of the cluster;
+    /// `None` if no difference is known. A replica with a reason must serve nothing.
+    #[must_use]
+    pub fn diverged(&self) -> Option<Arc<str>> {
+        self.core().diverged()
+    }
+
+    /// Waits until [`Replica::diverged`] has a reason, and returns it.
+    pub async fn until_diverged(&self) -> Arc<str> {
+        let mut diverged = self.core().diverged.subscribe();
+        let reason = diverged.wait_for(Option::is_some).await.ok().and_then(|it| it.clone());
+        match reason {
+            Some(reason) => reason,
+            // The replica has ended in another way.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Transfers leadership to another voter if this replica leads and there is one. Before a shutdown, this
+    /// saves writes the wait for an election.
+    pub async fn step_down(&self) {
+        self.core().step_down().await;
+    }
+
+    /// Takes a snapshot and returns its last log index. The log up to that index can then be purged.
+    ///
+    /// # Errors
+    /// If Raft has stopped, or the snapshot takes longer than `timeout`.
+    pub async fn snapshot(&self, timeout: Duration) -> Result<u64, ChangeError> {
+        let core = self.core();
+        let stopped = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
+        let applied = core.published.applied();
+        let deadline = Instant::now() + timeout;
+        core.raft.trigger().snapshot().await.map_err(|error| stopped(&error))?;
+        loop {
+            let snapshot = core.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
+            match snapshot {
+                Some(index) if index >= applied => return Ok(index),
+                _ if Instant::now() >= deadline => return Err(ChangeError::Timeout(timeout)),
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Returns the Hello answer of the replica at `address`; `None` if none answers within `timeout`.
+    pub(super) async fn ask_at(
+        &self,
+        address: &str,
+        timeout: Duration,
+    ) -> Option<pb::HelloResponse> {
+        let mut client = self.peers.client(address, Lane::Control).ok()?;
+        let request = codec::hello(self.identity);
+        let call = async move { client.hello(request).await };
+        let call = tokio::time::timeout(timeout, self.runtime.spawn(call));
+        Some(call.await.ok()?.ok()?.ok()?.into_inner())
+    }
+
+    /// Describes a replica that is not in this cluster, for people; `None` if it is.
+    pub(super) fn stranger(&self, hello: &pb::HelloResponse) -> Option<String> {
+        let id = hello.replica_id;
+        match &hello.cluster_id[..] {
+            [] => Some(format!("replica {id}, which is in no cluster yet")),
+            own if own == self.identity.cluster_id => None,
+            other => Some(format!("replica {id} of another cluster, {}", hex(other))),
+        }
+    }
+
+    /// Transfers leadership to another voter, if this replica leads and there is one.
+    pub(crate) async fn step_down(&self) {
+        if self.leader() != Some(Leader::Here) || self.is_sole_voter() {
+            return;
+        }
+        match self.change(Change::TransferLeader(0), STEP_DOWN_TIMEOUT).await {
+            Ok(text) => tracing::info!("{text}"),
+            Err(error) => tracing::warn!(%error, "no other voter has taken over leadership"),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Replica instances, which distinguish successive replicas with the same ID.
+//!
+//! A replica that loses its disk is replaced by another one with the same ID, and the old disk may return
+//! later. The cluster no longer counts on the acknowledgments and votes of the old replica. The new one
+//! may have acknowledged and voted differently, so the cluster must not mistake one for the other. Each
+//! data directory therefore has a random *instance*. The membership records the instance of each member,
+//! and each call names the instances of caller and callee.
+//!
+//! Invariants:
+//! - A replica refuses calls for another instance of its ID.
+//! - A replica refuses the calls of an instance that was replaced in the membership. It accepts the call if
+//!   the caller knows a newer membership, because the caller may be the replacement. A replaced replica knows
+//!   no membership that is newer than its replacement.
+//! - If an instance is unknown, the two replicas are not distinguished: a replica or its membership is
+//!   from an earlier release. A directory without an instance, however, differs from a member with one,
+//!   because it is from the time before instances.
+
+use std::fmt;
+
+use chancery_proto::raft::v1 as pb;
+
+use super::members::SILENCE;
+use crate::{
+    format::{
+        identity::Identity,
+        raft::{Peer, StoredMembership, term_of},
+    },
+    replication::core::Core,
+};
+
+/// The reason why a replica must stop, as a phrase that follows "this replica".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It was removed from the membership.
+    Removed,
+    /// Another replica has its ID.
+    Replaced,
+    /// Another process runs with a copy of its data directory.
+    Copied,
+}
+
+impl fmt::Display for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Removed => {
+                "was removed from its cluster; to use it again, start it with an empty data directory"
+            }
+            Self::Replaced => {
+                "was replaced by another replica with the same ID; empty its data directory, and start it with \
+                 an unused ID to use it again"
+            }
+            Self::Copied => {
+                "has a copy of the data directory of another process, which runs at the address that the \
+                 members know; empty this data directory, and start it with an unused ID to use it again"
+            }
+        })
+    }
+}
+
+/// Returns whether this replica was removed and its ID was then added again at another address.
+///
+/// `entry` is the entry for this replica's ID in a newer membership. It has no instance, because the added
+/// replica has not joined yet. Only a leader of an earlier release also drops instances, and it does not
+/// change addresses.
+fn is_added_again(own: Identity, address: &str, listed: Option<&Peer>, entry: &pb::Peer) -> bool {
+    let elsewhere = |known: &str| !known.is_empty() && known != entry.address;
+    let was_here = |listed: &Peer| listed.instance == own.instance && elsewhere(&listed.address);
+    own.instance > 0 && entry.instance == 0 && elsewhere(address) && listed.is_none_or(was_here)
+}
+
+/// Returns the refusal for a replica that was replaced.
+pub(crate) fn replaced(id: u64) -> String {
+    format!("replica {id} {}", Removal::Replaced)
+}
+
+/// Returns whether a replica with the ID of a member is another instance. `None` means an earlier release.
+pub(crate) fn is_another(known: &Peer, instance: Option<u64>) -> bool {
+    known.instance > 0 && instance.is_some_and(|instance| instance != known.instance)
+}
+
+/// Returns whether the membership of another replica is newer than this one's, by the entries that
+/// established them.
+pub(crate) fn is_newer(theirs: Option<&pb::LogId>, ours: &StoredMembership) -> bool {
+    let theirs = theirs.map(|id| (id.term, id.index));
+    theirs > ours.log_id().as_ref().map(|id| (term_of(id), id.index))
+}
+
+/// Checks that a call is for this instance.
+pub(crate) fn check_callee(own: Identity, header: &pb::Header) -> Result<(), String> {
+    if header.to_instance == 0 || header.to_instance == own.instance {
+        return Ok(());
+    }
+    Err(format!(
+        "the call of replica {} is for another instance of replica {}: one of the two replaced the other",
+        header.from, own.replica_id
+    ))
+}
+
+/// Checks that the caller was not replaced by another instance.
+pub(crate) fn check_caller(known: &StoredMembership, header: &pb::Header) -> Result<(), String> {
+    match known.get_node(&header.from) {
+        Some(peer)
+            if is_another(peer, header.from_instance)
+                && !is_newer(header.membership_id.as_ref(), known) =>
+        {
+            Err(replaced(header.from))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Core {
+    /// Stops this replica if it is no longer a member. The caller runs this when the replica hears no
+    /// leader, or when the membership has another address for it. A removed replica receives no calls, so
+    /// it must ask the others, who know a later membership.
+    pub(super) async fn detect_removal(&self) {
+        let membership = self.membership();
+        if membership.log_id().is_none() || self.removed.borrow().is_some() {
+            return;
+        }
+        let answers = self.ask_members().await;
+        let mut told = answers.iter().filter_map(|hello| self.removal_in(hello, &membership));
+        let Some(first) = told.next() else { return };
+        let removal = match first == Removal::Replaced || told.any(|it| it == Removal::Replaced) {
+            true => Removal::Replaced,
+            false => Removal::Removed,
+        };
+        self.end_for(removal);
+    }
+
+    /// Stops this replica.
+    fn end_for(&self, removal: Removal) {
+        // First, so that a replica that reports its removal refuses writes.
+        self.failure.set(format!("it {removal}"));
+        self.removed.send_replace(Some(removal));
+    }
+
+    /// Stops this replica if another process with a copy of its data directory answers at `address`.
+    /// Otherwise the two would repeatedly take the place in the membership from each other.
+    pub(super) async fn detect_copy(&self, address: &str) {
+        let Some(hello) = self.ask_at(address, SILENCE).await else { return };
+        if hello.cluster_id[..] == self.identity.cluster_id
+            && (hello.replica_id, hello.instance) == (self.id(), self.identity.instance)
+            && hello.process > 0
+            && hello.process != self.process
+        {
+            tracing::error!(
+                address,
+                "another process has a copy of the data directory of this replica"
+            );
+            self.end_for(Removal::Copied);
+        }
+    }
+
+    /// Returns the removal that an answer proves; `None` if it does not prove one.
+    fn removal_in(
+        &self,
+        hello: &pb::HelloResponse,
+        membership: &StoredMembership,
+    ) -> Option<Removal> {
+        // A replica that has just joined first reads old entries, from a time when it was not a member or an
+        // earlier instance was. Only the leader knows all later entries. A replica without an instance joined
+        // before instances existed.
+        let own = self.identity.instance;
+        let is_certain = match membership.get_node(&self.id()).map(|listed| listed.instance) {
+            _ if own == 0 => true,
+            Some(instance) if instance == own => true,
+            Some(instance) if instance > 0 => false,
+            Some(_) | None => hello.leader == hello.replica_id,
+        };
+        if !is_certain || !self.is_disowned_by(hello, membership) {
+            return None;
+        }
+        Some(match hello.replaced_caller {
+            true => Removal::Replaced,
+            false => Removal::Removed,
+        })
+    }
+
+    /// Returns whether an answer has a newer membership that does not include this replica.
+    pub(super) fn is_disowned_by(
+        &self,
+        hello: &pb::HelloResponse,
+        membership: &StoredMembership,
+    ) -> bool {
+        let listed = membership.get_node(&self.id());
+        let is_another = |entry| is_added_again(self.identity, &self.address, listed, entry);
+        is_newer(hello.membership_id.as_ref(), membership)
+            && (!hello.knows_caller || hello.caller.as_ref().is_some_and(is_another))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use chancery_model::Incarnation;
+
+    use super::*;
+    use crate::{
+        format::{
+            raft::{Membership, log_id},
+            raft_codec::peer_to_proto,
+        },
+        replication::codec,
+    };
+
+    const OWN: Identity =
+        Identity { cluster_id: [7; 16], replica_id: 1, incarnation: Incarnation(5), instance: 10 };
+
+    fn membership(instance: u64) -> StoredMembership {
+        let peer = |instance| Peer { instance, ..Peer::default() };
+        let peers = BTreeMap::from([(1, peer(10)), (2, peer(instance))]);
+        let membership = Membership::new(vec![BTreeSet::from([1, 2])], peers).unwrap();
+        StoredMembership::new(Some(log_id(3, 30)), membership)
+    }
+
+    fn of(instance: u64) -> pb::Header {
+        codec::header(Identity { replica_id: 2, instance, ..OWN }, 1)
+    }
+
+    #[test]
+    fn a_call_is_for_one_of_the_replicas_that_have_had_a_number() {
+        let to = |to_instance| pb::Header { to_instance, ..of(20) };
+        assert_eq!(check_callee(OWN, &to(10)), Ok(()));
+        assert_eq!(check_callee(OWN, &to(0)), Ok(()), "the caller does not know the instance");
+        let error = check_callee(OWN, &to(11)).unwrap_err();
+        assert!(
+            error.starts_with("the call of replica 2 is for another instance of replica 1"),
+            "{error}"
+        );
+        assert!(
+            check_callee(Identity { instance: 0, ..OWN }, &to(10)).is_err(),
+            "an old directory"
+        );
+    }
+
+    #[test]
+    fn a_call_of_a_replica_that_was_replaced_is_refused() {
+        assert_eq!(check_caller(&membership(20), &of(20)), Ok(()));
+        let error = check_caller(&membership(20), &of(21)).unwrap_err();
+        assert!(
+            error.starts_with("replica 2 was replaced by another replica with the same ID"),
+            "{error}"
+        );
+        assert!(check_caller(&membership(20), &of(0)).is_err(), "an old directory");
+        let old_release = pb::Header { from_instance: None, ..of(0) };
+        assert_eq!(check_caller(&membership(20), &old_release), Ok(()));
+        assert_eq!(check_caller(&membership(0), &of(20)), Ok(()), "a membership of an old release");
+    }
+
+    /// A replica that moves is not replaced, nor is one with a leader of an earlier release, which has no
+    /// instances.
+    #[test]
+    fn a_number_that_was_added_again_elsewhere_is_for_another_replica() {
+        let at = |address: &str, instance| Peer {
+            address: address.to_owned(),
+            instance,
+            ..Peer::default()
+        };
+        let is_another = |address, listed: Option<Peer>, entry: &Peer| {
+            is_added_again(OWN, address, listed.as_ref(), &peer_to_proto(1, entry))
+        };
+        assert!(is_another("a:1", Some(at("a:1", 10)), &at("b:1", 0)));
+        assert!(is_another("a:1", None, &at("b:1", 0)), "it knows that it was removed");
+        assert!(!is_another("a:1", Some(at("a:1", 10)), &at("b:1", 10)), "it moved before");
+        assert!(!is_another("a:1", Some(at("a:1", 10)), &at("a:1", 0)), "an earlier release leads");
+        assert!(
+            !is_another("b:1", Some(at("a:1", 10)), &at("b:1", 0)),
+            "it moved, and such a release leads"
+        );
+        assert!(!is_another("b:1", Some(at("a:1", 10)), &at("a:1", 0)), "it is about to move");
+        assert!(!is_another("b:1", Some(at("a:1", 0)), &at("c:1", 0)), "its instance is unknown");
+        let old = Identity { instance: 0, ..OWN };
+        let entry = peer_to_proto(1, &at("b:1", 0));
+        assert!(!is_added_again(old, "a:1", Some(&at("a:1", 0)), &entry), "an old directory");
+    }
+
+    /// A replica that was offline first learns of a replacement from the new replica itself.
+    #[test]
+    fn who_knows_an_older_membership_does_not_refuse_the_newer_replica() {
+        let with = |term, index| {
+            let membership_id = Some(pb::LogId { term, index });
+            check_caller(&membership(20), &pb::Header { membership_id, ..of(21) })
+        };
+        assert_eq!(with(3, 31), Ok(()));
+        assert_eq!(with(4, 29), Ok(()));
+        assert!(with(3, 30).is_err());
+        assert!(with(2, 99).is_err(), "entries that were never committed");
+    }
+}

@@ -1,0 +1,434 @@
+//! Joining: how a replica becomes a member of a cluster.
+//!
+//! A replica with an empty directory either forms a cluster or joins one. Its configuration decides:
+//! - Without any address, it forms a cluster of one, which others can join.
+//! - With addresses to join (`join`), it asks there until a leader admits it.
+//! - With a list of all replicas (`peers`, for a StatefulSet), the first replica forms the cluster if all
+//!   others report that they are in none. All others join. A first replica that has lost its data finds that
+//!   the others are in a cluster, and joins it.
+//!
+//! The leader admits a replica as a learner. If the replica was a member before, its data is lost. The leader
+//! then removes the old member first, so that no majority counts on its data. The leader also sends its own
+//! vote, so that the new replica cannot vote in a term in which the old one may have voted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    time::{Duration, Instant},
+};
+
+use chancery_proto::raft::v1 as pb;
+use openraft::{ChangeMembers, async_runtime::WatchReceiver};
+use tonic::{Code, Status};
+
+use super::{
+    client::{Lane, Peers},
+    members::{SILENCE, change_error},
+    protocol,
+};
+use crate::{
+    Config, OpenError,
+    disk::high_water::hex,
+    format::{
+        codec::cluster_id_from_proto,
+        identity::Identity,
+        raft::{Peer, StoredMembership, Vote},
+        raft_codec::{vote_from_proto, vote_to_proto},
+    },
+    replication::core::{Core, Leader},
+};
+
+/// The time between two rounds of calls.
+const ROUND_INTERVAL: Duration = Duration::from_millis(500);
+/// The maximum duration of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time after which the same progress message is logged again.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+/// The way in which a replica without data starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bootstrap {
+    /// It forms a cluster of its own.
+    Form,
+    /// It joins a cluster that admitted it.
+    Joined {
+        /// The identity of the replica in that cluster.
+        identity: Identity,
+        /// The vote of the leader.
+        vote: Vote,
+    },
+}
+
+/// A replica without data that forms or joins a cluster.
+pub(crate) struct Joiner<'a> {
+    pub(crate) config: &'a Config,
+    /// The address at which other replicas reach this one.
+    pub(crate) address: &'a str,
+    /// The instance of this replica.
+    pub(crate) instance: u64,
+    pub(crate) peers: &'a Peers,
+}
+
+/// Logs why the replica waits, without repeating the same message all the time.
+struct Progress {
+    last: Option<(Instant, String)>,
+}
+
+impl Progress {
+    fn say(&mut self, text: String) {
+        let again = |(when, last): &(Instant, String)| *last != text || when.elapsed() > SAY_AGAIN;
+        if self.last.as_ref().is_none_or(again) {
+            tracing::info!("{text}");
+            self.last = Some((Instant::now(), text));
+        }
+    }
+}
+
+impl Joiner<'_> {
+    /// Determines how to start. Asks the other replicas until there is an answer.
+    pub(crate) async fn begin(&self) -> Result<Bootstrap, OpenError> {
+        let id = self.config.replica_id;
+        let mut progress = Progress { last: None };
+        if !self.config.join.is_empty() {
+            loop {
+                if let Some(joined) = self.ask_all(&self.config.join, &mut progress).await? {
+                    return Ok(joined);
+                }
+                tokio::time::sleep(ROUND_INTERVAL).await;
+            }
+        }
+        let others: BTreeMap<u64, String> =
+            self.config.peers.iter().filter(|(peer, _)| **peer != id).map(own).collect();
+        if others.is_empty() {
+            return Ok(Bootstrap::Form);
+        }
+        let forms = others.keys().all(|other| *other > id);
+        loop {
+            let (members, fresh) = self.probe_peers(&others).await?;
+            if !members.is_empty() {
+                if let Some(joined) = self.ask_all(&members, &mut progress).await? {
+                    return Ok(joined);
+                }
+            } else if forms && fresh.len() == others.len() {
+                return Ok(Bootstrap::Form);
+            } else if forms {
+                let silent: Vec<&u64> = others.keys().filter(|id| !fresh.contains(id)).collect();
+                progress.say(format!(
+                    "waiting for replicas {silent:?}: a new cluster forms only after all of them have \
+                     reported that they are in none"
+                ));
+            } else {
+                let first = self.config.peers.keys().next().copied().unwrap_or_default();
+                progress.say(format!("waiting for replica {first} to form the cluster"));
+            }
+            tokio::time::sleep(ROUND_INTERVAL).await;
+        }
+    }
+
+    /// Returns the addresses of the replicas that are in a cluster, and the IDs of those that are in none.
+    async fn probe_peers(
+        &self,
+        others: &BTreeMap<u64, String>,
+    ) -> Result<(Vec<String>, BTreeSet<u64>), OpenError> {
+        let hello = |(id, address): (&u64, &String)| {
+            let (id, address) = (*id, address.clone());
+            async move {
+                let mut client = self.peers.client(&address, Lane::Control).ok()?;
+                let call = client
+                    .hello(pb::HelloRequest { from: self.config.replica_id, from_instance: None });
+                let hello = tokio::time::timeout(CALL_TIMEOUT, call).await.ok()?.ok()?;
+                Some((id, address, hello.into_inner()))
+            }
+        };
+        let answers = futures::future::join_all(others.iter().map(hello)).await;
+        let (mut members, mut fresh) = (Vec::new(), BTreeSet::new());
+        for (id, address, hello) in answers.into_iter().flatten() {
+            if hello.replica_id != id {
+                return Err(OpenError::Cluster(format!(
+                    "`raft.peers` has replica {id} at {address}, but replica {} answers there",
+                    hello.replica_id
+                )));
+            }
+            match hello.cluster_id.is_empty() {
+                true => drop(fresh.insert(id)),
+                false => members.push(address),
+            }
+        }
+        Ok((members, fresh))
+    }
+
+    /// Asks for admission at each address, and at the leader that an answer names.
+    async fn ask_all(
+        &self,
+        addresses: &[String],
+        progress: &mut Progress,
+    ) -> Result<Option<Bootstrap>, OpenError> {
+        let mut addresses = addresses.to_vec();
+        let mut asked = BTreeSet::new();
+        let mut reasons = BTreeMap::new();
+        while let Some(address) = addresses.pop() {
+            if !asked.insert(address.clone()) {
+                continue;
+            }
+            if address == self.address {
+                reasons.insert(address, "this replica itself".to_owned());
+                continue;
+            }
+            use pb::join_response::Result;
+            match self.ask(&address).await {
+                Ok(answer) => match answer.result {
+                    Some(Result::Joined(joined)) => return self.joined(&joined).map(Some),
+                    Some(Result::Refused(refused)) => {
+                        return Err(OpenError::Cluster(format!("{address} refused: {refused}")));
+                    }
+                    Some(Result::Later(later)) => drop(reasons.insert(address, later)),
+                    Some(Result::NotLeader(_)) if !answer.leader_address.is_empty() => {
+                        let reason = format!("the leader is at {}", answer.leader_address);
+                        reasons.insert(address, reason);
+                        addresses.push(answer.leader_address);
+                    }
+                    Some(Result::NotLeader(_)) | None => {
+                        let reason = "the cluster has no leader at present".to_owned();
+                        reasons.insert(address, reason);
+                    }
+                },
+                Err(error) => drop(reasons.insert(address, error)),
+            }
+        }
+        let reasons: Vec<String> =
+            reasons.iter().map(|(address, reason)| format!("{address}: {reason}")).collect();
+        progress.say(format!("waiting to join the cluster: {}", reasons.join("; ")));
+        Ok(None)
+    }
+
+    async fn ask(&self, address: &str) -> Result<pb::JoinResponse, String> {
+        let peer = pb::Peer {
+            replica_id: self.config.replica_id,
+            address: self.address.to_owned(),
+            learner: self.config.learner,
+            instance: self.instance,
+        };
+        let client = self.peers.client(address, Lane::Control);
+        let mut client = client.map_err(|status| status.message().to_owned())?;
+        let call =
+            client.join(pb::JoinRequest { peer: Some(peer), protocol: Some(protocol::own()) });
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(cause(&status)),
+            Err(_) => Err(format!("no answer within {CALL_TIMEOUT:?}")),
+        }
+    }
+
+    fn joined(&self, joined: &pb::Joined) -> Result<Bootstrap, OpenError> {
+        let wrong = |error: crate::format::record::RecordError| {
+            OpenError::Cluster(format!("the answer of the cluster is invalid: {error}"))
+        };
+        let identity = Identity {
+            cluster_id: cluster_id_from_proto(&joined.cluster_id).map_err(wrong)?,
+            replica_id: self.config.replica_id,
+            incarnation: chancery_model::Incarnation(joined.incarnation),
+            instance: self.instance,
+        };
+        match joined.vote.as_ref().map(vote_from_proto) {
+            Some(vote) => Ok(Bootstrap::Joined { identity, vote }),
+            None => Err(OpenError::Cluster("the answer of the cluster has no vote".to_owned())),
+        }
+    }
+}
+
+/// Returns the reason why a call failed. The callee may not be a replica.
+fn cause(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    if text.is_empty() {
+        let code = status.code();
+        text = match code {
+            Code::Unimplemented => "that address is not a replication port".to_owned(),
+            code => code.description().to_owned(),
+        };
+    }
+    // The outermost source only says that the transport failed.
+    let mut source = status.source();
+    while let Some(error) = source {
+        let reason = error.to_string();
+        if !text.contains(&reason) && reason != "transport error" {
+            text = format!("{text}: {reason}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// Returns a warning if `raft.join` has no effect, because the directory belongs to a cluster that has none
+/// of these addresses.
+pub(crate) fn no_effect(
+    config: &Config,
+    identity: Identity,
+    membership: &StoredMembership,
+) -> Option<String> {
+    let members: Vec<(u64, &str)> =
+        membership.nodes().map(|(id, peer)| (*id, peer.address.as_str())).collect();
+    let is_member = |address: &String| members.iter().any(|(_, known)| known == address);
+    if config.join.is_empty() || members.is_empty() || config.join.iter().any(is_member) {
+        return None;
+    }
+    let members = members.iter().map(|(id, address)| format!("{id} at {address:?}"));
+    Some(format!(
+        "`raft.join` has no effect: {} belongs to cluster {} with replicas {}, none of which is in {:?}; \
+         empty the directory to join another cluster",
+        config.data_dir.display(),
+        hex(&identity.cluster_id),
+        members.collect::<Vec<_>>().join(", "),
+        config.join,
+    ))
+}
+
+fn own((id, address): (&u64, &String)) -> (u64, String) {
+    (*id, address.clone())
+}
+
+/// The reason why a replica cannot join now.
+enum JoinRefusal {
+    NotLeader,
+    Refused(String),
+    Later(String),
+}
+
+impl Core {
+    /// Admits a replica without data, or returns the reason for the refusal.
+    pub(crate) async fn take_join(&self, peer: pb::Peer) -> pb::JoinResponse {
+        use pb::join_response::Result;
+        let (result, leader_address) = match self.admit_replica(&peer).await {
+            Ok(()) => (
+                Result::Joined(pb::Joined {
+                    cluster_id: self.identity.cluster_id.to_vec().into(),
+                    incarnation: self.identity.incarnation.0,
+                    vote: Some(vote_to_proto(&self.raft.metrics().borrow_watched().vote)),
+                }),
+                String::new(),
+            ),
+            Err(JoinRefusal::Refused(text)) => (Result::Refused(text), String::new()),
+            Err(JoinRefusal::Later(text)) => (Result::Later(text), String::new()),
+            Err(JoinRefusal::NotLeader) => match self.leader() {
+                Some(Leader::There { id, address }) => {
+                    (Result::NotLeader(pb::NotLeader { leader: id }), address.to_string())
+                }
+                _ => (Result::NotLeader(pb::NotLeader { leader: 0 }), String::new()),
+            },
+        };
+        pb::JoinResponse { result: Some(result), leader_address }
+    }
+
+    async fn admit_replica(&self, peer: &pb::Peer) -> Result<(), JoinRefusal> {
+        if self.leader() != Some(Leader::Here) {
+            return Err(JoinRefusal::NotLeader);
+        }
+        if let Some(refusal) = self.refuse_peer(peer) {
+            return Err(JoinRefusal::Refused(refusal));
+        }
+        let id = peer.replica_id;
+        let (address, learner) = (peer.address.clone(), peer.learner);
+        let new = Peer { address, learner, instance: peer.instance };
+        let mut change = ChangeMembers::AddNodes(BTreeMap::from([(id, new.clone())]));
+        if let Some(known) = self.peer(id) {
+            let is_new = known.address == new.address && self.silence(id).is_none();
+            let voters: BTreeSet<u64> = self.membership().voter_ids().collect();
+            if is_new && !voters.contains(&id) && known.instance == new.instance {
+                return Ok(());
+            }
+            if is_new && !voters.contains(&id) && known.instance == 0 {
+                // The member was added before it started, when its instance was unknown.
+                let known = Peer { instance: new.instance, ..known };
+                change = ChangeMembers::SetNodes(BTreeMap::from([(id, known)]));
+            } else {
+                self.remove_lost_member(id, &voters).await?;
+            }
+        }
+        self.change_now(change).await?;
+        tracing::info!(replica = id, address = peer.address, "a replica has joined as a learner");
+        Ok(())
+    }
+
+    /// Removes a member that has lost its data.
+    async fn remove_lost_member(&self, id: u64, voters: &BTreeSet<u64>) -> Result<(), JoinRefusal> {
+        let leads_for = self.leads_for().ok_or(JoinRefusal::NotLeader)?;
+        if self.silence(id).unwrap_or(leads_for) < SILENCE {
+            return Err(JoinRefusal::Later(format!(
+                "replica {id} is a member already: if it lost its data, the leader admits it again after \
+                 {SILENCE:?} of silence; if it is a different replica, give this one an unused ID"
+            )));
+        }
+        let change = match voters.contains(&id) {
+            true => {
+                if let Some(refusal) = self.refuse_loss_of(id, voters) {
+                    return Err(JoinRefusal::Later(refusal));
+                }
+                ChangeMembers::RemoveVoters(BTreeSet::from([id]))
+            }
+            false => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
+        };
+        tracing::warn!(replica = id, "removing a member that joins again without its data");
+        self.change_now(change).await
+    }
+
+    async fn change_now(&self, change: ChangeMembers<u64, Peer>) -> Result<(), JoinRefusal> {
+        let call = self.raft.change_membership(change, false);
+        match tokio::time::timeout(self.config.change_timeout, call).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(JoinRefusal::Later(change_error(&error))),
+            Err(_) => Err(JoinRefusal::Later(format!(
+                "the membership change took longer than {:?}",
+                self.config.change_timeout
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::Incarnation;
+
+    use super::*;
+    use crate::format::raft::{Membership, log_id};
+
+    fn membership(addresses: &[&str]) -> StoredMembership {
+        let peer = |address: &&str| Peer { address: (*address).to_owned(), ..Peer::default() };
+        let peers: BTreeMap<u64, Peer> = (1..).zip(addresses.iter().map(peer)).collect();
+        let membership = Membership::new(vec![peers.keys().copied().collect()], peers).unwrap();
+        StoredMembership::new(Some(log_id(3, 30)), membership)
+    }
+
+    #[test]
+    fn join_addresses_without_a_member_are_reported() {
+        let identity = Identity {
+            cluster_id: [7; 16],
+            replica_id: 1,
+            incarnation: Incarnation(5),
+            instance: 1,
+        };
+        let told = |join: &[&str], members: &[&str]| {
+            let join = join.iter().map(|address| (*address).to_owned()).collect();
+            let config = Config { join, data_dir: "/data".into(), ..Config::default() };
+            no_effect(&config, identity, &membership(members))
+        };
+        let config = Config { join: vec!["x:1".to_owned()], ..Config::default() };
+        let unknown = no_effect(&config, identity, &StoredMembership::default());
+        assert_eq!(unknown, None, "the members are not known yet");
+        assert_eq!(told(&[], &["a:1"]), None);
+        assert_eq!(told(&["x:1", "b:1"], &["a:1", "b:1"]), None);
+        assert_eq!(
+            told(&["x:1"], &["a:1", ""]).unwrap(),
+            "`raft.join` has no effect: /data belongs to cluster 07070707070707070707070707070707 with replicas 1 \
+             at \"a:1\", 2 at \"\", none of which is in [\"x:1\"]; empty the directory to join another cluster"
+        );
+    }
+
+    #[test]
+    fn what_a_failed_call_says_has_its_cause() {
+        let refused = std::io::Error::other("connection refused");
+        let status = Status::from_error(Box::new(refused));
+        assert!(cause(&status).contains("connection refused"), "{status}");
+        let nowhere = Status::new(Code::Unimplemented, "");
+        assert_eq!(cause(&nowhere), "that address is not a replication port");
+        assert!(!cause(&Status::new(Code::Internal, "")).is_empty());
+    }
+}

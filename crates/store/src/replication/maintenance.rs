@@ -1,0 +1,146 @@
+//! Keeps log, memory and disk usage small, and the gauges current.
+//!
+//! Raft takes snapshots and purges the log by numbers of entries. Entries can be large, so this
+//! module does the same by bytes. RocksDB flushes memory to tables, and drops deleted records from
+//! tables, only when further writes arrive. After a large write, this module does both without
+//! waiting for further writes.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use openraft::{async_runtime::WatchReceiver, errors::Fatal};
+
+use crate::{
+    disk::database::{Database, WRITE_BUFFERS_BYTES},
+    format::record::Family,
+    metrics::gauge_value,
+    replication::{cluster_metrics::Watch, core::Core},
+};
+
+const INTERVAL: Duration = Duration::from_millis(200);
+/// The minimum time between two transfers of leadership for lack of space: if no replica has space,
+/// each leads in turn.
+const HAND_OVER_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The maintenance task and its state.
+pub(crate) struct Maintenance {
+    pub(crate) core: Arc<Core>,
+    pub(crate) database: Arc<Database>,
+    /// The size of the log's tables in bytes, after deleted records were last dropped from them.
+    /// The minimum that a further compaction can reach.
+    pub(crate) table_bytes_least: u64,
+    pub(crate) watch: Watch,
+    /// The time at which this replica last transferred leadership because its disk is full.
+    pub(crate) handed_over: Option<Instant>,
+}
+
+/// Whether the task continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Continue,
+    Stop,
+}
+
+impl Maintenance {
+    /// Runs until Raft has stopped.
+    pub(crate) async fn run(mut self) {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.watch.tell(&self.core);
+            self.reconcile_lead();
+            let flow = match self.reconcile_log().await {
+                Flow::Continue => self.reconcile_disk().await,
+                Flow::Stop => Flow::Stop,
+            };
+            if let Some(error) = self.core.raft_stopped(INTERVAL).await {
+                self.core.raft_ended.store(true, Ordering::Relaxed);
+                self.watch.tell(&self.core);
+                if !matches!(error, Fatal::Stopped) {
+                    self.core.failure.set(format!("Raft has stopped: {error}"));
+                    self.core.metrics.failed.set(1.0);
+                }
+                return;
+            }
+            if flow == Flow::Stop {
+                return;
+            }
+        }
+    }
+
+    /// Transfers leadership if the disk is full. A leader without space refuses every write, so a
+    /// replica with space should lead.
+    fn reconcile_lead(&mut self) {
+        if !self.core.refused_full.swap(false, Ordering::Relaxed)
+            || self.handed_over.is_some_and(|when| when.elapsed() < HAND_OVER_INTERVAL)
+        {
+            return;
+        }
+        self.handed_over = Some(Instant::now());
+        let core = Arc::clone(&self.core);
+        tokio::spawn(async move { core.step_down().await });
+    }
+
+    async fn reconcile_log(&self) -> Flow {
+        let (bytes, since_snapshot) = {
+            let snapshot = self.core.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
+            let size = self.core.size.lock();
+            (size.bytes(), snapshot.map_or(size.bytes(), |index| size.bytes_after(index)))
+        };
+        self.core.metrics.log_bytes.set(gauge_value(bytes));
+        self.core.metrics.failed.set(if self.core.failure.get().is_some() { 1.0 } else { 0.0 });
+        if let Some(free) = self.core.space.free() {
+            self.core.metrics.free_bytes.set(gauge_value(free));
+        }
+        let asked = if since_snapshot >= self.core.config.snapshot_log_bytes {
+            self.core.raft.trigger().snapshot().await
+        } else if bytes > self.core.config.snapshot_log_bytes {
+            // A snapshot exists, but the entries that Raft keeps by number are too large.
+            let applied = self.core.published.applied();
+            let cut = self.core.size.lock().cut(self.core.config.log_bytes_keep);
+            match cut {
+                Some(cut) => self.core.raft.trigger().purge_log(cut.min(applied)).await,
+                None => Ok(()),
+            }
+        } else {
+            Ok(())
+        };
+        if asked.is_ok() { Flow::Continue } else { Flow::Stop }
+    }
+
+    /// Flushes memory or compacts the tables of the log. Both need temporary space, so neither runs
+    /// without it.
+    async fn reconcile_disk(&mut self) -> Flow {
+        let (database, config) = (Arc::clone(&self.database), &self.core.config);
+        let buffered = database.buffered_bytes();
+        let tables = database.table_bytes(Family::Log);
+        let dead = tables.saturating_sub(self.core.size.lock().bytes().max(self.table_bytes_least));
+        let flush = buffered > WRITE_BUFFERS_BYTES as u64;
+        let compact = !flush && dead > config.snapshot_log_bytes;
+        let has_space =
+            self.core.space.free().is_none_or(|free| {
+                free > config.free_bytes_min.saturating_add(tables.max(buffered))
+            });
+        if !(flush || compact) || !has_space || self.core.failure.get().is_some() {
+            return Flow::Continue;
+        }
+        let work = tokio::task::spawn_blocking(move || {
+            if flush {
+                return database.flush().map(|()| None);
+            }
+            database.compact(Family::Log);
+            Ok(Some(database.table_bytes(Family::Log)))
+        });
+        match work.await {
+            Ok(Ok(Some(least))) => self.table_bytes_least = least,
+            Ok(Ok(None)) => {}
+            // The next write shows whether the failure is permanent.
+            Ok(Err(error)) => tracing::warn!(%error, "cannot flush memory to tables"),
+            Err(_) => return Flow::Stop,
+        }
+        Flow::Continue
+    }
+}

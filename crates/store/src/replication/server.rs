@@ -1,0 +1,395 @@
+//! Incoming calls on the replication port.
+//!
+//! The port listens before the replica runs, so that others can learn its identity. Until then every call
+//! except Hello fails with UNAVAILABLE. A replica with data reports its cluster from the beginning. If it
+//! reported none, another replica could form a second cluster.
+
+use std::{
+    sync::{Arc, OnceLock, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use chancery_proto::raft::v1::{
+    self as pb,
+    replication_server::{Replication, ReplicationServer},
+};
+use futures::{StreamExt, future::join_all};
+use openraft::async_runtime::WatchReceiver;
+use tokio::net::TcpListener;
+use tonic::{Request, Response, Status, Streaming, service::interceptor::InterceptedService};
+
+use super::{
+    accept::accept, codec, instance, protocol, refusal_log::Refusals, slots::Caller, tls::Tls,
+};
+use crate::{
+    disk::snapshot::Decoder,
+    format::{
+        identity::Identity,
+        raft::Snapshot,
+        raft_codec::{log_id_to_proto, peer_to_proto, vote_from_proto, vote_to_proto},
+        record::RecordError,
+    },
+    replication::core::{Core, Leader},
+};
+
+/// The maximum number of concurrent streams on one connection.
+const STREAMS_MAX: u32 = 16_384;
+/// The time without traffic after which the server sends a keepalive ping.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// The maximum time for the answer to a keepalive ping.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The gRPC service that answers other replicas. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Service {
+    replica_id: u64,
+    /// The identity in the data directory; `None` if the directory is empty.
+    identity: Option<Identity>,
+    /// See [`Core::process`].
+    process: u64,
+    core: Arc<OnceLock<Arc<Core>>>,
+    refusals: Arc<Refusals>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Service {
+    /// Creates the service of a replica that does not run yet. A replica without an identity is in no
+    /// cluster.
+    pub(crate) fn new(replica_id: u64, identity: Option<Identity>, process: u64) -> Self {
+        Self { replica_id, identity, process, core: Arc::default(), refusals: Arc::default() }
+    }
+
+    /// Connects the service to the replica, which runs as a member from now on.
+    pub(crate) fn join(&self, core: Arc<Core>) {
+        // Only the start of the replica calls this, once.
+        drop(self.core.set(core));
+    }
+
+    /// Serves a port until the server fails.
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        message_bytes_max: usize,
+        connections_max: usize,
+        tls: Option<Tls>,
+    ) {
+        let service = ReplicationServer::new(self)
+            .max_decoding_message_size(message_bytes_max)
+            .max_encoding_message_size(message_bytes_max);
+        let server = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20)
+            .add_service(InterceptedService::new(service, note_caller));
+        let incoming = accept(listener, tls, connections_max);
+        if let Err(error) = server.serve_with_incoming(incoming).await {
+            tracing::error!(%error, "the replication port is no longer served");
+        }
+    }
+
+    fn core(&self) -> Result<&Arc<Core>, Status> {
+        self.core.get().ok_or_else(|| {
+            let state =
+                if self.identity.is_some() { "is starting" } else { "is in no cluster yet" };
+            Status::unavailable(format!("replica {} {state}", self.replica_id))
+        })
+    }
+
+    /// Returns the replica if the call is for it, its state is not known to be wrong, and Raft runs.
+    fn checked(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
+        let core = self.checked_header(header)?;
+        if let Some(reason) = core.diverged() {
+            return Err(Status::failed_precondition(&*reason));
+        }
+        if core.raft_ended.load(Ordering::Relaxed) {
+            let reason = core.failure.get().unwrap_or("Raft has stopped");
+            return Err(Status::unavailable(format!("replica {} has failed: {reason}", core.id())));
+        }
+        Ok(core)
+    }
+
+    /// Returns the replica if the call is for it.
+    fn checked_header(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
+        let core = self.core()?;
+        let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
+        check_header(core.identity, header)
+            .inspect_err(|error| self.refusals.tell(&format!("a call was refused: {error}")))
+            .and_then(|()| instance::check_callee(core.identity, header))
+            .and_then(|()| instance::check_caller(&core.membership(), header))
+            .map_err(Status::failed_precondition)?;
+        Ok(core)
+    }
+}
+
+/// Records that a connection made a call, which makes its displacement less likely.
+#[expect(clippy::unnecessary_wraps, reason = "an interceptor may refuse calls")]
+fn note_caller(request: Request<()>) -> Result<Request<()>, Status> {
+    if let Some(caller) = request.extensions().get::<Caller>() {
+        caller.calls();
+    }
+    Ok(request)
+}
+
+/// Checks that a call comes from the same cluster and incarnation, and is for the ID of this replica.
+fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
+    let from = header.from;
+    protocol::check(header.protocol.as_ref())
+        .map_err(|error| format!("replica {from} is refused: {error}"))?;
+    if header.cluster_id[..] != own.cluster_id {
+        let show = |id: &[u8]| crate::disk::high_water::hex(id);
+        return Err(format!(
+            "replica {from} is in cluster {}, this replica in cluster {}",
+            show(&header.cluster_id),
+            show(&own.cluster_id)
+        ));
+    }
+    if header.incarnation != own.incarnation.0 {
+        return Err(format!(
+            "replica {from} has incarnation {}, this replica {}: one of them was restored from a backup",
+            header.incarnation, own.incarnation.0
+        ));
+    }
+    if header.to != own.replica_id {
+        return Err(format!(
+            "the call of replica {from} is for replica {}, but this is replica {}: the membership has a \
+             wrong address",
+            header.to, own.replica_id
+        ));
+    }
+    Ok(())
+}
+
+fn invalid(error: RecordError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn stopped(error: impl std::fmt::Display) -> Status {
+    Status::unavailable(format!("Raft has stopped: {error}"))
+}
+
+#[tonic::async_trait]
+impl Replication for Service {
+    async fn append(&self, request: Request<pb::AppendRequest>) -> Answer<pb::AppendResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let from = message.header.as_ref().map_or(0, |header| header.from);
+        let (acknowledged, committed) = (message.acknowledged, message.acknowledged_committed);
+        let request = codec::append_from_proto(message).map_err(invalid)?;
+        let previous = request.prev_log_id.map(|id| id.index);
+        // Raft skips entries whose log ids it has.
+        if let Err(other) = core.log.check(&request.entries, from).await {
+            core.diverge(&other.to_string());
+            return Err(Status::data_loss(other.to_string()));
+        }
+        // A former leader that does not know of its replacement does not count as a leader.
+        if request.vote.leader_id().term >= core.raft.metrics().borrow_watched().current_term {
+            *core.heard_at.lock() = Instant::now();
+        }
+        let last = core.last_held();
+        let response = core.raft.append_entries(request).await.map_err(stopped)?;
+        if response.is_conflict() && previous.is_some() && previous <= acknowledged {
+            // Raft has verified that the caller leads, and that this replica lacks the entry.
+            core.lose(previous, from);
+        } else if last.is_some_and(|last| last < committed) {
+            core.lose(committed, from);
+            return Err(Status::failed_precondition("it lost log entries that it acknowledged"));
+        }
+        Ok(Response::new(codec::appended_to_proto(&response)))
+    }
+
+    async fn vote(&self, request: Request<pb::VoteRequest>) -> Answer<pb::VoteResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let request = codec::vote_request_from_proto(message).map_err(invalid)?;
+        let response = core.raft.vote(request).await.map_err(stopped)?;
+        Ok(Response::new(codec::voted_to_proto(&response)))
+    }
+
+    async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Answer<pb::VoteResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let request = codec::vote_request_from_proto(message).map_err(invalid)?;
+        let response = core.raft.pre_vote(request).await.map_err(stopped)?;
+        Ok(Response::new(codec::voted_to_proto(&response)))
+    }
+
+    async fn install(
+        &self,
+        request: Request<Streaming<pb::InstallRequest>>,
+    ) -> Answer<pb::InstallResponse> {
+        let mut pieces = request.into_inner();
+        let mut first = pieces
+            .next()
+            .await
+            .ok_or_else(|| Status::invalid_argument("the snapshot is empty"))??;
+        let core = Arc::clone(self.checked(first.header.as_ref())?);
+        let vote = first.vote.as_ref().map(vote_from_proto);
+        let vote = vote.ok_or_else(|| Status::invalid_argument("the vote is missing"))?;
+        let mut decoder = Decoder::default();
+        let damaged = |error| Status::data_loss(format!("the snapshot is damaged: {error}"));
+        let mut data: Bytes = std::mem::take(&mut first.data);
+        loop {
+            decoder.push(&data).map_err(damaged)?;
+            core.snapshot_progress.add(data.len());
+            match pieces.next().await {
+                Some(piece) => data = piece?.data,
+                None => break,
+            }
+        }
+        // A large snapshot takes long to decode, and the threads of the runtime must answer heartbeats.
+        let snapshot = tokio::task::spawn_blocking(|| decoder.finish()).await.map_err(stopped)?;
+        let snapshot = snapshot.map_err(damaged)?;
+        let expected = core.identity.cluster_id;
+        if snapshot.0.cluster_id.is_some_and(|found| found != expected) {
+            return Err(Status::failed_precondition("the snapshot is from another cluster"));
+        }
+        let snapshot = Snapshot { meta: snapshot.meta(), snapshot };
+        let response = core.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        core.metrics.snapshots_installed.increment(1);
+        Ok(Response::new(pb::InstallResponse { vote: Some(vote_to_proto(&response.vote)) }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<pb::TransferLeaderRequest>,
+    ) -> Answer<pb::TransferLeaderResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let request = codec::transfer_from_proto(message).map_err(invalid)?;
+        let answer = core.raft.handle_transfer_leader(request).await.map_err(stopped)?;
+        let refused = answer.err().map(|error| error.to_string()).unwrap_or_default();
+        Ok(Response::new(pb::TransferLeaderResponse { refused }))
+    }
+
+    async fn write(&self, request: Request<pb::WriteRequest>) -> Answer<pb::WriteResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let results =
+            join_all(message.commands.into_iter().map(|command| core.take_write(command)));
+        Ok(Response::new(pb::WriteResponse { results: results.await }))
+    }
+
+    async fn read_index(
+        &self,
+        request: Request<pb::ReadIndexRequest>,
+    ) -> Answer<pb::ReadIndexResponse> {
+        let core = self.checked(request.get_ref().header.as_ref())?;
+        Ok(Response::new(core.take_read_index().await))
+    }
+
+    async fn change(&self, request: Request<pb::ChangeRequest>) -> Answer<pb::ChangeResponse> {
+        let message = request.into_inner();
+        let core = self.checked(message.header.as_ref())?;
+        let change =
+            message.change.ok_or_else(|| Status::invalid_argument("the change is missing"))?;
+        Ok(Response::new(core.take_change(change).await))
+    }
+
+    async fn digests(&self, request: Request<pb::DigestsRequest>) -> Answer<pb::DigestsResponse> {
+        let message = request.into_inner();
+        // Answered even if the state is wrong: this is how the other replicas find out.
+        let core = self.checked_header(message.header.as_ref())?;
+        Ok(Response::new(core.take_digests(&message.indexes)))
+    }
+
+    async fn hello(&self, request: Request<pb::HelloRequest>) -> Answer<pb::HelloResponse> {
+        let identity = self.identity.as_ref();
+        let idle = || pb::HelloResponse {
+            replica_id: self.replica_id,
+            cluster_id: identity.map(|own| own.cluster_id.to_vec().into()).unwrap_or_default(),
+            incarnation: identity.map_or(0, |own| own.incarnation.0),
+            instance: identity.map_or(0, |own| own.instance),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: Some(protocol::own()),
+            process: self.process,
+            ..pb::HelloResponse::default()
+        };
+        let hello = self.core.get().map(|core| core.hello(request.get_ref()));
+        Ok(Response::new(hello.unwrap_or_else(idle)))
+    }
+
+    async fn join(&self, request: Request<pb::JoinRequest>) -> Answer<pb::JoinResponse> {
+        let pb::JoinRequest { peer, protocol } = request.into_inner();
+        let core = self.core()?;
+        if let Err(error) = protocol::check(protocol.as_ref()) {
+            let result = Some(pb::join_response::Result::Refused(error));
+            return Ok(Response::new(pb::JoinResponse { result, ..pb::JoinResponse::default() }));
+        }
+        Ok(Response::new(core.take_join(peer.unwrap_or_default()).await))
+    }
+}
+
+impl Core {
+    /// Returns the status of this replica for another one.
+    pub(crate) fn hello(&self, caller: &pb::HelloRequest) -> pb::HelloResponse {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        let image = self.published.image();
+        let leader = self.present_leader();
+        let leader_address = match self.leader() {
+            Some(Leader::Here) if leader.is_some() => self.address.clone(),
+            Some(Leader::There { address, .. }) if leader.is_some() => address.to_string(),
+            _ => String::new(),
+        };
+        let membership = &metrics.committed_membership_config;
+        let known = membership.get_node(&caller.from);
+        let replaced_caller =
+            known.is_some_and(|known| instance::is_another(known, caller.from_instance));
+        pb::HelloResponse {
+            replica_id: self.id(),
+            cluster_id: self.identity.cluster_id.to_vec().into(),
+            incarnation: self.identity.incarnation.0,
+            term: metrics.current_term,
+            leader: leader.unwrap_or_default(),
+            leader_address,
+            last_log_index: metrics.last_log_index.unwrap_or_default(),
+            committed: metrics.cluster_committed.map_or(0, |id| id.index),
+            applied: image.applied.map_or(0, |id| id.index),
+            revision: image.state.revision.0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            knows_caller: known.is_some() && !replaced_caller,
+            replaced_caller,
+            instance: self.identity.instance,
+            process: self.process,
+            membership_id: membership.log_id().as_ref().map(log_id_to_proto),
+            protocol: Some(protocol::own()),
+            failure: self.refuses_writes().unwrap_or_default(),
+            diverged: self.diverged().as_deref().unwrap_or_default().to_owned(),
+            snapshot_progress: self.snapshot_progress.bytes(),
+            state_alarm: self.state_alarm().unwrap_or_default(),
+            caller: known.map(|known| peer_to_proto(caller.from, known)),
+            acknowledged_committed: caller
+                .from_instance
+                .and_then(|instance| self.peers.acknowledged().committed(caller.from, instance)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::Incarnation;
+
+    use super::*;
+
+    /// Calls from another cluster or incarnation, for another replica, or with an unsupported protocol.
+    #[test]
+    fn a_call_that_is_not_for_this_replica_is_refused() {
+        let (cluster_id, incarnation) = ([7; 16], Incarnation(5));
+        let own = Identity { cluster_id, replica_id: 2, incarnation, instance: 9 };
+        let caller = Identity { replica_id: 1, ..own };
+        let error = |caller, to| check_header(own, &codec::header(caller, to)).unwrap_err();
+        assert_eq!(check_header(own, &codec::header(caller, 2)), Ok(()));
+        assert!(error(caller, 3).contains("is for replica 3, but this is replica 2"));
+        let mut newer = codec::header(caller, 2);
+        newer.protocol = Some(pb::Protocol { oldest: 7, newest: 8 });
+        let refused = check_header(own, &newer).unwrap_err();
+        assert!(refused.contains("replica 1 is refused: it supports version 7 to 8"), "{refused}");
+        let other = Identity { cluster_id: [8; 16], ..caller };
+        assert!(error(other, 2).starts_with("replica 1 is in cluster 0808"));
+        let other = Identity { incarnation: Incarnation(6), ..caller };
+        assert!(error(other, 2).contains("has incarnation 6, this replica 5"));
+    }
+}
