@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use crate::{REPLICA_ID_MAX, TlsConfig};
+/// The maximum ID of a replica, which is the maximum integer in a configuration file.
+pub const REPLICA_ID_MAX: u64 = (1 << 63) - 1;
 
 /// The settings of a [`crate::Replica`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +62,23 @@ pub struct Config {
     pub open_timeout: Duration,
 }
 
+/// The PEM files for TLS between replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The file with this replica's certificate and the intermediate certificates up to the CA. It serves
+    /// outgoing and incoming connections. If it restricts its use, it must allow both `clientAuth` and
+    /// `serverAuth`.
+    pub cert: PathBuf,
+    /// The file with the private key of the certificate.
+    pub key: PathBuf,
+    /// The file with the CA of the cluster; several CAs while one replaces another. Every holder of a
+    /// certificate of the CA counts as a replica, so the CA must sign nothing else.
+    pub ca: PathBuf,
+    /// The common name in the certificates of all replicas; `None` if each certificate has the host of its
+    /// address.
+    pub server_name: Option<String>,
+}
+
 /// A setting with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key} is {value}, but must be {rule}")]
@@ -107,7 +125,7 @@ impl Config {
 
     /// The lower limit of [`Config::free_bytes_min`], other than 0.
     ///
-    /// When the replica refuses writes, the disk must still have room for the data in memory. This
+    /// When the replica refuses writes, the disk must still have space for the data in memory. This
     /// is two write buffers of each family, 56 MiB, and some space for RocksDB's own files. A merge
     /// of tables may temporarily need more, at most the size of the existing tables. If a merge
     /// uses up the reserve, the replica stops writing until it is restarted with free space. No

@@ -14,7 +14,7 @@
 //!   streams continue.
 //!
 //! # Map
-//! The crate has three layers. A lower layer never uses an upper one.
+//! The crate has three layers. A lower layer never uses an upper one; `cargo xtask verify` checks this.
 //! - `format`: the bytes of records, entries and files, and their conversions. No I/O.
 //! - `disk`: the Raft log, the state machine, snapshots, recovery, backups.
 //! - `replication`: the calls between replicas, membership, forwarded writes, linearizable reads.
@@ -37,19 +37,22 @@ mod replica;
 mod replication;
 mod status;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, REPLICA_ID_MAX, TlsConfig};
 pub use disk::{
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };
-pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
-pub use format::history::{HISTORY_MAX, HistoryEntry, RequestId, RequestIdError};
-pub use metrics::METRICS;
-pub use replica::{CaughtUp, Replica};
-pub use replication::{
-    handle::{Member, MemberChange, Report, Role},
-    instance::Removal,
-    members::{REPLICA_ID_MAX, check_address},
-    tls::{TlsConfig, TlsError, TlsFile},
+pub use error::{
+    ChangeError, OpenError, ReadError, ShutdownError, TlsError, TlsFile, TransactError,
 };
+pub use format::{
+    history::{HISTORY_MAX, HistoryEntry},
+    request_id::{RequestId, RequestIdError},
+};
+pub use metrics::METRICS;
+pub use replica::{
+    CaughtUp, Replica,
+    cluster::{Member, MemberChange, Report, Role},
+};
+pub use replication::{address::check_address, instance::Removal};
 pub use status::{ClusterId, StateDigest, Status};

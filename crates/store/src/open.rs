@@ -1,16 +1,8 @@
 //! The start of a replica (directory, threads, Raft), and its end.
 
-use std::{
-    sync::{Arc, Weak, atomic::AtomicBool},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
-use tokio::{
-    net::TcpListener,
-    runtime::Runtime,
-    sync::{Semaphore, watch},
-};
+use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc};
 
 use crate::{
     Config, OpenError, ShutdownError,
@@ -19,23 +11,23 @@ use crate::{
         directory::Directory,
         flusher::Flusher,
         log::LogStore,
-        machine::Machine,
+        machine::{Machine, Raft},
         parts::{Opened, Parts, Start, random_failed},
-        recovery::Recovered,
-        space::Space,
+        storage::{self, Storage},
     },
     failure::Failure,
-    format::{identity::new_instance, raft::Raft},
+    format::identity::new_instance,
     metrics::StoreMetrics,
     replication::{
-        client::{Network, Peers},
-        cluster_metrics::Watch,
-        core::{Core, Leader},
-        digests,
-        forward::AbortOnDrop,
+        calls::Calls,
+        cluster_metrics::Previous,
+        core::{Core, CoreParts},
         join::{self, Joiner},
         maintenance::Maintenance,
-        outbox, raft_settings,
+        network::Network,
+        outbox::{self, ForwardedWrite},
+        peers::Peers,
+        raft_settings,
         server::Service,
         tls::Tls,
     },
@@ -46,14 +38,10 @@ use crate::{
 const RAFT_THREADS: usize = 2;
 /// The time within which Raft's tasks must end after a shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Transactions in flight are counted in units of this many bytes.
-const PERMIT_BYTES: usize = 1024;
 /// The number of bytes by which a message to another replica may exceed a transaction.
 const MESSAGE_BYTES_MORE: usize = 16 << 20;
 /// The interval between checks of the certificate files.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
-/// The interval between checks of the membership.
-const TEND_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A running replica.
 pub(crate) struct Running {
@@ -159,30 +147,47 @@ async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service)
     let parts = match opened {
         Opened::Replica(parts) => {
             let Parts { identity, recovered, .. } = &*parts;
-            let told = join::no_effect(&config, *identity, &recovered.image.membership);
-            if let Some(told) = told {
-                tracing::warn!("{told}");
+            let warning = join::no_effect(&config, *identity, &recovered.image.membership);
+            if let Some(warning) = warning {
+                tracing::warn!("{warning}");
             }
             *parts
         }
         Opened::Fresh(directory) => {
-            let (config, address, peers) = (config.clone(), address.clone(), peers.clone());
-            let instance =
-                new_instance().map_err(|source| random_failed(directory.path(), source))?;
-            let beginning = runtime.spawn(async move {
-                let joiner = Joiner { config: &config, address: &address, instance, peers: &peers };
-                (joiner.begin().await, config.replica_id)
-            });
-            let abort = AbortOnDrop(beginning.abort_handle());
-            let (beginning, id) =
-                beginning.await.map_err(|error| OpenError::Failed(error.to_string()))?;
-            drop(abort);
-            let beginning = beginning?;
-            blocking_open(move || Parts::begin(directory, beginning, id)).await?
+            begin(runtime, &config, directory, address.clone(), peers.clone()).await?
         }
     };
     let started = start(runtime, config, parts, address, peers, process).await?;
     Ok((started, service))
+}
+
+/// Makes a replica in an empty directory. Waits until a cluster has admitted it, unless it forms one.
+async fn begin(
+    runtime: &Runtime,
+    config: &Config,
+    directory: Directory,
+    address: String,
+    peers: Peers,
+) -> Result<Parts, OpenError> {
+    let (config, id) = (config.clone(), config.replica_id);
+    let instance = new_instance().map_err(|source| random_failed(directory.path(), source))?;
+    let joining = runtime.spawn(async move {
+        let joiner = Joiner { config: &config, address: &address, instance, peers: &peers };
+        joiner.begin().await
+    });
+    let abort = AbortOnDrop(joining.abort_handle());
+    let bootstrap = joining.await.map_err(|error| OpenError::Failed(error.to_string()))??;
+    drop(abort);
+    blocking_open(move || Parts::begin(directory, bootstrap, id)).await
+}
+
+/// Aborts a task on drop, when no caller waits for it.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 async fn start(
@@ -194,115 +199,87 @@ async fn start(
     process: u64,
 ) -> Result<Started, OpenError> {
     let Parts { directory, identity, high_water, database, recovered, start } = parts;
-    let failed = |error: &dyn std::fmt::Display| OpenError::Failed(error.to_string());
-    let Recovered { ends, size, image, generation } = recovered;
-    let known_term = ends.vote.as_ref().map_or(0, |vote| vote.leader_id().term);
+    let known_term = recovered.ends.vote.as_ref().map_or(0, |vote| vote.leader_id().term);
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
     let database = Arc::new(database);
-    let size = Arc::new(Mutex::new(size));
-    let (flusher, jobs) =
-        Flusher::spawn(Arc::clone(&database), high_water, failure.clone(), metrics.clone())
-            .map_err(|error| failed(&error))?;
-    let log = LogStore::new(
-        Arc::clone(&database),
-        jobs,
-        ends,
-        Arc::clone(&size),
-        failure.clone(),
-        metrics.clone(),
-    );
-    let machine =
-        Machine::new(Arc::clone(&database), image, generation, failure.clone(), metrics.clone());
-    let raft_config = raft_settings::raft_config(&config, identity)?;
-    let (id, published, digests) = (config.replica_id, machine.published(), machine.digests());
-    let weak_log = log.downgrade();
-    let snapshot_progress = machine.progress();
+    let storage::Started { storage, log, machine, flusher } =
+        Storage::start(&config, &database, high_water, recovered, &failure, &metrics)
+            .map_err(|error| OpenError::Failed(error.to_string()))?;
     let elections = metrics.cluster.elections.clone();
     elections.begin_after(known_term);
     let network = Network { identity, peers: peers.clone(), elections };
-    let raft = runtime
-        .spawn(async move { Raft::new(id, Arc::new(raft_config), network, log, machine).await })
-        .await
-        .map_err(|error| failed(&error))?;
-    let raft = match raft {
+    let raft = match start_raft(runtime, &config, network, log, machine).await {
         Ok(raft) => raft,
         Err(error) => {
             // No other handle of the log exists, so the flusher ends.
             drop(flusher.join());
-            return Err(failed(&error));
+            return Err(error);
         }
     };
-    let leader = {
+    let calls = Calls { identity, peers, runtime: runtime.handle().clone() };
+    let (outbox, writes) = outbox::channel();
+    let parts =
+        CoreParts { config, process, address, storage, raft, calls, outbox, failure, metrics };
+    let core = {
         let _on_runtime = runtime.enter();
-        Leader::watch(&raft, id, &peers)
+        Arc::new(Core::new(parts))
     };
-    let (outbox, parcels) = outbox::channel();
-    let core = Arc::new(Core {
-        leader,
-        in_flight: Arc::new(Semaphore::new(permits(config.in_flight_bytes_max) as usize)),
-        outbox,
-        refused_full: AtomicBool::new(false),
-        space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
-        heard_at: Mutex::new(Instant::now()),
-        snapshot_progress,
-        removed: watch::Sender::new(None),
-        leads_since: Mutex::default(),
-        runtime: runtime.handle().clone(),
-        config,
-        identity,
-        process,
-        address,
-        raft,
-        published,
-        digests,
-        differences: Mutex::default(),
-        diverged: watch::Sender::new(None),
-        log: weak_log,
-        peers,
-        size,
-        failure,
-        raft_ended: AtomicBool::new(false),
-        metrics,
-    });
-    let maintenance = Maintenance {
-        core: Arc::clone(&core),
-        database: Arc::clone(&database),
-        table_bytes_least: 0,
-        handed_over: None,
-        watch: Watch::new(id),
-    };
-    runtime.spawn(maintenance.run());
-    runtime.spawn(outbox::run(Arc::downgrade(&core), parcels));
-    runtime.spawn(reconcile_cluster(Arc::downgrade(&core)));
-    runtime.spawn(digests::run(Arc::downgrade(&core)));
-    runtime.spawn(reconcile_certificates(Arc::downgrade(&core)));
+    spawn_tasks(runtime, &core, &database, writes);
     Ok((core, database, flusher, directory, start))
 }
 
-pub(crate) fn permits(len: usize) -> u32 {
-    u32::try_from(len.div_ceil(PERMIT_BYTES).max(1)).unwrap_or(u32::MAX)
+/// Starts Raft. If that fails, drops the log.
+async fn start_raft(
+    runtime: &Runtime,
+    config: &Config,
+    network: Network,
+    log: LogStore,
+    machine: Machine,
+) -> Result<Raft, OpenError> {
+    let id = config.replica_id;
+    let settings = Arc::new(raft_settings::raft_config(config, network.identity)?);
+    let failed = |error: &dyn std::fmt::Display| OpenError::Failed(error.to_string());
+    let raft =
+        runtime.spawn(async move { Raft::new(id, settings, network, log, machine).await }).await;
+    raft.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
-/// Reconciles the membership until the replica is gone.
-async fn reconcile_cluster(core: Weak<Core>) {
-    let mut ticks = tokio::time::interval(TEND_INTERVAL);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Some(core) = core.upgrade() else { return };
-        core.reconcile_members().await;
+/// Spawns the tasks of a replica, which run until the runtime ends.
+fn spawn_tasks(
+    runtime: &Runtime,
+    core: &Arc<Core>,
+    database: &Arc<Database>,
+    writes: mpsc::Receiver<ForwardedWrite>,
+) {
+    let maintenance = Maintenance {
+        core: Arc::clone(core),
+        database: Arc::clone(database),
+        table_bytes_least: 0,
+        handed_over: None,
+        previous: Previous::new(core.id()),
+    };
+    let sender = outbox::Sender {
+        node: Arc::clone(&core.node),
+        calls: core.calls.clone(),
+        forwarded_writes: core.metrics.forwarded_writes.clone(),
+        transact_timeout: core.config.transact_timeout,
+    };
+    runtime.spawn(maintenance.run());
+    runtime.spawn(sender.run(writes));
+    runtime.spawn(core.reconciler().run());
+    runtime.spawn(Arc::clone(&core.comparison).run());
+    if let Some(tls) = core.calls.peers.tls() {
+        runtime.spawn(refresh_certificates(tls.clone()));
     }
 }
 
-/// Checks for new certificates until the replica is gone. New connections check too, but may be
-/// rare.
-async fn reconcile_certificates(core: Weak<Core>) {
+/// Checks for new certificates until the runtime ends. New connections check too, but may be rare.
+async fn refresh_certificates(tls: Tls) {
     let mut ticks = tokio::time::interval(CERTIFICATES_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(core) = core.upgrade() else { return };
-        let Some(tls) = core.peers.tls().cloned() else { return };
+        let tls = tls.clone();
         // The files may be on a disk that does not answer.
         if tokio::task::spawn_blocking(move || tls.refresh()).await.is_err() {
             return;

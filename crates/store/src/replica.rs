@@ -1,4 +1,6 @@
-//! The handle to a replica.
+//! The handle to a replica. `cluster` has its cluster operations.
+
+pub(crate) mod cluster;
 
 use std::{
     collections::BTreeMap,
@@ -15,18 +17,21 @@ use prost::Message;
 use tokio::sync::watch;
 
 use crate::{
-    Config, HistoryEntry, OpenError, ReadError, RequestId, ShutdownError, Status, TransactError,
+    Backup, BackupError, BackupSource, Config, HistoryEntry, OpenError, ReadError, RequestId,
+    ShutdownError, Status, TransactError,
     disk::{
         directory::{Directory, DirectoryPurpose},
         parts::Start,
     },
     format::{
-        codec::{Ask, Request, ask_to_proto, digest, request_to_proto, transaction_to_proto},
+        codec::{
+            Command, Request, command_to_proto, digest, request_to_proto, transaction_to_proto,
+        },
         identity::Identity,
         raft::{Peer, Response},
     },
-    open::{self, Running, Threads, permits},
-    replication::{barrier::Barrier, core::Core},
+    open::{self, Running, Threads},
+    replication::{core::Core, read_index::ReadQueue},
     status::ClusterId,
 };
 
@@ -44,7 +49,7 @@ pub struct Replica(Arc<Inner>);
 
 struct Inner {
     core: Arc<Core>,
-    barrier: Barrier,
+    reads: ReadQueue,
     /// `None` once the replica has been shut down.
     threads: Mutex<Option<Threads>>,
 }
@@ -54,7 +59,7 @@ struct Inner {
 pub enum CaughtUp {
     /// The replica has applied everything that was committed when it started.
     Yes,
-    /// The replica has only its own data: no leader told it what was committed since.
+    /// The replica has only its own data: no leader reported what was committed since.
     Alone,
 }
 
@@ -87,17 +92,18 @@ impl Replica {
         // While the replica forms a cluster, it admits nobody: until the cluster is durable, an
         // interrupted start would form another cluster.
         let forms = matches!(start, Start::Form);
-        if asks && matches!(start, Start::Again) {
+        if asks && matches!(start, Start::Existing) {
             let asking = Arc::clone(&core);
             // The calls run on the runtime of the store.
-            drop(core.runtime.spawn(async move { asking.check_acknowledged().await }).await);
+            let asked = async move { asking.lost_entries.ask_members().await };
+            drop(core.calls.runtime.spawn(asked).await);
         }
         if !forms {
             service.join(Arc::clone(&core));
         }
-        let barrier = Barrier::spawn(&core);
+        let reads = Arc::clone(&core.read_index).spawn();
         let threads = Mutex::new(Some(threads));
-        let replica = Self(Arc::new(Inner { core, barrier, threads }));
+        let replica = Self(Arc::new(Inner { core, reads, threads }));
         if let Err(error) = replica.begin(start).await {
             // The first error says more than an error of the shutdown.
             drop(replica.shutdown().await);
@@ -124,7 +130,7 @@ impl Replica {
     /// applied.
     async fn begin(&self, start: Start) -> Result<(), OpenError> {
         let core = &*self.0.core;
-        let raft = &core.raft;
+        let raft = &core.node.raft;
         let failed = |error: &dyn std::fmt::Display| core.failed(error);
         match start {
             Start::Form => {
@@ -132,9 +138,9 @@ impl Replica {
                 let peer = Peer { address: core.address.clone(), learner: false, instance };
                 let members = BTreeMap::from([(core.id(), peer)]);
                 raft.initialize(members).await.map_err(|error| failed(&error))?;
-                let form = ask_to_proto(&Ask::Form { cluster_id, incarnation });
+                let form = command_to_proto(&Command::Form { cluster_id, incarnation });
                 let deadline = Instant::now() + core.config.open_timeout;
-                let formed = core.propose(form, None, deadline).await;
+                let formed = core.forwarder.propose(form, None, deadline).await;
                 formed.map_err(|error| match error {
                     // Only another start repeats the attempt.
                     TransactError::DiskFull { path, free, needed } => {
@@ -144,7 +150,7 @@ impl Replica {
                 })?;
                 self.finish_forming()
             }
-            Start::Again if core.diverged().is_none() && self.votes_alone().await? => {
+            Start::Existing if core.divergence.reason().is_none() && self.votes_alone().await? => {
                 // No other replica can lead, so there is no reason to wait for an election timeout.
                 raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
                 let timeout = core.config.open_timeout;
@@ -153,7 +159,7 @@ impl Replica {
                     error => failed(&error),
                 })
             }
-            Start::Again | Start::Joined => Ok(()),
+            Start::Existing | Start::Joined => Ok(()),
         }
     }
 
@@ -162,7 +168,7 @@ impl Replica {
     async fn votes_alone(&self) -> Result<bool, OpenError> {
         let core = &*self.0.core;
         let id = core.id();
-        let alone = core.raft.with_raft_state(move |state| {
+        let alone = core.node.raft.with_raft_state(move |state| {
             let mut voters = state.membership_state.effective().voter_ids();
             voters.next() == Some(id) && voters.next().is_none()
         });
@@ -181,13 +187,14 @@ impl Replica {
     pub async fn catch_up(&self, timeout: Duration) -> Result<CaughtUp, OpenError> {
         let core = &*self.0.core;
         loop {
-            let recovered = core.raft.wait_for_recovery(Some(timeout)).await;
-            let formed = core.published.image().cluster_id.is_some();
+            let recovered = core.node.raft.wait_for_recovery(Some(timeout)).await;
+            let formed = core.storage.published.image().cluster_id.is_some();
             match recovered {
                 Ok(_) if formed => {
                     // Before anything is served: a comparison may show that this state is wrong.
                     let shared = Arc::clone(&self.0.core);
-                    let compared = core.runtime.spawn(async move { shared.compare_states().await });
+                    let compared =
+                        core.calls.runtime.spawn(async move { shared.comparison.compare().await });
                     drop(compared.await);
                     return Ok(CaughtUp::Yes);
                 }
@@ -199,7 +206,7 @@ impl Replica {
                 }
                 Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
                 // The divergence has shut down Raft.
-                Err(_) if core.diverged().is_some() => return Ok(CaughtUp::Alone),
+                Err(_) if core.divergence.reason().is_some() => return Ok(CaughtUp::Alone),
                 Err(error) => return Err(core.failed(&error)),
             }
         }
@@ -247,12 +254,12 @@ impl Replica {
     ) -> Result<Outcome, TransactError> {
         let core = &*self.0.core;
         let deadline = Instant::now() + core.config.transact_timeout;
-        core.check_alive()?;
+        core.forwarder.check_alive()?;
         if self.0.threads.lock().is_none() {
             return Err(TransactError::ShutDown);
         }
-        core.catch_up_for_write(deadline).await?;
-        let since = core.published.state().revision;
+        core.forwarder.catch_up_for_write(deadline).await?;
+        let since = core.storage.published.state().revision;
         let transaction = transaction_to_proto(&transaction);
         let digest = digest(&transaction);
         let request = Request { id, repeated: false, since, digest };
@@ -265,11 +272,10 @@ impl Replica {
             core.metrics.refused_too_large.increment(1);
             return Err(TransactError::TooLarge { len, max });
         }
-        let timed_out = TransactError::Timeout(core.config.transact_timeout);
-        let place = Arc::clone(&core.in_flight).acquire_many_owned(permits(len));
-        let place = tokio::time::timeout_at(deadline.into(), place).await;
-        let Ok(Ok(place)) = place else { return Err(timed_out) };
-        match core.propose(command, Some(Arc::new(place)), deadline).await? {
+        let Some(permit) = core.forwarder.reserve(len, deadline).await else {
+            return Err(TransactError::Timeout(core.config.transact_timeout));
+        };
+        match core.forwarder.propose(command, Some(permit), deadline).await? {
             Response::Outcome(outcome) => Ok(outcome),
             Response::Forgotten => Err(TransactError::Forgotten),
             Response::Reused(revision) => Err(TransactError::Reused { id, revision }),
@@ -286,7 +292,7 @@ impl Replica {
     /// Fails if the leader cannot be asked, or if this replica does not catch up in time.
     pub async fn read_barrier(&self, timeout: Duration) -> Result<(), ReadError> {
         self.check_diverged()?;
-        self.0.barrier.pass(timeout).await
+        self.0.reads.wait(timeout).await
     }
 
     /// Fails if the state of this replica differs from that of the cluster. Not even a stale read
@@ -301,24 +307,47 @@ impl Replica {
         }
     }
 
+    /// Returns a backup of everything that is committed now. Waits at most `timeout` until this
+    /// replica has applied it.
+    ///
+    /// # Errors
+    /// Fails if this replica cannot determine what is committed, or has no state yet.
+    pub async fn backup(&self, timeout: Duration) -> Result<Backup, BackupError> {
+        self.read_barrier(timeout).await?;
+        self.backup_of(BackupSource::Current)
+    }
+
+    /// Returns a backup of the entries that this replica has applied.
+    ///
+    /// # Errors
+    /// Fails if the replica has no state yet.
+    pub fn backup_stale(&self) -> Result<Backup, BackupError> {
+        self.check_diverged()?;
+        self.backup_of(BackupSource::Stale)
+    }
+
+    fn backup_of(&self, source: BackupSource) -> Result<Backup, BackupError> {
+        Backup::of(self.0.core.storage.published.image(), self.0.core.id(), source)
+    }
+
     /// Returns the newest applied state.
     #[must_use]
     pub fn state(&self) -> Arc<State> {
-        self.0.core.published.state()
+        self.0.core.storage.published.state()
     }
 
     /// Returns a receiver of the newest applied state. It may skip states, but never returns an
     /// older state after a newer one. It is closed when the replica is gone.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<State>> {
-        self.0.core.published.watch()
+        self.0.core.storage.published.watch()
     }
 
     /// Returns the newest `limit` revisions, newest first. The history keeps [`crate::HISTORY_MAX`]
     /// revisions.
     #[must_use]
     pub fn history(&self, limit: usize) -> Vec<Arc<HistoryEntry>> {
-        self.0.core.published.image().history.iter().rev().take(limit).cloned().collect()
+        self.0.core.storage.published.image().history.iter().rev().take(limit).cloned().collect()
     }
 
     /// Returns the reason why the replica no longer accepts writes, or `None` if it does.
@@ -326,7 +355,7 @@ impl Replica {
     pub fn failure(&self) -> Option<String> {
         let core = &*self.0.core;
         let stopped = || {
-            let raft = core.raft.metrics();
+            let raft = core.node.raft.metrics();
             let raft = raft.borrow_watched();
             raft.running_state.as_ref().err().map(ToString::to_string)
         };
@@ -337,8 +366,8 @@ impl Replica {
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = &*self.0.core;
-        let image = inner.published.image();
-        let raft = inner.raft.metrics().borrow_watched().clone();
+        let image = inner.storage.published.image();
+        let raft = inner.node.raft.metrics().borrow_watched().clone();
         let membership = &raft.membership_config;
         Status {
             replica_id: inner.config.replica_id,
@@ -347,7 +376,7 @@ impl Replica {
             revision: image.state.revision,
             n_resources: image.n_resources,
             term: raft.current_term,
-            leader: inner.present_leader(),
+            leader: inner.node.present_leader(),
             last_log_index: raft.last_log_index,
             committed: raft.local_committed.map(|id| id.index),
             applied: image.applied.map(|id| id.index),
@@ -355,11 +384,11 @@ impl Replica {
             purged: raft.purged.map(|id| id.index),
             voters: membership.voter_ids().collect(),
             learners: membership.membership().learner_ids().collect(),
-            log_bytes: inner.size.lock().bytes(),
+            log_bytes: inner.storage.log_size.lock().bytes(),
             disk_bytes: Directory::disk_bytes(&inner.config.data_dir),
-            free_bytes: inner.space.free(),
-            full: inner.space.full().map(|full| full.to_string()),
-            digests: inner.digests.recent(SHOWN_NEWEST, SHOWN_STEPS),
+            free_bytes: inner.storage.space.free(),
+            full: inner.storage.space.full().map(|full| full.to_string()),
+            digests: inner.storage.digests.recent(SHOWN_NEWEST, SHOWN_STEPS),
             fsyncs: inner.metrics.fsyncs(),
             failure: self.failure(),
         }
@@ -371,8 +400,14 @@ impl Replica {
     /// # Errors
     /// Fails if a part could not end cleanly. Acknowledged writes are durable anyway.
     pub async fn shutdown(&self) -> Result<(), ShutdownError> {
-        let raft =
-            self.0.core.raft.shutdown().await.map_err(|error| ShutdownError(error.to_string()));
+        let raft = self
+            .0
+            .core
+            .node
+            .raft
+            .shutdown()
+            .await
+            .map_err(|error| ShutdownError(error.to_string()));
         let threads = self.0.threads.lock().take();
         let ended = match threads {
             Some(threads) => threads.end().await,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use chancery_model::{Incarnation, Revision};
 
-use crate::disk::high_water::hex;
+use crate::format::hex::hex;
 
 /// The ID of a cluster: 16 random bytes, chosen when the cluster was formed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

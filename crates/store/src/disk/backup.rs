@@ -12,7 +12,7 @@ use std::{
     io::{self, Read},
     path::Path,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use chancery_proto::raft::v1 as pb;
 use prost::Message;
 
 use crate::{
-    ClusterId, OpenError, ReadError, Replica,
+    ClusterId, OpenError, ReadError,
     disk::{
         directory::{Directory, damaged},
         high_water::HighWater,
@@ -127,7 +127,12 @@ pub struct Backup {
 }
 
 impl Backup {
-    fn of(image: Image, replica_id: u64, source: BackupSource) -> Result<Self, BackupError> {
+    /// Makes a backup of an image.
+    pub(crate) fn of(
+        image: Image,
+        replica_id: u64,
+        source: BackupSource,
+    ) -> Result<Self, BackupError> {
         let cluster_id = image.cluster_id.ok_or(BackupError::NoState)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let position = image.applied.as_ref().map(log_id_to_proto).unwrap_or_default();
@@ -281,9 +286,9 @@ pub(crate) fn read(file: &mut File) -> Result<(BackupInfo, SnapshotData), Backup
     let data = decoder.finish()?;
     let image = &data.0;
     let found = (image.cluster_id.map(ClusterId), image.state.revision, image.n_resources);
-    let said = (Some(info.cluster_id), info.revision, info.n_resources);
-    if found != said {
-        let detail = format!("its header says {said:?}, but its content is {found:?}");
+    let stated = (Some(info.cluster_id), info.revision, info.n_resources);
+    if found != stated {
+        let detail = format!("its header says {stated:?}, but its content is {found:?}");
         return Err(BackupError::Damaged(detail));
     }
     Ok((info, data))
@@ -349,30 +354,5 @@ impl Reader {
             Stage::Header(frames) => Err(short(&frames)),
             Stage::Snapshot(snapshot) => Ok(*snapshot),
         }
-    }
-}
-
-impl Replica {
-    /// Returns a backup of everything that is committed now. Waits at most `timeout` until this
-    /// replica has applied it.
-    ///
-    /// # Errors
-    /// Fails if this replica cannot determine what is committed, or has no state yet.
-    pub async fn backup(&self, timeout: Duration) -> Result<Backup, BackupError> {
-        self.read_barrier(timeout).await?;
-        self.backup_of(BackupSource::Current)
-    }
-
-    /// Returns a backup of the entries that this replica has applied.
-    ///
-    /// # Errors
-    /// Fails if the replica has no state yet.
-    pub fn backup_stale(&self) -> Result<Backup, BackupError> {
-        self.check_diverged()?;
-        self.backup_of(BackupSource::Stale)
-    }
-
-    fn backup_of(&self, source: BackupSource) -> Result<Backup, BackupError> {
-        Backup::of(self.core().published.image(), self.core().id(), source)
     }
 }

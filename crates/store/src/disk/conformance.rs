@@ -24,21 +24,19 @@ use crate::{
         log::{Ends, LogStore},
         log_size::LogSize,
         machine::Machine,
-        snapshot::{Decoder, SnapshotData},
+        snapshot::{Decoder, Snapshot, SnapshotData},
     },
     failpoint::Point,
     failure::Failure,
     format::{
-        codec::{Ask, ask_to_proto},
-        raft::{
-            Command, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types, Vote, log_id,
-        },
+        codec::{Command, command_to_proto},
+        raft::{EncodedCommand, Entry, LogId, SnapshotMeta, StoredMembership, Types, Vote, log_id},
     },
     metrics::StoreMetrics,
 };
 
 fn command(bytes: &'static [u8]) -> Entry {
-    let command = Command(Bytes::from_static(bytes));
+    let command = EncodedCommand(Bytes::from_static(bytes));
     Entry { log_id: log_id(1, 1), payload: EntryPayload::Normal(command) }
 }
 
@@ -98,8 +96,8 @@ async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
 #[tokio::test]
 async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
     let (_guard, _log, mut machine) = build();
-    let form = Ask::Form { cluster_id: [1; 16], incarnation: chancery_model::Incarnation(1) };
-    let command = Command(ask_to_proto(&form).encode_to_vec().into());
+    let form = Command::Form { cluster_id: [1; 16], incarnation: chancery_model::Incarnation(1) };
+    let command = EncodedCommand(command_to_proto(&form).encode_to_vec().into());
     let entry = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
     let database = machine.database();
     let mut apply = Box::pin(machine.apply(futures::stream::iter([Ok((entry, None))])));

@@ -28,20 +28,20 @@ use crate::{
         image::{Image, Record},
         log::{Ends, LogStore},
         log_size::LogSize,
-        machine::{Machine, state_key},
-        parts::Parts,
+        machine::Machine,
+        parts::{Bootstrap, Parts},
         recovery::{self, Recovered},
     },
     failpoint::Point,
     failure::Failure,
     format::{
-        codec::{Ask, ask_to_proto},
+        codec::{Command, command_to_proto},
         identity::Identity,
-        raft::{Command, Entry, Types, Vote, log_id},
+        keys::state_key,
+        raft::{EncodedCommand, Entry, Types, Vote, log_id},
         record::Family,
     },
     metrics::StoreMetrics,
-    replication::join::Bootstrap,
 };
 
 /// The time during which an event that must not happen is given the chance to happen.
@@ -127,14 +127,14 @@ fn blank(term: u64, index: u64) -> Entry {
     Entry { log_id: log_id(term, index), payload: EntryPayload::Blank }
 }
 
-fn asking(index: u64, ask: &Ask) -> Entry {
-    let command = Command(ask_to_proto(ask).encode_to_vec().into());
+fn asking(index: u64, ask: &Command) -> Entry {
+    let command = EncodedCommand(command_to_proto(ask).encode_to_vec().into());
     Entry { log_id: log_id(1, index), payload: EntryPayload::Normal(command) }
 }
 
 fn form(index: u64) -> Entry {
     let Identity { cluster_id, incarnation, .. } = IDENTITY;
-    asking(index, &Ask::Form { cluster_id, incarnation })
+    asking(index, &Command::Form { cluster_id, incarnation })
 }
 
 fn scope() -> ScopeName {
@@ -147,7 +147,7 @@ fn key(name: &str) -> ResourceKey {
 }
 
 fn transacting(index: u64, transaction: Transaction) -> Entry {
-    asking(index, &Ask::Transact { transaction: Box::new(transaction), request: None })
+    asking(index, &Command::Transact { transaction: Box::new(transaction), request: None })
 }
 
 fn put(index: u64, name: &str, body: &'static str) -> Entry {
@@ -198,7 +198,7 @@ async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     // Too large to stay in memory.
-    let command = Command(Bytes::from(vec![7; 5 << 20]));
+    let command = EncodedCommand(Bytes::from(vec![7; 5 << 20]));
     let large = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
     store.append(&[large]).await.unwrap().unwrap();
     let (database, mut log) = (Arc::clone(&store.database), store.log.clone());
@@ -457,7 +457,7 @@ fn a_replica_that_joins_has_the_vote_of_the_leader() {
     let beginning = Bootstrap::Joined { identity: IDENTITY, vote };
     let parts = Parts::begin(directory, beginning, IDENTITY.replica_id).unwrap();
     assert_eq!(parts.recovered.ends.vote, Some(vote));
-    let key = crate::disk::log::VOTE_KEY;
+    let key = crate::format::keys::VOTE_KEY;
     let stored = parts.database.get(Family::Meta, key).unwrap().expect("the vote is stored");
     let stored = crate::format::record::open(Family::Meta, key, stored).unwrap();
     assert_eq!(crate::format::raft_codec::vote_from_proto(&stored), vote);

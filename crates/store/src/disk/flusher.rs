@@ -31,11 +31,11 @@ use crate::{
     disk::{
         database::{Batch, Database},
         high_water::{HighWater, Mark},
-        log::{PURGED_KEY, VOTE_KEY, purged_record},
         recent::Recent,
     },
     failure::Failure,
     format::{
+        keys::{PURGED_KEY, VOTE_KEY, purged_record},
         raft::{Entry, LogId, Types, Vote},
         raft_codec::{entry_to_record, log_id_from_proto, log_key, vote_to_proto},
         record::{self, Family},
@@ -69,7 +69,7 @@ pub(crate) enum Job {
         callback: IOFlushed<Types>,
         since: Instant,
         /// The job's share of the waiting bytes.
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     },
     /// Writes a vote, durably.
     Vote { vote: Vote, done: Done },
@@ -84,7 +84,7 @@ pub(crate) enum Job {
 #[derive(Clone)]
 pub(crate) struct Sender {
     jobs: mpsc::Sender<Job>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     shared: Arc<Shared>,
 }
 
@@ -123,7 +123,7 @@ struct Group {
     vote: Option<Vote>,
     appended: Vec<(IOFlushed<Types>, Instant)>,
     voted: Vec<Done>,
-    places: Vec<OwnedSemaphorePermit>,
+    permits: Vec<OwnedSemaphorePermit>,
     error: Option<io::Error>,
 }
 
@@ -136,10 +136,10 @@ impl Sender {
     }
 
     /// Returns a share of the waiting bytes. Waits until enough bytes are free.
-    pub(crate) async fn place(&self, bytes: usize) -> io::Result<OwnedSemaphorePermit> {
+    pub(crate) async fn reserve(&self, bytes: usize) -> io::Result<OwnedSemaphorePermit> {
         let units = bytes.div_ceil(UNIT_BYTES).clamp(1, WAITING_BYTES_MAX / UNIT_BYTES);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        Arc::clone(&self.places).acquire_many_owned(units).await.map_err(io::Error::other)
+        Arc::clone(&self.permits).acquire_many_owned(units).await.map_err(io::Error::other)
     }
 
     /// Returns the state that the thread and the log share.
@@ -187,8 +187,8 @@ impl Flusher {
         let mark_synced = Instant::now();
         let recent = Mutex::default();
         let shared = Arc::new(Shared { recent, written: watch::Sender::new(Some(0)) });
-        let places = Arc::new(Semaphore::new(WAITING_BYTES_MAX / UNIT_BYTES));
-        let sender = Sender { jobs: sender, places, shared: Arc::clone(&shared) };
+        let permits = Arc::new(Semaphore::new(WAITING_BYTES_MAX / UNIT_BYTES));
+        let sender = Sender { jobs: sender, permits, shared: Arc::clone(&shared) };
         let state = State { database, high_water, failure, metrics, mark_synced, shared };
         let thread = thread::Builder::new()
             .name("chancery-log".to_owned())
@@ -207,7 +207,7 @@ impl Flusher {
 impl State {
     fn run(mut self, jobs: &Receiver<Job>) {
         loop {
-            let first = if self.high_water.is_dirty() {
+            let first = if self.high_water.is_unsynced() {
                 let wait = MARK_SYNC_INTERVAL.saturating_sub(self.mark_synced.elapsed());
                 match jobs.recv_timeout(wait) {
                     Ok(job) => job,
@@ -243,12 +243,12 @@ impl State {
         let mut group = Group::default();
         for job in jobs {
             match job {
-                Job::Append { entries, callback, since, place } => {
+                Job::Append { entries, callback, since, permit } => {
                     for entry in entries {
                         self.append(&mut group, &entry);
                     }
                     group.appended.push((callback, since));
-                    group.places.push(place);
+                    group.permits.push(permit);
                 }
                 Job::Vote { vote, done } => {
                     let record = record::seal(Family::Meta, VOTE_KEY, &vote_to_proto(&vote));
@@ -271,7 +271,7 @@ impl State {
             }
         }
         self.finish(group);
-        if self.high_water.is_dirty() && self.mark_synced.elapsed() >= MARK_SYNC_INTERVAL {
+        if self.high_water.is_unsynced() && self.mark_synced.elapsed() >= MARK_SYNC_INTERVAL {
             self.sync_mark();
         }
     }

@@ -22,6 +22,7 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::format::hex::hex;
 use crate::format::raft::{LogId, Vote, log_id, term_of};
 use crate::format::raft_codec::{vote_from_proto, vote_to_proto};
 use chancery_proto::raft::v1 as pb;
@@ -49,7 +50,7 @@ pub(crate) struct HighWater {
     sequence: u64,
     /// The slot that is written next, which is never the one that was synced last.
     slot: u64,
-    dirty: bool,
+    unsynced: bool,
 }
 
 /// The reason why a high-water mark cannot be read.
@@ -71,10 +72,6 @@ pub(crate) enum MarkError {
     },
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl HighWater {
     /// Creates the file of a new replica, durably.
     pub(crate) fn create(path: &Path, cluster_id: [u8; 16]) -> io::Result<Self> {
@@ -82,7 +79,7 @@ impl HighWater {
             OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len(2 * SLOT_LEN)?;
         let mut high_water =
-            Self { file, cluster_id, mark: Mark::default(), sequence: 0, slot: 0, dirty: true };
+            Self { file, cluster_id, mark: Mark::default(), sequence: 0, slot: 0, unsynced: true };
         high_water.write(Mark::default())?;
         high_water.sync()?;
         Ok(high_water)
@@ -115,7 +112,7 @@ impl HighWater {
             }
         }
         let (sequence, slot, mark) = newest.ok_or(MarkError::Damaged)?;
-        Ok(Self { file, cluster_id, mark, sequence, slot: 1 - slot, dirty: false })
+        Ok(Self { file, cluster_id, mark, sequence, slot: 1 - slot, unsynced: false })
     }
 
     /// Returns the mark.
@@ -124,8 +121,8 @@ impl HighWater {
     }
 
     /// Returns whether a written mark is not yet synced.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.unsynced
     }
 
     /// Writes a mark. The mark survives a crash of the process, but possibly not a power cut.
@@ -134,7 +131,7 @@ impl HighWater {
         self.file.write_all_at(&record, self.slot * SLOT_LEN)?;
         self.sequence += 1;
         self.mark = mark;
-        self.dirty = true;
+        self.unsynced = true;
         Ok(())
     }
 
@@ -145,9 +142,9 @@ impl HighWater {
 
     /// Makes the mark durable.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
-        if self.dirty {
+        if self.unsynced {
             self.file.sync_data()?;
-            self.dirty = false;
+            self.unsynced = false;
             self.slot = 1 - self.slot;
         }
         Ok(())

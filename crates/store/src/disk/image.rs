@@ -22,12 +22,14 @@ use prost::Message;
 
 use crate::format::{
     codec::{
-        Ask, Request, ask_from_proto, assignment_to_proto, content_to_proto, version_to_proto,
+        Command, Request, assignment_to_proto, command_from_proto, content_to_proto,
+        version_to_proto,
     },
-    history::{HISTORY_MAX, History, HistoryEntry, RequestId, history_key},
+    history::{HISTORY_MAX, History, HistoryEntry, history_key},
     raft::{Entry, LogId, Response, StoredMembership},
     raft_codec::{log_id_to_proto, stored_membership_to_proto},
     record::{self, Family, RecordError},
+    request_id::RequestId,
 };
 
 /// The image of the log up to `applied`.
@@ -63,7 +65,7 @@ enum Seen {
 }
 
 /// The identity that a restore gives to a state, in place of that of the old cluster.
-pub(crate) struct Life {
+pub(crate) struct RestoredIdentity {
     pub(crate) cluster_id: [u8; 16],
     pub(crate) incarnation: Incarnation,
     pub(crate) revision: Revision,
@@ -145,7 +147,7 @@ impl Image {
             }
             EntryPayload::Normal(command) => {
                 let command = pb::Command::decode(command.0)?;
-                self.apply(ask_from_proto(command)?, edits)
+                self.apply(command_from_proto(command)?, edits)
             }
         };
         self.applied = Some(id);
@@ -153,9 +155,9 @@ impl Image {
     }
 
     /// Applies a command; adds the records to write to `edits`. Total.
-    pub(crate) fn apply(&mut self, ask: Ask, edits: &mut Vec<Edit>) -> Response {
+    pub(crate) fn apply(&mut self, ask: Command, edits: &mut Vec<Edit>) -> Response {
         match ask {
-            Ask::Form { cluster_id, incarnation } => {
+            Command::Form { cluster_id, incarnation } => {
                 // Only the first one counts. A second one would be a bug of a replica, and changes
                 // nothing.
                 if self.cluster_id.is_none() {
@@ -165,7 +167,7 @@ impl Image {
                 }
                 Response::Done
             }
-            Ask::Transact { transaction, request } => match self.seen(request.as_ref()) {
+            Command::Transact { transaction, request } => match self.seen(request.as_ref()) {
                 Seen::No => Response::Outcome(self.transact(&transaction, request.as_ref(), edits)),
                 Seen::Before(entry) => Response::Outcome(Outcome::Committed(entry.summary)),
                 Seen::Other(revision) => Response::Reused(revision),
@@ -282,8 +284,8 @@ impl Image {
 
     /// Makes this image the state of another cluster, at a later revision. Changes nothing else of
     /// the state. The history records the origin. The caller ensures that `revision` is later.
-    pub(crate) fn restore(&mut self, life: Life, meta: TransactionMeta) {
-        let Life { cluster_id, incarnation, revision, applied, membership } = life;
+    pub(crate) fn restore(&mut self, identity: RestoredIdentity, meta: TransactionMeta) {
+        let RestoredIdentity { cluster_id, incarnation, revision, applied, membership } = identity;
         let restored_from = Some(self.state.revision);
         self.cluster_id = Some(cluster_id);
         self.state.incarnation = incarnation;

@@ -21,10 +21,9 @@ use parking_lot::Mutex;
 
 use crate::{
     Config, Replica,
-    disk::parts::{Opened, Parts},
+    disk::parts::{Bootstrap, Opened, Parts},
     failpoint::{self, Step},
     format::{identity::Identity, raft::Vote},
-    replication::join::Bootstrap,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -259,7 +258,7 @@ async fn is_killed_at(n: usize, leader: &Replica, config: Config) -> bool {
     let was_killed = was_killed();
     drop(watched);
     // The leader knows this address.
-    let address = leader.core().peer(config.replica_id).unwrap().address;
+    let address = leader.core().node.peer(config.replica_id).unwrap().address;
     let config = Config { listen: Some(address.parse().unwrap()), ..config };
     let replica = Replica::open(config).await.unwrap();
     wait_until_current(&replica, leader).await;

@@ -40,15 +40,12 @@ use crate::{
     failure::Failure,
     format::{
         raft::{Entry, LogId, Types, Vote},
-        raft_codec::{entry_from_record, entry_record_len, log_id_to_proto, log_key},
-        record::{self, Family},
+        raft_codec::{entry_from_record, entry_record_len, log_key},
+        record::Family,
     },
     metrics::{StoreMetrics, gauge_value},
 };
-use chancery_proto::raft::v1 as pb;
 
-pub(crate) const VOTE_KEY: &[u8] = b"vote";
-pub(crate) const PURGED_KEY: &[u8] = b"purged";
 /// The size of entries that are read at once, to be sent or applied, in bytes. One entry may exceed
 /// it.
 const READ_BYTES: usize = 2 << 20;
@@ -76,6 +73,7 @@ impl Ends {
 pub(crate) struct LogStore(Arc<Inner>);
 
 /// A weak handle to the log: the thread that writes the log ends with the last [`LogStore`].
+#[derive(Clone)]
 pub(crate) struct WeakLogStore(Weak<Inner>);
 
 impl WeakLogStore {
@@ -207,12 +205,6 @@ impl LogStore {
     }
 }
 
-/// Returns key and record of the purge position.
-pub(crate) fn purged_record(id: &LogId) -> (&'static [u8], Vec<u8>) {
-    let message = pb::PurgedRecord { id: Some(log_id_to_proto(id)) };
-    (PURGED_KEY, record::seal(Family::Meta, PURGED_KEY, &message))
-}
-
 async fn answer(done: oneshot::Receiver<io::Result<()>>) -> io::Result<()> {
     done.await.map_err(|_| flusher::gone())?
 }
@@ -302,7 +294,7 @@ impl RaftLogStorage<Types> for LogStore {
         let since = Instant::now();
         let entries: Vec<Entry> = entries.into_iter().collect();
         let lens: Vec<usize> = entries.iter().map(entry_record_len).collect();
-        let place = self.0.jobs.place(lens.iter().sum()).await?;
+        let permit = self.0.jobs.reserve(lens.iter().sum()).await?;
         {
             let (mut size, mut recent) = (self.0.size.lock(), self.recent());
             for (entry, len) in entries.iter().zip(lens) {
@@ -314,7 +306,7 @@ impl RaftLogStorage<Types> for LogStore {
             self.0.ends.lock().last = Some(last);
             self.0.metrics.last_log_index.set(gauge_value(last.index));
         }
-        self.0.jobs.send(Job::Append { entries, callback, since, place })
+        self.0.jobs.send(Job::Append { entries, callback, since, permit })
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {

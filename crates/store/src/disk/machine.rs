@@ -17,6 +17,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use chancery_model::{Outcome, State};
@@ -33,32 +34,29 @@ use crate::{
         database::{Batch, Database},
         digest::Digests,
         image::{Edit, Image, Record},
-        log,
-        snapshot::SnapshotData,
+        progress::Progress,
+        snapshot::{Snapshot, SnapshotData},
     },
     failure::Failure,
     format::{
-        raft::{Entry, LogId, Response, Snapshot, SnapshotMeta, StoredMembership, Types},
+        keys::{APPLIED_KEY, purged_record, state_key},
+        raft::{Entry, LogId, Response, SnapshotMeta, StoredMembership, Types},
         raft_codec::entry_record_len,
         record::{self, Family},
     },
     metrics::{StoreMetrics, gauge_value},
-    replication::transfer::Progress,
 };
 
-pub(crate) const APPLIED_KEY: &[u8] = b"applied";
 /// The size of a batch of applied records above which it is written, in bytes. One entry may exceed
 /// it.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
 
-/// Returns the key under which a record of the state is stored.
-pub(crate) fn state_key(generation: u32, key: &[u8]) -> Vec<u8> {
-    [&generation.to_be_bytes()[..], key].concat()
-}
-
 /// The state machine. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Machine(Arc<Inner>);
+
+/// Raft with this state machine.
+pub(crate) type Raft = openraft::Raft<Types, Machine>;
 
 struct Inner {
     database: Arc<Database>,
@@ -125,6 +123,11 @@ impl Published {
             // The state machine has ended; the caller has a deadline.
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Waits until the entry at an index has been applied. Returns whether that happened within `timeout`.
+    pub(crate) async fn applied_within(&self, index: u64, timeout: Duration) -> bool {
+        tokio::time::timeout(timeout, self.wait_applied(index)).await.is_ok()
     }
 
     /// Returns a receiver of the newest state and of later ones.
@@ -350,7 +353,7 @@ impl Machine {
         if let Some(id) = &image.applied {
             // Raft purges the log up to here later. A start between the two must not look for these
             // entries.
-            let (key, record) = log::purged_record(id);
+            let (key, record) = purged_record(id);
             database.put(&mut batch, Family::Meta, key, &record);
         }
         self.clear(&mut batch, old);
@@ -448,7 +451,7 @@ impl RaftStateMachine<Types> for Machine {
 
 #[cfg(test)]
 mod tests {
-    use std::{thread, time::Duration};
+    use std::thread;
 
     use chancery_model::Revision;
 

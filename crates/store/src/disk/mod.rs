@@ -11,6 +11,7 @@
 //! | `recovery`, `parts` | what is read and checked before Raft runs |
 //! | `entry_check` | comparison of received entries with those in the log |
 //! | `backup`, `restore` | a state in a file |
+//! | `storage` | the storage of a running replica |
 //! | `space` | the reserve of free disk space |
 
 pub(crate) mod backup;
@@ -32,6 +33,7 @@ pub(crate) mod log;
 pub(crate) mod log_size;
 pub(crate) mod machine;
 pub(crate) mod parts;
+pub(crate) mod progress;
 pub(crate) mod recent;
 pub(crate) mod recovery;
 pub(crate) mod restore;
@@ -39,4 +41,5 @@ pub(crate) mod snapshot;
 pub(crate) mod space;
 #[cfg(test)]
 mod state_tests;
+pub(crate) mod storage;
 pub(crate) mod wal;

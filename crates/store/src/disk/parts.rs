@@ -11,16 +11,17 @@ use crate::{
         directory::{Directory, DirectoryPurpose, Found, change, damaged},
         high_water::{HighWater, MarkError},
         image::Image,
-        log::{Ends, VOTE_KEY},
+        log::Ends,
         log_size::LogSize,
         recovery::{self, Recovered},
     },
     format::{
         identity::{Identity, fill_random, new_instance},
+        keys::VOTE_KEY,
+        raft::Vote,
         raft_codec::vote_to_proto,
         record::{self, Family},
     },
-    replication::join::Bootstrap,
 };
 
 /// The parts that are ready before Raft runs.
@@ -37,11 +38,25 @@ pub(crate) struct Parts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
     /// With its existing data.
-    Again,
+    Existing,
     /// By forming a cluster.
     Form,
     /// Without data, in a cluster that has admitted it.
     Joined,
+}
+
+/// The way in which a replica without data starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bootstrap {
+    /// It forms a cluster of its own.
+    Form,
+    /// It joins a cluster that admitted it.
+    Joined {
+        /// The identity of the replica in that cluster.
+        identity: Identity,
+        /// The vote of the leader.
+        vote: Vote,
+    },
 }
 
 /// A directory that this process owns.
@@ -79,7 +94,7 @@ impl Parts {
             path: directory.high_water(),
             source,
         })?;
-        Ok(Self { directory, identity, high_water, database, recovered, start: Start::Again })
+        Ok(Self { directory, identity, high_water, database, recovered, start: Start::Existing })
     }
 
     /// Creates a replica in an empty directory.

@@ -23,16 +23,17 @@ use crate::{
     disk::{
         database::{Access, Database, Deleted},
         directory::{Directory, damaged},
-        high_water::{Mark, hex},
+        high_water::Mark,
         image::{Image, Tally},
         loader::Loader,
-        log::{Ends, PURGED_KEY, VOTE_KEY},
+        log::Ends,
         log_size::LogSize,
-        machine::{APPLIED_KEY, state_key},
         wal::{self, WrongType},
     },
     format::{
+        hex::hex,
         identity::Identity,
+        keys::{APPLIED_KEY, PURGED_KEY, VOTE_KEY, state_key},
         raft::{LogId, Vote, term_of},
         raft_codec::{
             entry_from_record, log_id_from_proto, log_key, vote_from_proto, vote_to_proto,

@@ -25,14 +25,14 @@ use crate::{
         database::{Access, Batch, Database},
         directory::{self, Directory, DirectoryPurpose, Found, damaged},
         high_water::{HighWater, Mark},
-        image::{Image, Life, Record},
-        log::{PURGED_KEY, VOTE_KEY},
-        machine::{APPLIED_KEY, BATCH_BYTES, state_key},
+        image::{Image, Record, RestoredIdentity},
+        machine::BATCH_BYTES,
         parts::new_identity,
         recovery,
     },
     format::{
         identity::Identity,
+        keys::{APPLIED_KEY, PURGED_KEY, VOTE_KEY, state_key},
         raft::{LogId, Membership, Peer, StoredMembership, Vote, log_id},
         raft_codec::{log_id_to_proto, vote_to_proto},
         record::{self, Family},
@@ -153,7 +153,7 @@ pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, Restor
     }
     let identity = new_identity(path, options.replica_id)?;
     let mut image = Image::clone(&data.0);
-    image.restore(life(identity, revision), meta(options, &info));
+    image.restore(restored_identity(identity, revision), meta(options, &info));
     let made = make(&directory, identity, &image);
     if let Err(error) = made {
         // The first error says more than an error of the cleanup.
@@ -186,11 +186,11 @@ fn meta(options: &RestoreOptions, info: &BackupInfo) -> TransactionMeta {
 }
 
 /// Returns the identity of a cluster of one.
-fn life(identity: Identity, revision: Revision) -> Life {
+fn restored_identity(identity: Identity, revision: Revision) -> RestoredIdentity {
     let Identity { cluster_id, replica_id, incarnation, instance } = identity;
     let peer = Peer { instance, ..Peer::default() };
     let members = Membership::from(BTreeMap::from([(replica_id, peer)]));
-    Life {
+    RestoredIdentity {
         cluster_id,
         incarnation,
         revision,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use chancery_proto::raft::v1 as pb;
+use openraft::alias::SnapshotOf;
 use prost::Message;
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     },
     format::{
         frames::{FrameError, Frames, frame},
-        raft::SnapshotMeta,
+        raft::{SnapshotMeta, Types},
         raft_codec::{log_id_to_proto, stored_membership_to_proto},
         record::Family,
     },
@@ -29,6 +30,9 @@ use crate::{
 /// The content of a snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct SnapshotData(pub(crate) Arc<Image>);
+
+/// A snapshot with Raft's description.
+pub(crate) type Snapshot = SnapshotOf<Types, SnapshotData>;
 
 const MAGIC: &[u8; 8] = b"CHYSNAP1";
 

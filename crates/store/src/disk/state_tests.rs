@@ -23,16 +23,19 @@ use crate::{
         snapshot::{Decoder, SnapshotData, SnapshotError},
     },
     format::{
-        codec::{Ask, Request, ask_from_proto, ask_to_proto, digest, transaction_to_proto},
-        history::{HISTORY_MAX, RequestId},
+        codec::{
+            Command, Request, command_from_proto, command_to_proto, digest, transaction_to_proto,
+        },
+        history::HISTORY_MAX,
         raft::{Membership, Peer, Response, StoredMembership, log_id},
         record::Family,
+        request_id::RequestId,
     },
 };
 
 type Records = BTreeMap<(Family, Vec<u8>), Vec<u8>>;
 
-const FORM: Ask = Ask::Form { cluster_id: [9; 16], incarnation: Incarnation(77) };
+const FORM: Command = Command::Form { cluster_id: [9; 16], incarnation: Incarnation(77) };
 
 fn formed() -> (Image, Records) {
     let (mut image, mut records) = (Image::new(), Records::new());
@@ -40,7 +43,7 @@ fn formed() -> (Image, Records) {
     (image, records)
 }
 
-fn apply(image: &mut Image, records: &mut Records, ask: Ask) -> Response {
+fn apply(image: &mut Image, records: &mut Records, ask: Command) -> Response {
     let mut edits = Vec::new();
     let response = image.apply(ask, &mut edits);
     for edit in edits {
@@ -55,8 +58,8 @@ fn apply(image: &mut Image, records: &mut Records, ask: Ask) -> Response {
     response
 }
 
-fn ask(transaction: Transaction) -> Ask {
-    Ask::Transact { transaction: Box::new(transaction), request: None }
+fn ask(transaction: Transaction) -> Command {
+    Command::Transact { transaction: Box::new(transaction), request: None }
 }
 
 fn all_records(image: &Image) -> Records {
@@ -163,8 +166,8 @@ proptest! {
         preconditions in prop::collection::vec(preconditions(), 0..3),
     ) {
         let ask = ask(Transaction { preconditions, ..transaction });
-        let bytes = Bytes::from(ask_to_proto(&ask).encode_to_vec());
-        let read = ask_from_proto(pb::Command::decode(bytes).unwrap()).unwrap();
+        let bytes = Bytes::from(command_to_proto(&ask).encode_to_vec());
+        let read = command_from_proto(pb::Command::decode(bytes).unwrap()).unwrap();
         prop_assert_eq!(read, ask);
     }
 
@@ -229,7 +232,7 @@ proptest! {
     #[test]
     fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(command) = pb::Command::decode(Bytes::from(bytes.clone()))
-            && let Ok(ask) = ask_from_proto(command)
+            && let Ok(ask) = command_from_proto(command)
         {
             Image::new().apply(ask, &mut Vec::new());
         }
@@ -263,7 +266,7 @@ fn a_snapshot_has_the_bytes_it_had_in_the_first_release() {
     let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
     let golden = include_str!("golden/snapshot.hex");
     let golden: String = golden.split_whitespace().collect();
-    assert_eq!(crate::disk::high_water::hex(&bytes), golden);
+    assert_eq!(crate::format::hex::hex(&bytes), golden);
 }
 
 #[test]
@@ -336,7 +339,7 @@ fn the_history_keeps_the_newest_revisions() {
 fn a_second_form_changes_nothing() {
     let (mut image, mut records) = formed();
     let before = records.clone();
-    let other = Ask::Form { cluster_id: [1; 16], incarnation: Incarnation(1) };
+    let other = Command::Form { cluster_id: [1; 16], incarnation: Incarnation(1) };
     assert_eq!(apply(&mut image, &mut records, other), Response::Done);
     assert_eq!((image.cluster_id, image.state.incarnation), (Some([9; 16]), Incarnation(77)));
     assert_eq!(records, before);
@@ -354,7 +357,7 @@ fn a_repeated_request_takes_effect_once() {
         let transaction = Transaction { assignments, ..Transaction::default() };
         let (id, since, digest) = (RequestId([id; 16]), Revision(since), 0);
         let request = Request { id, repeated, since, digest };
-        Ask::Transact { transaction: Box::new(transaction), request: Some(request) }
+        Command::Transact { transaction: Box::new(transaction), request: Some(request) }
     };
     let first = apply(&mut image, &mut records, write(1, 1, false, 0));
     apply(&mut image, &mut records, write(2, 2, false, 1));
@@ -413,10 +416,10 @@ fn a_digest_is_of_what_is_written() {
 fn the_name_of_a_request_is_not_that_of_another_write() {
     let (mut image, mut records) = formed();
     let write = |n: i64, digest| {
-        let Ask::Transact { transaction, .. } = ask_put(n) else { unreachable!() };
+        let Command::Transact { transaction, .. } = ask_put(n) else { unreachable!() };
         let (id, since) = (RequestId([1; 16]), Revision(0));
         let request = Request { id, repeated: false, since, digest };
-        Ask::Transact { transaction, request: Some(request) }
+        Command::Transact { transaction, request: Some(request) }
     };
     let first = apply(&mut image, &mut records, write(1, 11));
     let before = records.clone();
@@ -429,7 +432,7 @@ fn the_name_of_a_request_is_not_that_of_another_write() {
     }
 }
 
-fn ask_put(priority: i64) -> Ask {
+fn ask_put(priority: i64) -> Command {
     let mut assignment = chancery_model::default_assignment();
     assignment.priority = priority;
     let assignments = vec![AssignmentOp::Put(assignment)];

@@ -14,11 +14,11 @@ use chancery_proto::raft::v1 as pb;
 use prost::Message;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::format::{history::RequestId, record::RecordError};
+use crate::format::{record::RecordError, request_id::RequestId};
 
 /// A decoded command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum Command {
     /// Gives the cluster its identity.
     Form {
         /// The cluster ID: 16 random bytes.
@@ -59,16 +59,16 @@ fn missing(what: &str) -> RecordError {
 // === commands ===
 
 /// Decodes a command.
-pub(crate) fn ask_from_proto(command: pb::Command) -> Result<Ask, RecordError> {
+pub(crate) fn command_from_proto(command: pb::Command) -> Result<Command, RecordError> {
     match command.command.ok_or_else(|| missing("the kind of the command"))? {
-        pb::command::Command::Form(form) => Ok(Ask::Form {
+        pb::command::Command::Form(form) => Ok(Command::Form {
             cluster_id: cluster_id_from_proto(&form.cluster_id)?,
             incarnation: Incarnation(form.incarnation),
         }),
         pb::command::Command::Transaction(transaction) => {
             let request = command.request.map(request_from_proto).transpose()?;
             let transaction = Box::new(transaction_from_proto(transaction)?);
-            Ok(Ask::Transact { transaction, request })
+            Ok(Command::Transact { transaction, request })
         }
     }
 }
@@ -81,18 +81,18 @@ pub(crate) fn cluster_id_from_proto(bytes: &[u8]) -> Result<[u8; 16], RecordErro
 }
 
 /// Encodes a command.
-pub(crate) fn ask_to_proto(ask: &Ask) -> pb::Command {
+pub(crate) fn command_to_proto(ask: &Command) -> pb::Command {
     let command = match ask {
-        Ask::Form { cluster_id, incarnation } => pb::command::Command::Form(pb::Form {
+        Command::Form { cluster_id, incarnation } => pb::command::Command::Form(pb::Form {
             cluster_id: cluster_id.to_vec().into(),
             incarnation: incarnation.0,
         }),
-        Ask::Transact { transaction, .. } => {
+        Command::Transact { transaction, .. } => {
             pb::command::Command::Transaction(transaction_to_proto(transaction))
         }
     };
     let request = match ask {
-        Ask::Transact { request: Some(request), .. } => Some(request_to_proto(request)),
+        Command::Transact { request: Some(request), .. } => Some(request_to_proto(request)),
         _ => None,
     };
     pb::Command { command: Some(command), request }

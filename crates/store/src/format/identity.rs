@@ -16,7 +16,7 @@
 use chancery_model::Incarnation;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::disk::high_water::hex;
+use crate::format::hex::hex;
 
 /// The newest format version that this program knows.
 pub(crate) const FORMAT_VERSION: u32 = 1;

@@ -4,8 +4,11 @@
 
 pub(crate) mod codec;
 pub(crate) mod frames;
+pub(crate) mod hex;
 pub(crate) mod history;
 pub(crate) mod identity;
+pub(crate) mod keys;
 pub(crate) mod raft;
 pub(crate) mod raft_codec;
 pub(crate) mod record;
+pub(crate) mod request_id;

@@ -8,15 +8,13 @@ use std::fmt;
 use bytes::Bytes;
 use chancery_model::{Outcome, Revision};
 use openraft::alias::{
-    CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
+    CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf,
 };
-
-use crate::disk::snapshot::SnapshotData;
 
 openraft::declare_raft_types!(
     /// Standard Raft: one leader per term.
     pub(crate) Types:
-        D = Command,
+        D = EncodedCommand,
         R = Response,
         Node = Peer,
         LeaderId = openraft::impls::leader_id_std::LeaderId<Self::Term, Self::NodeId>,
@@ -28,21 +26,19 @@ pub(crate) type Vote = VoteOf<Types>;
 pub(crate) type StoredMembership = StoredMembershipOf<Types>;
 pub(crate) type Membership = openraft::Membership<u64, Peer>;
 pub(crate) type SnapshotMeta = SnapshotMetaOf<Types>;
-pub(crate) type Snapshot = SnapshotOf<Types, SnapshotData>;
-pub(crate) type Raft = openraft::Raft<Types, crate::disk::machine::Machine>;
 
 /// An encoded `chancery.raft.v1.Command`. The log treats it as opaque bytes; only applying an entry
 /// decodes it.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Command(pub(crate) Bytes);
+pub(crate) struct EncodedCommand(pub(crate) Bytes);
 
-impl fmt::Debug for Command {
+impl fmt::Debug for EncodedCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Command({} bytes)", self.0.len())
+        write!(f, "EncodedCommand({} bytes)", self.0.len())
     }
 }
 
-impl fmt::Display for Command {
+impl fmt::Display for EncodedCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }

@@ -7,7 +7,9 @@ use chancery_proto::raft::v1 as pb;
 use openraft::EntryPayload;
 
 use crate::format::{
-    raft::{Command, Entry, LogId, Membership, Peer, StoredMembership, Vote, log_id, term_of},
+    raft::{
+        EncodedCommand, Entry, LogId, Membership, Peer, StoredMembership, Vote, log_id, term_of,
+    },
     record::{self, Family, RecordError},
 };
 
@@ -71,7 +73,9 @@ pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, Recor
     }
     let payload = match message.payload {
         Some(pb::log_entry::Payload::Blank(_)) => EntryPayload::Blank,
-        Some(pb::log_entry::Payload::Command(command)) => EntryPayload::Normal(Command(command)),
+        Some(pb::log_entry::Payload::Command(command)) => {
+            EntryPayload::Normal(EncodedCommand(command))
+        }
         Some(pb::log_entry::Payload::Membership(membership)) => {
             EntryPayload::Membership(membership_from_proto(membership)?)
         }
@@ -136,9 +140,9 @@ pub(crate) fn stored_membership_from_proto(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::high_water::hex;
+    use crate::format::hex::hex;
 
-    fn round_trip(payload: EntryPayload<Command, u64, Peer>) -> String {
+    fn round_trip(payload: EntryPayload<EncodedCommand, u64, Peer>) -> String {
         let entry = Entry { log_id: log_id(3, 300), payload };
         let record = entry_to_record(&entry);
         let read = entry_from_record(300, record.clone().into()).unwrap();
@@ -151,7 +155,7 @@ mod tests {
     #[test]
     fn log_entries_have_the_bytes_they_had_in_the_first_release() {
         assert_eq!(round_trip(EntryPayload::Blank), "012bbbefcb56c7e0c20a05080310ac021200");
-        let command = Command(Bytes::from_static(b"command"));
+        let command = EncodedCommand(Bytes::from_static(b"command"));
         assert_eq!(
             round_trip(EntryPayload::Normal(command)),
             "0168f58c719b902def0a05080310ac021a07636f6d6d616e64"

@@ -24,14 +24,12 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    connection::{Stream, Wire},
+    connection::{PREFACE, Stream, Wire},
     slots::{Freed, Place, Slots},
     tls::Tls,
 };
 use crate::metrics::{PortMetrics, Refused};
 
-/// The HTTP/2 connection preface (RFC 9113, section 3.4).
-pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The maximum time to the end of the preface, measured after the TLS handshake if there is one.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of a TLS connection: the record type of a handshake.

@@ -13,14 +13,11 @@
 //!   later term only committed entries count, because another leader may have truncated the others.
 //! - A member that joins again without its data has another instance, of which nothing is recorded.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use crate::{
-    format::raft::{LogId, StoredMembership},
-    replication::core::Core,
-};
+use crate::format::raft::{LogId, StoredMembership};
 
 /// A follower, and the term of this replica's leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,40 +124,6 @@ impl Acknowledged {
                 replicas.join(" and ")
             )
         })
-    }
-}
-
-impl Core {
-    /// Returns the index of the last entry that this replica has in its log or has applied; `None`
-    /// if Raft has stopped.
-    pub(super) fn last_held(&self) -> Option<Option<u64>> {
-        let last = self.log.upgrade()?.last_or_purged_index();
-        Some(last.max(Some(self.published.applied())))
-    }
-
-    /// Asks all members whether this replica lacks committed entries that it acknowledged, and stops this
-    /// replica if so. Runs before the replica may vote, because a leader of an earlier term may be the only
-    /// replica that knows.
-    pub(crate) async fn check_acknowledged(self: &Arc<Self>) {
-        // When Raft answers, its metrics have the membership.
-        if self.raft.with_raft_state(|_| ()).await.is_err() {
-            return;
-        }
-        for hello in self.ask_members().await {
-            let required = hello.acknowledged_committed;
-            if self.last_held().is_some_and(|last| last < required) {
-                return self.lose(required, hello.replica_id);
-            }
-        }
-    }
-
-    /// Stops this replica permanently, because it lacks an entry that it acknowledged to another replica.
-    pub(super) fn lose(self: &Arc<Self>, index: Option<u64>, to: u64) {
-        let index = index.unwrap_or_default();
-        self.diverge(&format!(
-            "it lacks log entry {index}, which it acknowledged to replica {to}: its data directory is an \
-             older copy"
-        ));
     }
 }
 

@@ -9,8 +9,9 @@ use openraft::{
 
 use super::{
     acknowledged::{Follower, Required},
-    client::{Connection, Peers},
     instance::Removal,
+    network::Connection,
+    peers::Peers,
     power_cut_tests::{DEADLINE, config, copy, put, start, trio, until},
 };
 use crate::{
@@ -97,7 +98,7 @@ async fn follower_that_went_back_stops_and_the_leader_leads_on() {
     replicas.push(Replica::open(config(dir.path(), 3, &join)).await.unwrap());
     replicas[2].catch_up(DEADLINE).await.unwrap();
     until("the third voter", || replicas[0].status().voters.len() == 3).await;
-    assert_eq!(replicas[0].core().state_alarm(), None);
+    assert_eq!(replicas[0].core().comparison.alarm(), None);
     end(&replicas).await;
 }
 
@@ -109,8 +110,8 @@ async fn replica_that_went_back_learns_it_from_an_earlier_leader() {
     let address = roll_back(dir.path(), &mut replicas, 3, 0).await;
     replicas[0].change_members(MemberChange::TransferLeader(Some(2))).await.unwrap();
     until("another leader", || replicas.iter().all(|one| one.leader() == Some(2))).await;
-    let instance = replicas[0].core().peer(3).unwrap().instance;
-    assert_eq!(replicas[1].core().peers.acknowledged().committed(3, instance), None);
+    let instance = replicas[0].core().node.peer(3).unwrap().instance;
+    assert_eq!(replicas[1].core().calls.peers.acknowledged().committed(3, instance), None);
     let old = start(dir.path(), 3, &address).await;
     let reason = diverged(&old).await;
     assert!(reason.contains("acknowledged to replica 1"), "{reason}");
@@ -157,7 +158,7 @@ async fn copy_of_a_living_replica_does_not_take_its_place() {
         tokio::time::timeout(DEADLINE, clone.removed()).await.expect("it detects the copy");
     assert_eq!(removal, Removal::Copied);
     assert!(clone.failure().unwrap().contains("a copy of the data directory"));
-    let addresses = replicas[0].core().peer(3).unwrap().address;
+    let addresses = replicas[0].core().node.peer(3).unwrap().address;
     assert_eq!(addresses, address);
     replicas[2].transact(put("goes on")).await.unwrap();
     assert_eq!(replicas[2].failure(), None);
@@ -189,9 +190,10 @@ fn no_answer_that_takes_an_acknowledgement_back_reaches_raft() {
         incarnation: chancery_model::Incarnation(1),
         instance: 1,
     };
-    let connection = Connection::for_test(identity, Peers::new(1 << 20, None), 2, "127.0.0.1:1");
+    let peers = Peers::new(1 << 20, None);
+    let connection = Connection::for_test(identity, peers.clone(), 2, "127.0.0.1:1");
     let follower = Follower { replica_id: 2, instance: 5, term: 3 };
-    let acknowledged = connection.peers().acknowledged();
+    let acknowledged = peers.acknowledged();
     let answer = |required, previous, last, answer| {
         let request = request(previous, last);
         connection.note_answer(follower, required, &request, &answer).map_err(AnyError::error)

@@ -15,10 +15,12 @@ use tokio_rustls::TlsStream;
 use tonic::transport::{Channel, Endpoint, server::Connected};
 
 use super::{
-    accept::PREFACE,
     slots::{Caller, Place},
     tls::Tls,
 };
+
+/// The HTTP/2 connection preface (RFC 9113, section 3.4).
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Creates a channel that connects on first use, with TLS.
 pub(crate) fn connect_lazily(endpoint: &Endpoint, address: &str, tls: &Tls) -> Channel {

@@ -14,11 +14,11 @@ use crate::{
         directory::Directory,
         high_water::HighWater,
         image::Edit,
-        machine::{APPLIED_KEY, state_key},
         recovery::{self, Recovered},
     },
     format::{
-        codec::Ask,
+        codec::Command,
+        keys::{APPLIED_KEY, state_key},
         raft::Entry,
         raft_codec::{entry_to_record, log_id_to_proto, vote_to_proto},
         record::{self, Family},
@@ -35,7 +35,7 @@ fn tamper(dir: &Path, replica_id: u64, name: &str) {
     let Recovered { mut image, generation, .. } = recovered;
     let (mut edits, mut batch) = (Vec::new(), Batch::default());
     let transaction = Box::new(put(name));
-    image.apply(Ask::Transact { transaction, request: None }, &mut edits);
+    image.apply(Command::Transact { transaction, request: None }, &mut edits);
     for Edit { family, key, record } in edits {
         let record = record.expect("nothing is removed");
         database.put(&mut batch, family, &state_key(generation, &key), &record);
@@ -87,15 +87,15 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     let refused = format!("cannot transfer leadership to replica 3: it has diverged: {reason}");
     assert_eq!(change, Err(ChangeError::Refused(refused)));
     let core = replicas[0].core();
-    core.compare_states().await;
-    let alarm = core.state_alarm().unwrap();
+    core.comparison.compare().await;
+    let alarm = core.comparison.alarm().unwrap();
     assert!(alarm.contains("differs from that of replica 3:"), "{alarm}");
     assert!(replicas.iter().all(|replica| replica.diverged().is_none()));
     replicas[1].transact(put("second")).await.unwrap();
     let file = dir.path().join("3/DIVERGED");
     until("the mark in its directory", || file.exists()).await;
     until("Raft has stopped", || {
-        wrong.core().raft.metrics().borrow_watched().running_state.is_err()
+        wrong.core().node.raft.metrics().borrow_watched().running_state.is_err()
     })
     .await;
     wrong.shutdown().await.unwrap();
@@ -114,8 +114,8 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     until("the third voter", || replicas[0].status().voters.len() == 3).await;
     assert!(replicas[2].diverged().is_none());
     let core = replicas[0].core();
-    core.compare_states().await;
-    assert_eq!(core.state_alarm(), None, "it has the same state again");
+    core.comparison.compare().await;
+    assert_eq!(core.comparison.alarm(), None, "it has the same state again");
     end(&replicas).await;
 }
 
@@ -135,11 +135,11 @@ async fn three_different_states_are_an_alarm_and_stop_nobody() {
     }
     for replica in &replicas {
         replica.catch_up(DEADLINE).await.unwrap();
-        replica.core().compare_states().await;
+        replica.core().comparison.compare().await;
     }
     for replica in &replicas {
         let id = replica.core().id();
-        let alarm = replica.core().state_alarm().expect("an alarm");
+        let alarm = replica.core().comparison.alarm().expect("an alarm");
         assert!(!alarm.contains(&format!("replica {id}")), "{alarm}");
         assert!(alarm.contains("replica 2") || alarm.contains("replica 3"), "{alarm}");
         assert_eq!(replica.diverged(), None);
@@ -154,7 +154,7 @@ async fn entry_with_the_log_id_of_another_stops_the_replica() {
     let dir = tempfile::tempdir().unwrap();
     let replicas = trio(dir.path()).await;
     let (leader, follower) = (replicas[0].core(), replicas[1].core());
-    let log = follower.log.upgrade().unwrap();
+    let log = follower.storage.log.upgrade().unwrap();
     let last = log.last_index().unwrap();
     let held = log.read(last - 1, last + 1, usize::MAX).unwrap();
     drop(log);
@@ -162,14 +162,14 @@ async fn entry_with_the_log_id_of_another_stops_the_replica() {
     let url = format!("http://{}", replicas[1].raft_address());
     let mut client = ReplicationClient::connect(url).await.unwrap();
     let append = |entry: &Entry| pb::AppendRequest {
-        header: Some(leader.peers.header(leader.identity, 2)),
-        vote: Some(vote_to_proto(&leader.raft.metrics().borrow_watched().vote)),
+        header: Some(leader.calls.peers.header(leader.identity, 2)),
+        vote: Some(vote_to_proto(&leader.node.raft.metrics().borrow_watched().vote)),
         previous: Some(log_id_to_proto(&before.log_id)),
         entries: vec![pb::EntryRecord { index: last, record: entry_to_record(entry).into() }],
         ..pb::AppendRequest::default()
     };
     client.append(append(entry)).await.expect("the same entry is accepted again");
-    assert_eq!(follower.diverged(), None);
+    assert_eq!(follower.divergence.reason(), None);
     let other = Entry { log_id: entry.log_id, payload: EntryPayload::Blank };
     let refused = client.append(append(&other)).await.unwrap_err();
     assert_eq!(refused.code(), Code::DataLoss, "{refused}");
@@ -187,9 +187,9 @@ async fn diverged_replica_stops_raft_while_its_disk_stalls() {
     // Opening a FIFO for writing blocks until a reader opens it.
     let mark = dir.path().join("1/DIVERGED");
     assert!(Command::new("mkfifo").arg(&mark).status().unwrap().success());
-    replica.core().diverge("its log differs");
+    replica.core().divergence.stop("its log differs");
     let stopped = until("Raft has stopped", || {
-        replica.core().raft.metrics().borrow_watched().running_state.is_err()
+        replica.core().node.raft.metrics().borrow_watched().running_state.is_err()
     });
     let stopped = tokio::time::timeout(DEADLINE / 4, stopped).await;
     let marked = fs::read_to_string(&mark).unwrap();

@@ -12,19 +12,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
 use chancery_proto::raft::v1 as pb;
 use futures::future::join_all;
+use metrics::Gauge;
+use parking_lot::Mutex;
 
-use super::client::Lane;
 use crate::{
     StateDigest,
-    disk::{digest::ALGORITHM, directory::mark_diverged},
+    disk::digest::{ALGORITHM, Digests},
     metrics::gauge_value,
-    replication::core::Core,
+    replication::{calls::Calls, divergence::Divergence, peers::Lane, raft_node::RaftNode},
 };
 
 /// The time between two comparisons.
@@ -35,9 +36,6 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const ASKED: usize = 64;
 /// The maximum number of positions in a request. The callee ignores the rest.
 const INDEXES_MAX: usize = 1024;
-/// The advice about a replica whose state is wrong.
-const ADVICE: &str = "it has stopped serving; stop it, empty its data directory, and start it with \
-                      --join so that it gets its state from the others (docs/cluster.md, States that differ)";
 
 /// The result of comparing this replica's digests with those of some voters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -84,7 +82,7 @@ fn judge(
 
 /// The voters that are known to have a different state, each with the position of the difference.
 #[derive(Debug, Default)]
-pub(crate) struct Differences(BTreeMap<u64, u64>);
+struct Differences(BTreeMap<u64, u64>);
 
 impl Differences {
     /// Applies a verdict. Returns whether the set of differing voters changed.
@@ -111,45 +109,67 @@ impl Differences {
     }
 }
 
-/// Compares this replica's state with that of the voters every [`INTERVAL`], until the replica is dropped.
-pub(crate) async fn run(core: Weak<Core>) {
-    let mut ticks = tokio::time::interval(INTERVAL);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Some(core) = core.upgrade() else { return };
-        core.compare_states().await;
-    }
+/// The comparison of this replica's state with that of the voters.
+pub(crate) struct StateComparison {
+    node: Arc<RaftNode>,
+    calls: Calls,
+    /// The digests of the newest applied positions.
+    digests: Arc<Digests>,
+    /// The voters whose state differs.
+    differences: Mutex<Differences>,
+    divergence: Divergence,
+    n_differences: Gauge,
 }
 
-impl Core {
+impl StateComparison {
+    /// Creates the comparison of a replica that knows of no difference.
+    pub(crate) fn new(
+        node: Arc<RaftNode>,
+        calls: Calls,
+        digests: Arc<Digests>,
+        divergence: Divergence,
+        n_differences: Gauge,
+    ) -> Self {
+        Self { node, calls, digests, differences: Mutex::default(), divergence, n_differences }
+    }
+
+    /// Compares every [`INTERVAL`], until the runtime ends.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.compare().await;
+        }
+    }
+
     /// Compares this replica's state with that of every voter that answers.
-    pub(crate) async fn compare_states(self: &Arc<Self>) {
-        let membership = self.membership();
+    pub(crate) async fn compare(&self) {
+        let membership = self.node.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         let own = self.digests.recent(ASKED, ASKED);
-        let asked = voters.iter().filter(|id| **id != self.id());
+        let asked = voters.iter().filter(|id| **id != self.node.id());
         let asked = asked.filter_map(|id| Some((*id, membership.get_node(id)?.address.clone())));
         let answers = asked.map(|(id, address)| {
             let indexes = own.iter().map(|own| own.index).collect();
             async move { Some((id, self.ask_digests(id, &address, indexes).await?)) }
         });
         let answers: Vec<_> = join_all(answers).await.into_iter().flatten().collect();
-        let verdict = judge(&own, voters.contains(&self.id()), voters.len(), &answers);
+        let verdict = judge(&own, voters.contains(&self.node.id()), voters.len(), &answers);
         let (changed, alarm, count) = {
             let mut differences = self.differences.lock();
             let changed = differences.update(&verdict, &voters);
             (changed, differences.alarm(), differences.0.len())
         };
-        self.metrics.cluster.state_differences.set(gauge_value(count as u64));
+        self.n_differences.set(gauge_value(count as u64));
         match alarm {
-            Some(alarm) if changed => tracing::error!(replica = self.id(), "{alarm}"),
+            Some(alarm) if changed => tracing::error!(replica = self.node.id(), "{alarm}"),
             None if changed => tracing::info!("all voters that answer have the same state again"),
             _ => {}
         }
         if let Some(index) = verdict.outvoted {
             let others: Vec<String> = answers.iter().map(|(id, _)| id.to_string()).collect();
-            self.diverge(&format!(
+            self.divergence.stop(&format!(
                 "its state at log index {index} differs from that of most voters (asked: {})",
                 others.join(", ")
             ));
@@ -162,8 +182,8 @@ impl Core {
         address: &str,
         indexes: Vec<u64>,
     ) -> Option<Vec<StateDigest>> {
-        let header = Some(self.peers.header(self.identity, id));
-        let mut client = self.peers.client(address, Lane::Control).ok()?;
+        let header = Some(self.calls.header(id));
+        let mut client = self.calls.client(address, Lane::Control).ok()?;
         let call = client.digests(pb::DigestsRequest { header, indexes });
         // An earlier release does not implement the call.
         let answer = tokio::time::timeout(TIMEOUT, call).await.ok()?.ok()?.into_inner();
@@ -172,7 +192,7 @@ impl Core {
     }
 
     /// Answers a Digests call of another replica.
-    pub(crate) fn take_digests(&self, indexes: &[u64]) -> pb::DigestsResponse {
+    pub(crate) fn answer(&self, indexes: &[u64]) -> pb::DigestsResponse {
         let known = indexes.iter().take(INDEXES_MAX).filter_map(|index| self.digests.at(*index));
         let digest = |it: StateDigest| pb::StateDigest { index: it.index, digest: it.digest };
         pb::DigestsResponse { algorithm: ALGORITHM, digests: known.map(digest).collect() }
@@ -180,38 +200,9 @@ impl Core {
 
     /// Returns a text that names the voters with a different state, and the replicas that lost acknowledged
     /// entries; `None` if no such replica is known.
-    pub(crate) fn state_alarm(&self) -> Option<String> {
-        let alarms = [self.differences.lock().alarm(), self.peers.acknowledged().alarm()];
+    pub(crate) fn alarm(&self) -> Option<String> {
+        let alarms = [self.differences.lock().alarm(), self.calls.peers.acknowledged().alarm()];
         alarms.into_iter().flatten().reduce(|first, second| format!("{first}; {second}"))
-    }
-
-    /// Returns the reason why the state or the log of this replica is wrong; `None` if no fault is known.
-    pub(crate) fn diverged(&self) -> Option<Arc<str>> {
-        self.diverged.borrow().clone()
-    }
-
-    /// Stops this replica permanently, because its state or log differs from that of the cluster.
-    pub(crate) fn diverge(self: &Arc<Self>, reason: &str) {
-        if self.diverged.borrow().is_some() {
-            return;
-        }
-        let reason = format!("{reason}; {ADVICE}");
-        self.failure.set(&reason);
-        let metrics = &self.metrics;
-        metrics.failed.set(1.0);
-        metrics.cluster.diverged.set(1.0);
-        self.diverged.send_replace(Some(reason.as_str().into()));
-        let core = Arc::clone(self);
-        self.runtime.spawn(async move {
-            let data_dir = core.config.data_dir.clone();
-            let marked = tokio::task::spawn_blocking(move || mark_diverged(&data_dir, &reason));
-            // The replica must neither vote nor lead, even while the disk stalls. The only error is that
-            // Raft has stopped already.
-            drop(core.raft.shutdown().await);
-            if let Ok(Err(error)) = marked.await {
-                tracing::error!(%error, "cannot write `DIVERGED` to the data directory; do not start this replica again");
-            }
-        });
     }
 }
 

@@ -5,7 +5,11 @@
 //! ([`crate::disk::image::Image`]).
 
 use std::{
-    sync::atomic::Ordering,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,20 +20,26 @@ use openraft::{
     errors::{ClientWriteError, RaftError},
 };
 use prost::Message;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
-use super::{
-    codec,
-    outbox::{ForwardedWrite, Place},
-};
 use crate::{
-    HISTORY_MAX, TransactError,
-    disk::space::Full,
-    format::{
-        codec::{Ask, ask_from_proto},
-        raft::{Command, Response},
+    Config, HISTORY_MAX, TransactError,
+    disk::{
+        machine::Published,
+        space::{Full, Space},
+        storage::Storage,
     },
-    replication::core::{Core, Leader},
+    failure::Failure,
+    format::{
+        codec::{Command, command_from_proto},
+        raft::{EncodedCommand, Response},
+    },
+    metrics::StoreMetrics,
+    replication::{
+        codec,
+        outbox::{ForwardedWrite, InFlight, Outbox},
+        raft_node::{Leader, RaftNode},
+    },
 };
 
 /// The time before the next attempt, unless the leader changes earlier.
@@ -44,6 +54,9 @@ const BEHIND_MAX: u64 = HISTORY_MAX as u64 / 10;
 /// commands are checked on a thread for blocking work.
 const INLINE_BYTES: usize = 64 << 10;
 
+/// Bytes in flight are counted in units of this many bytes.
+const UNIT_BYTES: usize = 1024;
+
 /// The outcome of an attempt.
 enum Attempt {
     /// The attempt was answered.
@@ -54,27 +67,81 @@ enum Attempt {
     Unknown,
 }
 
-impl Core {
-    /// Proposes a command to the leader and returns its outcome after this replica has applied it. `place` is
+/// Proposes writes at the leader, wherever it is.
+pub(crate) struct Forwarder {
+    node: Arc<RaftNode>,
+    published: Published,
+    space: Arc<Space>,
+    failure: Failure,
+    metrics: StoreMetrics,
+    data_dir: PathBuf,
+    transact_timeout: Duration,
+    /// The bytes of writes in flight, in units of [`UNIT_BYTES`].
+    in_flight: Arc<Semaphore>,
+    /// Writes for a leader on another replica.
+    outbox: Outbox,
+    /// Whether this replica has refused a write because of a full disk since maintenance last
+    /// checked.
+    has_refused: AtomicBool,
+}
+
+impl Forwarder {
+    /// Creates the forwarder of a replica. Writes for another leader go to `outbox`.
+    pub(crate) fn new(
+        config: &Config,
+        node: Arc<RaftNode>,
+        storage: &Storage,
+        outbox: Outbox,
+        failure: Failure,
+        metrics: StoreMetrics,
+    ) -> Self {
+        Self {
+            node,
+            published: storage.published.clone(),
+            space: Arc::clone(&storage.space),
+            failure,
+            metrics,
+            data_dir: config.data_dir.clone(),
+            transact_timeout: config.transact_timeout,
+            in_flight: Arc::new(Semaphore::new(units(config.in_flight_bytes_max) as usize)),
+            outbox,
+            has_refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Reserves `len` bytes among the writes in flight. Waits while too many are in flight; returns `None`
+    /// if none are free at the deadline.
+    pub(crate) async fn reserve(&self, len: usize, deadline: Instant) -> Option<InFlight> {
+        let permit = Arc::clone(&self.in_flight).acquire_many_owned(units(len));
+        let permit = tokio::time::timeout_at(deadline.into(), permit).await;
+        permit.ok()?.ok().map(Arc::new)
+    }
+
+    /// Returns whether this replica has refused a write because of a full disk since the last call.
+    pub(crate) fn take_refused(&self) -> bool {
+        self.has_refused.swap(false, Ordering::Relaxed)
+    }
+
+    /// Proposes a command to the leader and returns its outcome after this replica has applied it. `permit` is
     /// held while the command is in memory.
     pub(crate) async fn propose(
         &self,
         mut command: pb::Command,
-        place: Option<Place>,
+        permit: Option<InFlight>,
         deadline: Instant,
     ) -> Result<Response, TransactError> {
         let mut proposed = false;
         loop {
-            let leader = self.leader();
+            let leader = self.node.leader();
             let attempt = match &leader {
                 Some(Leader::Here) => {
                     self.propose_local(command.encode_to_vec().into(), deadline).await
                 }
                 Some(there @ Leader::There { id, .. }) => {
                     let (answer, answered) = oneshot::channel();
-                    let (to, command, place) = (there.clone(), command.clone(), place.clone());
-                    let parcel = ForwardedWrite { to, command, answer, place };
-                    self.propose_remote(*id, parcel, answered, deadline).await
+                    let (to, command, permit) = (there.clone(), command.clone(), permit.clone());
+                    let write = ForwardedWrite { to, command, answer, permit };
+                    self.propose_remote(*id, write, answered, deadline).await
                 }
                 None => Attempt::NotProposed,
             };
@@ -90,7 +157,7 @@ impl Core {
             }
             if Instant::now() + RETRY_INTERVAL >= deadline {
                 if proposed {
-                    return Err(TransactError::Timeout(self.config.transact_timeout));
+                    return Err(TransactError::Timeout(self.transact_timeout));
                 }
                 self.metrics.refused_no_leader.increment(1);
                 return Err(TransactError::NoLeader);
@@ -103,7 +170,7 @@ impl Core {
                 }
                 Some(_) => RETRY_INTERVAL,
             };
-            drop(tokio::time::timeout(wait, self.leader_changes(leader.as_ref())).await);
+            drop(tokio::time::timeout(wait, self.node.leader_changes(leader.as_ref())).await);
             self.check_alive().map_err(|error| match error {
                 TransactError::NotSent(reason) if proposed => TransactError::Failed(reason),
                 error => error,
@@ -124,7 +191,7 @@ impl Core {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.metrics.refused_behind.increment(1);
-                return Err(TransactError::Behind(self.config.transact_timeout));
+                return Err(TransactError::Behind(self.transact_timeout));
             }
             tokio::time::sleep(left.min(RETRY_INTERVAL)).await;
             self.check_alive()?;
@@ -135,11 +202,11 @@ impl Core {
     /// Returns whether this replica has no state yet, or lacks more than [`BEHIND_MAX`] entries that it
     /// knows to be committed.
     fn is_far_behind(&self) -> bool {
-        if self.leader() == Some(Leader::Here) {
+        if self.node.leads() {
             return false;
         }
         let committed = {
-            let metrics = self.raft.metrics();
+            let metrics = self.node.raft.metrics();
             let metrics = metrics.borrow_watched();
             metrics.cluster_committed.map_or(0, |id| id.index)
         };
@@ -161,11 +228,11 @@ impl Core {
         let len = command.len() as u64;
         if let Err(Full { free, needed }) = self.space.take(len) {
             self.metrics.refused_disk_full.increment(1);
-            self.refused_full.store(true, Ordering::Relaxed);
-            let path = self.config.data_dir.clone();
+            self.has_refused.store(true, Ordering::Relaxed);
+            let path = self.data_dir.clone();
             return Attempt::Done(Err(TransactError::DiskFull { path, free, needed }));
         }
-        let write = self.raft.client_write(Command(command));
+        let write = self.node.raft.client_write(EncodedCommand(command));
         let Ok(result) = tokio::time::timeout_at(deadline.into(), write).await else {
             return Attempt::Unknown;
         };
@@ -188,12 +255,12 @@ impl Core {
     async fn propose_remote(
         &self,
         leader: u64,
-        parcel: ForwardedWrite,
+        write: ForwardedWrite,
         answered: oneshot::Receiver<pb::write_result::Result>,
         deadline: Instant,
     ) -> Attempt {
         use pb::write_result::Result;
-        match tokio::time::timeout_at(deadline.into(), self.outbox.send(parcel)).await {
+        match tokio::time::timeout_at(deadline.into(), self.outbox.send(write)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return Attempt::NotProposed,
         }
@@ -216,7 +283,7 @@ impl Core {
             }
             Result::Written(pb::Written { index, outcome }) => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                if !self.applied(index, left).await {
+                if !self.published.applied_within(index, left).await {
                     return Attempt::Unknown;
                 }
                 match codec::outcome_from_proto(outcome.unwrap_or_default()) {
@@ -228,7 +295,7 @@ impl Core {
     }
 
     /// Handles a write that another replica forwarded.
-    pub(crate) async fn take_write(&self, command: pb::Command) -> pb::WriteResult {
+    pub(crate) async fn answer(&self, command: pb::Command) -> pb::WriteResult {
         use pb::write_result::Result;
         let checked = match command.encoded_len() > INLINE_BYTES {
             true => tokio::task::spawn_blocking(move || checked(command)).await.ok().flatten(),
@@ -239,7 +306,7 @@ impl Core {
             let error = pb::WriteError { kind: pb::write_error::Kind::Failed.into(), message };
             return pb::WriteResult { result: Some(Result::Error(error)) };
         };
-        let deadline = Instant::now() + self.config.transact_timeout;
+        let deadline = Instant::now() + self.transact_timeout;
         let result = match self.propose_local(command, deadline).await {
             Attempt::Done(Ok(response)) => Result::Written(pb::Written {
                 // The state at this index includes the write.
@@ -248,13 +315,13 @@ impl Core {
             }),
             Attempt::Done(Err(error)) => Result::Error(write_error_to_proto(&error)),
             Attempt::NotProposed => Result::NotLeader(pb::NotLeader {
-                leader: match self.leader() {
+                leader: match self.node.leader() {
                     Some(Leader::There { id, .. }) => id,
                     Some(Leader::Here) | None => 0,
                 },
             }),
             Attempt::Unknown => {
-                let error = TransactError::Timeout(self.config.transact_timeout);
+                let error = TransactError::Timeout(self.transact_timeout);
                 Result::Error(write_error_to_proto(&error))
             }
         };
@@ -262,20 +329,16 @@ impl Core {
     }
 }
 
+/// Returns the number of units for `len` bytes.
+fn units(len: usize) -> u32 {
+    u32::try_from(len.div_ceil(UNIT_BYTES).max(1)).unwrap_or(u32::MAX)
+}
+
 /// Returns the bytes of a command that can be applied, and `None` for any other. Such a command must never
 /// enter the log, because it would stop every replica.
 fn checked(command: pb::Command) -> Option<Bytes> {
     let bytes = command.encode_to_vec().into();
-    matches!(ask_from_proto(command), Ok(Ask::Transact { .. })).then_some(bytes)
-}
-
-/// Aborts a task on drop, when no caller waits for it.
-pub(crate) struct AbortOnDrop(pub(crate) tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    matches!(command_from_proto(command), Ok(Command::Transact { .. })).then_some(bytes)
 }
 
 fn write_error_to_proto(error: &TransactError) -> pb::WriteError {

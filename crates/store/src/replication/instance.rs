@@ -19,13 +19,9 @@ use std::fmt;
 
 use chancery_proto::raft::v1 as pb;
 
-use super::members::SILENCE;
-use crate::{
-    format::{
-        identity::Identity,
-        raft::{Peer, StoredMembership, term_of},
-    },
-    replication::core::Core,
+use crate::format::{
+    identity::Identity,
+    raft::{Peer, StoredMembership, term_of},
 };
 
 /// The reason why a replica must stop, as a phrase that follows "this replica".
@@ -62,7 +58,12 @@ impl fmt::Display for Removal {
 /// `entry` is the entry for this replica's ID in a newer membership. It has no instance, because the added
 /// replica has not joined yet. Only a leader of an earlier release also drops instances, and it does not
 /// change addresses.
-fn is_added_again(own: Identity, address: &str, listed: Option<&Peer>, entry: &pb::Peer) -> bool {
+pub(crate) fn is_added_again(
+    own: Identity,
+    address: &str,
+    listed: Option<&Peer>,
+    entry: &pb::Peer,
+) -> bool {
     let elsewhere = |known: &str| !known.is_empty() && known != entry.address;
     let was_here = |listed: &Peer| listed.instance == own.instance && elsewhere(&listed.address);
     own.instance > 0 && entry.instance == 0 && elsewhere(address) && listed.is_none_or(was_here)
@@ -106,87 +107,6 @@ pub(crate) fn check_caller(known: &StoredMembership, header: &pb::Header) -> Res
             Err(replaced(header.from))
         }
         _ => Ok(()),
-    }
-}
-
-impl Core {
-    /// Stops this replica if it is no longer a member. The caller runs this when the replica hears no
-    /// leader, or when the membership has another address for it. A removed replica receives no calls, so
-    /// it must ask the others, who know a later membership.
-    pub(super) async fn detect_removal(&self) {
-        let membership = self.membership();
-        if membership.log_id().is_none() || self.removed.borrow().is_some() {
-            return;
-        }
-        let answers = self.ask_members().await;
-        let mut told = answers.iter().filter_map(|hello| self.removal_in(hello, &membership));
-        let Some(first) = told.next() else { return };
-        let removal = match first == Removal::Replaced || told.any(|it| it == Removal::Replaced) {
-            true => Removal::Replaced,
-            false => Removal::Removed,
-        };
-        self.end_for(removal);
-    }
-
-    /// Stops this replica.
-    fn end_for(&self, removal: Removal) {
-        // First, so that a replica that reports its removal refuses writes.
-        self.failure.set(format!("it {removal}"));
-        self.removed.send_replace(Some(removal));
-    }
-
-    /// Stops this replica if another process with a copy of its data directory answers at `address`.
-    /// Otherwise the two would repeatedly take the place in the membership from each other.
-    pub(super) async fn detect_copy(&self, address: &str) {
-        let Some(hello) = self.ask_at(address, SILENCE).await else { return };
-        if hello.cluster_id[..] == self.identity.cluster_id
-            && (hello.replica_id, hello.instance) == (self.id(), self.identity.instance)
-            && hello.process > 0
-            && hello.process != self.process
-        {
-            tracing::error!(
-                address,
-                "another process has a copy of the data directory of this replica"
-            );
-            self.end_for(Removal::Copied);
-        }
-    }
-
-    /// Returns the removal that an answer proves; `None` if it does not prove one.
-    fn removal_in(
-        &self,
-        hello: &pb::HelloResponse,
-        membership: &StoredMembership,
-    ) -> Option<Removal> {
-        // A replica that has just joined first reads old entries, from a time when it was not a member or an
-        // earlier instance was. Only the leader knows all later entries. A replica without an instance joined
-        // before instances existed.
-        let own = self.identity.instance;
-        let is_certain = match membership.get_node(&self.id()).map(|listed| listed.instance) {
-            _ if own == 0 => true,
-            Some(instance) if instance == own => true,
-            Some(instance) if instance > 0 => false,
-            Some(_) | None => hello.leader == hello.replica_id,
-        };
-        if !is_certain || !self.is_disowned_by(hello, membership) {
-            return None;
-        }
-        Some(match hello.replaced_caller {
-            true => Removal::Replaced,
-            false => Removal::Removed,
-        })
-    }
-
-    /// Returns whether an answer has a newer membership that does not include this replica.
-    pub(super) fn is_disowned_by(
-        &self,
-        hello: &pb::HelloResponse,
-        membership: &StoredMembership,
-    ) -> bool {
-        let listed = membership.get_node(&self.id());
-        let is_another = |entry| is_added_again(self.identity, &self.address, listed, entry);
-        is_newer(hello.membership_id.as_ref(), membership)
-            && (!hello.knows_caller || hello.caller.as_ref().is_some_and(is_another))
     }
 }
 

@@ -7,9 +7,7 @@
 //!   others report that they are in none. All others join. A first replica that has lost its data finds that
 //!   the others are in a cluster, and joins it.
 //!
-//! The leader admits a replica as a learner. If the replica was a member before, its data is lost. The leader
-//! then removes the old member first, so that no majority counts on its data. The leader also sends its own
-//! vote, so that the new replica cannot vote in a term in which the old one may have voted.
+//! [`crate::replication::admit`] is the leader's side.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,24 +16,19 @@ use std::{
 };
 
 use chancery_proto::raft::v1 as pb;
-use openraft::{ChangeMembers, async_runtime::WatchReceiver};
 use tonic::{Code, Status};
 
-use super::{
-    client::{Lane, Peers},
-    members::{SILENCE, change_error},
-    protocol,
-};
 use crate::{
     Config, OpenError,
-    disk::high_water::hex,
+    disk::parts::Bootstrap,
     format::{
-        codec::cluster_id_from_proto,
-        identity::Identity,
-        raft::{Peer, StoredMembership, Vote},
-        raft_codec::{vote_from_proto, vote_to_proto},
+        codec::cluster_id_from_proto, hex::hex, identity::Identity, raft::StoredMembership,
+        raft_codec::vote_from_proto,
     },
-    replication::core::{Core, Leader},
+    replication::{
+        peers::{Lane, Peers},
+        protocol,
+    },
 };
 
 /// The time between two rounds of calls.
@@ -43,21 +36,7 @@ const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 /// The maximum duration of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which the same progress message is logged again.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
-
-/// The way in which a replica without data starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bootstrap {
-    /// It forms a cluster of its own.
-    Form,
-    /// It joins a cluster that admitted it.
-    Joined {
-        /// The identity of the replica in that cluster.
-        identity: Identity,
-        /// The vote of the leader.
-        vote: Vote,
-    },
-}
+const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A replica without data that forms or joins a cluster.
 pub(crate) struct Joiner<'a> {
@@ -75,9 +54,10 @@ struct Progress {
 }
 
 impl Progress {
-    fn say(&mut self, text: String) {
-        let again = |(when, last): &(Instant, String)| *last != text || when.elapsed() > SAY_AGAIN;
-        if self.last.as_ref().is_none_or(again) {
+    fn log(&mut self, text: String) {
+        let is_due =
+            |(when, last): &(Instant, String)| *last != text || when.elapsed() > REPEAT_INTERVAL;
+        if self.last.as_ref().is_none_or(is_due) {
             tracing::info!("{text}");
             self.last = Some((Instant::now(), text));
         }
@@ -91,7 +71,7 @@ impl Joiner<'_> {
         let mut progress = Progress { last: None };
         if !self.config.join.is_empty() {
             loop {
-                if let Some(joined) = self.ask_all(&self.config.join, &mut progress).await? {
+                if let Some(joined) = self.join_any(&self.config.join, &mut progress).await? {
                     return Ok(joined);
                 }
                 tokio::time::sleep(ROUND_INTERVAL).await;
@@ -106,20 +86,20 @@ impl Joiner<'_> {
         loop {
             let (members, fresh) = self.probe_peers(&others).await?;
             if !members.is_empty() {
-                if let Some(joined) = self.ask_all(&members, &mut progress).await? {
+                if let Some(joined) = self.join_any(&members, &mut progress).await? {
                     return Ok(joined);
                 }
             } else if forms && fresh.len() == others.len() {
                 return Ok(Bootstrap::Form);
             } else if forms {
                 let silent: Vec<&u64> = others.keys().filter(|id| !fresh.contains(id)).collect();
-                progress.say(format!(
+                progress.log(format!(
                     "waiting for replicas {silent:?}: a new cluster forms only after all of them have \
                      reported that they are in none"
                 ));
             } else {
                 let first = self.config.peers.keys().next().copied().unwrap_or_default();
-                progress.say(format!("waiting for replica {first} to form the cluster"));
+                progress.log(format!("waiting for replica {first} to form the cluster"));
             }
             tokio::time::sleep(ROUND_INTERVAL).await;
         }
@@ -158,16 +138,16 @@ impl Joiner<'_> {
     }
 
     /// Asks for admission at each address, and at the leader that an answer names.
-    async fn ask_all(
+    async fn join_any(
         &self,
         addresses: &[String],
         progress: &mut Progress,
     ) -> Result<Option<Bootstrap>, OpenError> {
         let mut addresses = addresses.to_vec();
-        let mut asked = BTreeSet::new();
+        let mut tried = BTreeSet::new();
         let mut reasons = BTreeMap::new();
         while let Some(address) = addresses.pop() {
-            if !asked.insert(address.clone()) {
+            if !tried.insert(address.clone()) {
                 continue;
             }
             if address == self.address {
@@ -175,7 +155,7 @@ impl Joiner<'_> {
                 continue;
             }
             use pb::join_response::Result;
-            match self.ask(&address).await {
+            match self.request_join(&address).await {
                 Ok(answer) => match answer.result {
                     Some(Result::Joined(joined)) => return self.joined(&joined).map(Some),
                     Some(Result::Refused(refused)) => {
@@ -197,11 +177,11 @@ impl Joiner<'_> {
         }
         let reasons: Vec<String> =
             reasons.iter().map(|(address, reason)| format!("{address}: {reason}")).collect();
-        progress.say(format!("waiting to join the cluster: {}", reasons.join("; ")));
+        progress.log(format!("waiting to join the cluster: {}", reasons.join("; ")));
         Ok(None)
     }
 
-    async fn ask(&self, address: &str) -> Result<pb::JoinResponse, String> {
+    async fn request_join(&self, address: &str) -> Result<pb::JoinResponse, String> {
         let peer = pb::Peer {
             replica_id: self.config.replica_id,
             address: self.address.to_owned(),
@@ -286,109 +266,12 @@ fn own((id, address): (&u64, &String)) -> (u64, String) {
     (*id, address.clone())
 }
 
-/// The reason why a replica cannot join now.
-enum JoinRefusal {
-    NotLeader,
-    Refused(String),
-    Later(String),
-}
-
-impl Core {
-    /// Admits a replica without data, or returns the reason for the refusal.
-    pub(crate) async fn take_join(&self, peer: pb::Peer) -> pb::JoinResponse {
-        use pb::join_response::Result;
-        let (result, leader_address) = match self.admit_replica(&peer).await {
-            Ok(()) => (
-                Result::Joined(pb::Joined {
-                    cluster_id: self.identity.cluster_id.to_vec().into(),
-                    incarnation: self.identity.incarnation.0,
-                    vote: Some(vote_to_proto(&self.raft.metrics().borrow_watched().vote)),
-                }),
-                String::new(),
-            ),
-            Err(JoinRefusal::Refused(text)) => (Result::Refused(text), String::new()),
-            Err(JoinRefusal::Later(text)) => (Result::Later(text), String::new()),
-            Err(JoinRefusal::NotLeader) => match self.leader() {
-                Some(Leader::There { id, address }) => {
-                    (Result::NotLeader(pb::NotLeader { leader: id }), address.to_string())
-                }
-                _ => (Result::NotLeader(pb::NotLeader { leader: 0 }), String::new()),
-            },
-        };
-        pb::JoinResponse { result: Some(result), leader_address }
-    }
-
-    async fn admit_replica(&self, peer: &pb::Peer) -> Result<(), JoinRefusal> {
-        if self.leader() != Some(Leader::Here) {
-            return Err(JoinRefusal::NotLeader);
-        }
-        if let Some(refusal) = self.refuse_peer(peer) {
-            return Err(JoinRefusal::Refused(refusal));
-        }
-        let id = peer.replica_id;
-        let (address, learner) = (peer.address.clone(), peer.learner);
-        let new = Peer { address, learner, instance: peer.instance };
-        let mut change = ChangeMembers::AddNodes(BTreeMap::from([(id, new.clone())]));
-        if let Some(known) = self.peer(id) {
-            let is_new = known.address == new.address && self.silence(id).is_none();
-            let voters: BTreeSet<u64> = self.membership().voter_ids().collect();
-            if is_new && !voters.contains(&id) && known.instance == new.instance {
-                return Ok(());
-            }
-            if is_new && !voters.contains(&id) && known.instance == 0 {
-                // The member was added before it started, when its instance was unknown.
-                let known = Peer { instance: new.instance, ..known };
-                change = ChangeMembers::SetNodes(BTreeMap::from([(id, known)]));
-            } else {
-                self.remove_lost_member(id, &voters).await?;
-            }
-        }
-        self.change_now(change).await?;
-        tracing::info!(replica = id, address = peer.address, "a replica has joined as a learner");
-        Ok(())
-    }
-
-    /// Removes a member that has lost its data.
-    async fn remove_lost_member(&self, id: u64, voters: &BTreeSet<u64>) -> Result<(), JoinRefusal> {
-        let leads_for = self.leads_for().ok_or(JoinRefusal::NotLeader)?;
-        if self.silence(id).unwrap_or(leads_for) < SILENCE {
-            return Err(JoinRefusal::Later(format!(
-                "replica {id} is a member already: if it lost its data, the leader admits it again after \
-                 {SILENCE:?} of silence; if it is a different replica, give this one an unused ID"
-            )));
-        }
-        let change = match voters.contains(&id) {
-            true => {
-                if let Some(refusal) = self.refuse_loss_of(id, voters) {
-                    return Err(JoinRefusal::Later(refusal));
-                }
-                ChangeMembers::RemoveVoters(BTreeSet::from([id]))
-            }
-            false => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
-        };
-        tracing::warn!(replica = id, "removing a member that joins again without its data");
-        self.change_now(change).await
-    }
-
-    async fn change_now(&self, change: ChangeMembers<u64, Peer>) -> Result<(), JoinRefusal> {
-        let call = self.raft.change_membership(change, false);
-        match tokio::time::timeout(self.config.change_timeout, call).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(JoinRefusal::Later(change_error(&error))),
-            Err(_) => Err(JoinRefusal::Later(format!(
-                "the membership change took longer than {:?}",
-                self.config.change_timeout
-            ))),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use chancery_model::Incarnation;
 
     use super::*;
-    use crate::format::raft::{Membership, log_id};
+    use crate::format::raft::{Membership, Peer, log_id};
 
     fn membership(addresses: &[&str]) -> StoredMembership {
         let peer = |address: &&str| Peer { address: (*address).to_owned(), ..Peer::default() };
@@ -405,7 +288,7 @@ mod tests {
             incarnation: Incarnation(5),
             instance: 1,
         };
-        let told = |join: &[&str], members: &[&str]| {
+        let warning = |join: &[&str], members: &[&str]| {
             let join = join.iter().map(|address| (*address).to_owned()).collect();
             let config = Config { join, data_dir: "/data".into(), ..Config::default() };
             no_effect(&config, identity, &membership(members))
@@ -413,10 +296,10 @@ mod tests {
         let config = Config { join: vec!["x:1".to_owned()], ..Config::default() };
         let unknown = no_effect(&config, identity, &StoredMembership::default());
         assert_eq!(unknown, None, "the members are not known yet");
-        assert_eq!(told(&[], &["a:1"]), None);
-        assert_eq!(told(&["x:1", "b:1"], &["a:1", "b:1"]), None);
+        assert_eq!(warning(&[], &["a:1"]), None);
+        assert_eq!(warning(&["x:1", "b:1"], &["a:1", "b:1"]), None);
         assert_eq!(
-            told(&["x:1"], &["a:1", ""]).unwrap(),
+            warning(&["x:1"], &["a:1", ""]).unwrap(),
             "`raft.join` has no effect: /data belongs to cluster 07070707070707070707070707070707 with replicas 1 \
              at \"a:1\", 2 at \"\", none of which is in [\"x:1\"]; empty the directory to join another cluster"
         );

@@ -6,7 +6,7 @@
 //! waiting for further writes.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,7 @@ use crate::{
     disk::database::{Database, WRITE_BUFFERS_BYTES},
     format::record::Family,
     metrics::gauge_value,
-    replication::{cluster_metrics::Watch, core::Core},
+    replication::{cluster_metrics::Previous, core::Core},
 };
 
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -31,7 +31,8 @@ pub(crate) struct Maintenance {
     /// The size of the log's tables in bytes, after deleted records were last dropped from them.
     /// The minimum that a further compaction can reach.
     pub(crate) table_bytes_least: u64,
-    pub(crate) watch: Watch,
+    /// The previous update of the metrics of the cluster.
+    pub(crate) previous: Previous,
     /// The time at which this replica last transferred leadership because its disk is full.
     pub(crate) handed_over: Option<Instant>,
 }
@@ -50,15 +51,15 @@ impl Maintenance {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.watch.tell(&self.core);
+            self.previous.update(&self.core);
             self.reconcile_lead();
             let flow = match self.reconcile_log().await {
                 Flow::Continue => self.reconcile_disk().await,
                 Flow::Stop => Flow::Stop,
             };
-            if let Some(error) = self.core.raft_stopped(INTERVAL).await {
-                self.core.raft_ended.store(true, Ordering::Relaxed);
-                self.watch.tell(&self.core);
+            if let Some(error) = self.core.node.stopped(INTERVAL).await {
+                self.core.node.set_ended();
+                self.previous.update(&self.core);
                 if !matches!(error, Fatal::Stopped) {
                     self.core.failure.set(format!("Raft has stopped: {error}"));
                     self.core.metrics.failed.set(1.0);
@@ -74,35 +75,36 @@ impl Maintenance {
     /// Transfers leadership if the disk is full. A leader without space refuses every write, so a
     /// replica with space should lead.
     fn reconcile_lead(&mut self) {
-        if !self.core.refused_full.swap(false, Ordering::Relaxed)
+        if !self.core.forwarder.take_refused()
             || self.handed_over.is_some_and(|when| when.elapsed() < HAND_OVER_INTERVAL)
         {
             return;
         }
         self.handed_over = Some(Instant::now());
-        let core = Arc::clone(&self.core);
-        tokio::spawn(async move { core.step_down().await });
+        let members = Arc::clone(&self.core.members);
+        tokio::spawn(async move { members.step_down().await });
     }
 
     async fn reconcile_log(&self) -> Flow {
         let (bytes, since_snapshot) = {
-            let snapshot = self.core.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
-            let size = self.core.size.lock();
+            let snapshot =
+                self.core.node.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
+            let size = self.core.storage.log_size.lock();
             (size.bytes(), snapshot.map_or(size.bytes(), |index| size.bytes_after(index)))
         };
         self.core.metrics.log_bytes.set(gauge_value(bytes));
         self.core.metrics.failed.set(if self.core.failure.get().is_some() { 1.0 } else { 0.0 });
-        if let Some(free) = self.core.space.free() {
+        if let Some(free) = self.core.storage.space.free() {
             self.core.metrics.free_bytes.set(gauge_value(free));
         }
         let asked = if since_snapshot >= self.core.config.snapshot_log_bytes {
-            self.core.raft.trigger().snapshot().await
+            self.core.node.raft.trigger().snapshot().await
         } else if bytes > self.core.config.snapshot_log_bytes {
             // A snapshot exists, but the entries that Raft keeps by number are too large.
-            let applied = self.core.published.applied();
-            let cut = self.core.size.lock().cut(self.core.config.log_bytes_keep);
+            let applied = self.core.storage.published.applied();
+            let cut = self.core.storage.log_size.lock().cut(self.core.config.log_bytes_keep);
             match cut {
-                Some(cut) => self.core.raft.trigger().purge_log(cut.min(applied)).await,
+                Some(cut) => self.core.node.raft.trigger().purge_log(cut.min(applied)).await,
                 None => Ok(()),
             }
         } else {
@@ -117,11 +119,12 @@ impl Maintenance {
         let (database, config) = (Arc::clone(&self.database), &self.core.config);
         let buffered = database.buffered_bytes();
         let tables = database.table_bytes(Family::Log);
-        let dead = tables.saturating_sub(self.core.size.lock().bytes().max(self.table_bytes_least));
+        let dead = tables
+            .saturating_sub(self.core.storage.log_size.lock().bytes().max(self.table_bytes_least));
         let flush = buffered > WRITE_BUFFERS_BYTES as u64;
         let compact = !flush && dead > config.snapshot_log_bytes;
         let has_space =
-            self.core.space.free().is_none_or(|free| {
+            self.core.storage.space.free().is_none_or(|free| {
                 free > config.free_bytes_min.saturating_add(tables.max(buffered))
             });
         if !(flush || compact) || !has_space || self.core.failure.get().is_some() {

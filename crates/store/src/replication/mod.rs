@@ -16,32 +16,31 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `client`, `server` | outgoing and incoming calls |
-//! | `codec` | conversion of their messages |
-//! | `protocol` | the check of protocol versions |
+//! | `core` | the parts of a running replica |
+//! | `raft_node`, `raft_settings` | Raft, the leader and the members; its settings |
+//! | `peers`, `calls` | connections to other replicas, and calls in the name of this one |
+//! | `network`, `target`, `transfer` | the calls that Raft makes, with the sending of snapshots |
+//! | `server`, `hello` | incoming calls, and the answer that describes this replica |
+//! | `codec`, `protocol` | conversion of the messages, and the check of protocol versions |
 //! | `accept`, `slots` | accepting connections, and their limit |
 //! | `connection`, `tls` | one connection, and its TLS |
-//! | `join` | how a replica becomes a member |
-//! | `members` | membership changes |
-//! | `instance` | replica instances: detection of removed and replaced replicas |
+//! | `join`, `admit` | the two sides of joining a cluster |
+//! | `members`, `reconcile`, `address` | membership changes, requested and automatic; the addresses of replicas |
+//! | `instance`, `removal` | replica instances; detection that this replica was removed or replaced |
 //! | `forward`, `outbox` | forwarding of writes to the leader, in batches |
-//! | `barrier` | linearizable reads through the leader's commit index |
-//! | `transfer` | sending of snapshots |
-//! | `acknowledged` | the entries that other replicas have acknowledged |
-//! | `digests` | comparison of states |
-//! | `handle` | the cluster part of the `Replica` handle |
-//! | `cluster_metrics` | metrics of the cluster |
-//! | `maintenance` | snapshots and purges of the log by bytes; RocksDB flushes |
-//! | `raft_settings` | the settings of Raft |
-//! | `core` | the data that the modules share |
+//! | `read_index` | linearizable reads through the leader's commit index |
+//! | `acknowledged`, `lost_entries` | the entries that replicas have acknowledged, and detection of those that are lost |
+//! | `digests`, `divergence` | comparison of states, and the stop of a replica that differs |
+//! | `maintenance`, `cluster_metrics` | log and disk usage, and the metrics |
 //! | `refusal_log` | rate-limited logging of refused calls |
 
 pub(crate) mod accept;
 pub(crate) mod acknowledged;
 #[cfg(test)]
 mod acknowledged_tests;
-pub(crate) mod barrier;
-pub(crate) mod client;
+pub(crate) mod address;
+pub(crate) mod admit;
+pub(crate) mod calls;
 pub(crate) mod cluster_metrics;
 pub(crate) mod codec;
 pub(crate) mod connection;
@@ -49,22 +48,31 @@ pub(crate) mod core;
 #[cfg(test)]
 mod digest_tests;
 pub(crate) mod digests;
+pub(crate) mod divergence;
 pub(crate) mod forward;
-pub(crate) mod handle;
+pub(crate) mod hello;
 pub(crate) mod instance;
 pub(crate) mod join;
+pub(crate) mod lost_entries;
 pub(crate) mod maintenance;
 pub(crate) mod members;
+pub(crate) mod network;
 pub(crate) mod outbox;
+pub(crate) mod peers;
 #[cfg(test)]
 mod power_cut_tests;
 pub(crate) mod protocol;
+pub(crate) mod raft_node;
 pub(crate) mod raft_settings;
+pub(crate) mod read_index;
+pub(crate) mod reconcile;
 pub(crate) mod refusal_log;
+pub(crate) mod removal;
 pub(crate) mod server;
 pub(crate) mod slots;
 #[cfg(test)]
 mod stall_tests;
+pub(crate) mod target;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;

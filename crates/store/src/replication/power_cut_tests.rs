@@ -116,7 +116,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     fs::rename(&synced, &lost).unwrap();
 
     let mut replicas = vec![start(dir.path(), 1, &addresses[0]).await];
-    let raft = replicas[0].core().raft.metrics().borrow_watched().clone();
+    let raft = replicas[0].core().node.raft.metrics().borrow_watched().clone();
     assert_ne!(
         (raft.current_leader, raft.current_term),
         (Some(1), term),
@@ -129,7 +129,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
         replica.transact(put(&format!("after-{at}"))).await.unwrap();
     }
     until("five resources everywhere", || replicas.iter().all(|one| one.state().len() == 5)).await;
-    let contents = replicas.iter().map(|one| one.core().published.image().tally);
+    let contents = replicas.iter().map(|one| one.core().storage.published.image().tally);
     let contents: Vec<_> = contents.collect();
     assert!(contents.iter().all(|one| *one == contents[0]), "replicas differ: {contents:?}");
     assert!(replicas.iter().all(|one| one.status().term > term));
@@ -145,7 +145,7 @@ async fn replica_whose_raft_panicked_fails_without_a_write() {
     let dir = tempfile::tempdir().unwrap();
     let replica = Replica::open(config(dir.path(), 1, &[])).await.unwrap();
     assert_eq!(replica.failure(), None);
-    replica.core().raft.external_request(|_| panic!("planted")).await.unwrap();
+    replica.core().node.raft.external_request(|_| panic!("planted")).await.unwrap();
     until("a failure", || replica.failure().is_some()).await;
     let failure = replica.failure().unwrap();
     assert!(failure.contains("Raft has stopped: panicked"), "{failure}");

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use openraft::SnapshotPolicy;
 
-use crate::{Config, OpenError, disk::high_water::hex, format::identity::Identity};
+use crate::{
+    Config, OpenError,
+    format::{hex::hex, identity::Identity},
+};
 
 /// The interval of a leader's heartbeats, in milliseconds.
 const HEARTBEAT_INTERVAL: u64 = 150;
@@ -12,9 +15,8 @@ const HEARTBEAT_INTERVAL: u64 = 150;
 /// election.
 const ELECTION_TIMEOUT_MIN: u64 = 500;
 pub(crate) const ELECTION_TIMEOUT_MAX: u64 = 1000;
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
+/// The time without any answer after which a replica counts as dead.
+pub(crate) const SILENCE: Duration = Duration::from_millis(2 * ELECTION_TIMEOUT_MAX);
 
 /// Returns the settings of Raft for this replica.
 pub(crate) fn raft_config(
@@ -45,4 +47,8 @@ pub(crate) fn raft_config(
         ..openraft::Config::default()
     };
     raft.validate().map_err(|error| OpenError::Failed(error.to_string()))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! Rate-limited logging of refused calls: those to this replica, and its own calls to others.
 //!
 //! A replica calls the others many times a second, and continues when they refuse. The log must show the
-//! reason without being flooded. Each reason is therefore logged once per [`SAY_AGAIN`].
+//! reason without being flooded. Each reason is therefore logged once per [`REPEAT_INTERVAL`].
 
 use std::{
     collections::HashMap,
@@ -11,30 +11,30 @@ use std::{
 use parking_lot::Mutex;
 
 /// The time after which the same reason is logged again.
-const SAY_AGAIN: Duration = Duration::from_secs(600);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 /// The maximum number of remembered reasons, because a caller can invent new ones. Further reasons are not
 /// logged.
 const REASONS_MAX: usize = 64;
 
-/// The reasons logged within [`SAY_AGAIN`], each with its time.
+/// The reasons logged within [`REPEAT_INTERVAL`], each with its time.
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<HashMap<String, Instant>>);
 
 impl Refusals {
-    /// Logs a refusal, unless it was logged within [`SAY_AGAIN`].
-    pub(crate) fn tell(&self, text: &str) {
+    /// Logs a refusal, unless it was logged within [`REPEAT_INTERVAL`].
+    pub(crate) fn log(&self, text: &str) {
         if self.is_due(text, Instant::now()) {
             tracing::warn!("{text}");
         }
     }
 
     fn is_due(&self, text: &str, now: Instant) -> bool {
-        let mut told = self.0.lock();
-        told.retain(|_, when| now.saturating_duration_since(*when) < SAY_AGAIN);
-        if told.contains_key(text) || told.len() >= REASONS_MAX {
+        let mut logged = self.0.lock();
+        logged.retain(|_, when| now.saturating_duration_since(*when) < REPEAT_INTERVAL);
+        if logged.contains_key(text) || logged.len() >= REASONS_MAX {
             return false;
         }
-        told.insert(text.to_owned(), now);
+        logged.insert(text.to_owned(), now);
         true
     }
 }
@@ -47,10 +47,10 @@ mod tests {
     fn each_reason_is_logged_once_per_interval_up_to_a_limit() {
         let (refusals, start) = (Refusals::default(), Instant::now());
         assert!(refusals.is_due("a", start));
-        assert!(!refusals.is_due("a", start + SAY_AGAIN / 2));
-        assert!(refusals.is_due("b", start + SAY_AGAIN / 2));
-        assert!(refusals.is_due("a", start + SAY_AGAIN));
-        let n_told = (0..1000).filter(|n| refusals.is_due(&format!("{n}"), start)).count();
-        assert_eq!(n_told, REASONS_MAX - 2);
+        assert!(!refusals.is_due("a", start + REPEAT_INTERVAL / 2));
+        assert!(refusals.is_due("b", start + REPEAT_INTERVAL / 2));
+        assert!(refusals.is_due("a", start + REPEAT_INTERVAL));
+        let n_logged = (0..1000).filter(|n| refusals.is_due(&format!("{n}"), start)).count();
+        assert_eq!(n_logged, REASONS_MAX - 2);
     }
 }

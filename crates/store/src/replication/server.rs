@@ -5,8 +5,8 @@
 //! reported none, another replica could form a second cluster.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::Ordering},
-    time::{Duration, Instant},
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,22 +15,21 @@ use chancery_proto::raft::v1::{
     replication_server::{Replication, ReplicationServer},
 };
 use futures::{StreamExt, future::join_all};
-use openraft::async_runtime::WatchReceiver;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming, service::interceptor::InterceptedService};
 
 use super::{
-    accept::accept, codec, instance, protocol, refusal_log::Refusals, slots::Caller, tls::Tls,
+    accept::accept, codec, core::Core, hello, instance, protocol, refusal_log::Refusals,
+    slots::Caller, tls::Tls,
 };
 use crate::{
-    disk::snapshot::Decoder,
+    disk::snapshot::{Decoder, Snapshot},
     format::{
+        hex::hex,
         identity::Identity,
-        raft::Snapshot,
-        raft_codec::{log_id_to_proto, peer_to_proto, vote_from_proto, vote_to_proto},
+        raft_codec::{vote_from_proto, vote_to_proto},
         record::RecordError,
     },
-    replication::core::{Core, Leader},
 };
 
 /// The maximum number of concurrent streams on one connection.
@@ -102,10 +101,10 @@ impl Service {
     /// Returns the replica if the call is for it, its state is not known to be wrong, and Raft runs.
     fn checked(&self, header: Option<&pb::Header>) -> Result<&Arc<Core>, Status> {
         let core = self.checked_header(header)?;
-        if let Some(reason) = core.diverged() {
+        if let Some(reason) = core.divergence.reason() {
             return Err(Status::failed_precondition(&*reason));
         }
-        if core.raft_ended.load(Ordering::Relaxed) {
+        if core.node.has_ended() {
             let reason = core.failure.get().unwrap_or("Raft has stopped");
             return Err(Status::unavailable(format!("replica {} has failed: {reason}", core.id())));
         }
@@ -117,9 +116,9 @@ impl Service {
         let core = self.core()?;
         let header = header.ok_or_else(|| Status::invalid_argument("the header is missing"))?;
         check_header(core.identity, header)
-            .inspect_err(|error| self.refusals.tell(&format!("a call was refused: {error}")))
+            .inspect_err(|error| self.refusals.log(&format!("a call was refused: {error}")))
             .and_then(|()| instance::check_callee(core.identity, header))
-            .and_then(|()| instance::check_caller(&core.membership(), header))
+            .and_then(|()| instance::check_caller(&core.node.membership(), header))
             .map_err(Status::failed_precondition)?;
         Ok(core)
     }
@@ -140,11 +139,10 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     protocol::check(header.protocol.as_ref())
         .map_err(|error| format!("replica {from} is refused: {error}"))?;
     if header.cluster_id[..] != own.cluster_id {
-        let show = |id: &[u8]| crate::disk::high_water::hex(id);
         return Err(format!(
             "replica {from} is in cluster {}, this replica in cluster {}",
-            show(&header.cluster_id),
-            show(&own.cluster_id)
+            hex(&header.cluster_id),
+            hex(&own.cluster_id)
         ));
     }
     if header.incarnation != own.incarnation.0 {
@@ -181,21 +179,18 @@ impl Replication for Service {
         let request = codec::append_from_proto(message).map_err(invalid)?;
         let previous = request.prev_log_id.map(|id| id.index);
         // Raft skips entries whose log ids it has.
-        if let Err(other) = core.log.check(&request.entries, from).await {
-            core.diverge(&other.to_string());
+        if let Err(other) = core.storage.log.check(&request.entries, from).await {
+            core.divergence.stop(&other.to_string());
             return Err(Status::data_loss(other.to_string()));
         }
-        // A former leader that does not know of its replacement does not count as a leader.
-        if request.vote.leader_id().term >= core.raft.metrics().borrow_watched().current_term {
-            *core.heard_at.lock() = Instant::now();
-        }
-        let last = core.last_held();
-        let response = core.raft.append_entries(request).await.map_err(stopped)?;
+        core.node.note_leader(request.vote.leader_id().term);
+        let last = core.lost_entries.last_held();
+        let response = core.node.raft.append_entries(request).await.map_err(stopped)?;
         if response.is_conflict() && previous.is_some() && previous <= acknowledged {
             // Raft has verified that the caller leads, and that this replica lacks the entry.
-            core.lose(previous, from);
+            core.lost_entries.stop(previous, from);
         } else if last.is_some_and(|last| last < committed) {
-            core.lose(committed, from);
+            core.lost_entries.stop(committed, from);
             return Err(Status::failed_precondition("it lost log entries that it acknowledged"));
         }
         Ok(Response::new(codec::appended_to_proto(&response)))
@@ -205,7 +200,7 @@ impl Replication for Service {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
         let request = codec::vote_request_from_proto(message).map_err(invalid)?;
-        let response = core.raft.vote(request).await.map_err(stopped)?;
+        let response = core.node.raft.vote(request).await.map_err(stopped)?;
         Ok(Response::new(codec::voted_to_proto(&response)))
     }
 
@@ -213,7 +208,7 @@ impl Replication for Service {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
         let request = codec::vote_request_from_proto(message).map_err(invalid)?;
-        let response = core.raft.pre_vote(request).await.map_err(stopped)?;
+        let response = core.node.raft.pre_vote(request).await.map_err(stopped)?;
         Ok(Response::new(codec::voted_to_proto(&response)))
     }
 
@@ -234,7 +229,7 @@ impl Replication for Service {
         let mut data: Bytes = std::mem::take(&mut first.data);
         loop {
             decoder.push(&data).map_err(damaged)?;
-            core.snapshot_progress.add(data.len());
+            core.storage.snapshot_progress.add(data.len());
             match pieces.next().await {
                 Some(piece) => data = piece?.data,
                 None => break,
@@ -248,7 +243,8 @@ impl Replication for Service {
             return Err(Status::failed_precondition("the snapshot is from another cluster"));
         }
         let snapshot = Snapshot { meta: snapshot.meta(), snapshot };
-        let response = core.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        let response =
+            core.node.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
         core.metrics.snapshots_installed.increment(1);
         Ok(Response::new(pb::InstallResponse { vote: Some(vote_to_proto(&response.vote)) }))
     }
@@ -260,7 +256,7 @@ impl Replication for Service {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
         let request = codec::transfer_from_proto(message).map_err(invalid)?;
-        let answer = core.raft.handle_transfer_leader(request).await.map_err(stopped)?;
+        let answer = core.node.raft.handle_transfer_leader(request).await.map_err(stopped)?;
         let refused = answer.err().map(|error| error.to_string()).unwrap_or_default();
         Ok(Response::new(pb::TransferLeaderResponse { refused }))
     }
@@ -269,7 +265,7 @@ impl Replication for Service {
         let message = request.into_inner();
         let core = self.checked(message.header.as_ref())?;
         let results =
-            join_all(message.commands.into_iter().map(|command| core.take_write(command)));
+            join_all(message.commands.into_iter().map(|command| core.forwarder.answer(command)));
         Ok(Response::new(pb::WriteResponse { results: results.await }))
     }
 
@@ -278,7 +274,7 @@ impl Replication for Service {
         request: Request<pb::ReadIndexRequest>,
     ) -> Answer<pb::ReadIndexResponse> {
         let core = self.checked(request.get_ref().header.as_ref())?;
-        Ok(Response::new(core.take_read_index().await))
+        Ok(Response::new(core.read_index.answer().await))
     }
 
     async fn change(&self, request: Request<pb::ChangeRequest>) -> Answer<pb::ChangeResponse> {
@@ -286,14 +282,14 @@ impl Replication for Service {
         let core = self.checked(message.header.as_ref())?;
         let change =
             message.change.ok_or_else(|| Status::invalid_argument("the change is missing"))?;
-        Ok(Response::new(core.take_change(change).await))
+        Ok(Response::new(core.members.answer(change).await))
     }
 
     async fn digests(&self, request: Request<pb::DigestsRequest>) -> Answer<pb::DigestsResponse> {
         let message = request.into_inner();
         // Answered even if the state is wrong: this is how the other replicas find out.
         let core = self.checked_header(message.header.as_ref())?;
-        Ok(Response::new(core.take_digests(&message.indexes)))
+        Ok(Response::new(core.comparison.answer(&message.indexes)))
     }
 
     async fn hello(&self, request: Request<pb::HelloRequest>) -> Answer<pb::HelloResponse> {
@@ -308,7 +304,7 @@ impl Replication for Service {
             process: self.process,
             ..pb::HelloResponse::default()
         };
-        let hello = self.core.get().map(|core| core.hello(request.get_ref()));
+        let hello = self.core.get().map(|core| hello::answer(core, request.get_ref()));
         Ok(Response::new(hello.unwrap_or_else(idle)))
     }
 
@@ -319,52 +315,7 @@ impl Replication for Service {
             let result = Some(pb::join_response::Result::Refused(error));
             return Ok(Response::new(pb::JoinResponse { result, ..pb::JoinResponse::default() }));
         }
-        Ok(Response::new(core.take_join(peer.unwrap_or_default()).await))
-    }
-}
-
-impl Core {
-    /// Returns the status of this replica for another one.
-    pub(crate) fn hello(&self, caller: &pb::HelloRequest) -> pb::HelloResponse {
-        let metrics = self.raft.metrics().borrow_watched().clone();
-        let image = self.published.image();
-        let leader = self.present_leader();
-        let leader_address = match self.leader() {
-            Some(Leader::Here) if leader.is_some() => self.address.clone(),
-            Some(Leader::There { address, .. }) if leader.is_some() => address.to_string(),
-            _ => String::new(),
-        };
-        let membership = &metrics.committed_membership_config;
-        let known = membership.get_node(&caller.from);
-        let replaced_caller =
-            known.is_some_and(|known| instance::is_another(known, caller.from_instance));
-        pb::HelloResponse {
-            replica_id: self.id(),
-            cluster_id: self.identity.cluster_id.to_vec().into(),
-            incarnation: self.identity.incarnation.0,
-            term: metrics.current_term,
-            leader: leader.unwrap_or_default(),
-            leader_address,
-            last_log_index: metrics.last_log_index.unwrap_or_default(),
-            committed: metrics.cluster_committed.map_or(0, |id| id.index),
-            applied: image.applied.map_or(0, |id| id.index),
-            revision: image.state.revision.0,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            knows_caller: known.is_some() && !replaced_caller,
-            replaced_caller,
-            instance: self.identity.instance,
-            process: self.process,
-            membership_id: membership.log_id().as_ref().map(log_id_to_proto),
-            protocol: Some(protocol::own()),
-            failure: self.refuses_writes().unwrap_or_default(),
-            diverged: self.diverged().as_deref().unwrap_or_default().to_owned(),
-            snapshot_progress: self.snapshot_progress.bytes(),
-            state_alarm: self.state_alarm().unwrap_or_default(),
-            caller: known.map(|known| peer_to_proto(caller.from, known)),
-            acknowledged_committed: caller
-                .from_instance
-                .and_then(|instance| self.peers.acknowledged().committed(caller.from, instance)),
-        }
+        Ok(Response::new(core.admitter.answer(peer.unwrap_or_default()).await))
     }
 }
 

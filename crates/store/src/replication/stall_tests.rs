@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Returns whether tasks run on the runtime of the store.
 async fn ticks(replica: &Replica) -> bool {
-    let ticking = replica.core().runtime.spawn(async {
+    let ticking = replica.core().calls.runtime.spawn(async {
         for _ in 0..20 {
             sleep(TICK).await;
         }
@@ -27,7 +27,7 @@ async fn ticks(replica: &Replica) -> bool {
 
 /// Returns whether Raft itself answers.
 async fn answers(replica: &Replica) -> bool {
-    timeout(DEADLINE, replica.core().raft.with_raft_state(|_| ())).await.is_ok()
+    timeout(DEADLINE, replica.core().node.raft.with_raft_state(|_| ())).await.is_ok()
 }
 
 /// Design 4.9: one write is being applied while another one is appended to the log. If each waited for

@@ -148,7 +148,7 @@ async fn retry_through_replica_far_behind_is_written() {
     }
     writers.join_all().await;
     let committed = leader.status().applied.unwrap();
-    let known = || learner.core().raft.metrics().borrow_watched().cluster_committed;
+    let known = || learner.core().node.raft.metrics().borrow_watched().cluster_committed;
     wait_until("the learner knows the commit index", || {
         known().is_some_and(|id| id.index >= committed)
     })
@@ -182,7 +182,7 @@ async fn write_through_replica_far_behind_is_refused_before_it_is_sent() {
     }
     writers.join_all().await;
     let committed = leader.status().applied.unwrap();
-    let known = || learner.core().raft.metrics().borrow_watched().cluster_committed;
+    let known = || learner.core().node.raft.metrics().borrow_watched().cluster_committed;
     wait_until("the learner knows the commit index", || {
         known().is_some_and(|id| id.index >= committed)
     })
@@ -321,7 +321,7 @@ async fn a_replica_that_was_replaced_counts_for_nobody() {
     std::fs::rename(dir.path().join("2"), path("old")).unwrap();
     let replacement = open(config(dir.path(), 2, &[leader.raft_address()])).await;
     let identity = replacement.core().identity;
-    let known = leader.core().peer(2).unwrap();
+    let known = leader.core().node.peer(2).unwrap();
     assert_eq!((known.instance, &*known.address), (identity.instance, replacement.raft_address()));
     for has_instance in [true, false] {
         if !has_instance {
@@ -334,8 +334,8 @@ async fn a_replica_that_was_replaced_counts_for_nobody() {
         let old = Replica::open(config(&dir.path().join("old"), 2, &[])).await.unwrap();
         let (asks, asked) = (leader.core(), old.core());
         let pairs = [
-            (asks.peers.header(asks.identity, 2), &old),
-            (asked.peers.header(asked.identity, 1), &leader),
+            (asks.calls.peers.header(asks.identity, 2), &old),
+            (asked.calls.peers.header(asked.identity, 1), &leader),
         ];
         for (header, to) in pairs {
             let mut client =
@@ -349,7 +349,7 @@ async fn a_replica_that_was_replaced_counts_for_nobody() {
         let removal = tokio::time::timeout(DEADLINE, old.removed()).await.unwrap();
         assert_eq!(removal, Removal::Replaced);
         assert_eq!(leader.status().term, before);
-        assert_eq!(leader.core().peer(2).as_ref(), Some(&known));
+        assert_eq!(leader.core().node.peer(2).as_ref(), Some(&known));
         old.shutdown().await.unwrap();
     }
     replacement.transact(put("a", b"1")).await.unwrap();

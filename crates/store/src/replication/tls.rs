@@ -12,7 +12,7 @@
 //! - A handshake takes at most [`HANDSHAKE_TIMEOUT`], and does not wait for other handshakes.
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -35,113 +35,14 @@ use tokio_rustls::{
     },
 };
 
-use crate::metrics::gauge_value;
+use crate::{
+    config::TlsConfig,
+    error::{TlsError, TlsFile},
+    metrics::gauge_value,
+};
 
 /// The maximum duration of a handshake, on both sides.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The PEM files for TLS between replicas.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsConfig {
-    /// The file with this replica's certificate and the intermediate certificates up to the CA. It serves
-    /// outgoing and incoming connections. If it restricts its use, it must allow both `clientAuth` and
-    /// `serverAuth`.
-    pub cert: PathBuf,
-    /// The file with the private key of the certificate.
-    pub key: PathBuf,
-    /// The file with the CA of the cluster; several CAs while one replaces another. Every holder of a
-    /// certificate of the CA counts as a replica, so the CA must sign nothing else.
-    pub ca: PathBuf,
-    /// The common name in the certificates of all replicas; `None` if each certificate has the host of its
-    /// address.
-    pub server_name: Option<String>,
-}
-
-/// One of the files of a [`TlsConfig`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TlsFile {
-    /// [`TlsConfig::cert`].
-    Cert,
-    /// [`TlsConfig::key`].
-    Key,
-    /// [`TlsConfig::ca`].
-    Ca,
-}
-
-impl fmt::Display for TlsFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cert => "certificate",
-            Self::Key => "key",
-            Self::Ca => "CA",
-        })
-    }
-}
-
-/// The reason why TLS cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read the {what} in {}: {reason}", path.display())]
-    File {
-        /// The expected content of the file.
-        what: TlsFile,
-        /// The path of the file.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// The key belongs to another certificate.
-    #[error(
-        "the key in {} does not belong to the certificate in {}: {reason}",
-        key.display(),
-        cert.display()
-    )]
-    Mismatch {
-        /// The certificate file.
-        cert: PathBuf,
-        /// The key file.
-        key: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// Other replicas would refuse the certificate.
-    #[error(
-        "other replicas would refuse the certificate in {}, because the CA in {} did not sign it for a \
-         replica: {reason}",
-        cert.display(),
-        ca.display()
-    )]
-    Untrusted {
-        /// The certificate file.
-        cert: PathBuf,
-        /// The CA file.
-        ca: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// The server name is invalid.
-    #[error("{name:?} is not a valid server name: {reason}")]
-    ServerName {
-        /// The name.
-        name: String,
-        /// The reason.
-        reason: String,
-    },
-}
-
-impl TlsError {
-    /// Returns the field of [`TlsConfig`] that is wrong.
-    #[must_use]
-    pub fn field(&self) -> &'static str {
-        match self {
-            Self::File { what: TlsFile::Cert, .. } | Self::Untrusted { .. } => "cert",
-            Self::File { what: TlsFile::Key, .. } | Self::Mismatch { .. } => "key",
-            Self::File { what: TlsFile::Ca, .. } => "ca",
-            Self::ServerName { .. } => "server_name",
-        }
-    }
-}
 
 /// The current TLS configurations of both sides. Cheap to clone.
 #[derive(Clone)]

@@ -7,13 +7,7 @@
 //!   It gives up earlier if the receiver does not answer.
 //! - Snapshots have a separate connection, so that no other call waits behind them.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chancery_proto::raft::v1 as pb;
@@ -23,16 +17,16 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 
-use super::{
-    client::{Connection, Lane},
-    codec,
-};
 use crate::{
-    disk::snapshot::{self, SnapshotData},
+    disk::{
+        progress::Progress,
+        snapshot::{self, SnapshotData},
+    },
     format::{
         raft::{Types, Vote},
         raft_codec::{vote_from_proto, vote_to_proto},
     },
+    replication::{codec, peers::Lane, target::Target},
 };
 
 /// The length of a piece in bytes.
@@ -40,99 +34,81 @@ const PIECE_BYTES: usize = 256 << 10;
 /// The maximum number of encoded pieces that wait for the network. Encoding pauses at this number.
 const PIECES_WAITING: usize = 4;
 /// The number of checks for progress within the stall timeout.
-const LOOKS: u32 = 10;
+const CHECKS: u32 = 10;
 /// The maximum time for the answer to a Hello call, which asks the receiver for its progress.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time without a Hello answer after which the sender gives up.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The number of bytes that were moved so far, which only grows. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Progress(Arc<AtomicU64>);
+/// Sends a snapshot, and returns the receiver's vote after the receiver has installed it. Gives up
+/// without progress for `stall`.
+pub(super) async fn send(
+    target: &Target,
+    header: pb::Header,
+    vote: &Vote,
+    snapshot: SnapshotData,
+    stall: Duration,
+) -> Result<Vote, Unreachable<Types>> {
+    let taken = Progress::default();
+    let mut first = Some((header, vote_to_proto(vote)));
+    let counted = taken.clone();
+    let requests = pieces_of(snapshot).map(move |data| {
+        counted.add(data.len());
+        let (header, vote) = first.take().unzip();
+        pb::InstallRequest { header, vote, data }
+    });
+    let client = target.client(Lane::Bulk);
+    let mut client = client.map_err(|status| target.unreachable(status.message()))?;
+    let answer = tokio::select! {
+        answer = client.install(Request::new(requests)) => answer,
+        () = stalls(target, &taken, stall) => {
+            let text = format!(
+                "it took or wrote nothing of the snapshot for {stall:?}, or does not answer, after {} \
+                 bytes were sent",
+                taken.bytes()
+            );
+            tracing::warn!(replica = target.id(), "starting a snapshot again: {text}");
+            return Err(target.unreachable(text));
+        }
+    };
+    let answer = answer.map_err(|status| target.unreachable(status.message()))?.into_inner();
+    let vote = answer.vote.as_ref().map(vote_from_proto);
+    vote.ok_or_else(|| target.unreachable("its answer to the snapshot has no vote"))
+}
 
-impl Progress {
-    /// Adds moved bytes.
-    pub(crate) fn add(&self, bytes: usize) {
-        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// Returns the number of moved bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+/// Waits until the transfer stalls for `limit`: the connection took no piece, and the receiver
+/// neither read nor wrote anything. Returns earlier if the receiver does not answer for [`SILENCE`].
+async fn stalls(target: &Target, taken: &Progress, limit: Duration) {
+    let mut checks = tokio::time::interval((limit / CHECKS).max(Duration::from_millis(1)));
+    checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut last = (taken.bytes(), 0);
+    let mut since = Instant::now();
+    let mut answered = since;
+    loop {
+        checks.tick().await;
+        let sent = taken.bytes();
+        // While the connection takes pieces, the receiver need not be asked.
+        let received = match sent == last.0 {
+            true => ask_progress(target).await,
+            false => Some(last.1),
+        };
+        if received.is_some() {
+            answered = Instant::now();
+        }
+        let now = (sent, received.unwrap_or(last.1));
+        if now != last {
+            (last, since) = (now, Instant::now());
+        } else if since.elapsed() >= limit || answered.elapsed() >= SILENCE {
+            return;
+        }
     }
 }
 
-impl Connection {
-    /// Sends a snapshot, and returns the receiver's vote after the receiver has installed it. Gives up
-    /// without progress for `stall`.
-    pub(super) async fn send_snapshot(
-        &self,
-        header: pb::Header,
-        vote: &Vote,
-        snapshot: SnapshotData,
-        stall: Duration,
-    ) -> Result<Vote, Unreachable<Types>> {
-        let taken = Progress::default();
-        let mut first = Some((header, vote_to_proto(vote)));
-        let counted = taken.clone();
-        let requests = pieces_of(snapshot).map(move |data| {
-            counted.add(data.len());
-            let (header, vote) = first.take().unzip();
-            pb::InstallRequest { header, vote, data }
-        });
-        let client = self.client(Lane::Bulk);
-        let mut client = client.map_err(|status| self.unreachable(status.message()))?;
-        let answer = tokio::select! {
-            answer = client.install(Request::new(requests)) => answer,
-            () = self.stalls(&taken, stall) => {
-                let text = format!(
-                    "it took or wrote nothing of the snapshot for {stall:?}, or does not answer, after {} \
-                     bytes were sent",
-                    taken.bytes()
-                );
-                tracing::warn!(replica = self.target(), "starting a snapshot again: {text}");
-                return Err(self.unreachable(text));
-            }
-        };
-        let answer = answer.map_err(|status| self.unreachable(status.message()))?.into_inner();
-        let vote = answer.vote.as_ref().map(vote_from_proto);
-        vote.ok_or_else(|| self.unreachable("its answer to the snapshot has no vote"))
-    }
-
-    /// Waits until the transfer stalls for `limit`: the connection took no piece, and the receiver
-    /// neither read nor wrote anything. Returns earlier if the receiver does not answer for [`SILENCE`].
-    async fn stalls(&self, taken: &Progress, limit: Duration) {
-        let mut looks = tokio::time::interval((limit / LOOKS).max(Duration::from_millis(1)));
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut last = (taken.bytes(), 0);
-        let mut since = Instant::now();
-        let mut answered = since;
-        loop {
-            looks.tick().await;
-            let sent = taken.bytes();
-            // While the connection takes pieces, the receiver need not be asked.
-            let there = match sent == last.0 {
-                true => self.ask_progress().await,
-                false => Some(last.1),
-            };
-            if there.is_some() {
-                answered = Instant::now();
-            }
-            let now = (sent, there.unwrap_or(last.1));
-            if now != last {
-                (last, since) = (now, Instant::now());
-            } else if since.elapsed() >= limit || answered.elapsed() >= SILENCE {
-                return;
-            }
-        }
-    }
-
-    async fn ask_progress(&self) -> Option<u64> {
-        let mut client = self.client(Lane::Control).ok()?;
-        let call = client.hello(codec::hello(self.identity()));
-        let hello = tokio::time::timeout(HELLO_TIMEOUT, call).await.ok()?.ok()?.into_inner();
-        Some(hello.snapshot_progress)
-    }
+async fn ask_progress(target: &Target) -> Option<u64> {
+    let mut client = target.client(Lane::Control).ok()?;
+    let call = client.hello(codec::hello(target.identity()));
+    let hello = tokio::time::timeout(HELLO_TIMEOUT, call).await.ok()?.ok()?.into_inner();
+    Some(hello.snapshot_progress)
 }
 
 /// Returns the pieces of a snapshot, encoded while they are sent.

@@ -4,6 +4,9 @@
 //! code. The rule follows re-exports to the file that defines the item. A module declaration
 //! (`mod name;`) is not a dependency. Tests do not count. The rule does not read the arguments of
 //! macros.
+//!
+//! Where [`LAYERS`] names the layers of a crate, a file also must not depend on a higher layer,
+//! directly or through other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +20,12 @@ use crate::source::Source;
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ("crates/fanout", 11, "not cut yet"),
     ("crates/server", 13, "not cut yet"),
-    ("crates/store", 30, "not cut yet"),
     ("crates/xds", 5, "not cut yet"),
 ];
+
+/// The layers of a crate, lowest first: the directory of the crate, and the directories of its layers.
+const LAYERS: &[(&str, &[&str])] =
+    &[("crates/store", &["src/format/", "src/disk/", "src/replication/"])];
 
 /// The maximum number of re-exports between a path and the definition.
 const REEXPORTS_MAX: usize = 8;
@@ -41,7 +47,11 @@ pub(super) fn complaints(files: &[Source]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for (dir, files) in crates {
         let read = Crate::read(dir, &files)?;
-        let cycles = cycles(&read.dependencies());
+        let dependencies = read.dependencies();
+        if let Some((_, layers)) = LAYERS.iter().find(|(of, _)| *of == dir) {
+            complaints.extend(upward(dir, layers, &dependencies));
+        }
+        let cycles = cycles(&dependencies);
         let n_files: usize = cycles.iter().map(Vec::len).sum();
         let exception = EXCEPTIONS.iter().find(|(of, _, _)| *of == dir);
         let max = exception.map_or(0, |(_, max, _)| *max);
@@ -328,6 +338,25 @@ fn cycles<'a>(dependencies: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Vec<&'
     cycles
 }
 
+/// Reports the files that depend on a file in a higher layer.
+fn upward(
+    dir: &str,
+    layers: &[&str],
+    dependencies: &BTreeMap<&str, BTreeSet<&str>>,
+) -> Vec<String> {
+    let layer = |file: &str| {
+        let file = file.strip_prefix(dir)?.strip_prefix('/')?;
+        layers.iter().position(|layer| file.starts_with(layer))
+    };
+    let mut complaints = Vec::new();
+    for file in dependencies.keys() {
+        let Some(own) = layer(file) else { continue };
+        let higher = reach(dependencies, file).into_iter().find(|on| layer(on) > Some(own));
+        complaints.extend(higher.map(|on| format!("{file}: depends on {on}, in a higher layer")));
+    }
+    complaints
+}
+
 /// Returns the direct and indirect dependencies of `file`.
 fn reach<'a>(dependencies: &BTreeMap<&'a str, BTreeSet<&'a str>>, file: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
@@ -384,6 +413,23 @@ mod tests {
         let child = ("x/y.rs", "pub(super) struct Y(super::X);");
         assert_eq!(found(&[lib, uses, child]).len(), 1);
         assert_eq!(found(&[lib, declares, child]), [""; 0]);
+    }
+
+    #[test]
+    fn dependency_on_a_higher_layer_is_reported() {
+        let dependencies = |shared_uses: &'static str| {
+            BTreeMap::from([
+                ("c/src/low/x.rs", BTreeSet::from(["c/src/shared.rs"])),
+                ("c/src/shared.rs", BTreeSet::from([shared_uses])),
+                ("c/src/high/y.rs", BTreeSet::from(["c/src/low/x.rs"])),
+            ])
+        };
+        let found = |uses| upward("c", &["src/low/", "src/high/"], &dependencies(uses));
+        assert_eq!(found("c/src/other.rs"), [""; 0]);
+        assert_eq!(
+            found("c/src/high/y.rs"),
+            ["c/src/low/x.rs: depends on c/src/high/y.rs, in a higher layer"]
+        );
     }
 
     #[test]

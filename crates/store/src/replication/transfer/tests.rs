@@ -1,5 +1,7 @@
 //! Transfers of snapshots to slow and to stalled receivers.
 
+use std::sync::Arc;
+
 use chancery_model::Incarnation;
 use openraft::storage::RaftStateMachine;
 use pb::replication_server::{Replication, ReplicationServer};
@@ -15,9 +17,9 @@ use crate::{
         machine::Machine,
     },
     failure::Failure,
-    format::{codec::Ask, identity::Identity},
+    format::{codec::Command, identity::Identity, raft::Peer},
     metrics::StoreMetrics,
-    replication::client::Peers,
+    replication::peers::Peers,
 };
 
 /// The stall timeout.
@@ -148,8 +150,8 @@ fn snapshot() -> SnapshotData {
     let upserts = (0..SNAPSHOT_BYTES >> 20).map(upsert).collect();
     let transaction = Box::new(Transaction { upserts, ..Transaction::default() });
     let (mut image, mut edits) = (Image::new(), Vec::new());
-    image.apply(Ask::Form { cluster_id: [9; 16], incarnation: Incarnation(1) }, &mut edits);
-    image.apply(Ask::Transact { transaction, request: None }, &mut edits);
+    image.apply(Command::Form { cluster_id: [9; 16], incarnation: Incarnation(1) }, &mut edits);
+    image.apply(Command::Transact { transaction, request: None }, &mut edits);
     SnapshotData(Arc::new(image))
 }
 
@@ -164,10 +166,11 @@ async fn send_to(habit: Behavior) -> (Result<Vote, Unreachable<Types>>, Duration
     let server = tokio::spawn(server);
     let (cluster_id, incarnation) = ([9; 16], Incarnation(1));
     let own = Identity { cluster_id, replica_id: 1, incarnation, instance: 1 };
-    let connection = Connection::for_test(own, Peers::new(4 << 20, None), 2, &address);
+    let peer = Peer { address, ..Peer::default() };
+    let target = Target::new(own, Peers::new(4 << 20, None), 2, peer);
     let start = Instant::now();
-    let (header, vote) = (connection.header(), Vote::new_committed(3, 1));
-    let sent = connection.send_snapshot(header, &vote, snapshot(), STALL).await;
+    let (header, vote) = (target.header(), Vote::new_committed(3, 1));
+    let sent = send(&target, header, &vote, snapshot(), STALL).await;
     let took = start.elapsed();
     server.abort();
     (sent, took)

@@ -10,16 +10,12 @@ use chancery_proto::raft::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
-use super::{client::Lane, codec, instance::Removal, members::HELLO_TIMEOUT};
+use super::Replica;
 use crate::{
-    ChangeError, Replica,
-    disk::high_water::hex,
+    ChangeError,
     format::raft::Peer,
-    replication::core::{Core, Leader},
+    replication::{codec, hello, instance::Removal, members::HELLO_TIMEOUT},
 };
-
-/// The maximum time that a stopping leader waits for another voter to take over.
-const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A membership change, or a leadership transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,14 +118,14 @@ impl Replica {
     /// Returns the number of members, including this replica.
     #[must_use]
     pub fn n_members(&self) -> usize {
-        self.core().membership().nodes().count()
+        self.core().node.membership().nodes().count()
     }
 
     /// Returns the ID of the leader if this replica hears it. A leader returns its own ID if most voters
     /// answer it.
     #[must_use]
     pub fn leader(&self) -> Option<u64> {
-        self.core().present_leader()
+        self.core().node.present_leader()
     }
 
     /// Makes a membership change at the leader. Returns the outcome as a text for people.
@@ -145,13 +141,13 @@ impl Replica {
             MemberChange::Remove(id) => Change::Remove(id),
             MemberChange::TransferLeader(to) => Change::TransferLeader(to.unwrap_or_default()),
         };
-        self.core().change(change, self.core().config.change_timeout).await
+        self.core().members.change(change, self.core().config.change_timeout).await
     }
 
     /// Returns all members with their current reports.
     pub async fn members(&self) -> Vec<Member> {
         let core = self.core();
-        let membership = core.membership();
+        let membership = core.node.membership();
         let voters: Vec<u64> = membership.voter_ids().collect();
         let leader = self.leader();
         let reports = membership.nodes().map(|(id, peer)| {
@@ -178,16 +174,16 @@ impl Replica {
     async fn report(&self, id: u64, address: &str) -> Result<Report, Option<String>> {
         let core = self.core();
         if id == core.id() {
-            return Ok(core.hello(&codec::hello(core.identity)).into());
+            return Ok(hello::answer(core, &codec::hello(core.identity)).into());
         }
-        let hello = core.ask_at(address, HELLO_TIMEOUT).await.ok_or(None)?;
-        if let Some(stranger) = core.stranger(&hello) {
+        let hello = core.calls.hello(address, HELLO_TIMEOUT).await.ok_or(None)?;
+        if let Some(stranger) = core.calls.stranger(&hello) {
             return Err(Some(stranger));
         }
         if hello.replica_id != id {
             return Err(Some(format!("replica {} of this cluster", hello.replica_id)));
         }
-        let membership = core.membership();
+        let membership = core.node.membership();
         // Another instance may answer at this address.
         let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
         if !membership.get_node(&id).is_some_and(own) {
@@ -195,47 +191,32 @@ impl Replica {
                 "a different instance of replica {id}: one of the two replaced the other"
             )));
         }
-        let excludes_caller = core.is_disowned_by(&hello, &membership);
+        let excludes_caller = core.removal.is_disowned_by(&hello, &membership);
         Ok(Report { excludes_caller, ..hello.into() })
     }
 
     /// Waits until this replica finds that it is no longer a member of its cluster. Such a replica
     /// receives no updates, so its state becomes outdated.
     pub async fn removed(&self) -> Removal {
-        let mut removed = self.core().removed.subscribe();
-        let removal = match removed.wait_for(Option::is_some).await {
-            Ok(removal) => *removal,
-            Err(_) => None,
-        };
-        match removal {
-            Some(removal) => removal,
-            // The replica has ended in another way.
-            None => std::future::pending().await,
-        }
+        self.core().removal.until_removed().await
     }
 
     /// Returns the reason why the state or the log of this replica differs from that of the cluster;
     /// `None` if no difference is known. A replica with a reason must serve nothing.
     #[must_use]
     pub fn diverged(&self) -> Option<Arc<str>> {
-        self.core().diverged()
+        self.core().divergence.reason()
     }
 
     /// Waits until [`Replica::diverged`] has a reason, and returns it.
     pub async fn until_diverged(&self) -> Arc<str> {
-        let mut diverged = self.core().diverged.subscribe();
-        let reason = diverged.wait_for(Option::is_some).await.ok().and_then(|it| it.clone());
-        match reason {
-            Some(reason) => reason,
-            // The replica has ended in another way.
-            None => std::future::pending().await,
-        }
+        self.core().divergence.until_known().await
     }
 
     /// Transfers leadership to another voter if this replica leads and there is one. Before a shutdown, this
     /// saves writes the wait for an election.
     pub async fn step_down(&self) {
-        self.core().step_down().await;
+        self.core().members.step_down().await;
     }
 
     /// Takes a snapshot and returns its last log index. The log up to that index can then be purged.
@@ -245,52 +226,16 @@ impl Replica {
     pub async fn snapshot(&self, timeout: Duration) -> Result<u64, ChangeError> {
         let core = self.core();
         let stopped = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
-        let applied = core.published.applied();
+        let applied = core.storage.published.applied();
         let deadline = Instant::now() + timeout;
-        core.raft.trigger().snapshot().await.map_err(|error| stopped(&error))?;
+        core.node.raft.trigger().snapshot().await.map_err(|error| stopped(&error))?;
         loop {
-            let snapshot = core.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
+            let snapshot = core.node.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
             match snapshot {
                 Some(index) if index >= applied => return Ok(index),
                 _ if Instant::now() >= deadline => return Err(ChangeError::Timeout(timeout)),
                 _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
-        }
-    }
-}
-
-impl Core {
-    /// Returns the Hello answer of the replica at `address`; `None` if none answers within `timeout`.
-    pub(super) async fn ask_at(
-        &self,
-        address: &str,
-        timeout: Duration,
-    ) -> Option<pb::HelloResponse> {
-        let mut client = self.peers.client(address, Lane::Control).ok()?;
-        let request = codec::hello(self.identity);
-        let call = async move { client.hello(request).await };
-        let call = tokio::time::timeout(timeout, self.runtime.spawn(call));
-        Some(call.await.ok()?.ok()?.ok()?.into_inner())
-    }
-
-    /// Describes a replica that is not in this cluster, for people; `None` if it is.
-    pub(super) fn stranger(&self, hello: &pb::HelloResponse) -> Option<String> {
-        let id = hello.replica_id;
-        match &hello.cluster_id[..] {
-            [] => Some(format!("replica {id}, which is in no cluster yet")),
-            own if own == self.identity.cluster_id => None,
-            other => Some(format!("replica {id} of another cluster, {}", hex(other))),
-        }
-    }
-
-    /// Transfers leadership to another voter, if this replica leads and there is one.
-    pub(crate) async fn step_down(&self) {
-        if self.leader() != Some(Leader::Here) || self.is_sole_voter() {
-            return;
-        }
-        match self.change(Change::TransferLeader(0), STEP_DOWN_TIMEOUT).await {
-            Ok(text) => tracing::info!("{text}"),
-            Err(error) => tracing::warn!(%error, "no other voter has taken over leadership"),
         }
     }
 }

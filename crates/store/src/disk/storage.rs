@@ -1,0 +1,75 @@
+//! The storage of a running replica: log, state machine, and the thread that writes the log.
+
+use std::{io, sync::Arc};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Config,
+    disk::{
+        database::Database,
+        digest::Digests,
+        flusher::Flusher,
+        high_water::HighWater,
+        log::{LogStore, WeakLogStore},
+        log_size::LogSize,
+        machine::{Machine, Published},
+        progress::Progress,
+        recovery::Recovered,
+        space::Space,
+    },
+    failure::Failure,
+    metrics::StoreMetrics,
+};
+
+/// The parts of the storage that other modules use while Raft owns the log and the state machine. Cheap to
+/// clone.
+#[derive(Clone)]
+pub(crate) struct Storage {
+    pub(crate) published: Published,
+    /// The digests of the newest applied positions.
+    pub(crate) digests: Arc<Digests>,
+    pub(crate) log: WeakLogStore,
+    pub(crate) log_size: Arc<Mutex<LogSize>>,
+    pub(crate) space: Arc<Space>,
+    /// The progress of this replica in receiving and installing snapshots.
+    pub(crate) snapshot_progress: Progress,
+}
+
+/// The started storage.
+pub(crate) struct Started {
+    pub(crate) storage: Storage,
+    pub(crate) log: LogStore,
+    pub(crate) machine: Machine,
+    pub(crate) flusher: Flusher,
+}
+
+impl Storage {
+    /// Starts the thread that writes the log, over a database with the content in `recovered`.
+    pub(crate) fn start(
+        config: &Config,
+        database: &Arc<Database>,
+        high_water: HighWater,
+        recovered: Recovered,
+        failure: &Failure,
+        metrics: &StoreMetrics,
+    ) -> io::Result<Started> {
+        let Recovered { ends, size, image, generation } = recovered;
+        let log_size = Arc::new(Mutex::new(size));
+        let (failure, metrics) = (|| failure.clone(), || metrics.clone());
+        let (flusher, jobs) =
+            Flusher::spawn(Arc::clone(database), high_water, failure(), metrics())?;
+        let (data, size) = (Arc::clone(database), Arc::clone(&log_size));
+        let log = LogStore::new(data, jobs, ends, size, failure(), metrics());
+        let machine = Machine::new(Arc::clone(database), image, generation, failure(), metrics());
+        let storage = Self {
+            published: machine.published(),
+            digests: machine.digests(),
+            log: log.downgrade(),
+            log_size,
+            space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
+            snapshot_progress: machine.progress(),
+        };
+        Ok(Started { storage, log, machine, flusher })
+    }
+}
