@@ -116,12 +116,12 @@ pub(crate) fn warnings(
                 .to_owned(),
         );
     }
-    let told = removed.map(|by| format!(" (reported by replica {by})")).unwrap_or_default();
+    let reporter = removed.map(|by| format!(" (reported by replica {by})")).unwrap_or_default();
     if removed.is_some() || !members.iter().any(|member| member.replica_id == this) {
         warnings.insert(
             0,
             format!(
-                "replica {this}, which answers, was removed from the cluster{told} and receives no updates; stop it, \
+                "replica {this}, which answers, was removed from the cluster{reporter} and receives no updates; stop it, \
                  and delete its data before it joins again; ask another replica about the cluster"
             ),
         );
@@ -131,23 +131,8 @@ pub(crate) fn warnings(
     for member in members.iter().filter(has_alarm) {
         warnings.push(format!("ALARM: replica {}: {}", member.replica_id, member.state_alarm));
     }
-    for member in members.iter().filter(|member| member.state != DIVERGED) {
-        let id = member.replica_id;
-        if !member.up {
-            let role = &member.role;
-            let somebody = match member.failure.as_str() {
-                "" => String::new(),
-                failure => format!(": {failure}"),
-            };
-            let address = &member.address;
-            warnings
-                .push(format!("replica {id} ({role}) does not answer at {address:?}{somebody}"));
-        } else if !member.failure.is_empty() {
-            warnings.push(format!("replica {id} takes no writes: {}", member.failure));
-        } else if let Some(lag) = member.lag.filter(|lag| *lag > LAG_MAX) {
-            warnings.push(format!("replica {id} is {lag} log entries behind the leader"));
-        }
-    }
+    let others = members.iter().filter(|member| member.state != DIVERGED);
+    warnings.extend(others.filter_map(limitation));
     if n_voters > 1 && n_up == quorum {
         warnings.push(format!(
             "{n_up} of {n_voters} voters answer: if one more is lost, no writes are possible"
@@ -160,6 +145,24 @@ pub(crate) fn warnings(
         warnings.push(format!("the replicas run different versions: {versions}"));
     }
     warnings
+}
+
+/// Returns the warning about a member that does not answer, takes no writes, or is behind.
+fn limitation(member: &pb::MemberStatus) -> Option<String> {
+    let id = member.replica_id;
+    if !member.up {
+        let (role, address) = (&member.role, &member.address);
+        let reason = match member.failure.as_str() {
+            "" => String::new(),
+            failure => format!(": {failure}"),
+        };
+        return Some(format!("replica {id} ({role}) does not answer at {address:?}{reason}"));
+    }
+    if !member.failure.is_empty() {
+        return Some(format!("replica {id} takes no writes: {}", member.failure));
+    }
+    let lag = member.lag.filter(|lag| *lag > LAG_MAX)?;
+    Some(format!("replica {id} is {lag} log entries behind the leader"))
 }
 
 fn not_changed(error: ChangeError) -> AdminError {
