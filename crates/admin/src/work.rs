@@ -1,24 +1,24 @@
 //! Long-running work, which never runs on the threads that serve streams, and of which only a
 //! limited amount runs at a time.
 //!
-//! Small work has its own threads, which process one job after the other without sleeping. Waking a
-//! thread for each job would cost as much as reading a small manifest.
+//! Small work has its own threads: the blocking threads of a runtime that runs nothing else. They
+//! process one job after the other without sleeping while jobs wait.
 //!
 //! Invariant: a job keeps its permit until it is done, even if nobody waits for the result. A
 //! client that sends a request and disconnects thus gets no more of the machine than one that
 //! waits. A job that checks its stop flag ends soon after the client has left.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver, Sender},
-    },
-    thread,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::Semaphore,
+    task::JoinError,
+};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::AdminError;
 
@@ -51,11 +51,30 @@ impl Size {
 pub(crate) struct Work {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// The queue of the threads for small jobs. They end when the last sender is dropped.
-    jobs: Sender<Job>,
+    /// The threads for small jobs, if they could be prepared. Small jobs run like large ones otherwise.
+    small_threads: Option<Arc<SmallThreads>>,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+/// A runtime without tasks. Its blocking threads are started when needed, and end when idle.
+#[derive(Debug)]
+struct SmallThreads(Option<Runtime>);
+
+impl SmallThreads {
+    fn start() -> std::io::Result<Self> {
+        let mut runtime = Builder::new_current_thread();
+        runtime.max_blocking_threads(SMALL_MAX).thread_name("chancery-admit");
+        Ok(Self(Some(runtime.build()?)))
+    }
+}
+
+impl Drop for SmallThreads {
+    fn drop(&mut self) {
+        // The plain drop of a runtime panics on a thread of another runtime.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
 
 /// Sets the flag when the caller has the result or is gone.
 struct StopOnDrop(Arc<AtomicBool>);
@@ -68,20 +87,13 @@ impl Drop for StopOnDrop {
 
 impl Work {
     pub(crate) fn new() -> Self {
-        let (jobs, waiting) = mpsc::channel();
-        let waiting = Arc::new(Mutex::new(waiting));
-        for _ in 0..SMALL_MAX {
-            let waiting = Arc::clone(&waiting);
-            let thread = thread::Builder::new().name("chancery-admit".to_owned());
-            // Without any such thread the receiver is dropped, and small jobs run like large ones.
-            if let Err(error) = thread.spawn(move || do_small(&waiting)) {
-                tracing::warn!(%error, "cannot start a thread for small requests of the admin port");
-            }
-        }
+        let small_threads = SmallThreads::start().inspect_err(|error| {
+            tracing::warn!(%error, "cannot prepare threads for small requests of the admin port");
+        });
         Self {
             small: Arc::new(Semaphore::new(SMALL_WAITING_MAX)),
             large: Arc::new(Semaphore::new(LARGE_MAX)),
-            jobs,
+            small_threads: small_threads.ok().map(Arc::new),
         }
     }
 
@@ -97,10 +109,12 @@ impl Work {
         self.run(size, move || work(&flag)).await
     }
 
-    fn places(&self, size: Size) -> &Arc<Semaphore> {
-        match size {
-            Size::Small => &self.small,
-            Size::Large => &self.large,
+    /// Returns the permits for jobs of a size, and the runtime whose blocking threads run them.
+    fn places(&self, size: Size) -> (&Arc<Semaphore>, Handle) {
+        let threads = self.small_threads.as_ref().and_then(|threads| threads.0.as_ref());
+        match (size, threads) {
+            (Size::Small, Some(threads)) => (&self.small, threads.handle().clone()),
+            _ => (&self.large, Handle::current()),
         }
     }
 
@@ -110,38 +124,19 @@ impl Work {
         size: Size,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, AdminError> {
-        let place = Arc::clone(self.places(size)).acquire_owned().await;
+        let (places, threads) = self.places(size);
+        let place = Arc::clone(places).acquire_owned().await;
         let place = place.map_err(|error| AdminError::Internal(error.to_string()))?;
-        let (answer, done) = oneshot::channel();
-        let job: Job = Box::new(move || {
-            // A caller that is gone needs no result.
-            if !answer.is_closed() {
-                // The send fails if the caller has gone in the meantime.
-                drop(answer.send(work()));
-            }
+        let job = move || {
+            let done = work();
             drop(place);
-        });
-        match size {
-            Size::Small => {
-                if let Err(mpsc::SendError(job)) = self.jobs.send(job) {
-                    tokio::task::spawn_blocking(job);
-                }
-            }
-            Size::Large => drop(tokio::task::spawn_blocking(job)),
-        }
-        let panicked =
-            |_| AdminError::Internal("the work for this request has panicked".to_owned());
-        done.await.map_err(panicked)
-    }
-}
-
-/// Runs jobs until all senders are dropped.
-fn do_small(waiting: &Mutex<Receiver<Job>>) {
-    loop {
-        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = next else { return };
-        // If the job panics, the dropped sender of the result reports that to the caller.
-        drop(catch_unwind(AssertUnwindSafe(job)));
+            done
+        };
+        // A job that still waits when its caller leaves never starts.
+        let done = AbortOnDropHandle::new(threads.spawn_blocking(job)).await;
+        done.map_err(|_: JoinError| {
+            AdminError::Internal("the work for this request has panicked".to_owned())
+        })
     }
 }
 

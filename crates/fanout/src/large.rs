@@ -11,8 +11,7 @@
 //! The number of streams bounds the queue: a session is queued at most once.
 
 use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
@@ -44,16 +43,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    jobs: BinaryHeap<Reverse<Waiting>>,
+    /// The jobs by the time at which they would be done if they started at once, and by number.
+    jobs: BTreeMap<(Instant, u64), Job>,
     last: u64,
     runs: bool,
-}
-
-/// A job, ordered by the time at which it would be done if it started at once.
-struct Waiting {
-    due: Instant,
-    number: u64,
-    job: Job,
 }
 
 impl LargeWork {
@@ -62,8 +55,8 @@ impl LargeWork {
         let ms = u64::try_from(cost / NAMES_PER_MS).unwrap_or(u64::MAX).min(60_000);
         let mut queue = self.0.queue.lock();
         queue.last += 1;
-        let (due, number) = (Instant::now() + Duration::from_millis(ms), queue.last);
-        queue.jobs.push(Reverse(Waiting { due, number, job }));
+        let place = (Instant::now() + Duration::from_millis(ms), queue.last);
+        queue.jobs.insert(place, job);
         if std::mem::replace(&mut queue.runs, true) {
             self.0.wake.notify_one();
             return;
@@ -76,7 +69,7 @@ impl LargeWork {
             queue.runs = false;
             let jobs = std::mem::take(&mut queue.jobs);
             drop(queue);
-            jobs.into_sorted_vec().into_iter().rev().for_each(|waiting| waiting.0.run());
+            jobs.into_values().for_each(run);
         }
     }
 }
@@ -90,48 +83,26 @@ impl Shared {
             if queue.jobs.is_empty() {
                 self.wake.wait_for(&mut queue, IDLE);
             }
-            let Some(Reverse(waiting)) = queue.jobs.pop() else {
+            let Some((_, job)) = queue.jobs.pop_first() else {
                 queue.runs = false;
                 return;
             };
             drop(queue);
-            waiting.run();
+            run(job);
         }
     }
 }
 
-impl Waiting {
-    fn run(self) {
-        // A job that panics is dropped, and the drop notifies the shard.
-        if catch_unwind(AssertUnwindSafe(self.job)).is_err() {
-            tracing::error!("large work panicked");
-        }
+fn run(job: Job) {
+    // A job that panics is dropped, and the drop notifies the shard.
+    if catch_unwind(AssertUnwindSafe(job)).is_err() {
+        tracing::error!("large work panicked");
     }
 }
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queue").field("jobs", &self.jobs.len()).field("runs", &self.runs).finish()
-    }
-}
-
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Waiting {}
-
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Waiting {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.due, self.number).cmp(&(other.due, other.number))
     }
 }
 
