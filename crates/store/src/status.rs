@@ -4,15 +4,13 @@ use std::fmt;
 
 use chancery_model::{Incarnation, Revision};
 
-use crate::format::hex::hex;
-
 /// The ID of a cluster: 16 random bytes, chosen when the cluster was formed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClusterId(pub [u8; 16]);
 
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

@@ -27,13 +27,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{
-    Config,
-    drain::{Drain, random},
-    guarded_io::GuardedIo,
-    reason::Reason,
-    service::Service,
-};
+use crate::{Config, drain::Drain, guarded_io::GuardedIo, reason::Reason, service::Service};
 
 /// The state that the streams of a connection share.
 #[derive(Debug)]
@@ -312,7 +306,7 @@ fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
 
 /// Varies the age by up to a tenth, so that connections of the same age do not end together.
 fn jittered(age: Duration) -> Duration {
-    age.mul_f64(0.9 + 0.2 * random())
+    age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
 #[cfg(test)]

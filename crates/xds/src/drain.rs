@@ -52,21 +52,13 @@ impl Drain {
         let spread = self.spread.get_or_init(|| {
             spread(self.open.load(Ordering::Relaxed), self.per_second, self.spread_max)
         });
-        spread.mul_f64(random())
+        spread.mul_f64(fastrand::f64())
     }
 }
 
 fn spread(n_open: usize, per_second: u32, max: Duration) -> Duration {
     let n_open = u32::try_from(n_open).unwrap_or(u32::MAX);
     Duration::from_secs_f64(f64::from(n_open) / f64::from(per_second.max(1))).min(max)
-}
-
-/// Returns a random number from 0 to less than 1.
-pub(crate) fn random() -> f64 {
-    use std::hash::{BuildHasher, RandomState};
-    const STEPS: u32 = 1_000_000;
-    let random = RandomState::new().hash_one(()) % u64::from(STEPS);
-    u32::try_from(random).map_or(0.0, f64::from) / f64::from(STEPS)
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::format::hex::hex;
 use crate::format::raft::{LogId, Vote, log_id, term_of};
 use crate::format::raft_codec::{vote_from_proto, vote_to_proto};
 use chancery_proto::raft::v1 as pb;
@@ -63,7 +62,7 @@ pub(crate) enum MarkError {
     #[error("neither of its two slots has a valid checksum")]
     Damaged,
     /// The file belongs to another data directory.
-    #[error("it belongs to cluster {}, not to {}", hex(.found), hex(.expected))]
+    #[error("it belongs to cluster {}, not to {}", hex::encode(.found), hex::encode(.expected))]
     Foreign {
         /// The cluster that the file belongs to.
         found: [u8; 16],
@@ -259,6 +258,6 @@ mod tests {
             "0000000000000000",                 // reserved
             "40055e22d3525db1",                 // checksum
         ];
-        assert_eq!(hex(&record), first_release.concat());
+        assert_eq!(hex::encode(record), first_release.concat());
     }
 }

@@ -31,7 +31,6 @@ use crate::{
         wal::{self, WrongType},
     },
     format::{
-        hex::hex,
         identity::Identity,
         keys::{APPLIED_KEY, PURGED_KEY, VOTE_KEY, state_key},
         raft::{LogId, Vote, term_of},
@@ -204,13 +203,13 @@ impl Reader<'_> {
             && (image.cluster_id != Some(identity.cluster_id)
                 || image.state.incarnation != identity.incarnation)
         {
-            let found = image.cluster_id.map_or("none".to_owned(), |id| hex(&id));
+            let found = image.cluster_id.map_or("none".to_owned(), |id| hex::encode(id));
             return Err(self.damaged(
                 "the state",
                 format!(
                     "it belongs to cluster {found}, incarnation {}, not to {}, incarnation {}",
                     image.state.incarnation.0,
-                    hex(&identity.cluster_id),
+                    hex::encode(identity.cluster_id),
                     identity.incarnation.0
                 ),
             ));
@@ -278,7 +277,7 @@ impl Reader<'_> {
                 self.damaged(what, format!("cannot read entry {next}: {error}"))
             })?;
             let index = <[u8; 8]>::try_from(&key[..]).map(u64::from_be_bytes).map_err(|_| {
-                self.damaged(what, format!("it contains the invalid key {}", hex(&key)))
+                self.damaged(what, format!("it contains the invalid key {}", hex::encode(key)))
             })?;
             if index != next {
                 let detail = format!("entries {next} to {} are missing", index - 1);

@@ -266,7 +266,7 @@ fn a_snapshot_has_the_bytes_it_had_in_the_first_release() {
     let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
     let golden = include_str!("golden/snapshot.hex");
     let golden: String = golden.split_whitespace().collect();
-    assert_eq!(crate::format::hex::hex(&bytes), golden);
+    assert_eq!(hex::encode(bytes), golden);
 }
 
 #[test]

@@ -16,8 +16,6 @@
 use chancery_model::Incarnation;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::format::hex::hex;
-
 /// The newest format version that this program knows.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 
@@ -49,7 +47,7 @@ impl Identity {
     pub(crate) fn to_text(self) -> String {
         let mut text = format!(
             "chancery data directory, format {FORMAT_VERSION}\ncluster {}\nreplica {}\nincarnation {}\n",
-            hex(&self.cluster_id),
+            hex::encode(self.cluster_id),
             self.replica_id,
             self.incarnation.0
         );
@@ -79,8 +77,9 @@ impl Identity {
         if format != u64::from(FORMAT_VERSION) {
             return Err(IdentityError::Newer(u32::try_from(format).unwrap_or(u32::MAX)));
         }
-        let cluster_id =
-            from_hex(field("cluster ")?).ok_or_else(|| damaged("the cluster ID is invalid"))?;
+        let mut cluster_id = [0; 16];
+        hex::decode_to_slice(field("cluster ")?, &mut cluster_id)
+            .map_err(|_| damaged("the cluster ID is invalid"))?;
         let replica_id = number(field("replica ")?)?;
         let incarnation = u32::try_from(number(field("incarnation ")?)?)
             .map_err(|_| damaged("the incarnation is invalid"))?;
@@ -92,24 +91,9 @@ impl Identity {
     }
 }
 
-fn from_hex(text: &str) -> Option<[u8; 16]> {
-    let mut id = [0; 16];
-    if text.len() != 32 {
-        return None;
-    }
-    for (at, byte) in id.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(id)
-}
-
 /// Fills a buffer with random bytes of the operating system.
-pub(crate) fn fill_random(mut bytes: &mut [u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let n = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
-        bytes = &mut bytes[n..];
-    }
-    Ok(())
+pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
+    Ok(getrandom::fill(bytes)?)
 }
 
 /// Returns a random number for a new instance, never 0.

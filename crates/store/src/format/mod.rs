@@ -4,7 +4,6 @@
 
 pub(crate) mod codec;
 pub(crate) mod frames;
-pub(crate) mod hex;
 pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod keys;

@@ -140,7 +140,6 @@ pub(crate) fn stored_membership_from_proto(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::hex::hex;
 
     fn round_trip(payload: EntryPayload<EncodedCommand, u64, Peer>) -> String {
         let entry = Entry { log_id: log_id(3, 300), payload };
@@ -148,7 +147,7 @@ mod tests {
         let read = entry_from_record(300, record.clone().into()).unwrap();
         assert_eq!((read.log_id, &read.payload), (entry.log_id, &entry.payload));
         assert!(entry_from_record(301, record.clone().into()).is_err(), "under another index");
-        hex(&record)
+        hex::encode(record)
     }
 
     /// Design 4.1: the format of the first release is readable forever.

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, str::FromStr};
 
-use crate::format::{hex::hex, identity::fill_random};
+use crate::format::identity::fill_random;
 
 /// The ID of a write request: 16 random bytes. It distinguishes a retry from another write.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ impl FromStr for RequestId {
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

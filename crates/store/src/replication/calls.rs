@@ -8,7 +8,6 @@ use tonic::Status;
 
 use crate::{
     format::{
-        hex::hex,
         identity::Identity,
         raft::{Peer, StoredMembership},
     },
@@ -79,7 +78,7 @@ impl Calls {
         match &hello.cluster_id[..] {
             [] => Some(format!("replica {id}, which is in no cluster yet")),
             own if own == self.identity.cluster_id => None,
-            other => Some(format!("replica {id} of another cluster, {}", hex(other))),
+            other => Some(format!("replica {id} of another cluster, {}", hex::encode(other))),
         }
     }
 }

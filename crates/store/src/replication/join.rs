@@ -22,7 +22,7 @@ use crate::{
     Config, OpenError,
     disk::parts::Bootstrap,
     format::{
-        codec::cluster_id_from_proto, hex::hex, identity::Identity, raft::StoredMembership,
+        codec::cluster_id_from_proto, identity::Identity, raft::StoredMembership,
         raft_codec::vote_from_proto,
     },
     replication::{
@@ -256,7 +256,7 @@ pub(crate) fn no_effect(
         "`raft.join` has no effect: {} belongs to cluster {} with replicas {}, none of which is in {:?}; \
          empty the directory to join another cluster",
         config.data_dir.display(),
-        hex(&identity.cluster_id),
+        hex::encode(identity.cluster_id),
         members.collect::<Vec<_>>().join(", "),
         config.join,
     ))

@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use openraft::SnapshotPolicy;
 
-use crate::{
-    Config, OpenError,
-    format::{hex::hex, identity::Identity},
-};
+use crate::{Config, OpenError, format::identity::Identity};
 
 /// The interval of a leader's heartbeats, in milliseconds.
 const HEARTBEAT_INTERVAL: u64 = 150;
@@ -24,7 +21,7 @@ pub(crate) fn raft_config(
     identity: Identity,
 ) -> Result<openraft::Config, OpenError> {
     let raft = openraft::Config {
-        cluster_name: hex(&identity.cluster_id),
+        cluster_name: hex::encode(identity.cluster_id),
         heartbeat_interval: HEARTBEAT_INTERVAL,
         election_timeout_min: ELECTION_TIMEOUT_MIN,
         election_timeout_max: ELECTION_TIMEOUT_MAX,

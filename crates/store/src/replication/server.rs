@@ -25,7 +25,6 @@ use super::{
 use crate::{
     disk::snapshot::{Decoder, Snapshot},
     format::{
-        hex::hex,
         identity::Identity,
         raft_codec::{vote_from_proto, vote_to_proto},
         record::RecordError,
@@ -141,8 +140,8 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     if header.cluster_id[..] != own.cluster_id {
         return Err(format!(
             "replica {from} is in cluster {}, this replica in cluster {}",
-            hex(&header.cluster_id),
-            hex(&own.cluster_id)
+            hex::encode(header.cluster_id),
+            hex::encode(own.cluster_id)
         ));
     }
     if header.incarnation != own.incarnation.0 {
