@@ -155,12 +155,6 @@ fn own_form(
         "Timestamp" => {
             time::print_timestamp(field(1)?.as_i64()?, field(2)?.as_i32()?).map(Json::from)
         }
-        "FieldMask" => {
-            let paths = field(1)?;
-            let paths: Vec<String> =
-                paths.as_list()?.iter().filter_map(Value::as_str).map(camel).collect();
-            Some(paths.join(",").into())
-        }
         "Struct" | "ListValue" => {
             let kind = descriptor.get_field(1)?.kind();
             Some(field_value(&kind, field(1)?.as_ref(), depth))
@@ -175,20 +169,4 @@ fn own_form(
         }
         _ => None,
     }
-}
-
-fn camel(path: &str) -> String {
-    let mut out = String::with_capacity(path.len());
-    let mut is_upper = false;
-    for c in path.chars() {
-        match c {
-            '_' => is_upper = true,
-            c if is_upper => {
-                out.push(c.to_ascii_uppercase());
-                is_upper = false;
-            }
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -20,14 +20,7 @@ pub(crate) fn has_own_form(full_name: &str) -> bool {
         is_wrapper(name)
             || matches!(
                 name,
-                "Any"
-                    | "Duration"
-                    | "Empty"
-                    | "FieldMask"
-                    | "ListValue"
-                    | "Struct"
-                    | "Timestamp"
-                    | "Value"
+                "Any" | "Duration" | "Empty" | "ListValue" | "Struct" | "Timestamp" | "Value"
             )
     })
 }
@@ -61,7 +54,6 @@ impl<'n> Encoder<'n> {
             "Timestamp" => {
                 self.moment(node, "a time like \"2026-01-31T12:00:00Z\"", time::parse_timestamp)
             }
-            "FieldMask" => self.field_mask(node),
             "Struct" => match node {
                 Node::Map(entries) => self.struct_body(entries),
                 _ => self.bare_fault(sensitive::hidden("expected a map")),
@@ -102,24 +94,6 @@ impl<'n> Encoder<'n> {
             if value != 0 {
                 Scalar::Varint(u64::from_le_bytes(value.to_le_bytes())).put_field(&mut out, number);
             }
-        }
-        Some(out)
-    }
-
-    fn field_mask(&mut self, node: &'n Node) -> Encoded {
-        let Some(text) = node.text() else {
-            return self.expected("a list of fields like \"a,b.c\"", node);
-        };
-        let mut out = Vec::new();
-        for path in text.split(',').filter(|path| !path.is_empty()) {
-            let mut snake = String::with_capacity(path.len());
-            for c in path.chars() {
-                if c.is_ascii_uppercase() {
-                    snake.push('_');
-                }
-                snake.push(c.to_ascii_lowercase());
-            }
-            put_len(&mut out, 1, snake.as_bytes());
         }
         Some(out)
     }
