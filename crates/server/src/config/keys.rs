@@ -12,9 +12,12 @@ use super::{
 const WINDOW_MIN: u64 = 65_535;
 const WINDOW_MAX: u64 = 2_147_483_647;
 
+/// A key with its bounds and its description.
+type Key = (&'static str, Bounds, &'static str);
+
 /// The sections and keys in the order in which they are printed, each key with its bounds and its
 /// description.
-pub(super) const KEYS: &[(&str, &[(&str, Bounds, &str)])] = &[
+pub(super) const KEYS: &[(&str, &[Key])] = &[
     (
         "store",
         &[
