@@ -26,9 +26,10 @@ use crate::{connection::StreamRegistration, framing::PREFIX_BYTES, grpc};
 const LAST_CHUNK_BYTES_MAX: usize = 16 << 10;
 
 /// The body of a response.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum ResponseBody {
     /// No body: the headers contain the status.
+    #[default]
     Empty,
     /// The messages of a stream, then its status.
     Stream(Box<StreamBody>),

@@ -1,8 +1,4 @@
-//! A client connection: its streams, its lifetime, and the task that runs it.
-//!
-//! One task runs HTTP/2, the streams' writers and their readers. A push wakes that task once, and the
-//! task writes. With a task per stream, a push would wake the connection through another task.
-//! Everything that runs on the connection is dropped with it.
+//! A client connection: its streams and their tasks.
 
 use std::{
     future::Future,
@@ -13,41 +9,28 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
-    time::Duration,
 };
 
-use chancery_fanout::{End, EndCode, StreamCloser};
-use futures::{FutureExt, Stream, stream::FuturesUnordered};
-use hyper::{rt::Executor, server::conn::http2};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use chancery_fanout::{End, StreamCloser};
+use chancery_net::{Activity, RequestGuard};
+use futures::FutureExt;
+use hyper::rt::Executor;
 use parking_lot::Mutex;
 use slab::Slab;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::Instant,
-};
-
-use crate::{Config, drain::Drain, guarded_io::GuardedIo, reason::Reason, service::Service};
 
 /// The state that the streams of a connection share.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) peer: SocketAddr,
+    pub(crate) activity: Arc<Activity>,
     pub(crate) tasks: Tasks,
     streams: Mutex<Streams>,
     /// The client of one of the streams has answered the responses to its first requests.
     established: AtomicBool,
-    /// The client has closed the connection, and its memory is to be freed.
-    closing: AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Streams {
     open: Slab<StreamCloser>,
-    /// The time since which no stream is open; `None` while there are open streams.
-    none_since: Option<Instant>,
-    /// Whether a stream was ever opened.
-    used: bool,
     /// The end for streams that are opened later. Set when the connection is ending.
     over: Option<End>,
 }
@@ -57,6 +40,7 @@ struct Streams {
 pub(crate) struct StreamRegistration {
     connection: Arc<Connection>,
     at: usize,
+    _request: RequestGuard,
 }
 
 /// The tasks of a connection other than HTTP/2 itself. The number of streams bounds them.
@@ -64,33 +48,24 @@ pub(crate) struct StreamRegistration {
 pub(crate) struct Tasks(Arc<Mutex<Vec<Task>>>);
 
 type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;
-struct Task(BoxedTask);
+pub(crate) struct Task(BoxedTask);
 
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(peer: SocketAddr) -> Arc<Self> {
-        let streams = Streams {
-            open: Slab::new(),
-            none_since: Some(Instant::now()),
-            used: false,
-            over: None,
-        };
-        let (established, closing) = Default::default();
-        let streams = Mutex::new(streams);
-        Arc::new(Self { peer, tasks: Tasks::default(), streams, established, closing })
+    pub(crate) fn new(activity: Arc<Activity>) -> Arc<Self> {
+        let (tasks, streams, established) = Default::default();
+        Arc::new(Self { activity, tasks, streams, established })
     }
 
-    /// Returns whether the connection runs on the threads for established connections.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.activity.peer()
+    }
+
+    /// Returns whether the connection runs on the threads for established connections. A connection
+    /// that its client has closed does not: its memory is to be freed.
     pub(crate) fn is_established(&self) -> bool {
-        self.established.load(Ordering::Relaxed) && !self.closing.load(Ordering::Relaxed)
-    }
-
-    /// Records that the client has closed the connection. Returns whether it was established until now.
-    pub(crate) fn begin_closing(&self) -> bool {
-        let was_established = self.is_established();
-        self.closing.store(true, Ordering::Relaxed);
-        was_established
+        self.established.load(Ordering::Relaxed) && !self.activity.is_closed_by_client()
     }
 
     /// Marks the connection as established: a client has answered the responses to its first requests.
@@ -108,31 +83,18 @@ impl Connection {
         if let Some(end) = &streams.over {
             stream.end(end.clone());
         }
-        streams.none_since = None;
-        streams.used = true;
         let at = streams.open.insert(stream);
         drop(streams);
-        StreamRegistration { connection: Arc::clone(self), at }
+        StreamRegistration { connection: Arc::clone(self), at, _request: self.activity.begin() }
     }
 
     /// Ends all streams, and all streams that are opened later.
-    fn end_all(&self, end: &End) {
+    pub(crate) fn end_all(&self, end: &End) {
         let mut streams = self.streams.lock();
         streams.over.get_or_insert_with(|| end.clone());
         for (_, stream) in &streams.open {
             stream.end(end.clone());
         }
-    }
-
-    /// Returns the time at which the connection will have been unused for too long, and the reason for
-    /// closing it then. The time may be in the past. `None` if there are open streams.
-    fn unused_at(&self, config: &Config) -> Option<(Instant, Reason)> {
-        let streams = self.streams.lock();
-        let (patience, reason) = match streams.used {
-            true => (config.idle_timeout, Reason::Idle),
-            false => (config.first_stream_timeout, Reason::FirstStream),
-        };
-        streams.none_since.map(|since| (since + patience, reason))
     }
 }
 
@@ -146,11 +108,7 @@ impl StreamRegistration {
 
 impl Drop for StreamRegistration {
     fn drop(&mut self) {
-        let mut streams = self.connection.streams.lock();
-        streams.open.try_remove(self.at);
-        if streams.open.is_empty() {
-            streams.none_since = Some(Instant::now());
-        }
+        self.connection.streams.lock().open.try_remove(self.at);
     }
 }
 
@@ -161,6 +119,11 @@ impl Tasks {
     /// connection itself may call this.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.lock().push(Task(Box::pin(task)));
+    }
+
+    /// Returns the tasks that were added since the last call.
+    pub(crate) fn take_added(&self) -> Vec<Task> {
+        std::mem::take(&mut *self.0.lock())
     }
 }
 
@@ -181,144 +144,5 @@ impl Future for Task {
 impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Task")
-    }
-}
-
-// === the task ===
-
-type Http<I> = http2::Connection<TokioIo<GuardedIo<I>>, Service, Tasks>;
-
-/// Runs HTTP/2 and the tasks of the streams in one task.
-struct Driver<I: AsyncRead + AsyncWrite + Unpin> {
-    http: Pin<Box<Http<I>>>,
-    running: FuturesUnordered<Task>,
-    added: Tasks,
-}
-
-impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Future for Driver<I> {
-    type Output = hyper::Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
-        let this = &mut *self;
-        loop {
-            // The streams run first, so that their output is written in the same pass.
-            while let Poll::Ready(Some(())) = Pin::new(&mut this.running).poll_next(cx) {}
-            if let Poll::Ready(ended) = this.http.as_mut().poll(cx) {
-                return Poll::Ready(ended);
-            }
-            let added = std::mem::take(&mut *this.added.0.lock());
-            if added.is_empty() {
-                return Poll::Pending;
-            }
-            this.running.extend(added);
-        }
-    }
-}
-
-impl<I: AsyncRead + AsyncWrite + Unpin> Drop for Driver<I> {
-    /// Drops streams that were opened as the connection broke and have not run yet. They refer to the
-    /// connection, which refers to them.
-    fn drop(&mut self) {
-        let left = std::mem::take(&mut *self.added.0.lock());
-        drop(left);
-    }
-}
-
-/// Serves a connection until the client or the replica closes it. Returns the reason.
-pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    io: I,
-    service: Service,
-    connection: Arc<Connection>,
-    config: &Config,
-    drain: &Drain,
-) -> Reason {
-    let io = TokioIo::new(GuardedIo::new(io, Arc::clone(&connection), config));
-    let http = builder(config, &connection.tasks).serve_connection(io, service);
-    let added = connection.tasks.clone();
-    let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };
-    let age = config.connection_age_max.map(|age| Instant::now() + jittered(age));
-    let reason = loop {
-        // The wait is bounded, because the time of the last stream's end is not known in advance.
-        let look = Instant::now() + config.idle_timeout;
-        let due = connection.unused_at(config).map_or(look, |(at, _)| look.min(at));
-        let due = age.map_or(due, |age| age.min(due));
-        tokio::select! {
-            ended = &mut driver => return Reason::of(&ended),
-            () = drain.begun() => break Reason::Drain,
-            () = tokio::time::sleep_until(due) => {
-                let now = Instant::now();
-                if age.is_some_and(|age| age <= now) {
-                    break Reason::Age;
-                }
-                if let Some((at, reason)) = connection.unused_at(config)
-                    && at <= now
-                {
-                    break reason;
-                }
-            }
-        }
-    };
-    // GOAWAY: no new streams are accepted, and open streams continue.
-    driver.http.as_mut().graceful_shutdown();
-    if reason == Reason::Age {
-        tokio::select! {
-            _ended = &mut driver => return reason,
-            () = drain.begun() => {}
-            () = tokio::time::sleep(config.connection_age_grace) => {}
-        }
-    }
-    if drain.has_begun() {
-        // The delay spreads the ends of streams. A client that disconnects earlier ends the wait.
-        tokio::select! {
-            _ended = &mut driver => return reason,
-            () = tokio::time::sleep(drain.turn()) => {}
-        }
-    }
-    connection.end_all(&match drain.has_begun() {
-        true => End::new(EndCode::Unavailable, "draining: this replica is shutting down"),
-        false => End::new(EndCode::Aged, "the connection has reached its maximum age; reconnect"),
-    });
-    // A client that does not read the ends of its streams is disconnected.
-    tokio::select! {
-        _ended = &mut driver => {}
-        () = tokio::time::sleep(config.close_timeout) => {}
-    }
-    reason
-}
-
-fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
-    let mut builder = http2::Builder::new(tasks.clone());
-    builder
-        .timer(TokioTimer::new())
-        // Streams slightly beyond the limit receive a status with the reason instead of waiting.
-        .max_concurrent_streams(config.streams_per_connection_max.saturating_add(64))
-        // Header lists up to twice the limit receive a status with the reason.
-        .max_header_list_size(config.header_list_bytes_max.saturating_mul(2))
-        .max_pending_accept_reset_streams(config.pending_resets_max)
-        .max_local_error_reset_streams(config.error_resets_max)
-        .initial_stream_window_size(config.stream_window_bytes)
-        .initial_connection_window_size(config.connection_window_bytes)
-        .max_send_buf_size(config.send_buffer_bytes_max)
-        .keep_alive_interval(config.keepalive_interval)
-        .keep_alive_timeout(config.keepalive_timeout);
-    builder
-}
-
-/// Varies the age by up to a tenth, so that connections of the same age do not end together.
-fn jittered(age: Duration) -> Duration {
-    age.mul_f64(0.9 + 0.2 * fastrand::f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// OPS-13: the ages of connections vary around the configured age.
-    #[test]
-    fn ages_are_spread_by_a_tenth() {
-        let ages: Vec<f64> =
-            (0..100).map(|_| jittered(Duration::from_secs(100)).as_secs_f64()).collect();
-        assert!(ages.iter().all(|age| (90.0..=110.0).contains(age)), "{ages:?}");
-        assert!(ages.iter().any(|age| *age < 95.0) && ages.iter().any(|age| *age > 105.0));
     }
 }

@@ -3,13 +3,11 @@
 //! (T11).
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use chancery_net::Slots;
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
@@ -18,8 +16,7 @@ use crate::Config;
 #[derive(Debug, Clone)]
 pub(crate) struct Drain {
     token: CancellationToken,
-    /// The number of open connections.
-    open: Arc<AtomicUsize>,
+    slots: Arc<Slots>,
     per_second: u32,
     spread_max: Duration,
     /// The time until all connections have ended. The first call of `turn` computes it.
@@ -27,10 +24,10 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    pub(crate) fn new(token: CancellationToken, open: Arc<AtomicUsize>, config: &Config) -> Self {
+    pub(crate) fn new(token: CancellationToken, slots: Arc<Slots>, config: &Config) -> Self {
         Self {
             token,
-            open,
+            slots,
             per_second: config.drain_connections_per_second,
             spread_max: config.drain_spread_max,
             spread: Arc::default(),
@@ -49,9 +46,9 @@ impl Drain {
     /// Returns the time for which a connection continues its streams: a random part of the time for
     /// all.
     pub(crate) fn turn(&self) -> Duration {
-        let spread = self.spread.get_or_init(|| {
-            spread(self.open.load(Ordering::Relaxed), self.per_second, self.spread_max)
-        });
+        let spread = self
+            .spread
+            .get_or_init(|| spread(self.slots.n_taken(), self.per_second, self.spread_max));
         spread.mul_f64(fastrand::f64())
     }
 }
@@ -63,6 +60,8 @@ fn spread(n_open: usize, per_second: u32, max: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use chancery_net::{Eviction, Limits, Slot};
+
     use super::*;
 
     /// OPS-15, T11: few connections end at once, and many end within a bounded time.
@@ -78,11 +77,15 @@ mod tests {
 
     #[test]
     fn turns_fill_the_time() {
-        let open = Arc::new(AtomicUsize::new(10_000));
+        let limits =
+            Limits { connections_max: 10_000, per_peer_max: usize::MAX, eviction: Eviction::Never };
+        let slots = Slots::new(limits, metrics::Gauge::noop());
+        let peer = ([127, 0, 0, 1], 1).into();
+        let open: Vec<Slot> = (0..10_000).map(|_| slots.take(peer).unwrap()).collect();
         let config = Config { drain_connections_per_second: 1000, ..Config::default() };
-        let drain = Drain::new(CancellationToken::new(), Arc::clone(&open), &config);
+        let drain = Drain::new(CancellationToken::new(), slots, &config);
         let mut turns: Vec<Duration> = (0..1000).map(|_| drain.turn()).collect();
-        open.store(0, Ordering::Relaxed);
+        drop(open);
         turns.extend((0..1000).map(|_| drain.turn()));
         let early = turns.iter().filter(|turn| **turn < Duration::from_secs(1)).count();
         let late = turns.iter().filter(|turn| **turn >= Duration::from_secs(4)).count();

@@ -8,7 +8,7 @@ use http::{
 };
 use tonic::{Code, Status};
 
-use crate::{body::ResponseBody, framing::Encoding};
+use crate::framing::Encoding;
 
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -80,7 +80,7 @@ pub(crate) fn header_list_bytes<B>(request: &Request<B>) -> usize {
 
 /// Returns the response that opens a stream. It is sent before any message, because some clients send
 /// nothing until they receive it (design 4.13).
-pub(crate) fn open(body: ResponseBody) -> Response<ResponseBody> {
+pub(crate) fn open<B>(body: B) -> Response<B> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, APPLICATION_GRPC);
@@ -88,16 +88,16 @@ pub(crate) fn open(body: ResponseBody) -> Response<ResponseBody> {
     response
 }
 
-/// Returns a response that consists of a status only.
-pub(crate) fn refuse(end: &End) -> Response<ResponseBody> {
-    let mut response = open(ResponseBody::Empty);
+/// Returns a response that consists of a status only. The default body is empty.
+pub(crate) fn refuse<B: Default>(end: &End) -> Response<B> {
+    let mut response = open(B::default());
     response.headers_mut().extend(trailers(end));
     response
 }
 
 /// Returns a response to a request that is not gRPC.
-pub(crate) fn not_grpc(status: StatusCode) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::Empty);
+pub(crate) fn not_grpc<B: Default>(status: StatusCode) -> Response<B> {
+    let mut response = Response::new(B::default());
     *response.status_mut() = status;
     response
 }

@@ -1,8 +1,8 @@
 //! The gRPC discovery services.
 //!
-//! The crate has its own accept loop over hyper's HTTP/2, without generated services. A path is a row
-//! of the type table. A request is decoded from the bytes that the connection read. A response consists
-//! of the shared bytes of the state, passed to HTTP/2 by reference (design 4.4, 4.13).
+//! The crate runs hyper's HTTP/2 itself, without generated services. A path is a row of the type table.
+//! A request is decoded from the bytes that the connection read. A response consists of the shared bytes
+//! of the state, passed to HTTP/2 by reference (design 4.4, 4.13).
 //!
 //! Invariants:
 //! - The response headers are sent before anything else.
@@ -11,19 +11,17 @@
 //!   accept loop or the process.
 
 mod body;
-mod bucket;
 mod config;
 mod connection;
 mod drain;
+mod driver;
 mod framing;
 mod grpc;
-mod guarded_io;
 mod memory_budget;
 mod methods;
 mod metrics;
 mod node;
 mod opening;
-mod peers;
 mod reader;
 mod reason;
 mod scan;

@@ -140,13 +140,14 @@ mod tests {
         sync::Notify,
     };
 
+    use chancery_net::{Activity, Greeting, GuardedIo, Guards};
+
     use super::*;
-    use crate::{Config, guarded_io::GuardedIo};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn connection() -> Arc<Connection> {
-        Connection::new(([127, 0, 0, 1], 1).into())
+        Connection::new(Activity::new(([127, 0, 0, 1], 1).into()))
     }
 
     /// OPS-17: thousands of new connections can keep only their own threads busy.
@@ -202,7 +203,9 @@ mod tests {
             (NewConnections::start().unwrap(), TaskTracker::new(), connection());
         connection.establish();
         let (io, mut client) = tokio::io::duplex(64);
-        let mut io = GuardedIo::new(io, Arc::clone(&connection), &Config::default());
+        let guards = Guards { delays_end: true, ..Guards::default() };
+        let activity = Arc::clone(&connection.activity);
+        let mut io = GuardedIo::new(io, Greeting::default(), activity, guards);
         let (threads, mut polled) = tokio::sync::mpsc::channel(8);
         opening.spawn(&tracker, connection, async move {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -4,11 +4,12 @@
 //! send ACKs, which free memory. Memory is bounded by one message, because the next one is read after
 //! the shard has taken this one.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use chancery_fanout::{End, EndCode, RequestSink, limit_hit};
 use chancery_model::Node;
+use chancery_net::Bucket;
 use chancery_protocol::{Protocol, Request};
 use http_body::Body;
 use metrics::Counter;
@@ -16,7 +17,6 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
     Config,
-    bucket::Bucket,
     framing::{FrameError, Framed, Frames},
     node::{NodeError, NodeReader},
     scan::{Limits, Scan, ScanError, Scanned},
@@ -32,6 +32,7 @@ pub(crate) struct Reader<B> {
     bucket: Bucket,
     limits: Limits,
     bytes: Counter,
+    peer: SocketAddr,
 }
 
 /// A request for the shard.
@@ -61,6 +62,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         protocol: Protocol,
         config: &Config,
         bytes: Counter,
+        peer: SocketAddr,
     ) -> Self {
         Self {
             frames,
@@ -74,6 +76,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 nack_message_bytes_max: config.nack_message_bytes_max,
             },
             bytes,
+            peer,
         }
     }
 
@@ -102,7 +105,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         };
         self.bytes.increment(bytes.len() as u64);
         if !self.bucket.take(Instant::now(), 1) {
-            return Err(ReadError::Rate { max: self.bucket.per_second });
+            return Err(ReadError::Rate { max: self.bucket.per_second() });
         }
         let (request, node) = self.decode(&bytes).await?;
         Ok(Some(Read { request, node, room }))
@@ -125,7 +128,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if let Some(limit) = error.limit() {
             limit_hit(limit);
         }
-        tracing::debug!(%error, "request rejected");
+        tracing::debug!(peer = %self.peer, %error, "request rejected");
         self.intake.end(End::new(error.code(), error.to_string()));
     }
 }

@@ -1,36 +1,29 @@
-//! The accept loop. It survives all errors of `accept`, and ends with the drain.
+//! The port of the discovery services: its connections, their limits, and the drain.
 
 use std::{
     io::{self, Write},
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+    sync::Arc,
 };
 
 use chancery_fanout::{Fanout, limit_hit};
+use chancery_net::{Eviction, Full, Limits, Port, Slot, Slots, accept, refusal};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
 use crate::{
     Config,
-    connection::{self, Connection},
+    connection::Connection,
     drain::Drain,
+    driver,
     framing::Bounds,
-    guarded_io::refusal,
     memory_budget::MemoryBudget,
     methods::Methods,
     metrics::{METRICS, Metrics},
     opening::NewConnections,
-    peers::Peers,
     service::{Service, Shared},
 };
-
-/// The pause after a failed accept. The usual cause is a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Describes the metrics, and shows those with a fixed set of labels as zero before [`serve`] starts.
 pub fn register_metrics() {
@@ -67,124 +60,83 @@ pub async fn serve(
         methods: Methods::new(),
         request_bytes: metrics.request_bytes.clone(),
     });
-    let open = Arc::default();
-    let front = Acceptor {
-        drain: Drain::new(drain, Arc::clone(&open), &shared.config),
-        peers: Peers::new(shared.config.connections_per_peer_max),
+    let limits = Limits {
+        connections_max: shared.config.connections_max,
+        per_peer_max: shared.config.connections_per_peer_max,
+        eviction: Eviction::Never,
+    };
+    let slots = Slots::new(limits, metrics.connections.clone());
+    let port = XdsPort {
+        address,
+        drain: Drain::new(drain, Arc::clone(&slots), &shared.config),
         opening: NewConnections::start()?,
         shared,
         metrics,
-        open,
         tracker: TaskTracker::new(),
     };
-    let mut failing = false;
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = front.drain.begun() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                failing = false;
-                front.on_connection(stream, peer);
-            }
-            // The client was gone before accept returned.
-            Err(error) if is_of_connection(&error) => {}
-            Err(error) => {
-                front.metrics.accept_errors.increment(1);
-                if !std::mem::replace(&mut failing, true) {
-                    warn!(%error, %address, "cannot accept connections; retrying");
-                }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
-    info!(%address, connections = front.open.load(Ordering::Relaxed), "draining");
-    front.tracker.close();
-    front.tracker.wait().await;
+    accept(listener, &slots, &port, port.drain.begun()).await;
+    info!(%address, connections = slots.n_taken(), "draining");
+    port.tracker.close();
+    port.tracker.wait().await;
     Ok(())
 }
 
-struct Acceptor {
+/// The port of the discovery services.
+struct XdsPort {
+    address: SocketAddr,
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
-    open: Arc<AtomicUsize>,
     tracker: TaskTracker,
     opening: NewConnections,
-    peers: Peers,
     drain: Drain,
 }
 
-impl Acceptor {
-    fn on_connection(&self, stream: TcpStream, peer: SocketAddr) {
-        let max = self.shared.config.connections_max;
-        if self.open.load(Ordering::Relaxed) >= max {
-            limit_hit("connections");
-            return refuse(stream, &format!("{max} connections are open (connections_max)"));
-        }
-        let Some(place) = self.peers.admit(peer.ip()) else {
-            limit_hit("connections_per_peer");
-            let max = self.shared.config.connections_per_peer_max;
-            let text =
-                format!("{max} connections from your address are open (connections_per_peer_max)");
-            return refuse(stream, &text);
-        };
-        // A failure costs latency only.
-        drop(stream.set_nodelay(true));
-        let count = Count::new(&self.open, &self.metrics);
+impl Port for XdsPort {
+    fn serve(&self, stream: TcpStream, slot: Slot) {
+        self.metrics.connections_total.increment(1);
         let shared = Arc::clone(&self.shared);
         let metrics = Arc::clone(&self.metrics);
         let drain = self.drain.clone();
-        let connection = Connection::new(peer);
+        let connection = Connection::new(Arc::clone(slot.activity()));
         self.opening.spawn(&self.tracker, Arc::clone(&connection), async move {
+            let peer = connection.peer();
             let service = Service::new(Arc::clone(&shared), Arc::clone(&connection));
-            let reason = connection::run(stream, service, connection, &shared.config, &drain).await;
+            let reason = driver::run(stream, service, connection, &shared.config, &drain).await;
             metrics.on_end(reason);
             debug!(%peer, reason = reason.label(), "connection ended");
-            drop((count, place));
+            drop(slot);
         });
     }
-}
 
-/// Sends a client the reason why its connection is rejected, if that is possible without waiting.
-fn refuse(stream: TcpStream, text: &str) {
-    debug!(text, "connection rejected");
-    // The runtime does not know yet that the new socket is writable, so this bypasses it.
-    let Ok(mut stream) = stream.into_std() else { return };
-    // If the write fails, the client only sees the connection close.
-    drop(stream.write_all(&refusal(text)));
-}
-
-/// Counts a connection while it is open.
-struct Count {
-    open: Arc<AtomicUsize>,
-    gauge: metrics::Gauge,
-}
-
-impl Count {
-    fn new(open: &Arc<AtomicUsize>, metrics: &Metrics) -> Self {
-        open.fetch_add(1, Ordering::Relaxed);
-        metrics.connections.increment(1.0);
-        metrics.connections_total.increment(1);
-        Self { open: Arc::clone(open), gauge: metrics.connections.clone() }
+    /// Sends a client the reason why its connection is rejected, if that is possible without waiting.
+    fn refuse(&self, stream: TcpStream, peer: SocketAddr, full: Full) {
+        let config = &self.shared.config;
+        let (limit, text) = match full {
+            Full::Connections => {
+                let max = config.connections_max;
+                ("connections", format!("{max} connections are open (connections_max)"))
+            }
+            Full::Peer => {
+                let max = config.connections_per_peer_max;
+                let text = format!(
+                    "{max} connections from your address are open (connections_per_peer_max)"
+                );
+                ("connections_per_peer", text)
+            }
+        };
+        limit_hit(limit);
+        debug!(%peer, text, "connection rejected");
+        // The runtime does not know yet that the new socket is writable, so this bypasses it.
+        let Ok(mut stream) = stream.into_std() else { return };
+        // If the write fails, the client only sees the connection close.
+        drop(stream.write_all(&refusal(&text)));
     }
-}
 
-impl Drop for Count {
-    fn drop(&mut self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.gauge.decrement(1.0);
+    fn on_error(&self, error: &io::Error, is_first: bool) {
+        self.metrics.accept_errors.increment(1);
+        if is_first {
+            let address = self.address;
+            warn!(%error, %address, "cannot accept connections; retrying");
+        }
     }
-}
-
-fn is_of_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
-    )
 }

@@ -61,7 +61,7 @@ impl Service {
             Ok(timeout) => timeout,
             Err(end) => return grpc::refuse(&end),
         };
-        let info = StreamInfo { kind: kind.clone(), peer: self.connection.peer };
+        let info = StreamInfo { kind: kind.clone(), peer: self.connection.peer() };
         let protocol = info.kind.protocol;
         let (intake, outlet) = match self.shared.fanout.open(info) {
             Ok(ends) => ends,
@@ -75,7 +75,8 @@ impl Service {
         let config = &self.shared.config;
         let frames = Frames::new(request.into_body(), encoding, self.shared.bounds.clone());
         let bytes = self.shared.request_bytes.clone();
-        let reader = Reader::new(frames, intake, protocol, config, bytes).run();
+        let reader =
+            Reader::new(frames, intake, protocol, config, bytes, self.connection.peer()).run();
         // The end of the stream aborts the reader and its timeout.
         let (reader, handle) = abortable(in_time(reader, timeout, ender));
         // Aborted or finished, the reader has nothing more to read.

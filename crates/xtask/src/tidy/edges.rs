@@ -16,7 +16,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-view", &["chancery-model"]),
     ("chancery-protocol", &["chancery-model", "chancery-view"]),
     ("chancery-proto", &[]),
-    ("chancery-store", &["chancery-metrics", "chancery-model", "chancery-proto"]),
+    ("chancery-net", &[]),
+    ("chancery-store", &["chancery-metrics", "chancery-model", "chancery-proto", "chancery-net"]),
     ("chancery-admission", &["chancery-model", "chancery-proto"]),
     (
         "chancery-fanout",
@@ -31,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-protocol",
             "chancery-proto",
             "chancery-fanout",
+            "chancery-net",
         ],
     ),
     (
@@ -59,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-fanout",
             "chancery-xds",
             "chancery-admin",
+            "chancery-net",
         ],
     ),
     (TESTING, &[]),

@@ -4,21 +4,29 @@ use tokio::time::Instant;
 
 /// Allows a burst, and a sustained rate over time.
 #[derive(Debug)]
-pub(crate) struct Bucket {
-    pub(crate) per_second: u32,
+pub struct Bucket {
+    per_second: u32,
     burst: f64,
     left: f64,
     at: Instant,
 }
 
 impl Bucket {
-    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+    /// Creates a full bucket.
+    #[must_use]
+    pub fn new(per_second: u32, burst: u32) -> Self {
         let burst = f64::from(burst);
         Self { per_second, burst, left: burst, at: Instant::now() }
     }
 
+    /// Returns the sustained rate.
+    #[must_use]
+    pub fn per_second(&self) -> u32 {
+        self.per_second
+    }
+
     /// Takes `n` tokens. Returns `false`, and takes none, if there are fewer.
-    pub(crate) fn take(&mut self, now: Instant, n: usize) -> bool {
+    pub fn take(&mut self, now: Instant, n: usize) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         self.left = (self.left + passed * f64::from(self.per_second)).min(self.burst);
@@ -32,7 +40,7 @@ impl Bucket {
     }
 
     /// Adds `n` tokens, up to the burst.
-    pub(crate) fn give(&mut self, n: f64) {
+    pub fn give(&mut self, n: f64) {
         self.left = (self.left + n).min(self.burst);
     }
 }

@@ -1,0 +1,67 @@
+//! The accept loop. It survives all errors of `accept`, and ends with `stop`.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::slots::{Full, Slot, Slots};
+
+/// The pause after a failed accept. The usual cause is a lack of file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The handling of a port's connections. No method may wait.
+pub trait Port {
+    /// Serves a connection. Dropping the slot frees it.
+    fn serve(&self, stream: TcpStream, slot: Slot);
+
+    /// Rejects a connection that got no slot.
+    fn refuse(&self, stream: TcpStream, peer: SocketAddr, full: Full);
+
+    /// Records a failed accept. `is_first` is false if the accept before failed, too.
+    fn on_error(&self, error: &io::Error, is_first: bool);
+}
+
+/// Accepts connections until `stop`, and then closes the listener.
+pub async fn accept(
+    listener: TcpListener,
+    slots: &Arc<Slots>,
+    port: &impl Port,
+    stop: impl Future<Output = ()>,
+) {
+    tokio::pin!(stop);
+    let mut is_first = true;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stop => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                is_first = true;
+                // A failure costs latency only.
+                drop(stream.set_nodelay(true));
+                match slots.take(peer) {
+                    Ok(slot) => port.serve(stream, slot),
+                    Err(full) => port.refuse(stream, peer, full),
+                }
+            }
+            // The client was gone before accept returned.
+            Err(error) if is_of_connection(&error) => {}
+            Err(error) => {
+                port.on_error(&error, std::mem::replace(&mut is_first, false));
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_of_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,146 @@
+//! The frames of HTTP/2 (RFC 9113): a limit for frames without data, and the rejection of a client.
+//!
+//! HTTP/2 itself limits some floods (resets, headers without end, empty data). It does not limit PING,
+//! SETTINGS, PRIORITY and others: each costs an answer or a check. Here each frame other than DATA
+//! takes a token. Time returns tokens, and so do bytes written to the client, because a client that
+//! receives much data sends many window updates.
+
+use tokio::time::Instant;
+
+use crate::bucket::Bucket;
+
+/// The connection preface of a client (RFC 9113, section 3.4).
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEAD_BYTES: usize = 9;
+const DATA: u8 = 0;
+const GOAWAY: u8 = 7;
+/// HTTP/2 itself limits these frames.
+const CONTINUATION: u8 = 9;
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// The number of bytes written to the client that allow one more frame. A small message with its frame
+/// has about twice as many, and a client may update two windows for it.
+const BYTES_PER_TOKEN: f64 = 32.0;
+
+/// The limit for frames without data.
+#[derive(Debug)]
+pub(crate) struct FrameLimit {
+    frames: Frames,
+    bucket: Bucket,
+}
+
+/// Finds the headers of frames in the bytes that are read.
+#[derive(Debug)]
+struct Frames {
+    /// The number of bytes until the next header.
+    skip: usize,
+    head: [u8; HEAD_BYTES],
+    n_head: usize,
+}
+
+impl FrameLimit {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        Self { frames: Frames::new(), bucket: Bucket::new(per_second, burst) }
+    }
+
+    pub(crate) fn per_second(&self) -> u32 {
+        self.bucket.per_second()
+    }
+
+    /// Returns whether the frames that start in these bytes are within the limit.
+    pub(crate) fn allows(&mut self, bytes: &[u8]) -> bool {
+        let n_frames = self.frames.count(bytes);
+        n_frames == 0 || self.bucket.take(Instant::now(), n_frames)
+    }
+
+    /// Records that `n` bytes were written.
+    pub(crate) fn on_written(&mut self, n: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 bytes")]
+        self.bucket.give(n as f64 / BYTES_PER_TOKEN);
+    }
+}
+
+impl Frames {
+    fn new() -> Self {
+        Self { skip: PREFACE.len(), head: [0; HEAD_BYTES], n_head: 0 }
+    }
+
+    /// Counts the frames that start in these bytes, except DATA and CONTINUATION frames.
+    fn count(&mut self, mut bytes: &[u8]) -> usize {
+        let mut n_frames = 0;
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let n = self.skip.min(bytes.len());
+                self.skip -= n;
+                bytes = &bytes[n..];
+                continue;
+            }
+            let n = (HEAD_BYTES - self.n_head).min(bytes.len());
+            self.head[self.n_head..self.n_head + n].copy_from_slice(&bytes[..n]);
+            self.n_head += n;
+            bytes = &bytes[n..];
+            if self.n_head == HEAD_BYTES {
+                let [a, b, c, kind, ..] = self.head;
+                self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+                self.n_head = 0;
+                n_frames += usize::from(!matches!(kind, DATA | CONTINUATION));
+            }
+        }
+        n_frames
+    }
+}
+
+/// Returns a `GOAWAY` frame with `ENHANCE_YOUR_CALM` and a text. Clients log the text.
+pub(crate) fn goaway(text: &str) -> Vec<u8> {
+    let text = &text.as_bytes()[..text.len().min(255)];
+    let len = u8::try_from(8 + text.len()).unwrap_or(u8::MAX);
+    let text = &text[..usize::from(len) - 8];
+    let mut frame = vec![0, 0, len, GOAWAY, 0, 0, 0, 0, 0];
+    // No stream was left unhandled, so the client must not retry any.
+    frame.extend_from_slice(&i32::MAX.to_be_bytes());
+    frame.extend_from_slice(&ENHANCE_YOUR_CALM.to_be_bytes());
+    frame.extend_from_slice(text);
+    frame
+}
+
+/// Returns all bytes for a rejected connection: empty settings, and the reason.
+#[must_use]
+pub fn refusal(text: &str) -> Vec<u8> {
+    const EMPTY_SETTINGS: [u8; HEAD_BYTES] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let mut bytes = EMPTY_SETTINGS.to_vec();
+    bytes.extend_from_slice(&goaway(text));
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, len: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, len, kind, 0, 0, 0, 0, 0];
+        frame.extend(vec![0x55; usize::from(len)]);
+        frame
+    }
+
+    #[test]
+    fn frames_are_found_however_they_are_cut() {
+        let mut bytes = vec![b'P'; PREFACE.len()];
+        for (kind, len) in
+            [(4, 6), (1, 30), (DATA, 200), (DATA, 0), (CONTINUATION, 3), (6, 8), (3, 4)]
+        {
+            bytes.extend(frame(kind, len));
+        }
+        for size in 1..=bytes.len() {
+            let mut frames = Frames::new();
+            let n: usize = bytes.chunks(size).map(|chunk| frames.count(chunk)).sum();
+            assert_eq!(n, 4, "in chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_any_length_fits_into_a_goaway() {
+        for len in [0, 1, 247, 248, 1000] {
+            let frame = goaway(&"x".repeat(len));
+            assert_eq!(usize::from(frame[2]) + HEAD_BYTES, frame.len(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The connection layer of all ports: xDS, admin and replication.
+//!
+//! [`accept`] is the accept loop. [`Slots`] limits the connections of a port. [`Activity`] records the
+//! progress of one connection. [`GuardedIo`] wraps its stream, [`Security`] adds TLS. What a port does
+//! with a connection is its own matter.
+//!
+//! Invariants:
+//! - The accept loop never waits for a client, and survives all errors of `accept`.
+//! - The number of open connections never exceeds the number of slots.
+//! - A client that accepts no data, or makes no request, is disconnected within a configured time.
+
+mod accept;
+mod activity;
+mod bucket;
+mod greeting;
+mod guarded_io;
+mod http2;
+mod slots;
+mod stream;
+
+pub use accept::{Port, accept};
+pub use activity::{Activity, RequestGuard, Timeouts, Unused};
+pub use bucket::Bucket;
+pub use greeting::Greeting;
+pub use guarded_io::{Disconnect, GuardedIo, Guards};
+pub use http2::refusal;
+pub use slots::{Eviction, Full, Limits, Slot, Slots};
+pub use stream::{HANDSHAKE_TIMEOUT, Security, Stream, within_handshake_timeout};

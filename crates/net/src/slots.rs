@@ -1,0 +1,279 @@
+//! The connection slots of a port: their number, the share of one peer, and eviction.
+//!
+//! A peer is an IPv4 address, or the /64 of an IPv6 address: a host with one address of a /64 can use
+//! all of them. The table has an entry per connected peer, so the number of connections bounds it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
+
+use metrics::Gauge;
+use parking_lot::Mutex;
+
+use crate::activity::Activity;
+
+/// The limits of a port.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The maximum number of connections.
+    pub connections_max: usize,
+    /// The maximum number of connections from one peer.
+    pub per_peer_max: usize,
+    /// The choice of a connection that loses its slot to a new one.
+    pub eviction: Eviction,
+}
+
+/// The choice of a connection that loses its slot to a new one when all slots are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eviction {
+    /// No connection loses its slot. The new one is rejected.
+    Never,
+    /// The connection that has been without a request for the longest time. If all have requests, the
+    /// new one is rejected.
+    LongestIdle,
+    /// First a connection without the HTTP/2 preface, then one without a request, then the one that was
+    /// silent longest.
+    LeastProgress,
+}
+
+/// The reason why a connection got no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// All slots are taken.
+    Connections,
+    /// The peer has its share of the slots.
+    Peer,
+}
+
+/// The slots of a port.
+#[derive(Debug)]
+pub struct Slots {
+    limits: Limits,
+    connections: Gauge,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// The number of the next slot.
+    next: u64,
+    connections: BTreeMap<u64, Arc<Activity>>,
+    /// The number of connections of each peer.
+    peers: HashMap<IpAddr, usize>,
+}
+
+/// The slot of one connection. Dropping it frees the slot.
+#[derive(Debug)]
+pub struct Slot {
+    number: u64,
+    slots: Arc<Slots>,
+    activity: Arc<Activity>,
+    has_evicted: bool,
+}
+
+impl Slots {
+    /// Creates the slots, at least one. The gauge shows the number of taken slots.
+    #[must_use]
+    pub fn new(limits: Limits, connections: Gauge) -> Arc<Self> {
+        Arc::new(Self { limits, connections, taken: Mutex::default() })
+    }
+
+    /// Returns the number of taken slots.
+    #[must_use]
+    pub fn n_taken(&self) -> usize {
+        self.taken.lock().connections.len()
+    }
+
+    /// Takes a slot for a connection.
+    ///
+    /// # Errors
+    /// Returns the limit that the connection would exceed.
+    pub fn take(self: &Arc<Self>, peer: SocketAddr) -> Result<Slot, Full> {
+        let activity = Activity::new(peer);
+        let mut taken = self.taken.lock();
+        let is_full = taken.connections.len() >= self.limits.connections_max.max(1);
+        let evicted = match is_full {
+            true => Some(self.least(&taken).ok_or(Full::Connections)?),
+            false => None,
+        };
+        let n_open = taken.peers.get(&peer_of(peer)).copied().unwrap_or_default();
+        if n_open >= self.limits.per_peer_max {
+            return Err(Full::Peer);
+        }
+        if let Some(activity) = evicted.and_then(|number| self.free(&mut taken, number)) {
+            activity.evict();
+        }
+        let number = taken.next;
+        taken.next += 1;
+        taken.connections.insert(number, Arc::clone(&activity));
+        *taken.peers.entry(peer_of(peer)).or_default() += 1;
+        self.connections.increment(1.0);
+        drop(taken);
+        Ok(Slot { number, slots: Arc::clone(self), activity, has_evicted: is_full })
+    }
+
+    /// Returns the connection to evict.
+    fn least(&self, taken: &Taken) -> Option<u64> {
+        let all = taken.connections.iter();
+        match self.limits.eviction {
+            Eviction::Never => None,
+            Eviction::LongestIdle => {
+                let idle =
+                    all.filter_map(|(number, activity)| Some((activity.idle_since()?, *number)));
+                idle.min().map(|(_, number)| number)
+            }
+            Eviction::LeastProgress => {
+                let least = all.min_by_key(|(_, activity)| {
+                    let state = activity.state.lock();
+                    (state.progress, state.heard)
+                });
+                least.map(|(number, _)| *number)
+            }
+        }
+    }
+
+    /// Frees a slot, unless it is free already.
+    fn free(&self, taken: &mut Taken, number: u64) -> Option<Arc<Activity>> {
+        let activity = taken.connections.remove(&number)?;
+        let peer = peer_of(activity.peer());
+        if let Some(n_open) = taken.peers.get_mut(&peer) {
+            *n_open = n_open.saturating_sub(1);
+            if *n_open == 0 {
+                taken.peers.remove(&peer);
+            }
+        }
+        self.connections.decrement(1.0);
+        Some(activity)
+    }
+}
+
+impl Slot {
+    /// Returns the activity of the connection.
+    #[must_use]
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    /// Returns whether another connection has lost this slot.
+    #[must_use]
+    pub fn has_evicted(&self) -> bool {
+        self.has_evicted
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        drop(self.slots.free(&mut self.slots.taken.lock(), self.number));
+    }
+}
+
+fn peer_of(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(address) => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn slots(connections_max: usize, per_peer_max: usize, eviction: Eviction) -> Arc<Slots> {
+        Slots::new(Limits { connections_max, per_peer_max, eviction }, Gauge::noop())
+    }
+
+    fn take(slots: &Arc<Slots>, address: &str) -> Result<Slot, Full> {
+        slots.take((address.parse::<IpAddr>().unwrap(), 1).into())
+    }
+
+    fn evicted<const N: usize>(slots: [&Slot; N]) -> [bool; N] {
+        slots.map(|slot| slot.activity.is_evicted())
+    }
+
+    /// OPS-11, T7: a peer at its limit takes no connections from another peer, and leaves nothing
+    /// behind.
+    #[test]
+    fn peer_at_its_limit_takes_no_slots_of_others() {
+        let slots = slots(100, 2, Eviction::Never);
+        let take = |address| take(&slots, address);
+        let first = take("10.0.0.1").unwrap();
+        // The same address, as a dual-stack socket reports it.
+        let second = take("::ffff:10.0.0.1").unwrap();
+        assert_eq!(take("10.0.0.1").unwrap_err(), Full::Peer);
+        assert!(take("10.0.0.2").is_ok());
+        drop(first);
+        let first = take("10.0.0.1").unwrap();
+        let v6 = [take("2001:db8::1").unwrap(), take("2001:db8::ffff:0:0:2").unwrap()];
+        assert!(take("2001:db8::3").is_err(), "a network of 64 bits is one peer");
+        assert!(take("2001:db8:0:1::3").is_ok());
+        drop((first, second, v6));
+        assert!(slots.taken.lock().peers.is_empty());
+    }
+
+    #[test]
+    fn new_connection_evicts_the_one_with_least_progress() {
+        let slots = slots(3, usize::MAX, Eviction::LeastProgress);
+        let take = || take(&slots, "10.0.0.1").unwrap();
+        let start = Instant::now();
+        let heard = |slot: &Slot, at| {
+            slot.activity.state.lock().heard = start + Duration::from_secs(at);
+        };
+        let [replica, greeted, new] = [(); 3].map(|()| take());
+        drop(replica.activity.begin());
+        greeted.activity.greet();
+        for (slot, at) in [(&replica, 10), (&greeted, 20), (&new, 30)] {
+            heard(slot, at);
+        }
+        // The connection with the least progress goes first, regardless of its last bytes.
+        let next = take();
+        assert!(next.has_evicted() && !new.has_evicted());
+        assert_eq!(evicted([&replica, &greeted, &new, &next]), [false, false, true, false]);
+        drop(next.activity.begin());
+        let last = take();
+        assert_eq!(evicted([&replica, &greeted, &next, &last]), [false, true, false, false]);
+        // With equal progress, the connection that was silent longest goes.
+        let _busy = last.activity.begin();
+        for (slot, at) in [(&replica, 30), (&next, 10), (&last, 20)] {
+            heard(slot, at);
+        }
+        let another = take();
+        assert_eq!(evicted([&replica, &next, &last, &another]), [false, true, false, false]);
+        drop((new, greeted, next));
+        assert_eq!(slots.n_taken(), 3, "an evicted connection has no slot to free");
+        drop(replica);
+        assert!(!take().has_evicted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_connection_evicts_the_one_that_was_idle_longest() {
+        let slots = slots(2, usize::MAX, Eviction::LongestIdle);
+        let first = take(&slots, "10.0.0.1").unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let second = take(&slots, "10.0.0.1").unwrap();
+        let busy = first.activity.begin();
+        let third = take(&slots, "10.0.0.2").unwrap();
+        assert_eq!(evicted([&first, &second, &third]), [false, true, false]);
+        let also_busy = third.activity.begin();
+        assert_eq!(take(&slots, "10.0.0.1").unwrap_err(), Full::Connections);
+        drop((busy, also_busy));
+        let _fourth = take(&slots, "10.0.0.1").unwrap();
+        assert_eq!(evicted([&first, &third]), [true, false]);
+    }
+
+    #[tokio::test]
+    async fn evicted_connection_is_woken() {
+        let slots = slots(1, usize::MAX, Eviction::LeastProgress);
+        let slot = take(&slots, "10.0.0.1").unwrap();
+        let woken = tokio::spawn(async move { slot.activity.evicted().await });
+        let _next = take(&slots, "10.0.0.1").unwrap();
+        woken.await.unwrap();
+    }
+}

@@ -1,0 +1,169 @@
+//! The task of a connection.
+//!
+//! One task runs HTTP/2, the streams' writers and their readers. A push wakes that task once, and the
+//! task writes. With a task per stream, a push would wake the connection through another task.
+//! Everything that runs on the connection is dropped with it.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use chancery_fanout::{End, EndCode};
+use chancery_net::{Greeting, GuardedIo, Guards, Timeouts, Unused};
+use futures::{Stream, stream::FuturesUnordered};
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::{
+    Config,
+    connection::{Connection, Task, Tasks},
+    drain::Drain,
+    reason::Reason,
+    service::Service,
+};
+
+type Http<I> = http2::Connection<TokioIo<GuardedIo<I>>, Service, Tasks>;
+
+/// Runs HTTP/2 and the tasks of the streams in one task.
+struct Driver<I: AsyncRead + AsyncWrite + Unpin> {
+    http: Pin<Box<Http<I>>>,
+    running: FuturesUnordered<Task>,
+    added: Tasks,
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Future for Driver<I> {
+    type Output = hyper::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        let this = &mut *self;
+        loop {
+            // The streams run first, so that their output is written in the same pass.
+            while let Poll::Ready(Some(())) = Pin::new(&mut this.running).poll_next(cx) {}
+            if let Poll::Ready(ended) = this.http.as_mut().poll(cx) {
+                return Poll::Ready(ended);
+            }
+            let added = this.added.take_added();
+            if added.is_empty() {
+                return Poll::Pending;
+            }
+            this.running.extend(added);
+        }
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> Drop for Driver<I> {
+    /// Drops streams that were opened as the connection broke and have not run yet. They refer to the
+    /// connection, which refers to them.
+    fn drop(&mut self) {
+        drop(self.added.take_added());
+    }
+}
+
+/// Serves a connection until the client or the replica closes it. Returns the reason.
+pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    io: I,
+    service: Service,
+    connection: Arc<Connection>,
+    config: &Config,
+    drain: &Drain,
+) -> Reason {
+    let activity = Arc::clone(&connection.activity);
+    let guards = Guards {
+        write_timeout: Some(config.keepalive_interval.saturating_add(config.keepalive_timeout)),
+        frames_per_second_and_burst: Some((
+            config.control_frames_per_second_max,
+            config.control_frames_burst_max,
+        )),
+        delays_end: true,
+    };
+    let io = GuardedIo::new(io, Greeting::default(), Arc::clone(&activity), guards);
+    let http = builder(config, &connection.tasks).serve_connection(TokioIo::new(io), service);
+    let added = connection.tasks.clone();
+    let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };
+    let timeouts = Timeouts { first: config.first_stream_timeout, idle: config.idle_timeout };
+    let reason = tokio::select! {
+        ended = &mut driver => return Reason::of(&ended),
+        () = drain.begun() => Reason::Drain,
+        () = aged(config.connection_age_max) => Reason::Age,
+        unused = activity.unused(timeouts) => match unused {
+            Unused::First => Reason::FirstStream,
+            Unused::Idle => Reason::Idle,
+        },
+    };
+    // GOAWAY: no new streams are accepted, and open streams continue.
+    driver.http.as_mut().graceful_shutdown();
+    if reason == Reason::Age {
+        tokio::select! {
+            _ended = &mut driver => return reason,
+            () = drain.begun() => {}
+            () = tokio::time::sleep(config.connection_age_grace) => {}
+        }
+    }
+    if drain.has_begun() {
+        // The delay spreads the ends of streams. A client that disconnects earlier ends the wait.
+        tokio::select! {
+            _ended = &mut driver => return reason,
+            () = tokio::time::sleep(drain.turn()) => {}
+        }
+    }
+    connection.end_all(&match drain.has_begun() {
+        true => End::new(EndCode::Unavailable, "draining: this replica is shutting down"),
+        false => End::new(EndCode::Aged, "the connection has reached its maximum age; reconnect"),
+    });
+    // A client that does not read the ends of its streams is disconnected.
+    tokio::select! {
+        _ended = &mut driver => {}
+        () = tokio::time::sleep(config.close_timeout) => {}
+    }
+    reason
+}
+
+fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
+    let mut builder = http2::Builder::new(tasks.clone());
+    builder
+        .timer(TokioTimer::new())
+        // Streams slightly beyond the limit receive a status with the reason instead of waiting.
+        .max_concurrent_streams(config.streams_per_connection_max.saturating_add(64))
+        // Header lists up to twice the limit receive a status with the reason.
+        .max_header_list_size(config.header_list_bytes_max.saturating_mul(2))
+        .max_pending_accept_reset_streams(config.pending_resets_max)
+        .max_local_error_reset_streams(config.error_resets_max)
+        .initial_stream_window_size(config.stream_window_bytes)
+        .initial_connection_window_size(config.connection_window_bytes)
+        .max_send_buf_size(config.send_buffer_bytes_max)
+        .keep_alive_interval(config.keepalive_interval)
+        .keep_alive_timeout(config.keepalive_timeout);
+    builder
+}
+
+/// Waits until the connection has reached its maximum age.
+async fn aged(age_max: Option<Duration>) {
+    match age_max {
+        Some(age) => tokio::time::sleep(jittered(age)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Varies the age by up to a tenth, so that connections of the same age do not end together.
+fn jittered(age: Duration) -> Duration {
+    age.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// OPS-13: the ages of connections vary around the configured age.
+    #[test]
+    fn ages_are_spread_by_a_tenth() {
+        let ages: Vec<f64> =
+            (0..100).map(|_| jittered(Duration::from_secs(100)).as_secs_f64()).collect();
+        assert!(ages.iter().all(|age| (90.0..=110.0).contains(age)), "{ages:?}");
+        assert!(ages.iter().any(|age| *age < 95.0) && ages.iter().any(|age| *age > 105.0));
+    }
+}
