@@ -8,10 +8,9 @@ use std::{
 };
 
 use axum::body::Bytes;
+use chancery_net::RequestGuard;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
-
-use super::activity::RequestGuard;
 
 /// The minimum rate of a body, in bytes per second, after the initial grace time.
 const BYTES_PER_SECOND_MIN: u64 = 16 << 10;

@@ -1,17 +1,14 @@
-//! The accept loop of the admin port, for HTTP/1 and HTTP/2, with limits.
+//! The connections of the admin port, for HTTP/1 and HTTP/2, with limits.
 //!
 //! Invariant: an inactive connection never prevents another connection from being served. It is
 //! closed after a time, and at once if the limit of connections is reached.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
+use chancery_net::{
+    Eviction, Full, Greeting, GuardedIo, Guards, Port, Slot, Slots, Timeouts, accept,
+};
 use hyper::{
     Request,
     body::Incoming,
@@ -22,19 +19,17 @@ use hyper_util::{
     server::conn::auto,
     service::TowerToHyperService,
 };
+use metrics::Gauge;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::{Instant, sleep_until, timeout},
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-use super::{
-    activity::{Activity, Limits, Watched},
-    body::{Answer, TimedBody},
-};
+use super::body::{Answer, TimedBody};
 
 /// The interval at which quiet HTTP/2 connections receive a PING. A connection without an answer is
 /// closed.
@@ -45,8 +40,6 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 200;
 const HEADER_LIST_BYTES_MAX: u32 = 32 << 10;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// The pause after a failed accept. The usual cause is too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The time that a connection without a request has to close in order, before it is cut off.
 const PARTING: Duration = Duration::from_secs(1);
 /// The maximum number of rejected connections that receive an explanation at the same time. Further
@@ -59,43 +52,15 @@ const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// The open connections.
-#[derive(Clone, Default)]
-struct Open(Arc<Mutex<BTreeMap<u64, Arc<Activity>>>>);
-
-impl Open {
-    fn all(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Activity>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a connection. If there are `max` connections, it replaces the one that has been idle
-    /// longest. Returns `None` if all are busy.
-    fn admit(&self, id: u64, max: usize) -> Option<Place> {
-        let mut all = self.all();
-        if all.len() >= max {
-            let idle = all.iter().filter_map(|(id, activity)| Some((activity.idle_since()?, *id)));
-            let (_, longest) = idle.min()?;
-            if let Some(activity) = all.remove(&longest) {
-                activity.evicted.cancel();
-            }
-        }
-        let activity = Activity::new();
-        all.insert(id, Arc::clone(&activity));
-        Some(Place { open: self.clone(), id, activity })
-    }
-}
-
-/// A slot among the open connections. It is free again when it is dropped.
-struct Place {
-    open: Open,
-    id: u64,
-    activity: Arc<Activity>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.open.all().remove(&self.id);
-    }
+/// The maximum times that a connection may spend without progress.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// From the start of the connection to the end of its first request header.
+    pub(crate) header: Duration,
+    /// Without a request after that, and while the client does not read the response.
+    pub(crate) idle: Duration,
+    /// For the body of a request, in addition to the time that depends on its size.
+    pub(crate) body: Duration,
 }
 
 /// Serves `router` until `stop`. Then asks the connections to end, and returns when all have ended.
@@ -106,45 +71,62 @@ pub(crate) async fn serve(
     limits: Limits,
     stop: CancellationToken,
 ) {
-    let tracker = TaskTracker::new();
-    let open = Open::default();
-    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-    for id in 0.. {
-        let accepted = tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let Some(place) = open.admit(id, connections_max) else {
-                    debug!(%peer, connections_max, "admin connection rejected: all connections are busy");
-                    if let Ok(turn) = Arc::clone(&refusals).try_acquire_owned() {
-                        tracker.spawn(async move {
-                            // If the client does not read the explanation, it is dropped.
-                            drop(timeout(PARTING, refuse(stream)).await);
-                            drop(turn);
-                        });
-                    }
-                    continue;
-                };
-                let (router, stop) = (router.clone(), stop.clone());
-                tracker.spawn(async move {
-                    if let Err(error) = connection(stream, router, &place, limits, stop).await {
-                        debug!(%peer, %error, "admin connection ended");
-                    }
-                });
+    let slots = chancery_net::Limits {
+        connections_max,
+        per_peer_max: usize::MAX,
+        eviction: Eviction::LongestIdle,
+    };
+    let port = AdminPort {
+        router,
+        limits,
+        connections_max,
+        stop,
+        refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+        tracker: TaskTracker::new(),
+    };
+    accept(listener, &Slots::new(slots, Gauge::noop()), &port, port.stop.cancelled()).await;
+    port.tracker.close();
+    port.tracker.wait().await;
+}
+
+/// The admin port.
+struct AdminPort {
+    router: Router,
+    limits: Limits,
+    connections_max: usize,
+    stop: CancellationToken,
+    refusals: Arc<Semaphore>,
+    tracker: TaskTracker,
+}
+
+impl Port for AdminPort {
+    fn serve(&self, stream: TcpStream, slot: Slot) {
+        let (router, limits, stop) = (self.router.clone(), self.limits, self.stop.clone());
+        self.tracker.spawn(async move {
+            if let Err(error) = connection(stream, router, &slot, limits, stop).await {
+                let peer = slot.activity().peer();
+                debug!(%peer, %error, "admin connection ended");
             }
-            Err(error) if is_of_connection(&error) => {}
-            Err(error) => {
-                warn!(%error, "cannot accept admin connections; retrying");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+        });
+    }
+
+    fn refuse(&self, stream: TcpStream, peer: SocketAddr, _: Full) {
+        let connections_max = self.connections_max;
+        debug!(%peer, connections_max, "admin connection rejected: all connections are busy");
+        if let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() {
+            self.tracker.spawn(async move {
+                // If the client does not read the explanation, it is dropped.
+                drop(timeout(PARTING, refuse(stream)).await);
+                drop(turn);
+            });
         }
     }
-    drop(listener);
-    tracker.close();
-    tracker.wait().await;
+
+    fn on_error(&self, error: &io::Error, is_first: bool) {
+        if is_first {
+            warn!(%error, "cannot accept admin connections; retrying");
+        }
+    }
 }
 
 /// Rejects a connection with an explanation. The function first reads what the client has sent.
@@ -158,14 +140,23 @@ async fn refuse(mut stream: TcpStream) -> io::Result<()> {
 }
 
 async fn connection(
-    stream: TcpStream,
+    mut stream: TcpStream,
     router: Router,
-    place: &Place,
+    slot: &Slot,
     limits: Limits,
     stop: CancellationToken,
 ) -> Result<(), Failed> {
-    stream.set_nodelay(true)?;
-    let activity = &place.activity;
+    let activity = slot.activity();
+    let timeouts = Timeouts { first: limits.header, idle: limits.idle };
+    let greeting = tokio::select! {
+        greeting = Greeting::read(&mut stream) => greeting?,
+        () = stop.cancelled() => return Ok(()),
+        () = activity.evicted() => return Ok(()),
+        _ = activity.unused(timeouts) => return Ok(()),
+    };
+    if greeting.is_http2() {
+        activity.greet();
+    }
     let builder = builder();
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
@@ -177,38 +168,31 @@ async fn connection(
             Ok::<_, Infallible>(response.map(|inner| Body::new(Answer { inner, _busy: busy })))
         }
     });
-    let stream = Watched { stream, activity: Arc::clone(activity) };
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let guards = Guards { write_timeout: Some(limits.idle), ..Guards::default() };
+    let io = GuardedIo::new(stream, greeting, Arc::clone(activity), guards);
+    let connection = builder.serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => return ended,
-            () = stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                return connection.await;
-            }
-            () = activity.evicted.cancelled() => break,
-            () = sleep_until(activity.due(&limits)) => {
-                if activity.due(&limits) <= Instant::now() {
-                    break;
-                }
-            }
-        }
-    }
+    let is_stopping = tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stop.cancelled() => true,
+        () = activity.evicted() => false,
+        _ = activity.unused(timeouts) => false,
+    };
     connection.as_mut().graceful_shutdown();
+    if is_stopping {
+        return connection.await;
+    }
     match timeout(PARTING, connection.as_mut()).await {
         Ok(ended) => ended,
         // A request has begun in the meantime and is served.
-        Err(_) if activity.idle_since().is_none() && activity.due(&limits) > Instant::now() => {
-            connection.await
-        }
+        Err(_) if activity.idle_since().is_none() => connection.await,
         Err(_) => Ok(()),
     }
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // [`Activity::due`] limits the time for the header, from the first byte on.
+    // [`Timeouts`] limit the time for the header, from the first byte on.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
     builder
         .http2()
@@ -220,16 +204,4 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     builder
-}
-
-/// Returns whether the client closed the connection before it was accepted. The server has no
-/// problem then.
-fn is_of_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
-    )
 }

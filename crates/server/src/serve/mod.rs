@@ -6,7 +6,6 @@
 //! Order of the end (OPS-15): leadership moves to another replica, the replica is no longer ready,
 //! streams of clients, admin requests, shards, store. Each step of the end has a time limit.
 
-mod activity;
 mod body;
 mod files;
 mod listen;
@@ -41,7 +40,7 @@ use crate::{
     cli::Failure,
     config::{Config, Loaded},
 };
-pub(crate) use activity::Limits;
+pub(crate) use listen::Limits;
 use read_index::LeaderReadIndex;
 use signals::Signals;
 use store::Opened;
