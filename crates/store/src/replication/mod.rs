@@ -22,7 +22,7 @@
 //! | `network`, `target`, `transfer` | the calls that Raft makes, with the sending of snapshots |
 //! | `server`, `hello` | incoming calls, and the answer that describes this replica |
 //! | `codec`, `protocol` | conversion of the messages, and the check of protocol versions |
-//! | `accept`, `slots` | accepting connections, and their limit |
+//! | `accept` | incoming connections, and their limit |
 //! | `connection`, `tls` | one connection, and its TLS |
 //! | `join`, `admit` | the two sides of joining a cluster |
 //! | `members`, `reconcile`, `address` | membership changes, requested and automatic; the addresses of replicas |
@@ -69,7 +69,6 @@ pub(crate) mod reconcile;
 pub(crate) mod refusal_log;
 pub(crate) mod removal;
 pub(crate) mod server;
-pub(crate) mod slots;
 #[cfg(test)]
 mod stall_tests;
 pub(crate) mod target;

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use chancery_net::HANDSHAKE_TIMEOUT;
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use parking_lot::Mutex;
 use tonic::{
@@ -15,12 +16,7 @@ use crate::{
         raft::{LogId, Peer, StoredMembership},
         raft_codec::log_id_to_proto,
     },
-    replication::{
-        acknowledged::Acknowledged,
-        codec, connection,
-        refusal_log::Refusals,
-        tls::{HANDSHAKE_TIMEOUT, Tls},
-    },
+    replication::{acknowledged::Acknowledged, codec, connection, refusal_log::Refusals, tls::Tls},
 };
 
 /// The maximum time to connect.

@@ -4,10 +4,7 @@
 //! except Hello fails with UNAVAILABLE. A replica with data reports its cluster from the beginning. If it
 //! reported none, another replica could form a second cluster.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use chancery_proto::raft::v1::{
@@ -16,11 +13,10 @@ use chancery_proto::raft::v1::{
 };
 use futures::{StreamExt, future::join_all};
 use tokio::net::TcpListener;
-use tonic::{Request, Response, Status, Streaming, service::interceptor::InterceptedService};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    accept::accept, codec, core::Core, hello, instance, protocol, refusal_log::Refusals,
-    slots::Caller, tls::Tls,
+    accept, codec, core::Core, hello, instance, protocol, refusal_log::Refusals, tls::Tls,
 };
 use crate::{
     disk::snapshot::{Decoder, Snapshot},
@@ -30,13 +26,6 @@ use crate::{
         record::RecordError,
     },
 };
-
-/// The maximum number of concurrent streams on one connection.
-const STREAMS_MAX: u32 = 16_384;
-/// The time without traffic after which the server sends a keepalive ping.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// The maximum time for the answer to a keepalive ping.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The gRPC service that answers other replicas. Cheap to clone.
 #[derive(Clone)]
@@ -65,7 +54,7 @@ impl Service {
         drop(self.core.set(core));
     }
 
-    /// Serves a port until the server fails.
+    /// Serves a port.
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
@@ -76,17 +65,7 @@ impl Service {
         let service = ReplicationServer::new(self)
             .max_decoding_message_size(message_bytes_max)
             .max_encoding_message_size(message_bytes_max);
-        let server = tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-            .max_concurrent_streams(STREAMS_MAX)
-            .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(8 << 20)
-            .add_service(InterceptedService::new(service, note_caller));
-        let incoming = accept(listener, tls, connections_max);
-        if let Err(error) = server.serve_with_incoming(incoming).await {
-            tracing::error!(%error, "the replication port is no longer served");
-        }
+        accept::serve(listener, service, tls, connections_max).await;
     }
 
     fn core(&self) -> Result<&Arc<Core>, Status> {
@@ -121,15 +100,6 @@ impl Service {
             .map_err(Status::failed_precondition)?;
         Ok(core)
     }
-}
-
-/// Records that a connection made a call, which makes its displacement less likely.
-#[expect(clippy::unnecessary_wraps, reason = "an interceptor may refuse calls")]
-fn note_caller(request: Request<()>) -> Result<Request<()>, Status> {
-    if let Some(caller) = request.extensions().get::<Caller>() {
-        caller.calls();
-    }
-    Ok(request)
 }
 
 /// Checks that a call comes from the same cluster and incarnation, and is for the ID of this replica.

@@ -9,7 +9,7 @@
 //!   certificates.
 //! - The remaining validity of the certificate in use is always known, so that an alert can precede its
 //!   expiry.
-//! - A handshake takes at most [`HANDSHAKE_TIMEOUT`], and does not wait for other handshakes.
+//! - A handshake takes at most [`chancery_net::HANDSHAKE_TIMEOUT`], and does not wait for other handshakes.
 
 use std::{
     fs, io,
@@ -19,10 +19,11 @@ use std::{
     time::Duration,
 };
 
+use chancery_net::{Security, within_handshake_timeout};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio_rustls::{
-    TlsAcceptor, TlsConnector, TlsStream,
+    TlsConnector, TlsStream,
     rustls::{
         self, CertificateError, ClientConfig, RootCertStore, ServerConfig,
         crypto::{CryptoProvider, ring},
@@ -40,9 +41,6 @@ use crate::{
     error::{TlsError, TlsFile},
     metrics::gauge_value,
 };
-
-/// The maximum duration of a handshake, on both sides.
-pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The current TLS configurations of both sides. Cheap to clone.
 #[derive(Clone)]
@@ -327,13 +325,12 @@ impl Tls {
             None => server_name(host_of(address)).map_err(io::Error::other)?,
         };
         let connect = TlsConnector::from(self.sides().client).connect(name, stream);
-        within_timeout(connect).await.map(TlsStream::Client)
+        within_handshake_timeout(connect).await.map(TlsStream::Client)
     }
 
-    /// Does the TLS handshake of an incoming connection.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let accept = TlsAcceptor::from(self.sides().server).accept(stream);
-        within_timeout(accept).await.map(TlsStream::Server)
+    /// Returns the security of a port that uses these certificates.
+    pub(crate) fn security(self) -> Security {
+        Security::Tls(Arc::new(move || self.sides().server))
     }
 }
 
@@ -341,14 +338,6 @@ impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Tls").field(&self.0.config).finish()
     }
-}
-
-async fn within_timeout<T>(handshake: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
-    done.unwrap_or_else(|_| {
-        let text = format!("no TLS handshake within {HANDSHAKE_TIMEOUT:?}");
-        Err(io::Error::new(io::ErrorKind::TimedOut, text))
-    })
 }
 
 fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
