@@ -112,10 +112,10 @@ impl Listing {
         let mut resources = Vec::new();
         let mut bytes = 0;
         while let Some(piece) = self.pieces.get(self.at) {
-            let room = PIECE_RESOURCES_MAX - resources.len();
-            let (scope, type_url) = piece.place();
+            let n_left = PIECE_RESOURCES_MAX - resources.len();
+            let (scope, type_url) = piece.scope_and_type();
             let after = self.after.take();
-            for resource in piece.after(after.as_ref()).take(room) {
+            for resource in piece.after(after.as_ref()).take(n_left) {
                 bytes += resource.body().len();
                 resources.push(show(scope, type_url, resource, self.body));
                 self.after = Some(resource.name().clone());
@@ -138,7 +138,7 @@ impl Listing {
 }
 
 impl Piece {
-    fn place(&self) -> (&ScopeName, &TypeUrl) {
+    fn scope_and_type(&self) -> (&ScopeName, &TypeUrl) {
         match self {
             Self::All(collection) => (&collection.scope, &collection.type_url),
             Self::Some(scope, type_url, _) => (scope, type_url),

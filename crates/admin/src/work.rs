@@ -110,7 +110,7 @@ impl Work {
     }
 
     /// Returns the permits for jobs of a size, and the runtime whose blocking threads run them.
-    fn places(&self, size: Size) -> (&Arc<Semaphore>, Handle) {
+    fn permits(&self, size: Size) -> (&Arc<Semaphore>, Handle) {
         let threads = self.small_threads.as_ref().and_then(|threads| threads.0.as_ref());
         match (size, threads) {
             (Size::Small, Some(threads)) => (&self.small, threads.handle().clone()),
@@ -124,12 +124,12 @@ impl Work {
         size: Size,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, AdminError> {
-        let (places, threads) = self.places(size);
-        let place = Arc::clone(places).acquire_owned().await;
-        let place = place.map_err(|error| AdminError::Internal(error.to_string()))?;
+        let (permits, threads) = self.permits(size);
+        let permit = Arc::clone(permits).acquire_owned().await;
+        let permit = permit.map_err(|error| AdminError::Internal(error.to_string()))?;
         let job = move || {
             let done = work();
-            drop(place);
+            drop(permit);
             done
         };
         // A job that still waits when its caller leaves never starts.

@@ -38,13 +38,13 @@ pub(crate) enum ResponseBody {
 /// The messages of a stream. A reset or a lost connection drops it, which frees the stream.
 #[derive(Debug)]
 pub(crate) struct StreamBody {
-    outlet: ResponseSource,
+    responses: ResponseSource,
     message: Option<Chunks>,
     state: State,
     /// Stops the reader when the response has ended.
     reader: AbortHandle,
     /// The registration of the stream in its connection.
-    place: StreamRegistration,
+    registration: StreamRegistration,
 }
 
 /// The remaining chunks of a message.
@@ -90,11 +90,11 @@ impl Iterator for Chunks {
 
 impl StreamBody {
     pub(crate) fn new(
-        outlet: ResponseSource,
+        responses: ResponseSource,
         reader: AbortHandle,
-        place: StreamRegistration,
+        registration: StreamRegistration,
     ) -> Self {
-        Self { outlet, message: None, state: State::Open, reader, place }
+        Self { responses, message: None, state: State::Open, reader, registration }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
@@ -106,10 +106,10 @@ impl StreamBody {
                 return Poll::Ready(Some(Frame::data(chunk)));
             }
             self.message = None;
-            if self.outlet.is_established() {
-                self.place.establish();
+            if self.responses.is_established() {
+                self.registration.establish();
             }
-            let end = match ready!(self.outlet.poll_next(cx)) {
+            let end = match ready!(self.responses.poll_next(cx)) {
                 Delivery::Message(message) => {
                     let len = message.len();
                     self.message = Chunks::new(message);

@@ -82,7 +82,7 @@ pub(crate) struct Bounds {
     /// The maximum length of a message in bytes.
     pub(crate) message_bytes_max: usize,
     /// The memory budget for the large messages of all streams.
-    pub(crate) room: MemoryBudget,
+    pub(crate) budget: MemoryBudget,
     /// The maximum time for a large message to arrive, excluding the time that it waits for memory.
     pub(crate) timeout: Duration,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Bounds {
 #[derive(Debug)]
 pub(crate) struct Framed {
     pub(crate) message: Bytes,
-    pub(crate) room: Option<OwnedSemaphorePermit>,
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
 
 /// The messages of a request.
@@ -137,15 +137,15 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         loop {
             if let Some(message) = self.take()? {
                 let held = self.large.take().and_then(|large| large.held);
-                let room = match held {
+                let memory = match held {
                     Some(held) => Some(held.into_permit()),
                     // It was read outside the budget, and may now wait long for its shard.
                     None if message.len() > FREE_BYTES => {
-                        Some(self.bounds.room.queue(message.len()).await)
+                        Some(self.bounds.budget.queue(message.len()).await)
                     }
                     None => None,
                 };
-                return Ok(Some(Framed { message, room }));
+                return Ok(Some(Framed { message, memory }));
             }
             if !self.chunk.is_empty() {
                 self.grow().await?;
@@ -236,7 +236,7 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         };
         let covered = large.covered.saturating_mul(2).min(expected);
         let since = Instant::now();
-        let mut cover = pin!(self.bounds.room.cover(&mut large.held, covered));
+        let mut cover = pin!(self.bounds.budget.cover(&mut large.held, covered));
         if poll!(cover.as_mut()).is_pending() {
             if !std::mem::replace(&mut large.has_waited, true) {
                 limit_hit("large_requests_bytes");
@@ -358,11 +358,11 @@ mod tests {
         Frames::new(body, Encoding::Identity, bounds.clone())
     }
 
-    /// Creates a budget for one message at a time and `room` more bytes.
-    fn bounds(message_bytes_max: usize, room: usize) -> Bounds {
+    /// Creates a budget for one message at a time and `more` further bytes.
+    fn bounds(message_bytes_max: usize, more: usize) -> Bounds {
         // The lane is rounded up.
-        let room = MemoryBudget::new(message_bytes_max + room + 1024, message_bytes_max);
-        Bounds { message_bytes_max, room, timeout: Duration::from_secs(60) }
+        let budget = MemoryBudget::new(message_bytes_max + more + 1024, message_bytes_max);
+        Bounds { message_bytes_max, budget, timeout: Duration::from_secs(60) }
     }
 
     fn message(len: usize) -> Vec<u8> {
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(small.next().await.unwrap().unwrap().message, "a");
         drop(held);
         assert_eq!(second.next().await.unwrap().unwrap().message.len(), LEN);
-        assert_eq!(bounds.room.free(), (0, 1));
+        assert_eq!(bounds.budget.free(), (0, 1));
     }
 
     /// T8: a message takes memory for received bytes, and never less than its buffer holds.
@@ -407,10 +407,10 @@ mod tests {
         let large = message(8 * MIB);
         for sent in [PREFIX_BYTES, 100, FREE_BYTES, FREE_BYTES + 1, 100_000, MIB, 5 * MIB] {
             let bounds = bounds(8 * MIB, 16 * MIB);
-            let (pool, _) = bounds.room.free();
+            let (pool, _) = bounds.budget.free();
             let mut frames = frames(&large[..sent], 16 << 10, &bounds, Then::Nothing);
             assert!(frames.next().now_or_never().is_none());
-            let taken = (pool - bounds.room.free().0) * 1024;
+            let taken = (pool - bounds.budget.free().0) * 1024;
             if sent <= FREE_BYTES {
                 assert_eq!(taken, 0, "{sent} bytes");
             } else {
@@ -418,7 +418,7 @@ mod tests {
                 assert!(frames.partial.capacity() <= taken, "{} bytes", frames.partial.capacity());
             }
             drop(frames);
-            assert_eq!(bounds.room.free(), (pool, 1));
+            assert_eq!(bounds.budget.free(), (pool, 1));
         }
     }
 
@@ -428,7 +428,7 @@ mod tests {
         const LEN: usize = 700 << 10;
         let large = message(LEN);
         let bounds = bounds(1 << 20, 1 << 20);
-        let before = bounds.room.free();
+        let before = bounds.budget.free();
         let all = futures::future::join_all((0..30).map(|_| {
             let mut frames = frames(&large, 16 << 10, &bounds, Then::End);
             frames.body.pause = Duration::from_millis(10);
@@ -437,14 +437,14 @@ mod tests {
         let all =
             tokio::time::timeout(Duration::from_secs(3600), all).await.expect("messages are stuck");
         assert!(all.iter().all(|len| *len == Ok(LEN)), "{all:?}");
-        assert_eq!(bounds.room.free(), before);
+        assert_eq!(bounds.budget.free(), before);
     }
 
     /// T8: a message that holds memory must make progress.
     #[tokio::test(start_paused = true)]
     async fn a_large_message_has_to_go_on_arriving() {
         let bounds = bounds(8 << 20, 8 << 20);
-        let before = bounds.room.free();
+        let before = bounds.budget.free();
         let large = message(8 << 20);
         for sent in [100, 100_000, 1 << 20] {
             let mut stalled = frames(&large[..sent], 16 << 10, &bounds, Then::Nothing);
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(error, FrameError::Slow { limit: bounds.timeout });
         assert_eq!(since.elapsed().as_secs(), 61, "60 s from its first chunk on");
         drop(slow);
-        assert_eq!(bounds.room.free(), before);
+        assert_eq!(bounds.budget.free(), before);
     }
 
     /// The time that a message waits for other messages does not count.

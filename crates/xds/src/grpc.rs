@@ -89,7 +89,7 @@ pub(crate) fn open<B>(body: B) -> Response<B> {
 }
 
 /// Returns a response that consists of a status only. The default body is empty.
-pub(crate) fn refuse<B: Default>(end: &End) -> Response<B> {
+pub(crate) fn reject<B: Default>(end: &End) -> Response<B> {
     let mut response = open(B::default());
     response.headers_mut().extend(trailers(end));
     response

@@ -108,68 +108,69 @@ mod tests {
     use super::*;
 
     /// Creates a pool of 10 KiB and a lane of 4 KiB.
-    fn room() -> MemoryBudget {
+    fn budget() -> MemoryBudget {
         MemoryBudget::new(15 << 10, 4 << 10)
     }
 
     #[test]
     fn arrived_bytes_take_memory() {
-        let room = room();
+        let budget = budget();
         let mut held = None;
         for (bytes, free) in [(1, 9), (1024, 9), (1025, 8), (4096, 6), (100, 6)] {
-            room.cover(&mut held, bytes).now_or_never().expect("there is memory");
-            assert_eq!(room.free(), (free, 1), "for {bytes} bytes");
+            budget.cover(&mut held, bytes).now_or_never().expect("there is memory");
+            assert_eq!(budget.free(), (free, 1), "for {bytes} bytes");
         }
         drop(held);
-        assert_eq!(room.free(), (10, 1));
+        assert_eq!(budget.free(), (10, 1));
     }
 
     /// T8: requests that each hold a part and need more do not wait for each other forever.
     #[test]
     fn of_those_that_are_stuck_one_goes_on_and_gives_back_what_it_had() {
-        let room = room();
+        let budget = budget();
         let (mut first, mut second, mut third) = (None, None, None);
         for held in [&mut first, &mut second, &mut third] {
-            room.cover(held, 3 << 10).now_or_never().expect("there is memory");
+            budget.cover(held, 3 << 10).now_or_never().expect("there is memory");
         }
-        assert_eq!(room.free(), (1, 1));
-        let mut waiting = Box::pin(room.cover(&mut second, 5 << 10));
+        assert_eq!(budget.free(), (1, 1));
+        let mut waiting = Box::pin(budget.cover(&mut second, 5 << 10));
         assert!(waiting.as_mut().now_or_never().is_some(), "the lane is free");
         drop(waiting);
         assert!(matches!(second, Some(BudgetShare::Lane(_))));
-        assert_eq!(room.free(), (4, 0), "its part of the pool is free");
-        room.cover(&mut second, 4 << 20)
+        assert_eq!(budget.free(), (4, 0), "its part of the pool is free");
+        budget
+            .cover(&mut second, 4 << 20)
             .now_or_never()
             .expect("a request with the lane never waits");
-        room.cover(&mut first, 7 << 10).now_or_never().expect("there is memory again");
-        assert!(room.cover(&mut third, 4 << 10).now_or_never().is_none(), "nothing is free");
+        budget.cover(&mut first, 7 << 10).now_or_never().expect("there is memory again");
+        assert!(budget.cover(&mut third, 4 << 10).now_or_never().is_none(), "nothing is free");
         assert!(matches!(&third, Some(BudgetShare::Pool(held)) if held.num_permits() == 3));
         drop(second);
-        room.cover(&mut third, 4 << 10).now_or_never().expect("the lane is free again");
-        assert_eq!(room.free(), (3, 0));
+        budget.cover(&mut third, 4 << 10).now_or_never().expect("the lane is free again");
+        assert_eq!(budget.free(), (3, 0));
     }
 
     /// L14: smaller requests have a separate budget while they wait for their shards.
     #[test]
     fn requests_that_wait_for_their_shards_are_bounded_together() {
-        let room = room();
+        let budget = budget();
         let held: Vec<_> = (0..128)
-            .map(|_| room.queue(256 << 10).now_or_never().expect("there is memory"))
+            .map(|_| budget.queue(256 << 10).now_or_never().expect("there is memory"))
             .collect();
-        assert!(room.queue(1).now_or_never().is_none());
-        assert_eq!(room.free(), (10, 1), "large requests are not affected");
+        assert!(budget.queue(1).now_or_never().is_none());
+        assert_eq!(budget.free(), (10, 1), "large requests are not affected");
         drop(held);
-        assert!(room.queue(1).now_or_never().is_some());
+        assert!(budget.queue(1).now_or_never().is_some());
     }
 
     /// OPS-12: the largest request fits, however small the budget is.
     #[test]
     fn one_request_always_fits_in() {
-        let room = MemoryBudget::new(1, 4 << 10);
+        let budget = MemoryBudget::new(1, 4 << 10);
         let (mut first, mut second) = (None, None);
-        room.cover(&mut first, 4 << 10).now_or_never().expect("the lane is free");
-        assert!(room.cover(&mut second, 1).now_or_never().is_none());
+        budget.cover(&mut first, 4 << 10).now_or_never().expect("the lane is free");
+        assert!(budget.cover(&mut second, 1).now_or_never().is_none());
         drop(first);
-        room.cover(&mut second, 1).now_or_never().expect("the lane is free again");
+        budget.cover(&mut second, 1).now_or_never().expect("the lane is free again");
     }
 }

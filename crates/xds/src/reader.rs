@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Reader<B> {
     frames: Frames<B>,
-    intake: RequestSink,
+    sink: RequestSink,
     protocol: Protocol,
     node: NodeReader,
     bucket: Bucket,
@@ -39,7 +39,7 @@ pub(crate) struct Reader<B> {
 struct Read {
     request: Request,
     node: Option<Arc<Node>>,
-    room: Option<OwnedSemaphorePermit>,
+    memory: Option<OwnedSemaphorePermit>,
 }
 
 /// The reason why a stream ends because of its requests.
@@ -58,7 +58,7 @@ enum ReadError {
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     pub(crate) fn new(
         frames: Frames<B>,
-        intake: RequestSink,
+        sink: RequestSink,
         protocol: Protocol,
         config: &Config,
         bytes: Counter,
@@ -66,7 +66,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     ) -> Self {
         Self {
             frames,
-            intake,
+            sink,
             protocol,
             node: NodeReader::new(config.node_bytes_max, config.node_metadata_max),
             bucket: Bucket::new(config.requests_per_second_max, config.requests_burst_max),
@@ -85,22 +85,22 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         loop {
             match self.next().await {
                 Ok(Some(read)) => {
-                    if self.intake.request(read.request, read.node, read.room).await.is_err() {
+                    if self.sink.request(read.request, read.node, read.memory).await.is_err() {
                         return;
                     }
                 }
                 // If the shard has stopped, it has already ended the stream.
                 Ok(None) => {
-                    let _stopped = self.intake.half_close().await;
+                    let _stopped = self.sink.half_close().await;
                     return;
                 }
-                Err(error) => return self.refuse(&error),
+                Err(error) => return self.reject(&error),
             }
         }
     }
 
     async fn next(&mut self) -> Result<Option<Read>, ReadError> {
-        let Some(Framed { message: bytes, room }) = self.frames.next().await? else {
+        let Some(Framed { message: bytes, memory }) = self.frames.next().await? else {
             return Ok(None);
         };
         self.bytes.increment(bytes.len() as u64);
@@ -108,7 +108,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Err(ReadError::Rate { max: self.bucket.per_second() });
         }
         let (request, node) = self.decode(&bytes).await?;
-        Ok(Some(Read { request, node, room }))
+        Ok(Some(Read { request, node, memory }))
     }
 
     /// Decodes the message in bounded steps. Other tasks run between them.
@@ -124,12 +124,12 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         Ok((request, self.node.read(node)?))
     }
 
-    fn refuse(&self, error: &ReadError) {
+    fn reject(&self, error: &ReadError) {
         if let Some(limit) = error.limit() {
             limit_hit(limit);
         }
         tracing::debug!(peer = %self.peer, %error, "request rejected");
-        self.intake.end(End::new(error.code(), error.to_string()));
+        self.sink.end(End::new(error.code(), error.to_string()));
     }
 }
 

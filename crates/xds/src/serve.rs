@@ -50,7 +50,7 @@ pub async fn serve(
     let address = listener.local_addr()?;
     let bounds = Bounds {
         message_bytes_max: config.request_bytes_max,
-        room: MemoryBudget::new(config.large_requests_bytes_max, config.request_bytes_max),
+        budget: MemoryBudget::new(config.large_requests_bytes_max, config.request_bytes_max),
         timeout: config.large_request_timeout,
     };
     let shared = Arc::new(Shared {

@@ -55,33 +55,33 @@ impl Service {
         }
         let Some(kind) = kind else {
             let text = format!("{} is not served here", request.uri().path());
-            return grpc::refuse(&End::new(EndCode::Unimplemented, text));
+            return grpc::reject(&End::new(EndCode::Unimplemented, text));
         };
         let timeout = match self.check(&request) {
             Ok(timeout) => timeout,
-            Err(end) => return grpc::refuse(&end),
+            Err(end) => return grpc::reject(&end),
         };
         let info = StreamInfo { kind: kind.clone(), peer: self.connection.peer() };
         let protocol = info.kind.protocol;
-        let (intake, outlet) = match self.shared.fanout.open(info) {
+        let (sink, responses) = match self.shared.fanout.open(info) {
             Ok(ends) => ends,
             Err(error) => {
-                return grpc::refuse(&End::new(EndCode::ResourceExhausted, error.to_string()));
+                return grpc::reject(&End::new(EndCode::ResourceExhausted, error.to_string()));
             }
         };
-        let ender = intake.ender();
-        let place = self.connection.add(ender.clone());
+        let closer = sink.ender();
+        let registration = self.connection.add(closer.clone());
         let encoding = grpc::encoding(request.headers());
         let config = &self.shared.config;
         let frames = Frames::new(request.into_body(), encoding, self.shared.bounds.clone());
         let bytes = self.shared.request_bytes.clone();
         let reader =
-            Reader::new(frames, intake, protocol, config, bytes, self.connection.peer()).run();
+            Reader::new(frames, sink, protocol, config, bytes, self.connection.peer()).run();
         // The end of the stream aborts the reader and its timeout.
-        let (reader, handle) = abortable(in_time(reader, timeout, ender));
+        let (reader, handle) = abortable(in_time(reader, timeout, closer));
         // Aborted or finished, the reader has nothing more to read.
         self.connection.tasks.spawn(reader.map(|_aborted| ()));
-        grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(outlet, handle, place))))
+        grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(responses, handle, registration))))
     }
 
     /// Checks whether a stream may be opened, and returns its timeout.
@@ -112,11 +112,15 @@ impl Service {
 }
 
 /// Runs the reader of a stream. Ends the stream when the client's timeout has expired.
-async fn in_time(reader: impl Future<Output = ()>, timeout: Option<Duration>, ender: StreamCloser) {
+async fn in_time(
+    reader: impl Future<Output = ()>,
+    timeout: Option<Duration>,
+    closer: StreamCloser,
+) {
     let Some(timeout) = timeout else { return reader.await };
     if tokio::time::timeout(timeout, reader).await.is_err() {
         let text = format!("the grpc-timeout of {} s has expired", timeout.as_secs_f64());
-        ender.end(End::new(EndCode::DeadlineExceeded, text));
+        closer.end(End::new(EndCode::DeadlineExceeded, text));
     }
 }
 
