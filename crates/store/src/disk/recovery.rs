@@ -203,7 +203,7 @@ impl Reader<'_> {
             && (image.cluster_id != Some(identity.cluster_id)
                 || image.state.incarnation != identity.incarnation)
         {
-            let found = image.cluster_id.map_or("none".to_owned(), |id| hex::encode(id));
+            let found = image.cluster_id.map_or("none".to_owned(), hex::encode);
             return Err(self.damaged(
                 "the state",
                 format!(

@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_record_has_the_bytes_it_had_in_the_first_release() {
         let record = seal(Family::Meta, b"purged", &pb::LogId { term: 3, index: 300 });
-        assert_eq!(hex::encode(record), "01c2ad46a2c60e026b080310ac02");
+        assert_eq!(hex::encode(&record), "01c2ad46a2c60e026b080310ac02");
         let id: pb::LogId = open(Family::Meta, b"purged", record.into()).unwrap();
         assert_eq!((id.term, id.index), (3, 300));
     }

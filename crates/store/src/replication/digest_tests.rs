@@ -1,6 +1,6 @@
 //! Replicas whose states or logs differ: detection, alarm and stop.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process};
 
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use openraft::{EntryPayload, async_runtime::WatchReceiver};
@@ -186,7 +186,7 @@ async fn diverged_replica_stops_raft_while_its_disk_stalls() {
     let replica = Replica::open(config(dir.path(), 1, &[])).await.unwrap();
     // Opening a FIFO for writing blocks until a reader opens it.
     let mark = dir.path().join("1/DIVERGED");
-    assert!(Command::new("mkfifo").arg(&mark).status().unwrap().success());
+    assert!(process::Command::new("mkfifo").arg(&mark).status().unwrap().success());
     replica.core().divergence.stop("its log differs");
     let stopped = until("Raft has stopped", || {
         replica.core().node.raft.metrics().borrow_watched().running_state.is_err()

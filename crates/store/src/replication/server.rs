@@ -110,7 +110,7 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     if header.cluster_id[..] != own.cluster_id {
         return Err(format!(
             "replica {from} is in cluster {}, this replica in cluster {}",
-            hex::encode(header.cluster_id),
+            hex::encode(&header.cluster_id),
             hex::encode(own.cluster_id)
         ));
     }
