@@ -1,6 +1,12 @@
 //! The failure of a command: lines for standard error, and an exit code.
 
-use std::fmt;
+use std::{
+    fmt,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use super::{exit::Exit, text::plain};
 
 /// The failure of a command. Each line is printed after `error: ` or `warning: `. Without lines,
 /// the reader of standard output has closed the pipe, and nothing is printed.
@@ -12,17 +18,8 @@ pub(crate) struct Failure {
     /// The text of a failure of a server, without `the server` at its start. [`Failure::at`] adds
     /// the address of the server, which is not known where the failure is created.
     of_server: Option<String>,
-    /// The exit code of the command.
-    pub(crate) code: u8,
+    pub(crate) exit: Exit,
 }
-
-/// The exit code of a command that was rejected or failed.
-const FAILED: u8 = 1;
-/// The exit code of a write that concerns no session of the replica.
-pub(crate) const NOBODY_ASKED: u8 = 3;
-/// The exit code of a write of which it is unknown whether all sessions have it. Either sessions
-/// ended before they answered, or the cluster has other replicas, whose sessions were not asked.
-pub(crate) const NOT_ALL_ASKED: u8 = 4;
 
 impl Failure {
     /// Creates a failure of one line.
@@ -32,25 +29,34 @@ impl Failure {
 
     /// Creates a failure of several lines.
     pub(crate) fn lines(lines: impl IntoIterator<Item = impl fmt::Display>) -> Self {
-        let lines =
-            lines.into_iter().map(|line| super::plain(&line.to_string().replace('\n', "; ")));
-        Self { lines: lines.collect(), warnings: Vec::new(), of_server: None, code: FAILED }
+        let lines = lines.into_iter().map(|line| plain(&line.to_string().replace('\n', "; ")));
+        Self { lines: lines.collect(), warnings: Vec::new(), of_server: None, exit: Exit::Failed }
     }
 
     /// Adds warnings.
     pub(crate) fn with_warnings(self, warnings: impl IntoIterator<Item = String>) -> Self {
-        let warnings = warnings.into_iter().map(|warning| super::plain(&warning)).collect();
+        let warnings = warnings.into_iter().map(|warning| plain(&warning)).collect();
         Self { warnings, ..self }
     }
 
     /// Creates the failure of a command whose work is done, but whose result needs attention.
-    pub(crate) fn with_code(code: u8, line: impl fmt::Display) -> Self {
-        Self { code, ..Self::new(line) }
+    pub(crate) fn with_exit(exit: Exit, line: impl fmt::Display) -> Self {
+        Self { exit, ..Self::new(line) }
     }
 
-    /// The word before each line.
-    pub(crate) fn label(&self) -> &'static str {
-        if self.code == FAILED { "error" } else { "warning" }
+    /// Prints the failure on standard error. Returns the exit code of the command.
+    pub(crate) fn report(&self) -> ExitCode {
+        let mut stderr = io::stderr().lock();
+        let label = if self.exit == Exit::Failed { "error" } else { "warning" };
+        for warning in &self.warnings {
+            drop(writeln!(stderr, "warning: {warning}"));
+        }
+        for line in &self.lines {
+            // A failure to write to standard error cannot be reported anywhere.
+            drop(writeln!(stderr, "{label}: {line}"));
+        }
+        // Without lines, the reader of standard output has closed the pipe, which is not a failure.
+        if self.lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(self.exit.code()) }
     }
 
     /// Creates a failure of a server, whose address [`Failure::at`] adds. `did` is the predicate of
@@ -70,9 +76,9 @@ impl Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        if error.kind() == std::io::ErrorKind::BrokenPipe {
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::lines(Vec::<String>::new());
         }
         Self::new(format_args!("cannot write the output: {error}"))

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::plain;
+use super::text::plain;
 
 /// Rows of cells under headings. Each column is as wide as its widest cell.
 pub(crate) struct Table {

@@ -1,5 +1,13 @@
 //! Times in a readable form.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Returns the milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Formats milliseconds since 1970 as `2026-11-20T09:45:42Z`. Returns an empty text for 0.
 pub(crate) fn timestamp(millis: u64) -> String {
     if millis == 0 {

@@ -10,9 +10,10 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::{
-    Config, ConfigError, Source, environment,
+    Config, ConfigError, Source,
     keys::{KEYS, render, table},
     rules::{LISTEN_RULE, rules},
+    unknown_variables,
 };
 
 /// The keys that the command line sets.
@@ -158,15 +159,15 @@ impl Values {
         let mut names = BTreeMap::new();
         for (section, keys) in &self.table {
             for (key, value) in keys.as_table().into_iter().flatten() {
-                let name = format!("{}{section}_{key}", environment::PREFIX).to_uppercase();
+                let name = format!("{}{section}_{key}", unknown_variables::PREFIX).to_uppercase();
                 names.insert(name, (section.clone(), key.clone(), value.clone()));
             }
         }
         let known: Vec<&str> = names.keys().map(String::as_str).collect();
-        let warning = |name: &str| environment::warning(name, &known);
+        let warning = |name: &str| unknown_variables::warning(name, &known);
         // The map sorts the variables, so that CHANCERY_LOG_LEVEL always overrides CHANCERY_LOG.
         let given: BTreeMap<String, String> =
-            given.into_iter().filter(|(name, _)| environment::is_ours(name)).collect();
+            given.into_iter().filter(|(name, _)| unknown_variables::is_ours(name)).collect();
         let warnings: Vec<String> = (given.keys().filter(|name| !names.contains_key(*name)))
             .filter_map(|name| warning(name))
             .collect();

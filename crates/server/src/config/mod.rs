@@ -6,13 +6,13 @@
 
 mod bounds;
 mod convert;
-mod environment;
 mod error;
 mod keys;
 mod load;
 mod raft;
 mod rules;
 mod units;
+mod unknown_variables;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

@@ -11,6 +11,7 @@ mod lifecycle;
 mod metrics;
 mod recovery;
 mod retries;
+mod screens;
 mod space;
 mod strangers;
 mod support;

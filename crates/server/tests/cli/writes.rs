@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::{Server, clusters};
 
 #[test]
-fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
+fn what_is_applied_is_there_and_can_be_changed_and_pruned() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     let applied =
@@ -70,6 +70,17 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
         "the output of get can be applied"
     );
 
+    let history = server.json(&["history"], "");
+    assert_eq!(history["entries"][2]["label"], "4fe1");
+    assert_eq!(history["entries"][0]["author"], "tester");
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn only_existing_resources_of_the_expected_version_are_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    server.json(&["apply", "-f", "-"], &clusters(&["a"], "1s"));
     let missing = server.run(&["delete", "cds", "a", "zz"]);
     assert_eq!(missing.code, 1);
     assert!(missing.err.contains("\"zz\" in scope \"default\" does not exist"), "{}", missing.err);
@@ -88,12 +99,8 @@ fn what_is_applied_is_there_and_can_be_changed_pruned_and_deleted() {
     assert_eq!((two.code, two.err.contains("2 are named")), (1, true), "{}", two.err);
     let version = version.as_str().unwrap();
     let deleted = server.json(&["delete", "cds", "a", "--if-version", version], "");
-    assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(4), &json!(1)));
-    assert_eq!(server.run(&["get"]).out, "no resources (revision 4)\n");
-
-    let history = server.json(&["history"], "");
-    assert_eq!(history["entries"][3]["label"], "4fe1");
-    assert_eq!(history["entries"][0]["author"], "tester");
+    assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(2), &json!(1)));
+    assert_eq!(server.run(&["get"]).out, "no resources (revision 2)\n");
     assert_eq!(server.terminate().0, Some(0));
 }
 

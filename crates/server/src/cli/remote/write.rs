@@ -1,23 +1,83 @@
-//! The commands `apply`, `import`, `delete` and `assignments delete`.
+//! The common part of all commands that write: flags, attempts and output.
 
 use std::{io, time::Duration};
 
 use chancery_admin::{is_surely_not_written, problem_line};
-use chancery_admission::{Manifest, Options, admit};
-use chancery_model::ScopeName;
-use chancery_proto::admin::v1::{self as pb, File, admin_client::AdminClient};
+use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use tonic::{Code, Status, transport::Channel};
 
-use super::{
-    Answer, Failure,
-    args::{Apply, Assignments, Command, Write},
-    client::{Servers, refusal},
-    count, failure, input,
-    input::Input,
-    plain, short_type,
-    table::Table,
+use super::client::{Servers, refusal};
+use crate::{
+    cli::{
+        answer::Answer,
+        exit::Exit,
+        failure::Failure,
+        table::Table,
+        text::{count, plain, short_type},
+    },
+    config::Span,
 };
+
+/// The flags of all commands that write resources.
+#[derive(Debug, Args, Clone, Default)]
+pub(crate) struct Write {
+    /// Show what would change, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Compute the dry run from the replica's own state, which may be outdated
+    ///
+    /// Without this flag, the replica first asks the leader for everything that it has not applied.
+    #[arg(long, requires = "dry_run")]
+    pub(crate) stale: bool,
+    /// Wait at most TIME for the sessions to acknowledge the write [TIME without a value: 30s]
+    ///
+    /// TIME is a number with a unit: 250ms, 10s, 5m or 1h. The maximum is 1h.
+    ///
+    /// The command asks the sessions that the write concerns, and lists those that have not
+    /// acknowledged. It asks only sessions of the replica that takes the write.
+    ///
+    /// A write concerns a session that subscribes to a changed resource, by name or by a wildcard. The
+    /// node of the session must see the resource, or must have seen it before. A write that changes
+    /// assignments also concerns the sessions whose scopes it changes. A write that changes nothing
+    /// concerns the sessions that subscribe to the resources it names.
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "30s",
+        conflicts_with = "dry_run"
+    )]
+    pub(crate) wait: Option<Span>,
+    /// Append this text to the version that clients see, for example a Git SHA [default: none]
+    ///
+    /// It has at most 64 letters, digits, '.', '_' and '-'.
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) label: Option<String>,
+    /// Reject the write if a scope that it touches has changed after this revision
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) if_revision: Option<u64>,
+    /// Record this author in the history [default: $USER, or none if that is unset]
+    #[arg(long)]
+    pub(crate) author: Option<String>,
+    /// Record this reason in the history [default: none]
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+    /// Identify the write by 32 hexadecimal digits [default: random]
+    ///
+    /// Use the same ID to retry safely when the outcome of the first attempt is unknown: a write
+    /// takes effect once under one ID.
+    #[arg(long, value_name = "HEX", conflicts_with = "dry_run")]
+    pub(crate) request_id: Option<RequestId>,
+}
+
+impl Write {
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        self.wait.map(Span::duration)
+    }
+}
 
 /// The maximum number of changes in text output. JSON has more.
 const CHANGES_SHOWN_MAX: usize = 100;
@@ -27,13 +87,14 @@ const ATTEMPTS_MIN: usize = 3;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// A write with all its input and its request ID.
-pub(crate) struct Request {
+pub(super) struct Request {
     id: RequestId,
     dry_run: bool,
     body: Body,
 }
 
-enum Body {
+/// The request of each command that writes.
+pub(super) enum Body {
     Apply(pb::ApplyRequest),
     Import(pb::ImportRequest),
     Delete(pb::DeleteRequest),
@@ -41,15 +102,11 @@ enum Body {
 }
 
 impl Request {
-    /// Reads the input of a command that writes; returns `None` for other commands.
-    pub(crate) fn read(command: &Command) -> Result<Option<Self>, Failure> {
-        let write = match command {
-            Command::Apply(apply) => &apply.write,
-            Command::Import(import) => &import.write,
-            Command::Delete(delete) => &delete.write,
-            Command::Assignments(Assignments::Delete { write, .. }) => write,
-            _ => return Ok(None),
-        };
+    /// Creates a write. `body` takes the options of the write.
+    pub(super) fn new(
+        write: &Write,
+        body: impl FnOnce(Option<pb::WriteOptions>) -> Body,
+    ) -> Result<Self, Failure> {
         // All attempts use the same ID, so that the write takes effect once.
         let id = match write.request_id {
             Some(id) => id,
@@ -57,68 +114,11 @@ impl Request {
                 Failure::new(format_args!("cannot generate a request ID: {error}"))
             })?,
         };
-        let body = Body::read(command, options(write, id))?;
-        Ok(body.map(|body| Self { id, dry_run: write.dry_run, body }))
+        Ok(Self { id, dry_run: write.dry_run, body: body(Some(options(write, id))) })
     }
-}
-
-/// Reads the manifests. If a file cannot be read, reports the problems of the others too.
-fn manifests(apply: &Apply) -> Result<Vec<pb::File>, Failure> {
-    let Input { files, mut problems } = input::read_all(&apply.files);
-    if problems.is_empty() {
-        return Ok(files);
-    }
-    let manifests: Vec<Manifest> =
-        files.into_iter().map(|File { name, content }| Manifest { file: name, content }).collect();
-    if let Ok(scope) = ScopeName::new(&apply.scope)
-        && !manifests.is_empty()
-        && let Err(others) = admit(&manifests, &Options::new(scope))
-    {
-        problems.extend(others.iter().map(ToString::to_string));
-    }
-    Err(Failure::lines(problems))
 }
 
 impl Body {
-    fn read(command: &Command, options: pb::WriteOptions) -> Result<Option<Self>, Failure> {
-        let options = Some(options);
-        Ok(Some(match command {
-            Command::Apply(apply) => Self::Apply(pb::ApplyRequest {
-                files: manifests(apply)?,
-                scope: apply.scope.clone(),
-                prune: apply.prune,
-                options,
-            }),
-            Command::Import(import) => Self::Import(pb::ImportRequest {
-                file: Some(input::read(&import.file)?),
-                scope: import.scope.clone(),
-                options,
-            }),
-            Command::Delete(delete) => {
-                let resource = |name: &String| pb::ResourceRef {
-                    r#type: delete.type_name.clone(),
-                    name: name.clone(),
-                    if_version: delete.if_version.clone().unwrap_or_default(),
-                };
-                if delete.if_version.is_some() && delete.names.len() > 1 {
-                    let n = delete.names.len();
-                    return Err(Failure::new(format_args!(
-                        "--if-version applies to one resource, but {n} are named"
-                    )));
-                }
-                Self::Delete(pb::DeleteRequest {
-                    resources: delete.names.iter().map(resource).collect(),
-                    scope: delete.scope.clone(),
-                    options,
-                })
-            }
-            Command::Assignments(Assignments::Delete { name, .. }) => {
-                Self::DeleteAssignment(pb::DeleteAssignmentRequest { name: name.clone(), options })
-            }
-            _ => return Ok(None),
-        }))
-    }
-
     async fn send(&self, mut client: AdminClient<Channel>) -> Result<pb::WriteResponse, Status> {
         let response = match self {
             Self::Apply(request) => client.apply(request.clone()).await,
@@ -132,7 +132,7 @@ impl Body {
 
 impl Request {
     /// Sends the write and shows the result.
-    pub(crate) async fn run(
+    pub(super) async fn run(
         self,
         servers: &Servers,
         answer: &mut Answer<'_>,
@@ -359,12 +359,12 @@ fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Fa
     if wait.asked == 0 {
         let line =
             format!("{done}, but not confirmed: the write concerns no session of this replica");
-        return Err(Failure::with_code(failure::NOBODY_ASKED, line));
+        return Err(Failure::with_exit(Exit::NobodyAsked, line));
     }
     if wait.left > 0 || wait.replicas_not_asked > 0 {
         let line =
             format!("{done}, but it is unknown whether all sessions have it: {}", in_words(wait));
-        return Err(Failure::with_code(failure::NOT_ALL_ASKED, line));
+        return Err(Failure::with_exit(Exit::NotAllAsked, line));
     }
     Ok(())
 }
@@ -415,7 +415,24 @@ fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        write: Write,
+    }
+
+    #[test]
+    fn wait_takes_a_time_or_none() {
+        let wait =
+            |args: &[&str]| Flags::try_parse_from([&["x"], args].concat()).unwrap().write.wait();
+        assert_eq!(wait(&[]), None);
+        assert_eq!(wait(&["--wait"]), Some(Duration::from_secs(30)));
+        assert_eq!(wait(&["--wait=250ms"]), Some(Duration::from_millis(250)));
+    }
 
     #[test]
     fn a_dry_run_shows_what_would_change_field_by_field() {
@@ -485,16 +502,19 @@ mod tests {
                 ..Default::default()
             };
             let written = pb::WriteResponse { changed: 1, ..Default::default() };
-            verdict(&written, &wait).map_err(|failure| (failure.code, failure.lines.join("; ")))
+            verdict(&written, &wait).map_err(|failure| (failure.exit, failure.lines.join("; ")))
         };
         assert_eq!(wait(2, 0), Ok(()));
         for others in [0, 2] {
             let (code, line) = wait(0, others).unwrap_err();
-            assert!(code == 3 && line.contains("not confirmed"), "{code}: {line}");
+            assert!(
+                code == Exit::NobodyAsked && line.contains("not confirmed"),
+                "{code:?}: {line}"
+            );
         }
         let (code, line) = wait(2, 2).unwrap_err();
         let told = "2 of 2 sessions of this replica acknowledged; 2 other replicas not asked";
-        assert!(code == 4 && line.contains(told), "{code}: {line}");
+        assert!(code == Exit::NotAllAsked && line.contains(told), "{code:?}: {line}");
     }
 
     #[test]
@@ -516,7 +536,10 @@ mod tests {
         let wait = pb::WaitResult { settled: true, asked: 1, left: 1, ..Default::default() };
         let failure = verdict(&pb::WriteResponse::default(), &wait).unwrap_err();
         let told = "0 of 1 session of this replica acknowledged; 1 session left before answering";
-        assert!(failure.code == 4 && failure.lines[0].ends_with(told), "{failure:?}");
+        assert!(
+            failure.exit == Exit::NotAllAsked && failure.lines[0].ends_with(told),
+            "{failure:?}"
+        );
     }
 
     #[test]
@@ -536,7 +559,7 @@ mod tests {
             acknowledged: 2,
             ..Default::default()
         };
-        assert_eq!(verdict(&pb::WriteResponse::default(), &wait).unwrap_err().code, 1);
+        assert_eq!(verdict(&pb::WriteResponse::default(), &wait).unwrap_err().exit, Exit::Failed);
         assert_eq!(in_words(&wait), "2 of 7 sessions of this replica acknowledged");
         assert_eq!(
             unsettled_lines(&wait),

@@ -1,26 +1,53 @@
-//! The commands `backup` and `restore`.
+//! The command `backup`.
 
 use std::{
     fs::{File, Permissions},
     io::{self, IsTerminal, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
-use chancery_model::{Revision, TransactionMeta};
 use chancery_proto::admin::v1::{self as pb, backup_service_client::BackupServiceClient};
-use chancery_store::{Backup, BackupCheck, BackupInfo, BackupSource, RestoreOptions};
+use chancery_store::{BackupCheck, BackupInfo, BackupSource};
+use clap::Args;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::{
-    Answer, Failure, args,
-    args::Output,
-    client::{Servers, refusal},
-    count, plain,
+use super::client::{Servers, refusal};
+use crate::cli::{
+    answer::{Answer, Output},
+    backup_info::{describe, warn_of_divergence},
+    failure::Failure,
+    text::{count, plain},
     time::timestamp,
 };
+
+/// The arguments of `backup`.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// Write the backup to this file, or to standard output (-)
+    ///
+    /// The file is written atomically and synced. For standard output, only exit code 0 means that
+    /// the backup is complete.
+    #[arg(value_name = "FILE|-")]
+    file: PathBuf,
+    /// Read the data directory of a stopped replica instead of contacting a server
+    ///
+    /// Use this to save the remaining state of a cluster that has lost its majority.
+    #[arg(long, value_name = "DIR", conflicts_with = "stale")]
+    data_dir: Option<PathBuf>,
+    /// Accept the data directory of a replica that diverged from its cluster
+    ///
+    /// Its state may be wrong. Use this only if no other replica is left.
+    #[arg(long, requires = "data_dir")]
+    allow_diverged: bool,
+    /// Save the replica's own state, without checking with the cluster that it is current
+    #[arg(long)]
+    stale: bool,
+    /// Replace an existing regular file
+    #[arg(long)]
+    force: bool,
+}
 
 /// The argument that selects standard output.
 const STANDARD_OUTPUT: &str = "-";
@@ -156,15 +183,15 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Saves the state of the cluster to a file or to standard output.
-pub(super) async fn backup(
+pub(super) async fn run(
+    backup: &Backup,
     servers: &Servers,
-    backup: &args::Backup,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let (info, bytes) = match &backup.data_dir {
         Some(data_dir) => {
             refuse_existing(&backup.file, backup.force)?;
-            let state = Backup::of_directory(data_dir).map_err(Failure::new)?;
+            let state = chancery_store::Backup::of_directory(data_dir).map_err(Failure::new)?;
             if let Some(reason) = state.info().diverged.as_ref().filter(|_| !backup.allow_diverged)
             {
                 return Err(Failure::new(format_args!(
@@ -192,7 +219,7 @@ pub(super) async fn backup(
 fn show(
     info: &BackupInfo,
     bytes: u64,
-    backup: &args::Backup,
+    backup: &Backup,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let file = backup.file.display().to_string();
@@ -223,17 +250,7 @@ fn show(
     answer.json(&value)
 }
 
-/// Warns if the replica of a backup had diverged.
-fn warn_of_divergence(info: &BackupInfo, out: &mut dyn Write) -> io::Result<()> {
-    let Some(reason) = &info.diverged else { return Ok(()) };
-    let (id, reason) = (info.replica_id, plain(reason));
-    writeln!(
-        out,
-        "warning: replica {id} had diverged when the backup was made, so the state may be wrong: {reason}"
-    )
-}
-
-async fn fetch(servers: &Servers, backup: &args::Backup) -> Result<(BackupInfo, u64), Failure> {
+async fn fetch(servers: &Servers, backup: &Backup) -> Result<(BackupInfo, u64), Failure> {
     let mut pending = Pending::create(&backup.file, backup.force)?;
     let client = BackupServiceClient::new(servers.any_channel().await?);
     let mut client = client.max_decoding_message_size(usize::MAX);
@@ -244,72 +261,6 @@ async fn fetch(servers: &Servers, backup: &args::Backup) -> Result<(BackupInfo, 
         pending.write(&piece.data)?;
     }
     pending.finish()
-}
-
-fn describe(info: &BackupInfo) -> serde_json::Value {
-    json!({
-        "revision": info.revision.0,
-        "resources": info.n_resources,
-        "time": timestamp(info.time_ms),
-        "source": match info.source {
-            BackupSource::Current => "current",
-            BackupSource::Stale => "stale",
-            BackupSource::Directory => "directory",
-        },
-        "replica_id": info.replica_id,
-        "cluster_id": info.cluster_id.to_string(),
-        "incarnation": info.incarnation.to_string(),
-        "log_term": info.position.0,
-        "log_index": info.position.1,
-        "program": info.program,
-        "diverged": info.diverged,
-    })
-}
-
-/// Creates a data directory from a backup.
-pub(super) fn restore(restore: args::Restore, answer: &mut Answer<'_>) -> Result<(), Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let meta = TransactionMeta {
-        label: None,
-        author: restore.author.unwrap_or_else(|| std::env::var("USER").unwrap_or_default()),
-        reason: restore.reason.unwrap_or_default(),
-        time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
-    };
-    let options = RestoreOptions {
-        data_dir: restore.data_dir,
-        replica_id: restore.replica_id,
-        after: Revision(restore.after_revision),
-        meta,
-    };
-    let restored = chancery_store::restore(&restore.file, &options).map_err(Failure::new)?;
-    let data_dir = options.data_dir.display().to_string();
-    if answer.output == Output::Text {
-        let (from, resources) = (&restored.backup, count(restored.backup.n_resources, "resource"));
-        let data_dir = plain(&data_dir);
-        return answer.text(|out| {
-            writeln!(
-                out,
-                "{data_dir}: restored {resources} of revision {} ({}) as revision {}",
-                from.revision,
-                timestamp(from.time_ms),
-                restored.revision
-            )?;
-            writeln!(
-                out,
-                "replica {} is the first replica of the new cluster {}; other replicas join with empty directories",
-                options.replica_id, restored.cluster_id
-            )?;
-            warn_of_divergence(from, out)
-        });
-    }
-    answer.json(&json!({
-        "data_dir": data_dir,
-        "replica_id": options.replica_id,
-        "cluster_id": restored.cluster_id.to_string(),
-        "incarnation": restored.incarnation.to_string(),
-        "revision": restored.revision.0,
-        "backup": describe(&restored.backup),
-    }))
 }
 
 #[cfg(test)]

@@ -1,58 +1,62 @@
-//! The commands `history`, `assignments list` and `version`.
+//! The commands `assignments list` and `assignments delete`.
 
 use chancery_admin::json::JsonMessage;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use clap::Subcommand;
 use serde_json::json;
 use tonic::transport::Channel;
 
 use super::{
-    Answer, Failure,
-    args::{History, Output, Read},
-    client::refusal,
-    plain, priority,
+    client::{Servers, refusal},
+    read::Read,
+    write::{Body, Request, Write},
+};
+use crate::cli::{
+    answer::{Answer, Output},
+    failure::Failure,
+    help::write_help,
     table::Table,
-    time::timestamp,
+    text::priority,
 };
 
-/// The version of this program.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The subcommands of `assignments`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Assignments {
+    /// List the assignments in the order in which they are tried
+    List {
+        #[command(flatten)]
+        read: Read,
+    },
+    /// Delete an assignment
+    #[command(after_help = write_help(&["assignments delete edge"]))]
+    Delete {
+        /// Name of the assignment
+        name: String,
+        #[command(flatten)]
+        write: Write,
+    },
+}
 
-/// Shows the newest revisions.
-pub(crate) async fn history(
-    mut client: AdminClient<Channel>,
-    history: History,
+/// Runs a subcommand.
+pub(super) async fn run(
+    command: Assignments,
+    servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let request = pb::ListHistoryRequest { limit: history.limit, stale: history.read.stale };
-    let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
-    let history = response.into_inner();
-    answer.show(&history, |out| {
-        if history.entries.is_empty() {
-            return writeln!(out, "no revisions");
+    match command {
+        Assignments::List { read } => list(read, servers.connect_any().await?, answer).await,
+        Assignments::Delete { name, write } => {
+            let body =
+                |options| Body::DeleteAssignment(pb::DeleteAssignmentRequest { name, options });
+            Request::new(&write, body)?.run(servers, answer).await
         }
-        let headings =
-            ["REVISION", "TIME", "AUTHOR", "CHANGED", "REMOVED", "ASSIGNMENTS", "LABEL", "REASON"];
-        let mut table = Table::new(headings);
-        for entry in &history.entries {
-            table.row([
-                entry.revision.to_string(),
-                timestamp(entry.time_ms),
-                entry.author.clone(),
-                entry.changed.to_string(),
-                entry.removed.to_string(),
-                entry.assignments.to_string(),
-                entry.label.clone(),
-                entry.reason.clone(),
-            ]);
-        }
-        table.write(out, "")
-    })
+    }
 }
 
 /// Shows the assignments.
-pub(crate) async fn assignments(
-    mut client: AdminClient<Channel>,
+async fn list(
     read: Read,
+    mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let response = client.list_assignments(pb::ListAssignmentsRequest { stale: read.stale }).await;
@@ -93,29 +97,6 @@ fn match_text(matcher: &pb::NodeMatch) -> String {
     .collect();
     parts.extend(matcher.metadata.iter().map(|(path, value)| format!("metadata.{path}={value}")));
     if parts.is_empty() { "every node".to_owned() } else { parts.join(" ") }
-}
-
-/// Shows the version of this program, and of the server if it is reachable.
-pub(crate) async fn version(
-    client: Option<AdminClient<Channel>>,
-    answer: &mut Answer<'_>,
-) -> Result<(), Failure> {
-    let server = match client {
-        Some(mut client) => client.get_version(pb::GetVersionRequest {}).await.ok(),
-        None => None,
-    };
-    let server = server.map(|response| response.into_inner().version);
-    match answer.output {
-        Output::Text => {
-            writeln!(answer.out, "chancery {VERSION}")?;
-            if let Some(server) = server {
-                writeln!(answer.out, "server {}", plain(&server))?;
-            }
-            Ok(())
-        }
-        Output::Json => answer.json(&json!({"version": VERSION, "server_version": server})),
-        Output::Yaml => answer.yaml(&json!({"version": VERSION, "server_version": server})),
-    }
 }
 
 #[cfg(test)]

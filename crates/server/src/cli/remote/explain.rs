@@ -1,21 +1,40 @@
 //! The command `explain`.
 
-use std::{
-    io::{self, Write},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::io::{self, Write};
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use clap::Args;
 use tonic::transport::Channel;
 
-use super::{
-    Answer, Failure, args, client::refusal, nodes::write_stream, plain, priority, table::Table,
+use super::{client::refusal, read::Read, stream::write_stream};
+use crate::cli::{
+    answer::Answer,
+    failure::Failure,
+    table::Table,
+    text::{plain, priority},
+    time::now,
 };
 
+/// The arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// ID of the node
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Resource type: an alias or a type URL
+    #[arg(value_name = "TYPE")]
+    type_name: Option<String>,
+    /// Name of the resource
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    read: Read,
+}
+
 /// Explains why a node does or does not receive a resource.
-pub(crate) async fn explain(
+pub(super) async fn run(
+    explain: Explain,
     mut client: AdminClient<Channel>,
-    explain: args::Explain,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let request = pb::ExplainRequest {
@@ -54,8 +73,7 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
         }
         table.write(out, "  ")?;
     }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    let now = now();
     for stream in &explained.streams {
         writeln!(out)?;
         write_stream(stream, now, out)?;

@@ -3,14 +3,77 @@
 use std::io::{self, Write};
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use chancery_store::REPLICA_ID_MAX;
+use clap::{Subcommand, builder::RangedU64ValueParser};
 use tonic::transport::Channel;
 
-use super::{Answer, Failure, args::Cluster, client::refusal, plain, table::Table};
+use super::client::refusal;
+use crate::cli::{answer::Answer, failure::Failure, help::examples, table::Table, text::plain};
+
+/// Returns the parser of a replica ID.
+fn replica_id() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=REPLICA_ID_MAX)
+}
+
+/// The subcommands of `cluster`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cluster {
+    /// Show the members, the leader, problems, and the replica that answers
+    ///
+    /// The exit code is 0 if a replica answers, even if it has no leader. In JSON, `leader` is null
+    /// if there is no leader.
+    Status {
+        /// Exit with code 1, after the output, without a leader or if a replica has diverged
+        #[arg(long)]
+        check: bool,
+    },
+    /// Add a replica as a learner, which becomes a voter when it has caught up
+    ///
+    /// A replica that starts with `--join` or `--peers` adds itself.
+    #[command(after_help = examples(&["cluster add 4 10.0.0.4:18002"]))]
+    Add {
+        /// ID of the replica, at least 1 and unique in the cluster
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: u64,
+        /// Address of its replication port
+        #[arg(value_name = "HOST:PORT")]
+        address: String,
+        /// Keep it a learner, which serves streams and has no vote
+        ///
+        /// A learner becomes a voter only with `chancery cluster promote`.
+        #[arg(long)]
+        learner: bool,
+    },
+    /// Make a learner a voter, after it has caught up
+    #[command(after_help = examples(&["cluster promote 4"]))]
+    Promote {
+        /// ID of the replica
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: u64,
+    },
+    /// Remove a replica, unless the remaining members could no longer write
+    #[command(after_help = examples(&["cluster remove 4"]))]
+    Remove {
+        /// ID of the replica
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: u64,
+    },
+    /// Transfer leadership to another voter
+    #[command(after_help = examples(&["cluster transfer-leader", "cluster transfer-leader 2"]))]
+    TransferLeader {
+        /// ID of the next leader [default: the most up-to-date voter]
+        #[arg(value_name = "ID", value_parser = replica_id())]
+        id: Option<u64>,
+    },
+    /// Take a snapshot on the contacted replica, so that its log can be purged
+    #[command(after_help = examples(&["cluster snapshot"]))]
+    Snapshot,
+}
 
 /// Runs a subcommand of `cluster`.
-pub(crate) async fn run(
-    mut client: AdminClient<Channel>,
+pub(super) async fn run(
     command: Cluster,
+    mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let changed = match command {

@@ -8,7 +8,7 @@ use std::{
 
 use chancery_proto::admin::v1::File;
 
-use super::failure::Failure;
+use crate::cli::failure::Failure;
 
 /// The suffixes of the files that are read from a directory.
 const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];

@@ -9,7 +9,10 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{cluster::VERSION, failure::Failure};
+use crate::cli::failure::Failure;
+
+/// The version of this program.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The maximum time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

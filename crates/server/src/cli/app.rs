@@ -1,0 +1,244 @@
+//! The program: its arguments, and the choice of the command.
+
+use std::{
+    io::{self, BufWriter, Write},
+    process::ExitCode,
+};
+
+use chancery_model::{Printable, is_unprintable};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+
+use super::{
+    answer::{Answer, Output},
+    exit::{self, Exit},
+    failure::Failure,
+    help::{examples, no_output, no_server},
+    local, remote,
+};
+
+/// Run and operate Chancery, an xDS control plane
+///
+/// `chancery serve` runs a replica. The other commands connect to the admin port of a replica,
+/// unless they work on files.
+///
+/// TYPE is a full type URL or an alias: cluster or cds, endpoint or eds, listener or lds, route or
+/// rds, scoped-route or srds, virtual-host or vhds, secret or sds, runtime or rtds, extension or
+/// ecds.
+///
+/// Messages go to standard error.
+#[derive(Debug, Parser)]
+#[command(name = "chancery", version, max_term_width = 100, after_help = exit::table())]
+pub(crate) struct Cli {
+    /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order
+    ///
+    /// In a list, a server that accepts the connection but does not answer within 5s is skipped.
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        env = "CHANCERY_SERVER",
+        default_value = "127.0.0.1:18001",
+        hide_env_values = true
+    )]
+    server: String,
+
+    /// Print text for people, JSON, or YAML
+    ///
+    /// All commands except `serve` and `completions` take a format. `backup`, `restore` and `config`
+    /// print JSON instead of YAML.
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a replica in the foreground
+    ///
+    /// When the replica is ready, it prints one line with its addresses. The log goes to standard
+    /// error. SIGTERM or SIGINT drains the replica; a second signal ends it at once.
+    ///
+    /// `chancery config print` shows all configuration keys. Each key can be set in the file or by
+    /// the environment variable `CHANCERY_<SECTION>_<KEY>`.
+    #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
+        "serve --data-dir /var/lib/chancery",
+        "serve --config chancery.toml --replica-id 2",
+    ]))]
+    Serve(local::Serve),
+    #[command(flatten)]
+    Remote(remote::Command),
+    /// Create the data directory of the first replica of a new cluster from a backup
+    #[command(arg = no_server(), after_help = examples(&["restore chancery.bak --data-dir /var/lib/chancery"]))]
+    Restore(local::Restore),
+    /// Check or print the configuration of `serve`
+    #[command(subcommand, arg = no_server())]
+    Config(local::Config),
+    /// Print a completion script for a shell
+    #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
+        "completions bash > /etc/bash_completion.d/chancery",
+    ]))]
+    Completions(local::Completions),
+}
+
+/// Runs the command of the process's arguments.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Prints a message of clap and returns the exit code. Help and version go to standard output and
+/// are not failures.
+fn usage(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    match text.lines().any(|line| line.contains(is_unprintable)) {
+        false => drop(error.print()),
+        // The message quotes arguments, which may contain unprintable characters.
+        true => {
+            let mut stderr = io::stderr().lock();
+            text.lines().for_each(|line| drop(writeln!(stderr, "{}", Printable(line))));
+        }
+    }
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(Exit::Usage.code()),
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut answer = Answer { out: &mut out, output: cli.output };
+    match cli.command {
+        Command::Serve(serve) => serve.run(&mut answer)?,
+        Command::Remote(command) => command.run(&cli.server, &mut answer)?,
+        Command::Restore(restore) => restore.run(&mut answer)?,
+        Command::Config(config) => config.run(&mut answer)?,
+        Command::Completions(shell) => shell.run(Cli::command(), &mut answer)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("chancery").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_is_rejected_with_its_kind_of_error() {
+        for (line, kind) in [
+            ("apply", ErrorKind::MissingRequiredArgument),
+            ("delete cds", ErrorKind::MissingRequiredArgument),
+            ("apply -f x --wait=soon", ErrorKind::ValueValidation),
+            ("apply -f x --wait --dry-run", ErrorKind::ArgumentConflict),
+            ("apply -f x --if-revision new", ErrorKind::ValueValidation),
+            ("apply -f x --request-id 1", ErrorKind::ValueValidation),
+            ("cluster grow 2", ErrorKind::InvalidSubcommand),
+            ("cluster add 2", ErrorKind::MissingRequiredArgument),
+            ("cluster add 0 a:1", ErrorKind::ValueValidation),
+            ("cluster add 9223372036854775808 a:1", ErrorKind::ValueValidation),
+            ("cluster remove", ErrorKind::MissingRequiredArgument),
+            ("apply -f x --stale", ErrorKind::MissingRequiredArgument),
+            ("serve --join a:1 --peers 1=a:1", ErrorKind::ArgumentConflict),
+            ("get -o xml", ErrorKind::InvalidValue),
+            ("serve --xds here", ErrorKind::ValueValidation),
+            ("nodes --state bad", ErrorKind::InvalidValue),
+            ("frobnicate", ErrorKind::InvalidSubcommand),
+        ] {
+            let error = parse(line).expect_err(line);
+            assert_eq!((error.kind(), error.exit_code()), (kind, 2), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_address_to_listen_on_is_no_name() {
+        for (line, rule) in [
+            (
+                "serve --raft localhost:1",
+                "it must be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000; put a host name",
+            ),
+            ("serve --raft 127.0.0.1", "put a host name into --advertise"),
+            ("serve --xds localhost:1", "it must be IP:PORT, such as"),
+            ("serve --admin 127.0.0.1:99999", "it must be IP:PORT, such as"),
+        ] {
+            let error = parse(line).expect_err(line).to_string();
+            assert!(error.contains(rule), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn global_flags_may_stand_anywhere() {
+        let cli = parse("get cds --server h:1 -o json").unwrap();
+        assert_eq!((cli.server.as_str(), cli.output), ("h:1", Output::Json));
+        let cli = parse("--server h:1 -o yaml get cds web").unwrap();
+        assert_eq!((cli.server.as_str(), cli.output), ("h:1", Output::Yaml));
+    }
+
+    /// `chancery --help` and the manual list the first lines side by side.
+    #[test]
+    fn first_line_of_every_help_is_short_and_has_no_full_stop() {
+        fn check(command: &clap::Command) {
+            let name = command.get_name();
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!((1..=80).contains(&about.chars().count()), "{name}: {about}");
+            assert!(!about.ends_with('.'), "{name}: {about}");
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(
+                    !help.is_empty() && !help.ends_with('.'),
+                    "{name} {}: {help}",
+                    arg.get_id()
+                );
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn local_command_accepts_global_flags_and_does_not_show_those_without_effect() {
+        let mut command = Cli::command();
+        command.build();
+        let help = |names: &[&str]| {
+            let mut found = &mut command.clone();
+            for name in names {
+                found = found.find_subcommand_mut(name).unwrap();
+            }
+            found.render_long_help().to_string()
+        };
+        for (names, server, output) in [
+            (["serve"].as_slice(), false, false),
+            (&["completions"], false, false),
+            (&["config", "check"], false, true),
+            (&["restore"], false, true),
+            (&["get"], true, true),
+        ] {
+            let help = help(names);
+            assert_eq!(help.contains("--server"), server, "{help}");
+            assert_eq!(help.contains("--output"), output, "{help}");
+        }
+        for line in [
+            "serve --server h:1 -o json",
+            "--server h:1 -o json serve",
+            "config check --server h:1",
+        ] {
+            parse(line).unwrap();
+        }
+    }
+}

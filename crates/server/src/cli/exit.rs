@@ -1,0 +1,62 @@
+//! The exit codes of all commands.
+
+use clap::ValueEnum;
+
+/// The outcome of a command, as its exit code shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    Success = 0,
+    /// The command was rejected or failed. For a write that waits also: a session rejected it, or
+    /// did not answer in time.
+    Failed = 1,
+    Usage = 2,
+    /// A write concerns no session of the replica.
+    NobodyAsked = 3,
+    /// It is unknown whether all sessions have a write. Either sessions ended before they answered,
+    /// or the cluster has other replicas, whose sessions were not asked.
+    NotAllAsked = 4,
+}
+
+impl Exit {
+    /// Returns the exit code.
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns the lines of the help.
+    fn meaning(self) -> &'static [&'static str] {
+        match self {
+            Self::Success => &[
+                "The command succeeded.",
+                "With --wait: every session that the write concerns has acknowledged it.",
+            ],
+            Self::Failed => &[
+                "The command was rejected or failed.",
+                "With --wait also: written, but a session rejected it or did not answer in time.",
+            ],
+            Self::Usage => &["Wrong usage: an unknown command or flag, or an invalid value."],
+            Self::NobodyAsked => &[
+                "Only with --wait: written, but not confirmed: the write concerns no session of",
+                "this replica.",
+            ],
+            Self::NotAllAsked => &[
+                "Only with --wait: written, but it is unknown whether all sessions have it:",
+                "- a session ended before it answered, or",
+                "- the cluster has other replicas, whose sessions were not asked.",
+            ],
+        }
+    }
+}
+
+/// Returns the table of all exit codes.
+pub(crate) fn table() -> String {
+    let mut table = "Exit codes:".to_owned();
+    for exit in Exit::value_variants() {
+        for (index, line) in exit.meaning().iter().enumerate() {
+            let code = if index == 0 { exit.code().to_string() } else { " ".to_owned() };
+            table.push_str(&format!("\n  {code}  {line}"));
+        }
+    }
+    table
+}

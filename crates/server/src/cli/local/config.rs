@@ -1,0 +1,65 @@
+//! The commands `config check` and `config print`.
+
+use chancery_model::Printable;
+use clap::Subcommand;
+
+use super::config_flags::ConfigFlags;
+use crate::{
+    cli::{
+        answer::{Answer, Output},
+        failure::Failure,
+    },
+    config::{Loaded, NamedFiles},
+};
+
+/// The subcommands of `config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Check whether `serve` would accept the configuration
+    ///
+    /// Reports all problems together, also those of the certificate files that the configuration
+    /// names. Warns about environment variables that set no key.
+    Check {
+        #[command(flatten)]
+        config: ConfigFlags,
+    },
+    /// Print the configuration that `serve` would use, with an explanation of each key
+    ///
+    /// The output is a complete configuration file. It shows the range of each value.
+    Print {
+        #[command(flatten)]
+        config: ConfigFlags,
+    },
+}
+
+impl Config {
+    /// Runs the subcommand.
+    pub(crate) fn run(self, answer: &mut Answer<'_>) -> Result<(), Failure> {
+        match self {
+            Self::Check { config } => check(&config.load(NamedFiles::Check)?, answer),
+            Self::Print { config } => print(&config.load(NamedFiles::Ignore)?, answer),
+        }
+    }
+}
+
+fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    if answer.output == Output::Text {
+        return answer.text(|out| {
+            for warning in &loaded.warnings {
+                writeln!(out, "warning: {}", Printable(warning))?;
+            }
+            writeln!(out, "the configuration is valid")
+        });
+    }
+    answer.json(&serde_json::json!({"valid": true, "warnings": loaded.warnings}))
+}
+
+fn print(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    if answer.output == Output::Text {
+        answer.out.write_all(loaded.render().as_bytes())?;
+        return Ok(());
+    }
+    let json = serde_json::to_value(&loaded.config)
+        .map_err(|error| Failure::new(format_args!("cannot write the configuration: {error}")))?;
+    answer.json(&json)
+}

@@ -1,0 +1,12 @@
+//! The commands that connect to no server.
+
+mod completions;
+mod config;
+mod config_flags;
+mod restore;
+mod serve;
+
+pub(crate) use completions::Completions;
+pub(crate) use config::Config;
+pub(crate) use restore::Restore;
+pub(crate) use serve::Serve;

@@ -1,0 +1,95 @@
+//! The commands that connect to a replica, and the connection.
+
+use clap::Subcommand;
+
+use super::{
+    apply, assignments, backup, client::Servers, cluster, delete, describe, explain, get, history,
+    import, node, nodes, version,
+};
+use crate::cli::{
+    answer::Answer,
+    failure::Failure,
+    help::{examples, write_help},
+};
+
+/// The commands that connect to a replica.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Publish manifests in one atomic transaction
+    #[command(after_help = write_help(&["apply -f web.yaml --dry-run", "apply -f web.yaml --wait=10s"]))]
+    Apply(apply::Apply),
+    /// Delete resources in one atomic transaction
+    #[command(after_help = write_help(&["delete cluster web cart --wait=10s"]))]
+    Delete(delete::Delete),
+    /// Show resources; `-o yaml` prints a manifest
+    Get(get::Get),
+    /// Describe one resource: its scopes, the nodes that see it, and rejections
+    Describe(describe::Describe),
+    /// List the nodes that are connected to the contacted replica
+    Nodes(nodes::Nodes),
+    /// Show one connected node: its subscriptions, versions and rejections
+    ///
+    /// The contacted replica knows only the nodes that are connected to it.
+    Node(node::Node),
+    /// Explain why a node does or does not receive a resource
+    Explain(explain::Explain),
+    /// Publish the static resources of an Envoy bootstrap
+    ///
+    /// Publishes the clusters, listeners and secrets of `static_resources`. Rejects unknown top-level
+    /// keys of the bootstrap.
+    #[command(after_help = write_help(&["import envoy.yaml --scope edge"]))]
+    Import(import::Import),
+    /// List or delete the rules that assign scopes to nodes
+    ///
+    /// `chancery apply` creates and changes assignments.
+    #[command(subcommand)]
+    Assignments(assignments::Assignments),
+    /// Show the newest revisions
+    History(history::History),
+    /// Show and change the members of the cluster
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    /// Save the state of the cluster to a file
+    #[command(after_help = examples(&["backup chancery.bak", "backup - | gzip > chancery.bak.gz"]))]
+    Backup(backup::Backup),
+    /// Show the version of this program, and of the server if it is reachable
+    Version,
+}
+
+impl Command {
+    /// Runs the command. `server` is a list of servers, separated by commas; the command uses the
+    /// first one that answers.
+    pub(crate) fn run(self, server: &str, answer: &mut Answer<'_>) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
+            |error| Failure::new(format_args!("cannot start the async runtime: {error}")),
+        )?;
+        let servers = Servers::new(server);
+        let result = runtime.block_on(self.connect_and_run(&servers, answer));
+        // A failed wait has shown the revision of the write before.
+        answer.out.flush()?;
+        result.map_err(|failure| servers.named(failure))
+    }
+
+    async fn connect_and_run(
+        self,
+        servers: &Servers,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Failure> {
+        let connect = servers.connect_any();
+        match self {
+            Self::Apply(apply) => apply::run(apply, servers, answer).await,
+            Self::Delete(delete) => delete::run(delete, servers, answer).await,
+            Self::Get(get) => get::run(get, connect.await?, answer).await,
+            Self::Describe(describe) => describe::run(describe, connect.await?, answer).await,
+            Self::Nodes(nodes) => nodes::run(nodes, connect.await?, answer).await,
+            Self::Node(node) => node::run(node, connect.await?, answer).await,
+            Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
+            Self::Import(import) => import::run(import, servers, answer).await,
+            Self::Assignments(command) => assignments::run(command, servers, answer).await,
+            Self::History(history) => history::run(history, connect.await?, answer).await,
+            Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,
+            Self::Backup(backup) => backup::run(&backup, servers, answer).await,
+            Self::Version => version::run(connect.await.ok(), answer).await,
+        }
+    }
+}

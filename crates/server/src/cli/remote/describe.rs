@@ -1,0 +1,114 @@
+//! The command `describe`.
+
+use std::io::{self, Write};
+
+use chancery_admin::json::JsonMessage;
+use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use clap::Args;
+use tonic::transport::Channel;
+
+use super::{client::refusal, read::Read};
+use crate::cli::{
+    answer::Answer,
+    failure::Failure,
+    table::Table,
+    text::{count, labels, plain, short_type},
+    time::timestamp,
+    yaml::yaml,
+};
+
+/// The arguments of `describe`.
+#[derive(Debug, Args)]
+pub(crate) struct Describe {
+    /// Resource type: an alias or a type URL
+    #[arg(value_name = "TYPE")]
+    type_name: String,
+    /// Name of the resource
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Show only this scope [default: all]
+    #[arg(long)]
+    scope: Option<String>,
+    #[command(flatten)]
+    read: Read,
+}
+
+/// Shows the details of one resource.
+pub(super) async fn run(
+    describe: Describe,
+    mut client: AdminClient<Channel>,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let request = pb::DescribeResourceRequest {
+        r#type: describe.type_name,
+        name: describe.name,
+        scope: describe.scope.unwrap_or_default(),
+        stale: describe.read.stale,
+    };
+    let response = client.describe_resource(request).await.map_err(|status| refusal(&status))?;
+    let described = response.into_inner();
+    let mut bodies = Vec::new();
+    for scope in &described.scopes {
+        let resource = scope.resource.clone().unwrap_or_default();
+        bodies.push(yaml(&resource.to_json()["body"])?);
+    }
+    answer.show(&described, |out| write_description(&described, &bodies, out))
+}
+
+fn write_description(
+    described: &pb::DescribeResourceResponse,
+    bodies: &[String],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    writeln!(out, "{} {:?}", short_type(&described.type_url), described.name)?;
+    for (scope, body) in described.scopes.iter().zip(bodies) {
+        let Some(resource) = &scope.resource else { continue };
+        writeln!(out, "scope {}", resource.scope)?;
+        let (version, bytes) = (&resource.version, resource.bytes);
+        writeln!(out, "  version   {version} (revision {}), {bytes} bytes", resource.revision)?;
+        if !resource.labels.is_empty() {
+            writeln!(out, "  labels    {}", plain(&labels(&resource.labels)))?;
+        }
+        if !resource.aliases.is_empty() {
+            writeln!(out, "  aliases   {}", plain(&resource.aliases.join(", ")))?;
+        }
+        if resource.ttl_ms > 0 {
+            writeln!(out, "  ttl       {} ms", resource.ttl_ms)?;
+        }
+        for child in &scope.children {
+            let here = if child.in_scope { "" } else { " (not in this scope)" };
+            writeln!(out, "  needs     {} {:?}{here}", short_type(&child.type_url), child.name)?;
+        }
+        writeln!(out, "  seen by   {}", seen_by(scope))?;
+        if scope.nodes_shadowed > 0 {
+            let nodes = count(scope.nodes_shadowed, "node");
+            writeln!(out, "  shadowed  for {nodes}, by an earlier scope")?;
+        }
+        writeln!(out, "  body")?;
+        for line in body.lines() {
+            writeln!(out, "    {line}")?;
+        }
+    }
+    if !described.nacks.is_empty() {
+        writeln!(out, "last rejections of the type by nodes that see it")?;
+        let mut table = Table::new(["TIME", "NODE", "VERSION", "MESSAGE"]);
+        for nack in &described.nacks {
+            let (version, message) = (nack.version.clone(), nack.message.clone());
+            table.row([timestamp(nack.time_ms), nack.node.clone(), version, message]);
+        }
+        table.write(out, "  ")?;
+    }
+    Ok(())
+}
+
+fn seen_by(scope: &pb::ResourceInScope) -> String {
+    let nodes: Vec<String> = scope.nodes.iter().map(|node| plain(node)).collect();
+    let more = scope.nodes_total.saturating_sub(nodes.len() as u64);
+    match (nodes.is_empty(), more) {
+        (true, _) => "no connected node".to_owned(),
+        (false, 0) => format!("{}: {}", count(scope.nodes_total, "node"), nodes.join(", ")),
+        (false, more) => {
+            format!("{}: {} and {more} more", count(scope.nodes_total, "node"), nodes.join(", "))
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The command `import`.
+
+use std::path::PathBuf;
+
+use chancery_proto::admin::v1 as pb;
+use clap::Args;
+
+use super::{
+    client::Servers,
+    input,
+    write::{Body, Request, Write},
+};
+use crate::cli::{answer::Answer, failure::Failure};
+
+/// The arguments of `import`.
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// Envoy bootstrap (YAML or JSON), or - for standard input
+    #[arg(value_name = "FILE|-")]
+    file: PathBuf,
+    /// Publish in this scope
+    #[arg(long, default_value = "default")]
+    scope: String,
+    #[command(flatten)]
+    write: Write,
+}
+
+/// Publishes the static resources of an Envoy bootstrap.
+pub(super) async fn run(
+    import: Import,
+    servers: &Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let file = Some(input::read(&import.file)?);
+    let Import { scope, write, .. } = import;
+    let body = |options| Body::Import(pb::ImportRequest { file, scope, options });
+    Request::new(&write, body)?.run(servers, answer).await
+}

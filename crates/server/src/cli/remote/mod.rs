@@ -1,0 +1,24 @@
+//! The commands that connect to a replica.
+
+mod apply;
+mod assignments;
+mod backup;
+mod client;
+mod cluster;
+mod command;
+mod delete;
+mod describe;
+mod explain;
+mod get;
+mod history;
+mod import;
+mod input;
+mod manifest;
+mod node;
+mod nodes;
+mod read;
+mod stream;
+mod version;
+mod write;
+
+pub(crate) use command::Command;

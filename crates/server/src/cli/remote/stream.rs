@@ -1,0 +1,58 @@
+//! The output about one stream of a node.
+
+use std::io::{self, Write};
+
+use chancery_proto::admin::v1 as pb;
+
+use crate::cli::{
+    table::Table,
+    text::{plain, short_type},
+    time::{age, timestamp},
+};
+
+/// Writes a stream with its subscriptions and rejections.
+pub(super) fn write_stream(
+    stream: &pb::StreamStatus,
+    now: u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let kind = match stream.type_url.is_empty() {
+        true => "aggregated".to_owned(),
+        false => short_type(&stream.type_url),
+    };
+    let (peer, protocol) = (&stream.peer, &stream.protocol);
+    writeln!(out, "stream from {peer}, {protocol}, {kind}, {} old", age(stream.since_ms, now))?;
+    match stream.assignment.as_str() {
+        "" => writeln!(out, "  no assignment matches this node")?,
+        assignment => {
+            writeln!(out, "  assignment {assignment}, scopes {}", stream.scopes.join(", "))?;
+        }
+    }
+    let mut table = Table::new(["TYPE", "SUBSCRIBED", "SENT", "ACKED", "STATE"]);
+    for subscription in &stream.subscriptions {
+        let subscribed = match (subscription.wildcard, subscription.names) {
+            (true, 0) => "all".to_owned(),
+            (true, n) => format!("all, {n} by name"),
+            (false, n) => format!("{n} by name"),
+        };
+        let held = match subscription.held_removals {
+            0 => String::new(),
+            n => format!(" ({n} removals held back)"),
+        };
+        table.row([
+            short_type(&subscription.type_url),
+            subscribed,
+            subscription.sent_version.clone(),
+            subscription.acked_version.clone(),
+            format!("{}{held}", subscription.state),
+        ]);
+    }
+    if !table.is_empty() {
+        table.write(out, "  ")?;
+    }
+    for nack in &stream.nacks {
+        let (time, type_name) = (timestamp(nack.time_ms), short_type(&nack.type_url));
+        writeln!(out, "  rejected {type_name} at {time}: {}", plain(&nack.message))?;
+    }
+    Ok(())
+}

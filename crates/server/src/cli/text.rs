@@ -1,0 +1,49 @@
+//! Words and names for output.
+
+use chancery_model::{Printable, TypeUrl, is_unprintable, types};
+
+/// Returns the first alias of a type, or its message name.
+pub(crate) fn short_type(type_url: &str) -> String {
+    let Ok(type_url) = TypeUrl::new(type_url) else { return type_url.to_owned() };
+    match types::properties(&type_url).aliases.first() {
+        Some(alias) => (*alias).to_owned(),
+        None => type_url.message_name().to_owned(),
+    }
+}
+
+/// Returns the priority of an assignment as text. The initial assignment of a new store has the
+/// lowest priority.
+pub(crate) fn priority(priority: i64) -> String {
+    if priority == i64::MIN { "lowest".to_owned() } else { priority.to_string() }
+}
+
+/// Returns a number with a noun: `1 node`, `2 nodes`.
+pub(crate) fn count(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Returns foreign text as one line, with escapes for characters that could control the terminal.
+pub(crate) fn plain(text: &str) -> String {
+    Printable(text).to_string()
+}
+
+/// Escapes unprintable characters in JSON. They occur only in strings.
+pub(crate) fn printable_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c != '\n' && is_unprintable(c) {
+            true => {
+                out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")))
+            }
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+/// Returns labels as text: `a=1,b=2`.
+pub(crate) fn labels<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    let labels: Vec<String> =
+        labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    labels.join(",")
+}
