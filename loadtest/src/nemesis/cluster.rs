@@ -42,7 +42,7 @@ const BY_ITSELF: Duration = Duration::from_secs(2);
 /// The number of registers for probes and bursts, which follow those of the writers.
 const MORE_KEYS: usize = 32;
 /// The error of a replica whose data must not be served.
-const STOPPED: &str = "this replica has stopped serving";
+const STOPPED: &str = "it has stopped serving";
 const INSTALLED: &str = "chancery_store_snapshots_installed_total";
 
 /// All replicas.
