@@ -57,11 +57,12 @@ pub(crate) fn show<T>(what: &str, done: impl Fn() -> Done + Sync, work: impl FnO
     })
 }
 
-/// Returns one line. The estimate assumes that each unit of work takes equally long.
+/// Returns one line. The estimate assumes that each unit of work takes equally long. It needs a tenth of
+/// the work, because the first units say little about the others.
 fn line(what: &str, done: &Done, elapsed: Duration) -> String {
     let mut line = format!("{what}: {}, {}", done.text, time(elapsed));
     let missing = done.total.saturating_sub(done.work);
-    if done.work > 0 && missing > 0 {
+    if done.work > 0 && done.work >= done.total / 10 && missing > 0 {
         line += &format!(", about {} left", time(elapsed * missing / done.work));
     }
     line
@@ -84,6 +85,7 @@ mod tests {
             line("compiling", &done, Duration::from_secs(60))
         };
         assert_eq!(line(0), "compiling: 0 of 20 files, 1 min 00 s");
+        assert_eq!(line(1), "compiling: 1 of 20 files, 1 min 00 s");
         assert_eq!(line(5), "compiling: 5 of 20 files, 1 min 00 s, about 3 min 00 s left");
         assert_eq!(line(20), "compiling: 20 of 20 files, 1 min 00 s");
     }
