@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::slots::{Full, Slot, Slots};
+use crate::slots::{Slot, SlotLimit, Slots};
 
 /// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -15,7 +15,7 @@ pub trait Port {
     fn serve(&self, stream: TcpStream, slot: Slot);
 
     /// Rejects a connection that got no slot.
-    fn refuse(&self, stream: TcpStream, peer: SocketAddr, full: Full);
+    fn refuse(&self, stream: TcpStream, peer: SocketAddr, limit: SlotLimit);
 
     /// Records a failed accept. `is_first` is false if the accept before failed, too.
     fn on_error(&self, error: &io::Error, is_first: bool);
@@ -43,7 +43,7 @@ pub async fn accept(
                 drop(stream.set_nodelay(true));
                 match slots.take(peer) {
                     Ok(slot) => port.serve(stream, slot),
-                    Err(full) => port.refuse(stream, peer, full),
+                    Err(limit) => port.refuse(stream, peer, limit),
                 }
             }
             // The client was gone before accept returned.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 /// The maximum times that a connection may spend without a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// From the start of the connection to [`Activity::greet`] or the first request.
+    /// From the start of the connection to [`Activity::on_preface`] or the first request.
     pub first: Duration,
     /// Without a request after that. The connection is closed before twice that time.
     pub idle: Duration,
@@ -37,7 +37,7 @@ pub enum Unused {
 pub(crate) enum Progress {
     New,
     /// It has sent the HTTP/2 preface.
-    Greeted,
+    PrefaceReceived,
     /// It has made a request.
     Requested,
 }
@@ -62,7 +62,7 @@ pub(crate) struct State {
     /// The time at which the connection was opened or its last request ended.
     idle_since: Instant,
     /// The time of the last received bytes.
-    pub(crate) heard: Instant,
+    pub(crate) last_received_at: Instant,
 }
 
 impl Activity {
@@ -70,7 +70,8 @@ impl Activity {
     #[must_use]
     pub fn new(peer: SocketAddr) -> Arc<Self> {
         let now = Instant::now();
-        let state = State { progress: Progress::New, requests: 0, idle_since: now, heard: now };
+        let state =
+            State { progress: Progress::New, requests: 0, idle_since: now, last_received_at: now };
         Arc::new(Self {
             peer,
             state: Mutex::new(state),
@@ -87,15 +88,15 @@ impl Activity {
     }
 
     /// Records that the client has sent the HTTP/2 preface.
-    pub fn greet(&self) {
+    pub fn on_preface(&self) {
         let mut state = self.state.lock();
-        state.progress = state.progress.max(Progress::Greeted);
-        state.heard = Instant::now();
+        state.progress = state.progress.max(Progress::PrefaceReceived);
+        state.last_received_at = Instant::now();
     }
 
     /// Records that bytes have arrived.
     pub(crate) fn on_read(&self) {
-        self.state.lock().heard = Instant::now();
+        self.state.lock().last_received_at = Instant::now();
     }
 
     /// Begins a request. The request ends when the returned guard is dropped.
@@ -137,7 +138,9 @@ impl Activity {
         let since = self.idle_since()?;
         Some(match self.state.lock().progress {
             Progress::New => (since + timeouts.first, Unused::First),
-            Progress::Greeted | Progress::Requested => (since + timeouts.idle, Unused::Idle),
+            Progress::PrefaceReceived | Progress::Requested => {
+                (since + timeouts.idle, Unused::Idle)
+            }
         })
     }
 
@@ -218,7 +221,7 @@ mod tests {
         assert_eq!(Instant::now(), start + TIMEOUTS.idle, "the first request shortens the wait");
 
         let (start, activity) = (Instant::now(), Activity::new(peer));
-        activity.greet();
+        activity.on_preface();
         assert_eq!(activity.unused(TIMEOUTS).await, Unused::Idle);
         assert_eq!(Instant::now(), start + TIMEOUTS.idle);
     }

@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::{
     activity::Activity,
-    greeting::Greeting,
+    first_bytes::FirstBytes,
     http2::{FrameLimit, goaway},
 };
 
@@ -53,7 +53,7 @@ pub struct GuardedIo<I> {
     io: I,
     activity: Arc<Activity>,
     /// The bytes that were read before, and how many of them were delivered.
-    greeting: (Greeting, usize),
+    first_bytes: (FirstBytes, usize),
     write_timeout: Option<Duration>,
     /// Runs while the client accepts no data.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -66,13 +66,13 @@ pub struct GuardedIo<I> {
 }
 
 impl<I> GuardedIo<I> {
-    /// Wraps a connection of which `greeting` has been read.
-    pub fn new(io: I, greeting: Greeting, activity: Arc<Activity>, guards: Guards) -> Self {
+    /// Wraps a connection of which `first_bytes` has been read.
+    pub fn new(io: I, first_bytes: FirstBytes, activity: Arc<Activity>, guards: Guards) -> Self {
         let limit = guards.frames_per_second_and_burst;
         Self {
             io,
             activity,
-            greeting: (greeting, 0),
+            first_bytes: (first_bytes, 0),
             write_timeout: guards.write_timeout,
             stalled: None,
             frame_limit: limit.map(|(per_second, burst)| FrameLimit::new(per_second, burst)),
@@ -129,8 +129,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for GuardedIo<I> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let (greeting, n_delivered) = &mut this.greeting;
-        let rest = &greeting.bytes()[*n_delivered..];
+        let (first_bytes, n_delivered) = &mut this.first_bytes;
+        let rest = &first_bytes.bytes()[*n_delivered..];
         if !rest.is_empty() {
             let n = rest.len().min(buf.remaining());
             buf.put_slice(&rest[..n]);
@@ -226,7 +226,7 @@ mod tests {
         let activity = Activity::new(([127, 0, 0, 1], 1).into());
         let timeout = Duration::from_secs(50);
         let guards = Guards { write_timeout: Some(timeout), ..Guards::default() };
-        let mut io = GuardedIo::new(io, Greeting::default(), activity, guards);
+        let mut io = GuardedIo::new(io, FirstBytes::default(), activity, guards);
         let reader = tokio::spawn(async move {
             tokio::time::sleep(timeout / 2).await;
             client.read_exact(&mut [0; 8]).await.unwrap();

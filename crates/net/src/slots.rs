@@ -1,7 +1,7 @@
 //! The connection slots of a port: their number, the share of one peer, and eviction.
 //!
-//! A peer is an IPv4 address, or the /64 of an IPv6 address: a host with one address of a /64 can use
-//! all of them. The table has an entry per connected peer, so the number of connections bounds it.
+//! A peer is an IPv4 address, or the /64 of an IPv6 address, because one host can usually use a whole
+//! /64. `Taken::peers` has an entry per connected peer, so the number of connections bounds it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,17 +30,17 @@ pub struct Limits {
 pub enum Eviction {
     /// No connection loses its slot. The new one is rejected.
     Never,
-    /// The connection that has been without a request for the longest time. If all have requests, the
-    /// new one is rejected.
+    /// The connection that has been without a request for the longest time. If all connections have
+    /// open requests, the new one is rejected.
     LongestIdle,
-    /// First a connection without the HTTP/2 preface, then one without a request, then the one that was
-    /// silent longest.
+    /// The connection with the least progress: no preface, then no request, then others. Among equals,
+    /// the one silent for longest.
     LeastProgress,
 }
 
-/// The reason why a connection got no slot.
+/// The limit that left a connection without a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
+pub enum SlotLimit {
     /// All slots are taken.
     Connections,
     /// The peer has its share of the slots.
@@ -74,7 +74,8 @@ pub struct Slot {
 }
 
 impl Slots {
-    /// Creates the slots, at least one. The gauge shows the number of taken slots.
+    /// Creates the slots. A `connections_max` of 0 counts as 1. The gauge shows the number of taken
+    /// slots.
     #[must_use]
     pub fn new(limits: Limits, connections: Gauge) -> Arc<Self> {
         Arc::new(Self { limits, connections, taken: Mutex::default() })
@@ -90,17 +91,17 @@ impl Slots {
     ///
     /// # Errors
     /// Returns the limit that the connection would exceed.
-    pub fn take(self: &Arc<Self>, peer: SocketAddr) -> Result<Slot, Full> {
+    pub fn take(self: &Arc<Self>, peer: SocketAddr) -> Result<Slot, SlotLimit> {
         let activity = Activity::new(peer);
         let mut taken = self.taken.lock();
         let is_full = taken.connections.len() >= self.limits.connections_max.max(1);
         let evicted = match is_full {
-            true => Some(self.least(&taken).ok_or(Full::Connections)?),
+            true => Some(self.eviction_candidate(&taken).ok_or(SlotLimit::Connections)?),
             false => None,
         };
         let n_open = taken.peers.get(&peer_of(peer)).copied().unwrap_or_default();
         if n_open >= self.limits.per_peer_max {
-            return Err(Full::Peer);
+            return Err(SlotLimit::Peer);
         }
         if let Some(activity) = evicted.and_then(|number| self.free(&mut taken, number)) {
             activity.evict();
@@ -115,7 +116,7 @@ impl Slots {
     }
 
     /// Returns the connection to evict.
-    fn least(&self, taken: &Taken) -> Option<u64> {
+    fn eviction_candidate(&self, taken: &Taken) -> Option<u64> {
         let all = taken.connections.iter();
         match self.limits.eviction {
             Eviction::Never => None,
@@ -127,7 +128,7 @@ impl Slots {
             Eviction::LeastProgress => {
                 let least = all.min_by_key(|(_, activity)| {
                     let state = activity.state.lock();
-                    (state.progress, state.heard)
+                    (state.progress, state.last_received_at)
                 });
                 least.map(|(number, _)| *number)
             }
@@ -156,7 +157,7 @@ impl Slot {
         &self.activity
     }
 
-    /// Returns whether another connection has lost this slot.
+    /// Returns whether another connection was evicted for this one.
     #[must_use]
     pub fn has_evicted(&self) -> bool {
         self.has_evicted
@@ -190,7 +191,7 @@ mod tests {
         Slots::new(Limits { connections_max, per_peer_max, eviction }, Gauge::noop())
     }
 
-    fn take(slots: &Arc<Slots>, address: &str) -> Result<Slot, Full> {
+    fn take(slots: &Arc<Slots>, address: &str) -> Result<Slot, SlotLimit> {
         slots.take((address.parse::<IpAddr>().unwrap(), 1).into())
     }
 
@@ -207,7 +208,7 @@ mod tests {
         let first = take("10.0.0.1").unwrap();
         // The same address, as a dual-stack socket reports it.
         let second = take("::ffff:10.0.0.1").unwrap();
-        assert_eq!(take("10.0.0.1").unwrap_err(), Full::Peer);
+        assert_eq!(take("10.0.0.1").unwrap_err(), SlotLimit::Peer);
         assert!(take("10.0.0.2").is_ok());
         drop(first);
         let first = take("10.0.0.1").unwrap();
@@ -223,30 +224,30 @@ mod tests {
         let slots = slots(3, usize::MAX, Eviction::LeastProgress);
         let take = || take(&slots, "10.0.0.1").unwrap();
         let start = Instant::now();
-        let heard = |slot: &Slot, at| {
-            slot.activity.state.lock().heard = start + Duration::from_secs(at);
+        let set_last_received = |slot: &Slot, at| {
+            slot.activity.state.lock().last_received_at = start + Duration::from_secs(at);
         };
-        let [replica, greeted, new] = [(); 3].map(|()| take());
+        let [replica, with_preface, new] = [(); 3].map(|()| take());
         drop(replica.activity.begin());
-        greeted.activity.greet();
-        for (slot, at) in [(&replica, 10), (&greeted, 20), (&new, 30)] {
-            heard(slot, at);
+        with_preface.activity.on_preface();
+        for (slot, at) in [(&replica, 10), (&with_preface, 20), (&new, 30)] {
+            set_last_received(slot, at);
         }
         // The connection with the least progress goes first, regardless of its last bytes.
         let next = take();
         assert!(next.has_evicted() && !new.has_evicted());
-        assert_eq!(evicted([&replica, &greeted, &new, &next]), [false, false, true, false]);
+        assert_eq!(evicted([&replica, &with_preface, &new, &next]), [false, false, true, false]);
         drop(next.activity.begin());
         let last = take();
-        assert_eq!(evicted([&replica, &greeted, &next, &last]), [false, true, false, false]);
+        assert_eq!(evicted([&replica, &with_preface, &next, &last]), [false, true, false, false]);
         // With equal progress, the connection that was silent longest goes.
         let _busy = last.activity.begin();
         for (slot, at) in [(&replica, 30), (&next, 10), (&last, 20)] {
-            heard(slot, at);
+            set_last_received(slot, at);
         }
         let another = take();
         assert_eq!(evicted([&replica, &next, &last, &another]), [false, true, false, false]);
-        drop((new, greeted, next));
+        drop((new, with_preface, next));
         assert_eq!(slots.n_taken(), 3, "an evicted connection has no slot to free");
         drop(replica);
         assert!(!take().has_evicted());
@@ -262,7 +263,7 @@ mod tests {
         let third = take(&slots, "10.0.0.2").unwrap();
         assert_eq!(evicted([&first, &second, &third]), [false, true, false]);
         let also_busy = third.activity.begin();
-        assert_eq!(take(&slots, "10.0.0.1").unwrap_err(), Full::Connections);
+        assert_eq!(take(&slots, "10.0.0.1").unwrap_err(), SlotLimit::Connections);
         drop((busy, also_busy));
         let _fourth = take(&slots, "10.0.0.1").unwrap();
         assert_eq!(evicted([&first, &third]), [true, false]);

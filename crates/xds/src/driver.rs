@@ -13,7 +13,7 @@ use std::{
 };
 
 use chancery_fanout::{End, EndCode};
-use chancery_net::{Greeting, GuardedIo, Guards, Timeouts, Unused};
+use chancery_net::{FirstBytes, GuardedIo, Guards, Timeouts, Unused};
 use futures::{Stream, stream::FuturesUnordered};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -81,7 +81,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         )),
         delays_end: true,
     };
-    let io = GuardedIo::new(io, Greeting::default(), Arc::clone(&activity), guards);
+    let io = GuardedIo::new(io, FirstBytes::default(), Arc::clone(&activity), guards);
     let http = builder(config, &connection.tasks).serve_connection(TokioIo::new(io), service);
     let added = connection.tasks.clone();
     let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };

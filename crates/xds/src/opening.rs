@@ -140,7 +140,7 @@ mod tests {
         sync::Notify,
     };
 
-    use chancery_net::{Activity, Greeting, GuardedIo, Guards};
+    use chancery_net::{Activity, FirstBytes, GuardedIo, Guards};
 
     use super::*;
 
@@ -205,7 +205,7 @@ mod tests {
         let (io, mut client) = tokio::io::duplex(64);
         let guards = Guards { delays_end: true, ..Guards::default() };
         let activity = Arc::clone(&connection.activity);
-        let mut io = GuardedIo::new(io, Greeting::default(), activity, guards);
+        let mut io = GuardedIo::new(io, FirstBytes::default(), activity, guards);
         let (threads, mut polled) = tokio::sync::mpsc::channel(8);
         opening.spawn(&tracker, connection, async move {
             tokio::time::sleep(Duration::from_millis(1)).await;

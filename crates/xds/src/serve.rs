@@ -7,7 +7,7 @@ use std::{
 };
 
 use chancery_fanout::{Fanout, limit_hit};
-use chancery_net::{Eviction, Full, Limits, Port, Slot, Slots, accept, refusal};
+use chancery_net::{Eviction, Limits, Port, Slot, SlotLimit, Slots, accept, refusal};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
@@ -109,14 +109,14 @@ impl Port for XdsPort {
     }
 
     /// Sends a client the reason why its connection is rejected, if that is possible without waiting.
-    fn refuse(&self, stream: TcpStream, peer: SocketAddr, full: Full) {
+    fn refuse(&self, stream: TcpStream, peer: SocketAddr, reached: SlotLimit) {
         let config = &self.shared.config;
-        let (limit, text) = match full {
-            Full::Connections => {
+        let (limit, text) = match reached {
+            SlotLimit::Connections => {
                 let max = config.connections_max;
                 ("connections", format!("{max} connections are open (connections_max)"))
             }
-            Full::Peer => {
+            SlotLimit::Peer => {
                 let max = config.connections_per_peer_max;
                 let text = format!(
                     "{max} connections from your address are open (connections_per_peer_max)"

@@ -7,7 +7,7 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use chancery_net::{
-    Eviction, Full, Greeting, GuardedIo, Guards, Port, Slot, Slots, Timeouts, accept,
+    Eviction, FirstBytes, GuardedIo, Guards, Port, Slot, SlotLimit, Slots, Timeouts, accept,
 };
 use hyper::{
     Request,
@@ -110,7 +110,7 @@ impl Port for AdminPort {
         });
     }
 
-    fn refuse(&self, stream: TcpStream, peer: SocketAddr, _: Full) {
+    fn refuse(&self, stream: TcpStream, peer: SocketAddr, _: SlotLimit) {
         let connections_max = self.connections_max;
         debug!(%peer, connections_max, "admin connection rejected: all connections are busy");
         if let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() {
@@ -148,14 +148,14 @@ async fn connection(
 ) -> Result<(), Failed> {
     let activity = slot.activity();
     let timeouts = Timeouts { first: limits.header, idle: limits.idle };
-    let greeting = tokio::select! {
-        greeting = Greeting::read(&mut stream) => greeting?,
+    let first_bytes = tokio::select! {
+        first_bytes = FirstBytes::read(&mut stream) => first_bytes?,
         () = stop.cancelled() => return Ok(()),
         () = activity.evicted() => return Ok(()),
         _ = activity.unused(timeouts) => return Ok(()),
     };
-    if greeting.is_http2() {
-        activity.greet();
+    if first_bytes.is_http2() {
+        activity.on_preface();
     }
     let builder = builder();
     let router = TowerToHyperService::new(router);
@@ -169,7 +169,7 @@ async fn connection(
         }
     });
     let guards = Guards { write_timeout: Some(limits.idle), ..Guards::default() };
-    let io = GuardedIo::new(stream, greeting, Arc::clone(activity), guards);
+    let io = GuardedIo::new(stream, first_bytes, Arc::clone(activity), guards);
     let connection = builder.serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
     let is_stopping = tokio::select! {

@@ -15,8 +15,8 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use chancery_net::{
-    Activity, Eviction, Full, Greeting, GuardedIo, Guards, Limits, Port, Security, Slot, Slots,
-    Stream,
+    Activity, Eviction, FirstBytes, GuardedIo, Guards, Limits, Port, Security, Slot, SlotLimit,
+    Slots, Stream,
 };
 use chancery_proto::raft::v1::replication_server::{Replication, ReplicationServer};
 use hyper::{Request, body::Incoming, server::conn::http2, service::service_fn};
@@ -110,7 +110,7 @@ impl<S: Replication> Port for ReplicationPort<S> {
     }
 
     /// A new connection always displaces another one, so none is rejected here.
-    fn refuse(&self, _: TcpStream, _: SocketAddr, _: Full) {}
+    fn refuse(&self, _: TcpStream, _: SocketAddr, _: SlotLimit) {}
 
     fn on_error(&self, error: &io::Error, _: bool) {
         self.shared.refused(Refused::Accept, || {
@@ -121,8 +121,8 @@ impl<S: Replication> Port for ReplicationPort<S> {
 
 impl<S: Replication> Shared<S> {
     async fn serve(&self, stream: TcpStream, activity: &Arc<Activity>) {
-        let (stream, greeting) = match self.greet(stream).await {
-            Ok(greeted) => greeted,
+        let (stream, first_bytes) = match self.read_first_bytes(stream).await {
+            Ok(read) => read,
             Err(Refusal { kind, reason }) => {
                 let from = activity.peer();
                 return self.refused(kind, || {
@@ -130,29 +130,29 @@ impl<S: Replication> Shared<S> {
                 });
             }
         };
-        activity.greet();
+        activity.on_preface();
         let service = service_fn(|request: Request<Incoming>| {
             // Records that the connection made a call, which makes its displacement less likely.
             drop(activity.begin());
             self.service.clone().call(request)
         });
-        let io = GuardedIo::new(stream, greeting, Arc::clone(activity), Guards::default());
+        let io = GuardedIo::new(stream, first_bytes, Arc::clone(activity), Guards::default());
         let ended = builder().serve_connection(TokioIo::new(io), service).await;
         tracing::trace!(peer = %activity.peer(), ?ended, "a connection between replicas ended");
     }
 
-    async fn greet(&self, stream: TcpStream) -> Result<(Stream, Greeting), Refusal> {
+    async fn read_first_bytes(&self, stream: TcpStream) -> Result<(Stream, FirstBytes), Refusal> {
         let accepted = self.security.accept(stream).await;
         let mut stream = accepted.map_err(|error| Refusal::new(Refused::Tls, error))?;
-        let greeted = tokio::time::timeout(PREFACE_TIMEOUT, Greeting::read(&mut stream)).await;
-        let greeting = greeted
+        let read = tokio::time::timeout(PREFACE_TIMEOUT, FirstBytes::read(&mut stream)).await;
+        let first_bytes = read
             .map_err(|_| format!("it sent no HTTP/2 preface within {PREFACE_TIMEOUT:?}"))
-            .and_then(|greeting| greeting.map_err(|error| error.to_string()))
+            .and_then(|first_bytes| first_bytes.map_err(|error| error.to_string()))
             .map_err(|reason| Refusal::new(Refused::Silent, reason))?;
-        if greeting.is_http2() {
-            return Ok((stream, greeting));
+        if first_bytes.is_http2() {
+            return Ok((stream, first_bytes));
         }
-        let reason = match greeting.is_tls() {
+        let reason = match first_bytes.is_tls() {
             true => "it uses TLS, but `raft.tls_cert` is not set on this replica",
             false => "it does not use HTTP/2",
         };

@@ -11,28 +11,28 @@ const TLS_HANDSHAKE: u8 = 0x16;
 
 /// The first bytes of a connection. [`GuardedIo`](crate::GuardedIo) delivers them again.
 #[derive(Debug, Default)]
-pub struct Greeting {
+pub struct FirstBytes {
     bytes: [u8; PREFACE.len()],
     len: usize,
 }
 
-impl Greeting {
+impl FirstBytes {
     /// Reads until the bytes are the HTTP/2 preface or cannot become it.
     ///
     /// # Errors
     /// Fails if the client closes the connection, or reading fails.
     pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
-        let mut greeting = Self::default();
-        while greeting.len < PREFACE.len() && greeting.bytes() == &PREFACE[..greeting.len] {
-            match stream.read(&mut greeting.bytes[greeting.len..]).await? {
+        let mut first = Self::default();
+        while first.len < PREFACE.len() && first.bytes() == &PREFACE[..first.len] {
+            match stream.read(&mut first.bytes[first.len..]).await? {
                 0 => {
                     let kind = io::ErrorKind::UnexpectedEof;
                     return Err(io::Error::new(kind, "it closed the connection"));
                 }
-                more => greeting.len += more,
+                more => first.len += more,
             }
         }
-        Ok(greeting)
+        Ok(first)
     }
 
     /// Returns whether the client uses HTTP/2.
@@ -57,12 +57,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn greeting_ends_with_the_preface_or_its_first_wrong_byte() {
+    async fn first_bytes_end_with_the_preface_or_the_first_wrong_byte() {
         let read = async |mut bytes: &[u8]| {
             let before = bytes.len();
-            let greeting = Greeting::read(&mut bytes).await?;
-            assert_eq!(greeting.len, before - bytes.len());
-            io::Result::Ok((greeting.is_http2(), greeting.is_tls()))
+            let first = FirstBytes::read(&mut bytes).await?;
+            assert_eq!(first.len, before - bytes.len());
+            io::Result::Ok((first.is_http2(), first.is_tls()))
         };
         let whole = [PREFACE.as_slice(), b"more"].concat();
         assert_eq!(read(&whole).await.unwrap(), (true, false));
