@@ -11,8 +11,8 @@ use chancery_view::{Differ, Resources, TypeView, difference};
 use crate::{
     Protocol,
     subscription::{
-        Carried, Changed, ClientVersion, Pace, PendingRemoval, PendingResponse, Subscription,
-        Urgency, Wildcard,
+        CarriedRevisions, Changed, ClientVersion, Pace, PendingRemoval, PendingResponse,
+        Subscription, Urgency, Wildcard,
     },
 };
 
@@ -201,7 +201,7 @@ impl Subscription {
         &mut self,
         plan: Plan,
         before: Option<TypeView>,
-        carried: Carried,
+        carried: CarriedRevisions,
         context: PlanContext<'_>,
     ) -> Touched {
         let covers = self.delivery.planned;

@@ -30,7 +30,7 @@ pub use acceptance::Acceptance;
 use acceptance::RejectedRevisions;
 pub(crate) use answers::Answer;
 use delivery::Delivery;
-pub(crate) use delivery::{Carried, Pace, PendingResponse, SentResponse};
+pub(crate) use delivery::{CarriedRevisions, Pace, PendingResponse, SentResponse};
 use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard};
 use rejections::Rejections;

@@ -1,12 +1,14 @@
-//! Whether the client has accepted what a revision changed for it.
+//! The record of rejected revisions, and the result type of `Subscription::acceptance`
+//! (`answers.rs`), which decides whether the client has accepted the changes of a revision.
 //!
 //! Each response carries the changes of a range of revisions. A revision is accepted when each
 //! response that carries it was acknowledged, and nothing of it is left to send. A rejection of such
 //! a response remains known after a later response has replaced the rejected resources.
 //!
 //! Limits of this knowledge:
-//! - A client answers responses in order. An ACK therefore also accepts the earlier responses that
-//!   the client did not answer (SOTW-20, DELTA-19). A NACK does not: these responses stay unknown.
+//! - An ACK also counts for the earlier unanswered responses: in delta always, in SotW only if it
+//!   answers the last response (SOTW-20, DELTA-19). A NACK does not: these responses stay unknown. A
+//!   later NACK of a skipped delta response still counts.
 //! - A client rejects a whole response. The rejection counts for all revisions that the response
 //!   carries.
 //! - Only the last [`RECORDS_MAX`] rejections are known one by one. Older ones make the revisions
@@ -16,19 +18,22 @@ use std::collections::VecDeque;
 
 use chancery_model::Revision;
 
-use super::delivery::Carried;
+use super::delivery::CarriedRevisions;
 
 /// The maximum number of rejections that are kept one by one.
 const RECORDS_MAX: usize = 4;
 
-/// Whether the client has accepted what a revision changed for it.
+/// The result of [`Session::acceptance`](crate::Session::acceptance).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acceptance<'a> {
-    /// The client has acknowledged everything that the revision changed for it.
+    /// The client has acknowledged everything that the revision changed for it, or the revision changed
+    /// nothing for it.
     Accepted,
-    /// Unknown: something is not sent or not answered, or the client skipped the answer.
+    /// A change is not sent or not answered, a later response was rejected instead, or the
+    /// rejections of that time are no longer kept one by one.
     Unknown,
-    /// The client has rejected a response with changes of the revision, with this message.
+    /// The client has rejected a response with changes of the revision, or still rejects one of the
+    /// named resources. The content is the message of the rejection.
     Rejected(&'a str),
 }
 
@@ -36,35 +41,36 @@ pub enum Acceptance<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct RejectedRevisions {
     /// The last rejected responses, oldest first.
-    last: VecDeque<(Carried, String)>,
-    /// The revisions of the older ones: those after the first and up to the second.
+    last: VecDeque<(CarriedRevisions, String)>,
+    /// The range of the older rejections: after the first revision, and up to the second.
     older: Option<(Revision, Revision)>,
 }
 
 impl RejectedRevisions {
     /// Records the rejection of a response.
-    pub(crate) fn record(&mut self, carried: Carried, message: String) {
+    pub(crate) fn record(&mut self, carried: CarriedRevisions, message: String) {
         if self.last.len() == RECORDS_MAX
             && let Some((dropped, _)) = self.last.pop_front()
         {
-            let (after, upto) = self.older.unwrap_or((dropped.maybe_after, dropped.upto));
-            self.older = Some((after.min(dropped.maybe_after), upto.max(dropped.upto)));
+            let (after, up_to) = self.older.unwrap_or((dropped.possibly_after, dropped.up_to));
+            self.older = Some((after.min(dropped.possibly_after), up_to.max(dropped.up_to)));
         }
         self.last.push_back((carried, message));
     }
 
     /// Returns the message of the last rejected response that carries the revision.
     pub(crate) fn message(&self, revision: Revision) -> Option<&str> {
-        let carries = |carried: &Carried| carried.after < revision && revision <= carried.upto;
+        let carries =
+            |carried: &CarriedRevisions| carried.after < revision && revision <= carried.up_to;
         let (_, message) = self.last.iter().rev().find(|(carried, _)| carries(carried))?;
         Some(message)
     }
 
     /// Returns whether a rejected response may have carried the revision, or an earlier response
     /// that the client did not answer.
-    pub(crate) fn is_doubtful(&self, revision: Revision) -> bool {
-        self.last.iter().any(|(carried, _)| carried.may_have(revision))
-            || self.older.is_some_and(|(after, upto)| after < revision && revision <= upto)
+    pub(crate) fn may_be_rejected(&self, revision: Revision) -> bool {
+        self.last.iter().any(|(carried, _)| carried.may_carry(revision))
+            || self.older.is_some_and(|(after, up_to)| after < revision && revision <= up_to)
     }
 }
 
@@ -72,9 +78,9 @@ impl RejectedRevisions {
 mod tests {
     use super::*;
 
-    fn carried(maybe_after: u64, after: u64, upto: u64) -> Carried {
-        let [maybe_after, after, upto] = [maybe_after, after, upto].map(Revision);
-        Carried { maybe_after, after, upto }
+    fn carried(possibly_after: u64, after: u64, up_to: u64) -> CarriedRevisions {
+        let [possibly_after, after, up_to] = [possibly_after, after, up_to].map(Revision);
+        CarriedRevisions { possibly_after, after, up_to }
     }
 
     #[test]
@@ -86,7 +92,7 @@ mod tests {
         assert_eq!(rejected.last.len(), RECORDS_MAX);
         let of = |revision| {
             let revision = Revision(revision);
-            (rejected.message(revision), rejected.is_doubtful(revision))
+            (rejected.message(revision), rejected.may_be_rejected(revision))
         };
         assert_eq!(of(1003), (Some("no 100"), true));
         assert_eq!(of(1006), (None, false));
@@ -101,6 +107,6 @@ mod tests {
         rejected.record(carried(3, 5, 7), "no".to_owned());
         let of = |revision| rejected.message(Revision(revision));
         assert_eq!((of(7), of(6), of(5)), (Some("no"), Some("no"), None));
-        assert!(rejected.is_doubtful(Revision(4)) && !rejected.is_doubtful(Revision(3)));
+        assert!(rejected.may_be_rejected(Revision(4)) && !rejected.may_be_rejected(Revision(3)));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chancery_model::{Resource, ResourceName, Revision};
 
-use super::{Acceptance, Carried, SentResponse, Subscription, rejections::Fate};
+use super::{Acceptance, CarriedRevisions, SentResponse, Subscription, rejections::Fate};
 use crate::{ErrorDetail, Nack};
 
 /// The client's answer to a response.
@@ -82,7 +82,7 @@ impl Subscription {
         {
             return Acceptance::Rejected(&nack.message);
         }
-        match self.rejected_revisions.is_doubtful(revision) {
+        match self.rejected_revisions.may_be_rejected(revision) {
             true => Acceptance::Unknown,
             false => Acceptance::Accepted,
         }
@@ -97,15 +97,15 @@ impl Subscription {
             && (self.work.is_requested()
                 || (self.work.has_changes() && revision > delivery.included)
                 || (!self.removals.is_empty() && revision > delivery.planned)
-                || carried.any(|carried| carried.may_have(revision)))
+                || carried.any(|carried| carried.may_carry(revision)))
     }
 
-    /// Returns the revisions that the next response carries, if it is built at `upto`.
-    pub(crate) fn carried(&self, upto: Revision) -> Carried {
+    /// Returns the revisions that the next response carries, if it is built at `up_to`.
+    pub(crate) fn carried(&self, up_to: Revision) -> CarriedRevisions {
         // While removals wait, older changes are not sent yet.
         let after = self.delivery.included.min(self.delivery.planned);
-        let maybe_after = if self.work.is_requested() { Revision(0) } else { after };
-        Carried { maybe_after, after, upto }
+        let possibly_after = if self.work.is_requested() { Revision(0) } else { after };
+        CarriedRevisions { possibly_after, after, up_to }
     }
 
     /// Settles a split state whose remaining parts the client has unsubscribed from.

@@ -18,20 +18,20 @@ const PENDING_NAME_COST_BYTES: usize = 64;
 
 /// The revisions whose changes a response carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Carried {
+pub(crate) struct CarriedRevisions {
     /// The response may carry changes after this revision. It is 0 if the client requested names,
     /// because a requested resource may be of any revision.
-    pub(crate) maybe_after: Revision,
+    pub(crate) possibly_after: Revision,
     /// The response carries all changes after this revision that were not sent before.
     pub(crate) after: Revision,
     /// The revision of the state from which the response was built.
-    pub(crate) upto: Revision,
+    pub(crate) up_to: Revision,
 }
 
-impl Carried {
+impl CarriedRevisions {
     /// Returns whether the response may carry changes of `revision`.
-    pub(crate) fn may_have(self, revision: Revision) -> bool {
-        self.maybe_after < revision && revision <= self.upto
+    pub(crate) fn may_carry(self, revision: Revision) -> bool {
+        self.possibly_after < revision && revision <= self.up_to
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct PendingResponse {
     /// The revision up to which the client has everything once it has this response.
     pub(crate) covers: Revision,
     /// The revisions whose changes are in the response.
-    pub(crate) carried: Carried,
+    pub(crate) carried: CarriedRevisions,
     /// The names that the client has unsubscribed from since the plan. The rest of the response may
     /// still contain their resources.
     pub(crate) unsubscribed: BTreeSet<ResourceName>,
@@ -95,7 +95,7 @@ pub(crate) struct SentResponse {
     /// The revision up to which the client has everything once it has this response.
     pub(crate) revision: Revision,
     /// The revisions whose changes are in the response, or in responses that the client skipped.
-    pub(crate) carried: Carried,
+    pub(crate) carried: CarriedRevisions,
     /// The revision of the first state, if the response is a part of one.
     pub(crate) first_state: Option<Revision>,
     /// The contents; `None` if the response is too old to be kept.
@@ -105,7 +105,8 @@ pub(crate) struct SentResponse {
 impl SentResponse {
     /// Adds the revisions of an earlier response that the client did not answer.
     fn skip(&mut self, earlier: &Self) {
-        self.carried.maybe_after = self.carried.maybe_after.min(earlier.carried.maybe_after);
+        self.carried.possibly_after =
+            self.carried.possibly_after.min(earlier.carried.possibly_after);
     }
 }
 
