@@ -74,8 +74,8 @@ pub struct TlsConfig {
     /// The file with the CA of the cluster; several CAs while one replaces another. Every holder of a
     /// certificate of the CA counts as a replica, so the CA must sign nothing else.
     pub ca: PathBuf,
-    /// The common name in the certificates of all replicas; `None` if each certificate has the host of its
-    /// address.
+    /// The DNS name (`subjectAltName`) in the certificates of all replicas; `None` if each certificate has
+    /// the host of its address.
     pub server_name: Option<String>,
 }
 

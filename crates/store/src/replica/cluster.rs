@@ -210,7 +210,7 @@ impl Replica {
 
     /// Waits until [`Replica::diverged`] has a reason, and returns it.
     pub async fn until_diverged(&self) -> Arc<str> {
-        self.core().divergence.until_known().await
+        self.core().divergence.wait_until_diverged().await
     }
 
     /// Transfers leadership to another voter if this replica leads and there is one. Before a shutdown, this

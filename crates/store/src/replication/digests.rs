@@ -8,7 +8,8 @@
 //! - A replica compares only digests at equal positions, of the same algorithm
 //!   ([`crate::disk::digest::ALGORITHM`]), and within one incarnation of one cluster. Every call names both.
 //! - Every difference raises an alarm. A replica whose state differs from that of a majority of the voters
-//!   stops. It then serves nothing, takes part in no election, and does not start again with this data.
+//!   stops. It then serves no streams, reads or writes, takes part in no election, and does not start again
+//!   with this data.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,7 @@
 //! The permanent stop of a replica whose state or log is known to be wrong.
 //!
-//! Such a replica serves nothing and takes part in no election. It does not start again with this data.
+//! Such a replica serves no streams, reads or writes, and takes part in no election. The admin port
+//! reports the reason. It does not start again with this data once `DIVERGED` is written.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -12,11 +13,11 @@ use crate::{
     metrics::StoreMetrics,
 };
 
-/// The advice about a replica whose state is wrong.
+/// The advice about a replica whose state or log is wrong.
 const ADVICE: &str = "it has stopped serving; stop it, empty its data directory, and start it with \
-                      --join so that it gets its state from the others (docs/cluster.md, States that differ)";
+                      --join so that it gets its state from the others (docs/cluster.md)";
 
-/// The reason why this replica must serve nothing, if there is one. Cheap to clone.
+/// The reason why this replica must stop serving, if there is one. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Divergence {
     reason: watch::Sender<Option<Arc<str>>>,
@@ -44,25 +45,25 @@ impl Divergence {
         self.reason.borrow().clone()
     }
 
-    /// Returns whether there is a reason.
-    pub(crate) fn is_known(&self) -> bool {
+    /// Returns whether the state or the log of this replica is known to be wrong.
+    pub(crate) fn has_diverged(&self) -> bool {
         self.reason.borrow().is_some()
     }
 
-    /// Waits until there is a reason, and returns it.
-    pub(crate) async fn until_known(&self) -> Arc<str> {
+    /// Waits until the state or the log of this replica is known to be wrong, and returns the reason.
+    pub(crate) async fn wait_until_diverged(&self) -> Arc<str> {
         let mut reason = self.reason.subscribe();
         let reason = reason.wait_for(Option::is_some).await.ok().and_then(|it| it.clone());
         match reason {
             Some(reason) => reason,
-            // The replica has ended in another way.
+            // Unreachable: `self` keeps the sender of the reason.
             None => std::future::pending().await,
         }
     }
 
     /// Stops this replica permanently, because its state or log differs from that of the cluster.
     pub(crate) fn stop(&self, reason: &str) {
-        if self.is_known() {
+        if self.has_diverged() {
             return;
         }
         let reason = format!("{reason}; {ADVICE}");

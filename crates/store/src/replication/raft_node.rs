@@ -133,7 +133,7 @@ impl RaftNode {
     /// Returns whether this replica takes no part in its cluster: it has diverged, or Raft has
     /// stopped.
     pub(crate) fn has_stopped(&self) -> bool {
-        self.divergence.is_known() || self.has_ended()
+        self.divergence.has_diverged() || self.has_ended()
     }
 
     // === the leader ===

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Both sides present a certificate, and both verify that the CA signed it. The connecting side also
-//!   verifies that the certificate names the host of the address, or the common name that is configured.
+//!   verifies that the certificate names the host of the address, or the DNS name that is configured.
 //! - Only TLS 1.3 is supported, because no older replicas exist.
 //! - The files are checked for changes before each connection, and periodically, so that certificates can be
 //!   renewed while the replica runs. If a file is unusable, the replica logs an error and keeps the previous
