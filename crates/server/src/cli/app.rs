@@ -62,7 +62,8 @@ pub(crate) enum Command {
     /// error. SIGTERM or SIGINT drains the replica; a second signal ends it at once.
     ///
     /// `chancery config print` shows all configuration keys. Each key can be set in the file or by
-    /// the environment variable `CHANCERY_<SECTION>_<KEY>`.
+    /// the environment variable `CHANCERY_<SECTION>_<KEY>`. Flags override variables, and variables
+    /// override the file.
     #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
         "serve --data-dir /var/lib/chancery",
         "serve --config chancery.toml --replica-id 2",

@@ -7,12 +7,12 @@ use clap::ValueEnum;
 #[repr(u8)]
 pub(crate) enum Exit {
     Success = 0,
-    /// The command was rejected or failed. For a write that waits also: a session rejected it, or
-    /// did not answer in time.
+    /// The command was rejected or failed. For a write that waits also: a session rejected it, did
+    /// not answer in time, or no longer has an assignment.
     Failed = 1,
     Usage = 2,
     /// A write concerns no session of the replica.
-    NobodyAsked = 3,
+    NoSessionConcerned = 3,
     /// It is unknown whether all sessions have a write. Either sessions ended before they answered,
     /// or the cluster has other replicas, whose sessions were not asked.
     NotAllAsked = 4,
@@ -33,15 +33,17 @@ impl Exit {
             ],
             Self::Failed => &[
                 "The command was rejected or failed.",
-                "With --wait also: written, but a session rejected it or did not answer in time.",
+                "With --wait also: written, but a session rejected it, did not answer in time, or",
+                "no longer has an assignment.",
             ],
             Self::Usage => &["Wrong usage: an unknown command or flag, or an invalid value."],
-            Self::NobodyAsked => &[
-                "Only with --wait: written, but not confirmed: the write concerns no session of",
-                "this replica.",
+            Self::NoSessionConcerned => &[
+                "Only with --wait: the write took effect or changed nothing, but it concerns no",
+                "session of this replica.",
             ],
             Self::NotAllAsked => &[
-                "Only with --wait: written, but it is unknown whether all sessions have it:",
+                "Only with --wait: the write took effect or changed nothing, but it is unknown",
+                "whether all sessions have it:",
                 "- a session ended before it answered, or",
                 "- the cluster has other replicas, whose sessions were not asked.",
             ],

@@ -90,7 +90,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "tls_server_name",
                 FREE,
-                "The name in the certificates of all replicas. If it is empty, each certificate contains the host of its replica's address.",
+                "The DNS name (subjectAltName) in the certificates of all replicas. If it is empty, each certificate contains the host of its replica's address.",
             ),
             (
                 "advertise",
@@ -100,12 +100,12 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "join",
                 FREE,
-                "Members of the cluster to join, as HOST:PORT; one that answers is enough. Only for an empty data directory.",
+                "Members of the cluster to join, as HOST:PORT; one reachable address is enough. Only for an empty data directory.",
             ),
             (
                 "peers",
                 FREE,
-                "All replicas of a new cluster, including this one, as ID=HOST:PORT. The one with the lowest ID forms the cluster when all can be reached, and the others join it. Only for an empty data directory.",
+                "All replicas of a new cluster, including this one, as ID=HOST:PORT. The one with the lowest ID forms the cluster after all others have reported that they are in no cluster. The others join it. Only for an empty data directory.",
             ),
             (
                 "learner",

@@ -115,8 +115,14 @@ fn help_and_version_and_completions_are_no_failure() {
         (["--help"].as_slice(), "an xds control plane"),
         (&["apply", "--help"], "--prune"),
         (&["apply", "--help"], "[default: $user, or none if that is unset]"),
-        (&["--help"], "3  only with --wait: written, but not confirmed: the write concerns"),
-        (&["delete", "--help"], "4  only with --wait: written, but it is unknown"),
+        (
+            &["--help"],
+            "3  only with --wait: the write took effect or changed nothing, but it concerns",
+        ),
+        (
+            &["delete", "--help"],
+            "4  only with --wait: the write took effect or changed nothing, but it is unknown",
+        ),
         (&["--version"], "chancery 0."),
         (&["completions", "bash"], "_chancery"),
     ] {

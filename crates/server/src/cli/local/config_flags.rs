@@ -43,24 +43,26 @@ pub(crate) struct ConfigFlags {
     /// Use this replica ID, at least 1 and unique in the cluster [default: 1]
     #[arg(long, value_name = "N")]
     replica_id: Option<u64>,
-    /// Tell other replicas to connect to this address [default: as in --peers, or else --raft]
+    /// Tell other replicas to connect to this address [default: this replica's entry in --peers,
+    /// otherwise --raft]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// Join the cluster of these replicas, if the data directory is empty
     ///
-    /// The addresses are those of replication ports, separated by commas. One that answers is enough.
+    /// The addresses are those of replication ports, separated by commas. One reachable address
+    /// is enough.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     join: Vec<String>,
     /// Form a cluster of all these replicas, including this one, if the data directory is empty
     ///
-    /// The entries are separated by commas. The replica with the lowest ID forms the cluster when all
-    /// can be reached, and the others join it.
+    /// The entries are separated by commas. The replica with the lowest ID forms the cluster after all
+    /// others have reported that they are in no cluster. The others join it. Not allowed with --join.
     #[arg(long, value_name = "ID=HOST:PORT", value_delimiter = ',', conflicts_with = "join")]
     peers: Vec<String>,
     /// Join as a learner, which serves streams and has no vote
     ///
-    /// A learner becomes a voter only with `chancery cluster promote`. The flag needs `--join`, or
-    /// `--peers` with a replica of a lower ID.
+    /// A learner becomes a voter only with `chancery cluster promote`. The flag needs `--join` or
+    /// `--peers`. With `--peers`, the replica with the lowest ID cannot be a learner.
     #[arg(long)]
     learner: bool,
     /// Allow unencrypted ports on addresses other than loopback

@@ -29,10 +29,10 @@ pub(crate) struct Apply {
     /// Use this scope for documents that do not name one
     #[arg(long, default_value = "default")]
     scope: String,
-    /// Delete all resources of the input's scopes that the input does not contain
+    /// Delete resources that are missing from the input, in the scopes of the input
     ///
-    /// The scopes are those that a document names with `scope`, and that of --scope if a document with
-    /// `resources` names none. Resources of other scopes, and assignments, are kept.
+    /// These are the scopes that documents name, and --scope if a document with `resources` names no
+    /// scope. Resources of other scopes, and assignments, are kept.
     #[arg(long)]
     prune: bool,
     #[command(flatten)]

@@ -33,15 +33,16 @@ pub(crate) struct Backup {
     file: PathBuf,
     /// Read the data directory of a stopped replica instead of contacting a server
     ///
-    /// Use this to save the remaining state of a cluster that has lost its majority.
+    /// Use this to save the remaining state of a cluster that has lost its majority. Not allowed with
+    /// --stale.
     #[arg(long, value_name = "DIR", conflicts_with = "stale")]
     data_dir: Option<PathBuf>,
     /// Accept the data directory of a replica that diverged from its cluster
     ///
-    /// Its state may be wrong. Use this only if no other replica is left.
+    /// Its state may be wrong. Use this only if no other replica is left. Requires --data-dir.
     #[arg(long, requires = "data_dir")]
     allow_diverged: bool,
-    /// Save the replica's own state, without checking with the cluster that it is current
+    /// Save the replica's own state, even if it is outdated; works without a leader
     #[arg(long)]
     stale: bool,
     /// Replace an existing regular file

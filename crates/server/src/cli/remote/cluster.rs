@@ -20,10 +20,10 @@ fn replica_id() -> RangedU64ValueParser<u64> {
 pub(crate) enum Cluster {
     /// Show the members, the leader, problems, and the replica that answers
     ///
-    /// The exit code is 0 if a replica answers, even if it has no leader. In JSON, `leader` is null
-    /// if there is no leader.
+    /// Without `--check`, the exit code is 0 if a replica answers. In JSON, `leader` is null if there
+    /// is no leader.
     Status {
-        /// Exit with code 1, after the output, without a leader or if a replica has diverged
+        /// Exit with code 1 if there is no leader, a replica has diverged, or states differ
         #[arg(long)]
         check: bool,
     },

@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Publish the static resources of an Envoy bootstrap
     ///
     /// Publishes the clusters, listeners and secrets of `static_resources`. Rejects unknown top-level
-    /// keys of the bootstrap.
+    /// keys and values of the wrong type. Ignores the other content of the bootstrap.
     #[command(after_help = write_help(&["import envoy.yaml --scope edge"]))]
     Import(import::Import),
     /// List or delete the rules that assign scopes to nodes

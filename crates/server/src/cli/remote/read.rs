@@ -7,7 +7,8 @@ use clap::Args;
 pub(crate) struct Read {
     /// Show the replica's own state, which may be outdated
     ///
-    /// Without this flag, the replica first asks the leader for everything that it has not applied.
+    /// Without this flag, the replica first asks the leader for its commit index, and applies all
+    /// entries up to it.
     #[arg(long)]
     pub(crate) stale: bool,
 }

@@ -28,18 +28,20 @@ pub(crate) struct Write {
     pub(crate) dry_run: bool,
     /// Compute the dry run from the replica's own state, which may be outdated
     ///
-    /// Without this flag, the replica first asks the leader for everything that it has not applied.
+    /// Without this flag, the replica first asks the leader for its commit index, and applies all
+    /// entries up to it. Requires --dry-run.
     #[arg(long, requires = "dry_run")]
     pub(crate) stale: bool,
-    /// Wait at most TIME for the sessions to acknowledge the write [TIME without a value: 30s]
+    /// Wait at most TIME for the sessions to acknowledge the write [`--wait` alone: 30s]
     ///
-    /// TIME is a number with a unit: 250ms, 10s, 5m or 1h. The maximum is 1h.
+    /// TIME is a number with a unit: 250ms, 10s, 5m or 1h. The maximum is 1h. Not allowed with
+    /// --dry-run.
     ///
     /// The command asks the sessions that the write concerns, and lists those that have not
     /// acknowledged. It asks only sessions of the replica that takes the write.
     ///
     /// A write concerns a session that subscribes to a changed resource, by name or by a wildcard. The
-    /// node of the session must see the resource, or must have seen it before. A write that changes
+    /// node of the session sees the resource, or saw it immediately before the write. A write that changes
     /// assignments also concerns the sessions whose scopes it changes. A write that changes nothing
     /// concerns the sessions that subscribe to the resources it names.
     #[arg(
@@ -68,7 +70,7 @@ pub(crate) struct Write {
     /// Identify the write by 32 hexadecimal digits [default: random]
     ///
     /// Use the same ID to retry safely when the outcome of the first attempt is unknown: a write
-    /// takes effect once under one ID.
+    /// takes effect once under one ID. Not allowed with --dry-run.
     #[arg(long, value_name = "HEX", conflicts_with = "dry_run")]
     pub(crate) request_id: Option<RequestId>,
 }
@@ -359,7 +361,7 @@ fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Fa
     if wait.asked == 0 {
         let line =
             format!("{done}, but not confirmed: the write concerns no session of this replica");
-        return Err(Failure::with_exit(Exit::NobodyAsked, line));
+        return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
     }
     if wait.left > 0 || wait.replicas_not_asked > 0 {
         let line =
@@ -508,7 +510,7 @@ mod tests {
         for others in [0, 2] {
             let (code, line) = wait(0, others).unwrap_err();
             assert!(
-                code == Exit::NobodyAsked && line.contains("not confirmed"),
+                code == Exit::NoSessionConcerned && line.contains("not confirmed"),
                 "{code:?}: {line}"
             );
         }
