@@ -19,6 +19,7 @@ use bytes::Bytes;
 use chancery_proto::admin::v1 as pb;
 use futures::{Stream, StreamExt, stream};
 use http::{HeaderValue, Method, StatusCode, Uri, header};
+use tokio::sync::Semaphore;
 
 use crate::{
     AdminDeps, AdminError, bounds, guard,
@@ -33,6 +34,7 @@ use crate::{
 struct Http {
     service: Service,
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    metrics_permit: Arc<Semaphore>,
     request_bytes_max: u64,
 }
 
@@ -43,6 +45,7 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
     let http = Http {
         service,
         metrics: Arc::clone(&deps.metrics),
+        metrics_permit: Arc::new(Semaphore::new(1)),
         request_bytes_max: deps.request_bytes_max,
     };
     let ours = Router::new()
@@ -415,7 +418,17 @@ async fn get_version(State(http): State<Http>, pairs: Pairs) -> Response {
 
 async fn metrics(State(http): State<Http>) -> Response {
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    ([(header::CONTENT_TYPE, content_type)], (http.metrics)()).into_response()
+    // One page at a time, on another thread: many requests at once must not delay `/healthz`.
+    let permit = http.metrics_permit.acquire_owned().await;
+    let render = tokio::task::spawn_blocking(move || {
+        let page = (http.metrics)();
+        drop(permit);
+        page
+    });
+    match render.await {
+        Ok(page) => ([(header::CONTENT_TYPE, content_type)], page).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 /// Answers as long as the process works.

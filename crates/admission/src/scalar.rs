@@ -205,10 +205,12 @@ fn exact(node: &Node, nearest: f64) -> Result<f64, String> {
     };
     let stored = whole_float(nearest);
     match (given, stored) {
-        (Some(given), Some(stored)) if given != stored => Err(format!(
-            "{given} would be rounded to {stored}, because the field holds a floating-point number; write the \
-             rounded number, or text in quotes where the field accepts text"
-        )),
+        // The number is not shown, because it may be a secret.
+        (Some(given), Some(stored)) if given != stored => Err(
+            "the whole number would be rounded, because the field holds a floating-point number; \
+             write a number of at most 2^53, or text in quotes where the field accepts text"
+                .to_owned(),
+        ),
         _ => Ok(nearest),
     }
 }

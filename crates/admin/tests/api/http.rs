@@ -1,8 +1,14 @@
 //! The HTTP API with JSON.
 
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
 use axum::body::Body;
 use http::Request;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{REQUEST_BYTES_MAX, Server, clusters};
 
@@ -318,6 +324,28 @@ async fn assignments_and_cluster_and_version_are_shown() {
     assert_eq!(cluster["voters"], json!([1]));
     let version = server.done("GET", "/v1/version", "").await;
     assert_eq!(version, json!({"version": "0.0.0-test"}));
+    server.stop().await;
+}
+
+/// `/healthz` is answered while the only thread has requests for metrics that take long.
+#[tokio::test]
+async fn slow_metrics_pages_do_not_delay_health() {
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    let page = move || {
+        let released = released.lock().unwrap().recv_timeout(Duration::from_secs(5));
+        released.map_or("late", |()| "released").to_owned()
+    };
+    let server = Server::start_with(CancellationToken::new(), Arc::new(page)).await;
+    let get = |uri: &str| Request::builder().uri(uri).body(Body::empty()).unwrap();
+    let health = async {
+        tokio::task::yield_now().await;
+        let (status, _) = server.send(get("/healthz")).await;
+        release.send(()).unwrap();
+        status
+    };
+    let ((_, page), health) = tokio::join!(server.send(get("/metrics")), health);
+    assert_eq!((page.as_str(), health.as_u16()), ("released", 200));
     server.stop().await;
 }
 

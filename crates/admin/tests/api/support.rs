@@ -45,6 +45,14 @@ impl Server {
     }
 
     async fn start_as(started: CancellationToken) -> Self {
+        Self::start_with(started, Arc::new(|| "chancery_test 1\n".to_owned())).await
+    }
+
+    /// Starts a replica whose page of metrics `metrics` renders.
+    pub(crate) async fn start_with(
+        started: CancellationToken,
+        metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = directory.path().join("data");
         let config = Config {
@@ -63,7 +71,7 @@ impl Server {
             started,
             replica: replica.clone(),
             fanout: fanout.clone(),
-            metrics: Arc::new(|| "chancery_test 1\n".to_owned()),
+            metrics,
             drain: drain.clone(),
             request_bytes_max: REQUEST_BYTES_MAX,
             hosts: vec!["chancery.example".to_owned()],

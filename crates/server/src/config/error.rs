@@ -1,11 +1,12 @@
 //! Errors of the configuration.
 
 use std::{
+    borrow::Cow,
     fmt,
     path::{Path, PathBuf},
 };
 
-use chancery_model::is_unprintable;
+use chancery_model::{has_private_key, is_unprintable};
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,17 +35,33 @@ fn shown(path: &Path) -> String {
     if !text.is_empty() && text.chars().all(is_clear) { text } else { format!("{text:?}") }
 }
 
+/// Returns `text`, or a mark if it contains a private key.
+pub(super) fn without_private_key(text: &str) -> Cow<'_, str> {
+    match has_private_key(text.as_bytes()) {
+        true => "[redacted private key]".into(),
+        false => text.into(),
+    }
+}
+
 /// An error of the configuration, shown on one line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("cannot read the configuration file {}: {source}", shown(path))]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{}:{line}: {message}", shown(path))]
+    #[error("{}:{line}: {}", shown(path), without_private_key(message))]
     Syntax { path: PathBuf, line: usize, message: String },
-    #[error("{}: [{section}] is not a section; the sections are {known}", shown(path))]
+    #[error(
+        "{}: [{}] is not a section; the sections are {known}",
+        shown(path),
+        without_private_key(section)
+    )]
     Section { path: PathBuf, section: String, known: String },
-    #[error("{}: {section}.{key} is not a key; the keys of [{section}] are {known}", shown(path))]
+    #[error(
+        "{}: {section}.{} is not a key; the keys of [{section}] are {known}",
+        shown(path),
+        without_private_key(key)
+    )]
     Key { path: PathBuf, section: String, key: String, known: String },
-    #[error("{key} = {value} (from {from}): {rule}")]
+    #[error("{key} = {} (from {from}): {rule}", without_private_key(value))]
     Value { key: String, value: String, from: Source, rule: String },
 }

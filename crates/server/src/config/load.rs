@@ -3,9 +3,11 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
+use chancery_model::has_private_key;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -15,6 +17,9 @@ use super::{
     rules::{LISTEN_RULE, rules},
     unknown_variables,
 };
+
+/// The maximum size of a configuration file in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The keys that the command line sets.
 #[derive(Debug, Default)]
@@ -121,7 +126,7 @@ impl Values {
     /// Takes over the values of a file. Returns an error for each unknown section and key.
     fn overlay_file(&mut self, path: &Path) -> Result<Vec<ConfigError>, ConfigError> {
         let mut errors = Vec::new();
-        let text = fs::read_to_string(path)
+        let text = read_file(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let file: Table = text.parse().map_err(|error: toml::de::Error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -193,7 +198,12 @@ impl Values {
                 // Each key is checked separately, so that no error hides another one.
                 let one = Table::from_iter([((*key).to_owned(), value.clone())]);
                 let one = Table::from_iter([((*section).to_owned(), Value::Table(one))]);
+                let has_key = has_private_key(value.to_string().as_bytes());
                 let rule = match Config::deserialize(one) {
+                    _ if has_key => {
+                        "contains a private key, which is not shown; give the path of its file"
+                            .to_owned()
+                    }
                     Err(error) => type_rule(section, key, value, error.message()),
                     Ok(_) if bounds.allow(value) => continue,
                     Ok(_) => format!("must be {}", bounds.range().unwrap_or_default()),
@@ -241,6 +251,16 @@ impl Values {
         let from = self.sources.get(&name).cloned().unwrap_or(Source::Default);
         ConfigError::Value { key: name, value, from, rule }
     }
+}
+
+/// Reads a configuration file, of at most [`FILE_BYTES_MAX`].
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(text)
 }
 
 /// Parses the text of a variable as the type of the key. Returns the text itself if it does not

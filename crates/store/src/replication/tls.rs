@@ -154,6 +154,7 @@ impl TlsConfig {
     }
 
     fn read_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        check_file(TlsFile::Key, &self.key)?;
         let key = PrivateKeyDer::from_pem_file(&self.key)
             .map_err(|error| not_pem(TlsFile::Key, &self.key, error))?;
         match provider().key_provider.load_private_key(key.clone_key()) {
@@ -252,7 +253,21 @@ fn not_pem(what: TlsFile, path: &Path, error: pem::Error) -> TlsError {
     }
 }
 
+/// Fails if `path` is not a regular file of a plausible size. A pipe would block the reader, and a device
+/// may have no end.
+fn check_file(what: TlsFile, path: &Path) -> Result<(), TlsError> {
+    let metadata = fs::metadata(path).map_err(|error| unreadable(what, path, error))?;
+    if !metadata.is_file() {
+        return Err(unreadable(what, path, "it is not a regular file"));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(unreadable(what, path, format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(())
+}
+
 fn read_certificates(what: TlsFile, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    check_file(what, path)?;
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|error| not_pem(what, path, error))?;
@@ -262,6 +277,8 @@ fn read_certificates(what: TlsFile, path: &Path) -> Result<Vec<CertificateDer<'s
     }
 }
 
+/// The maximum size of a PEM file in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 const HAS_VERSIONS: &str = "ring has cipher suites for TLS 1.3";
 

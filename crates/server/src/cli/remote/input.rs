@@ -15,6 +15,9 @@ const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
 /// The maximum depth of nested directories.
 const DEPTH_MAX: usize = 64;
 
+/// The maximum size of an input in bytes. It is more than a server accepts.
+const BYTES_MAX: u64 = 256 << 20;
+
 /// The readable files of the input, and a line for each problem of another one.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
@@ -56,13 +59,14 @@ pub(crate) fn read(path: &Path) -> Result<File, Failure> {
 
 fn text_of(path: &Path) -> Result<File, String> {
     let name = path.display().to_string();
-    let bytes = if name == "-" {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-    } else {
-        fs::read(path)
+    let mut bytes = Vec::new();
+    let read = match name.as_str() {
+        "-" => io::stdin().lock().take(BYTES_MAX + 1).read_to_end(&mut bytes),
+        _ => fs::File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)),
     };
-    let bytes = bytes.map_err(|error| format!("{name}: {error}"))?;
+    if read.map_err(|error| format!("{name}: {error}"))? as u64 > BYTES_MAX {
+        return Err(format!("{name}: it has more than {BYTES_MAX} bytes"));
+    }
     match String::from_utf8(bytes) {
         Ok(content) => Ok(File { name, content }),
         Err(error) => {

@@ -434,3 +434,38 @@ fn path_with_spaces_is_quoted() {
     let error = load(&flags, [], NamedFiles::Check).unwrap_err().errors[0].to_string();
     assert!(error.contains(r#"file "/no where/a\u{202e}.toml": "#), "{error}");
 }
+
+/// A variable of a deployment may contain the key itself instead of the path of its file.
+#[test]
+fn private_key_in_a_configuration_is_not_shown() {
+    let key = "-----BEGIN PRIVATE KEY-----\nZEKRIT\n-----END PRIVATE KEY-----";
+    let variable = load_with("", &[("CHANCERY_RAFT_TLS_KEY", key)]).unwrap_err();
+    assert!(
+        variable.contains(
+            "raft.tls_key = [redacted private key] (from CHANCERY_RAFT_TLS_KEY): contains a private key"
+        ),
+        "{variable}"
+    );
+    for file in [
+        format!("[raft]\ntls_key = {key:?}"),
+        format!("[raft]\n{key:?} = 1"),
+        format!("[{key:?}]\na = 1"),
+        format!("{key:?} = 1"),
+        format!("[raft]\ntls_key = '''{key}"),
+    ] {
+        let error = load_with(&file, &[]).unwrap_err();
+        assert!(!error.contains("ZEKRIT"), "{error}");
+    }
+}
+
+/// Files without an end and files that block are not read.
+#[test]
+fn file_that_is_too_large_or_not_regular_is_reported() {
+    let flags = Flags { file: Some("/dev/zero".into()), values: vec![] };
+    let refused = load(&flags, [], NamedFiles::Check).unwrap_err();
+    let error = refused.errors[0].to_string();
+    assert!(error.ends_with("/dev/zero: it has more than 1048576 bytes"), "{error}");
+    let file = "[raft]\ntls_cert = '/dev/zero'\ntls_key = '/dev/zero'\ntls_ca = '/dev/zero'";
+    let error = load_with(file, &[]).unwrap_err();
+    assert_eq!(error.matches("in /dev/zero: it is not a regular file").count(), 3, "{error}");
+}
