@@ -177,7 +177,7 @@ impl Shard {
             };
             budget.spend(1);
             let mut below = at.below.unwrap_or(usize::MAX).min(keys.len());
-            while below > 0 && !budget.is_spent() {
+            while below > 0 {
                 below -= 1;
                 budget.spend(1);
                 let sees = |entry: &&Entry| here.is_visible(views.state(), entry.scopes(), names);
@@ -187,6 +187,10 @@ impl Shard {
                 }
                 let changed = Some((type_url, names));
                 items.extend(entry.and_then(|entry| entry.concerned(*revision, changed)));
+                // Checked last, so that each page has at least one session.
+                if budget.is_spent() {
+                    break;
+                }
             }
             at = match below {
                 0 => Cursor { step: at.step + 1, below: None, ..at },

@@ -36,6 +36,8 @@ pub(crate) struct Entry {
     pub(crate) assigned_at: Revision,
     /// The revision of the assignments that last changed the scopes of the session; 0 if none did.
     pub(crate) moved_at: Revision,
+    /// The session's revision in [`crate::shard::Shard::set_moving`].
+    pub(crate) moving_since: Option<Revision>,
     pub(crate) opened: Instant,
     pub(crate) since: SystemTime,
     /// The last rejection of each type. Bounded by the types that the session may have.

@@ -208,7 +208,7 @@ impl Shard {
             since: matches!(work, Work::Take(..)).then_some(now.ms),
             waiting: VecDeque::new(),
             status,
-            is_over: false,
+            is_over: matches!(work, Work::End),
             is_poll_due: false,
         }));
         large_work().increment(1.0);
@@ -240,14 +240,16 @@ impl Shard {
         }
     }
 
-    fn come_back(&mut self, Returned { key, done }: Returned, now: Now) {
+    pub(crate) fn come_back(&mut self, Returned { key, done }: Returned, now: Now) {
         let at = place(key);
         large_work().decrement(1.0);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let Some((session, done)) = done else {
             // The index may still refer to the session, so its place stays taken.
             let text = "the replica could not handle a request of this stream";
-            return entry.line.end(End::new(EndCode::Unavailable, text));
+            entry.line.end(End::new(EndCode::Unavailable, text));
+            self.forget(key, now);
+            return;
         };
         if let Some(session) = session {
             entry.session = session;
@@ -319,8 +321,12 @@ impl Shard {
                 self.end_away(at, now, |shard| shard.on_taken(at, result, now));
             }
             After::Moved => {
+                let changed = self.views.state().assignments.changed;
                 if let Some(entry) = self.sessions.get_mut(at) {
                     entry.session.on_new_view();
+                    if entry.assigned_at == changed {
+                        self.set_moving(at, None);
+                    }
                 }
                 self.end_away(at, now, |shard| shard.enqueue(at, now));
             }

@@ -277,6 +277,7 @@ impl Shard {
     /// subscriptions.
     pub(crate) fn forget(&mut self, session: u32, now: Now) -> usize {
         let at = place(session);
+        self.set_moving(at, None);
         let Self { sessions, index, .. } = self;
         let Some(entry) = sessions.get_mut(at) else { return 0 };
         if let Some(away) = &mut entry.away {
@@ -321,11 +322,19 @@ impl Shard {
     /// Returns the number of updated subscriptions.
     pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
         let changed = self.views.state().assignments.changed;
-        let is_done = |entry: &Entry| entry.assigned_at == changed || entry.away.is_some();
-        if self.sessions.get(at).is_none_or(is_done) {
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        if let Some(away) = &mut entry.away {
+            // The poll after its return reassigns the session.
+            if entry.assigned_at != changed && !away.is_over() {
+                away.poll_when_back();
+                self.set_moving(at, Some(changed));
+            }
             return 0;
         }
-        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        if entry.assigned_at == changed {
+            self.set_moving(at, None);
+            return 0;
+        }
         entry.assigned_at = changed;
         let node = Arc::clone(&entry.node);
         let new = self.assign(&node);
@@ -341,6 +350,7 @@ impl Shard {
             let come = missing(entry.scopes(), scopes_of(&old));
             let names = entry.session.n_names();
             if names > INLINE_NAMES_MAX {
+                self.set_moving(at, Some(changed));
                 self.offload(at, Work::Move { gone, come }, names, now);
             } else {
                 for interest in entry.session.interest() {
@@ -349,8 +359,11 @@ impl Shard {
                     registered += 1;
                 }
                 entry.session.on_new_view();
+                self.set_moving(at, None);
                 self.enqueue(at, now);
             }
+        } else {
+            self.set_moving(at, None);
         }
         if let Some((_, scopes)) = old {
             self.views.release(scopes);
@@ -370,6 +383,7 @@ impl Shard {
             assigned,
             assigned_at: self.views.state().assignments.changed,
             moved_at: Revision(0),
+            moving_since: None,
             opened: now.instant,
             since: SystemTime::now(),
             nacks: Vec::new(),

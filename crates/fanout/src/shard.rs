@@ -19,7 +19,7 @@
 //! store, or commits are lost and the shard has to compare states anyway.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
@@ -121,6 +121,9 @@ pub(crate) struct Shard {
     pub(crate) silence_said: RateLimitedLog,
     /// The place of the next session to reassign after a change of the assignments.
     reassign_from: Option<usize>,
+    /// The sessions that the index does not have under their new scopes, each with the revision of the
+    /// assignments that may have moved it.
+    moving: BTreeSet<(Revision, Key)>,
     /// Streams whose transports called and have not been handled.
     called: VecDeque<Arc<StreamSlot>>,
     /// Sessions whose names are being registered or removed.
@@ -182,6 +185,7 @@ impl Shard {
             rejections_said: RateLimitedLog::default(),
             silence_said: RateLimitedLog::default(),
             reassign_from: None,
+            moving: BTreeSet::new(),
             called: VecDeque::new(),
             indexing: VecDeque::new(),
             large: LargeWork::default(),
@@ -399,10 +403,26 @@ impl Shard {
     /// Returns the revision up to which all sessions have received the changes and their scopes. Until a
     /// session has its scopes, the index does not have it under them.
     pub(crate) fn reached_revision(&self) -> Revision {
-        let Revision(changed) = self.views.state().assignments.changed;
-        match self.reassign_from {
-            Some(_) => self.marked_revision().min(Revision(changed.saturating_sub(1))),
+        let reassigning = self.reassign_from.map(|_| self.views.state().assignments.changed);
+        let moving = self.moving.first().map(|(since, _)| *since);
+        match reassigning.into_iter().chain(moving).min() {
+            Some(since) => self.marked_revision().min(Revision(since.0.saturating_sub(1))),
             None => self.marked_revision(),
+        }
+    }
+
+    /// Records the revision of the assignments whose scopes the index does not have for the session yet.
+    /// `None` means that the index is complete, or that the stream has ended.
+    pub(crate) fn set_moving(&mut self, at: usize, since: Option<Revision>) {
+        let Some(entry) = self.sessions.get_mut(at) else { return };
+        // The earliest of several moves counts.
+        let since = since.map(|since| entry.moving_since.map_or(since, |known| known.min(since)));
+        let before = std::mem::replace(&mut entry.moving_since, since);
+        if before != since {
+            if let Some(before) = before {
+                self.moving.remove(&(before, key(at)));
+            }
+            self.moving.extend(since.map(|since| (since, key(at))));
         }
     }
 

@@ -1,14 +1,20 @@
 //! The sessions that a change concerns.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use chancery_model::{
     AssignmentOp, Revision, Transaction,
-    types::{CLUSTER, LISTENER},
+    types::{CLUSTER, ENDPOINT, LISTENER},
 };
 
-use super::desk::{Client, ShardHarness, key_of, scope};
-use crate::{Change, Config, UnacknowledgedState, status::Unacknowledged};
+use super::{
+    desk::{Client, ShardHarness, key_of, scope},
+    offload::{n_away, until_back},
+};
+use crate::{Change, Config, UnacknowledgedState, concern::Cursor, status::Unacknowledged};
 
 /// Creates a change of resources of one scope and type at the newest revision.
 fn change(desk: &ShardHarness, in_scope: &str, type_url: &str, names: &[&str]) -> Change {
@@ -284,4 +290,91 @@ fn shard_is_behind_until_all_sessions_are_reassigned() {
     assert!(pages[0].behind.is_some() && nodes.is_empty(), "{nodes:?}");
     desk.settle();
     assert_eq!(desk.concerned(&of_a).1.len(), clients.len());
+}
+
+/// A session with many names is not in the index under its new scopes until the move ends. The same
+/// holds for a session that handles a large request when the assignments change.
+#[test]
+fn shard_is_behind_until_large_sessions_have_moved() {
+    let mut desk = ShardHarness::new();
+    let names: Vec<String> = (0..5_000).map(|n| format!("x{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let _moving = desk.subscribe("moving", ENDPOINT, &names);
+    until_back(&mut desk);
+    let _asking = desk.subscribe("asking", ENDPOINT, &names);
+    desk.assign("blue", "*", &["blue"]);
+    // These turns take no session back.
+    turns(&mut desk, 10);
+    assert_eq!(n_away(&desk), 2);
+    desk.put("blue", ENDPOINT, &[("x7", "1")]);
+    turns(&mut desk, 10);
+    let of_x = change(&desk, "blue", ENDPOINT, &["x7"]);
+    let mut before = of_x.clone();
+    before.revision = Revision(desk.state.assignments.changed.0 - 1);
+    assert!(desk.concerned(&before).0[0].behind.is_none());
+    let (blue, x7) = (scope("blue"), key_of(ENDPOINT, "x7"));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let is_behind = desk.concerned(&of_x).0[0].behind.is_some();
+        let n_registered = desk.shard.index.named(&blue, &x7.type_url, &x7.name).len();
+        assert!(is_behind || n_registered == 2, "{n_registered} sessions are in the index");
+        if !is_behind {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the sessions do not move");
+        std::thread::sleep(Duration::from_millis(1));
+        for back in desk.mailbox.take_back(1) {
+            desk.shard.come_back(back, desk.now());
+        }
+        turns(&mut desk, 1);
+    }
+    until_back(&mut desk);
+    assert_eq!(desk.shard.reached_revision(), desk.state.revision);
+    assert_eq!(nodes(&mut desk, &of_x), set(&["asking", "moving"]));
+}
+
+/// A stream that ends while its session moves no longer holds the shard back.
+#[test]
+fn ended_stream_does_not_keep_the_shard_behind() {
+    let mut desk = ShardHarness::new();
+    let names: Vec<String> = (0..5_000).map(|n| format!("x{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let client = desk.subscribe("n1", ENDPOINT, &names);
+    until_back(&mut desk);
+    desk.assign("blue", "*", &["blue"]);
+    turns(&mut desk, 10);
+    assert!(desk.shard.reached_revision() < desk.state.revision);
+    drop(client);
+    desk.shard.on_calls(&desk.mailbox, desk.now());
+    assert_eq!(desk.shard.reached_revision(), desk.state.revision);
+    until_back(&mut desk);
+    assert!(desk.shard.sessions.is_empty());
+    assert_eq!(desk.shard.reached_revision(), desk.state.revision);
+}
+
+#[test]
+fn page_has_at_least_one_session_with_the_smallest_budget() {
+    let mut desk = ShardHarness::with(Config { turn_work_max: 1, ..Config::default() });
+    let _clients: Vec<_> =
+        (0..3).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &["a"])).collect();
+    desk.put("default", CLUSTER, &[("a", "1")]);
+    desk.settle();
+    let of_a = change(&desk, "default", CLUSTER, &["a"]);
+    let (mut found, mut next) = (BTreeSet::new(), Some(Cursor::default()));
+    for _ in 0..20 {
+        let Some(from) = next else { break };
+        let page = desk.shard.concerned_page(&of_a, from);
+        found.extend(page.items.iter().map(|one| one.node.id.clone()));
+        next = page.next;
+    }
+    assert_eq!((next.is_none(), found), (true, set(&["n0", "n1", "n2"])));
+}
+
+/// Takes turns that take no session back.
+fn turns(desk: &mut ShardHarness, n: usize) {
+    for _ in 0..n {
+        let now = desk.now();
+        desk.shard.on_state(&desk.state, now);
+        desk.shard.turn(now);
+    }
 }

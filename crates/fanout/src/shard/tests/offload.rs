@@ -15,12 +15,12 @@ fn ask(names: Vec<String>) -> DeltaRequest {
     DeltaRequest { type_url, subscribe, ..DeltaRequest::default() }
 }
 
-fn n_away(desk: &ShardHarness) -> usize {
+pub(super) fn n_away(desk: &ShardHarness) -> usize {
     desk.shard.sessions.iter().filter(|(_, entry)| entry.away.is_some()).count()
 }
 
 /// Takes turns until no session is away.
-fn until_back(desk: &mut ShardHarness) {
+pub(super) fn until_back(desk: &mut ShardHarness) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         desk.settle();
