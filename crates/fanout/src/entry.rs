@@ -22,7 +22,7 @@ pub(crate) type ScopeList = Arc<[ScopeName]>;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: SessionId,
-    pub(crate) line: Arc<StreamSlot>,
+    pub(crate) slot: Arc<StreamSlot>,
     pub(crate) session: Session,
     /// Set while the session is away for large work. Meanwhile `session` is an empty placeholder.
     pub(crate) away: Option<Box<Offloaded>>,
@@ -49,16 +49,16 @@ pub(crate) struct Entry {
     /// Whether the stream is established: the client has answered the responses to its first requests.
     pub(crate) arrived: bool,
     /// The last step ([`crate::shard::Shard::step`]) of which the session received all changes at once.
-    pub(crate) told: u64,
+    pub(crate) applied_step: u64,
     /// The last step of which the session received a change.
-    pub(crate) touched: u64,
+    pub(crate) marked_step: u64,
     /// The last event since the session last sent a response or had nothing to send.
     pub(crate) since_sent: SinceSent,
     /// The times of the changes that the session has not delivered or the client has not answered.
     pub(crate) changes: ConvergenceTimes,
     /// The time since which something waits for the transport; `None` if nothing does.
     pub(crate) blocked: Option<Instant>,
-    /// The second since which the client has owed an answer, as counted in [`crate::silence`].
+    /// The second since which the client has owed an answer, as counted in [`crate::unanswered`].
     pub(crate) silent: Option<u64>,
     /// Whether a rejection stands, as counted in the metrics.
     pub(crate) rejecting: bool,
@@ -136,7 +136,7 @@ impl Entry {
     }
 
     pub(crate) fn status(&self) -> StreamStatus {
-        let info = &self.line.info;
+        let info = &self.slot.info;
         StreamStatus {
             node: Arc::clone(&self.node),
             peer: info.peer,

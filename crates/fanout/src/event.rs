@@ -30,18 +30,18 @@ pub(crate) enum Event {
     /// A client's message. The first one of a stream opens its session.
     Request {
         /// The stream.
-        line: Arc<StreamSlot>,
+        slot: Arc<StreamSlot>,
         /// The request.
         request: Request,
         /// The client's identity: present in the first request, and whenever it has changed.
         node: Option<Arc<Node>>,
         /// The request's part of the transport's memory budget, held until the request is handled.
-        room: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
     },
     /// The client has closed its half of the stream and sends no more requests.
     HalfClose {
         /// The stream.
-        line: Arc<StreamSlot>,
+        slot: Arc<StreamSlot>,
     },
     /// A query for the status of all streams.
     Status {
@@ -84,9 +84,9 @@ impl Sent {
 
 impl Event {
     /// Returns the stream that sent the event, or `None` for a query of the admin API.
-    pub(crate) fn line(&self) -> Option<&Arc<StreamSlot>> {
+    pub(crate) fn slot(&self) -> Option<&Arc<StreamSlot>> {
         match self {
-            Self::Request { line, .. } | Self::HalfClose { line } => Some(line),
+            Self::Request { slot, .. } | Self::HalfClose { slot } => Some(slot),
             Self::Status { .. } | Self::Concerned { .. } => None,
         }
     }

@@ -33,7 +33,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Fanout {
     shared: Arc<Shared>,
-    currency: ReadFreshness,
+    freshness: ReadFreshness,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Shared {
 #[derive(Debug)]
 struct ShardHandle {
     inboxes: Inboxes,
-    mailbox: Arc<ReadyList>,
+    ready_list: Arc<ReadyList>,
 }
 
 /// The reason why a stream was not opened.
@@ -82,11 +82,11 @@ impl Fanout {
         let shards = (0..config.n_shards()).map(|n| {
             let (updates, inbox) = mpsc::channel(config.inbox_events);
             let (bulk, bulk_inbox) = mpsc::channel(config.inbox_events);
-            let mailbox = Arc::new(ReadyList::default());
+            let ready_list = Arc::new(ReadyList::default());
             let inputs = Inputs {
                 inbox,
                 bulk_inbox,
-                mailbox: Arc::clone(&mailbox),
+                ready_list: Arc::clone(&ready_list),
                 state: state.clone(),
                 start,
             };
@@ -96,19 +96,19 @@ impl Fanout {
             let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, resume_cache, n)
                 .sharing(large.clone(), Arc::clone(&memory));
             tracker.spawn(shard.run(inputs, cancel.clone()));
-            ShardHandle { inboxes: Inboxes { updates, bulk }, mailbox }
+            ShardHandle { inboxes: Inboxes { updates, bulk }, ready_list }
         });
         let shards = shards.collect();
         let streams = Streams::default();
         let shared = Arc::new(Shared { shards, streams, streams_max: config.streams_max });
-        Self { shared, currency: ReadFreshness::new(Arc::new(AlwaysFresh), state) }
+        Self { shared, freshness: ReadFreshness::new(Arc::new(AlwaysFresh), state) }
     }
 
     /// Returns the same shards with a check for a replicated state. New streams wait until `fresh`
     /// confirms that the local copy is current.
     #[must_use]
     pub fn with_fresh(self, fresh: Arc<dyn Fresh>) -> Self {
-        Self { currency: self.currency.of(fresh), ..self }
+        Self { freshness: self.freshness.of(fresh), ..self }
     }
 
     /// Opens a stream on the shard with the fewest streams. The first request opens its session.
@@ -124,11 +124,11 @@ impl Fanout {
         }
         let shard = shards
             .iter()
-            .min_by_key(|shard| shard.mailbox.load.load(Ordering::Relaxed))
+            .min_by_key(|shard| shard.ready_list.load.load(Ordering::Relaxed))
             .expect("there is at least one shard");
-        let line = StreamSlot::new(info, Arc::clone(&shard.mailbox));
-        let outlet = ResponseSource::new(Arc::clone(&line), Arc::clone(streams));
-        Ok((RequestSink::new(line, shard.inboxes.clone(), self.currency.clone()), outlet))
+        let slot = StreamSlot::new(info, Arc::clone(&shard.ready_list));
+        let responses = ResponseSource::new(Arc::clone(&slot), Arc::clone(streams));
+        Ok((RequestSink::new(slot, shard.inboxes.clone(), self.freshness.clone()), responses))
     }
 
     /// Returns the number of open streams, including those without a request.

@@ -2,7 +2,7 @@
 //!
 //! A client may name a million resources in one request. Handling that request takes a second, and so
 //! does planning the response. A shard hands over such a session together with the work, and continues
-//! with its other sessions. The session returns through the shard's mailbox.
+//! with its other sessions. The session returns through the shard's ready list.
 //!
 //! One thread works for all shards, so that large work uses at most one core. The thread has a low
 //! priority. It ends after some idle time, and its end returns its memory to the system. Short work,

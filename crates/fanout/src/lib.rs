@@ -69,10 +69,10 @@ mod report;
 mod resume_cache;
 mod serve;
 mod shard;
-mod silence;
 mod status;
 mod stream_slot;
 mod timers;
+mod unanswered;
 mod views;
 
 pub use concern::{Change, TouchedNames};

@@ -99,11 +99,11 @@ mod tests {
     /// T9: a flood writes a few lines per second, and the next line reports how many were left out.
     #[test]
     fn a_flood_is_a_few_lines_per_second() {
-        let mut sparing = RateLimitedLog::default();
+        let mut log = RateLimitedLog::default();
         let at = |ms| Now { instant: Instant::now(), ms };
-        let written = (0..1_000).filter(|_| sparing.take(at(5_999)).is_some()).count();
+        let written = (0..1_000).filter(|_| log.take(at(5_999)).is_some()).count();
         assert_eq!(written, 10);
-        assert_eq!(sparing.take(at(6_000)), Some(990));
-        assert_eq!(sparing.take(at(6_001)), Some(0));
+        assert_eq!(log.take(at(6_000)), Some(990));
+        assert_eq!(log.take(at(6_001)), Some(0));
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Marking {
 #[derive(Debug)]
 enum What {
     /// The changes of collections, sorted by scope.
-    ConvergenceTimes(Vec<Change>),
+    Changes(Vec<Change>),
     /// Unknown changes: the state is of another history.
     Anything,
 }
@@ -85,7 +85,7 @@ impl Marking {
             Change { delta, type_place }
         };
         let changes = deltas.into_iter().map(change).collect();
-        Self { what: What::ConvergenceTimes(changes), cursor: Cursor::start(), from, arrived }
+        Self { what: What::Changes(changes), cursor: Cursor::start(), from, arrived }
     }
 
     /// Creates the marking for a change to another history. All sessions in places below `places` must
@@ -100,14 +100,14 @@ impl Marking {
         &mut self,
         index: &Index,
         budget: &mut Budget,
-        mut tell: impl FnMut(Key, Option<Mark<'_>>),
+        mut apply: impl FnMut(Key, Option<Mark<'_>>),
     ) -> bool {
         let Self { what, cursor, .. } = self;
-        let What::ConvergenceTimes(changes) = what else {
+        let What::Changes(changes) = what else {
             while cursor.below > 0 && !budget.is_spent() {
                 cursor.below -= 1;
                 budget.spend(1);
-                tell(crate::shard::key(cursor.below), None);
+                apply(crate::shard::key(cursor.below), None);
             }
             return cursor.below == 0;
         };
@@ -130,13 +130,13 @@ impl Marking {
                     continue;
                 }
             };
-            let told = Mark { type_url, type_place: *type_place, name };
+            let mark = Mark { type_url, type_place: *type_place, name };
             budget.spend(1);
             cursor.below = cursor.below.min(keys.len());
             while cursor.below > 0 && !budget.is_spent() {
                 cursor.below -= 1;
                 budget.spend(1);
-                tell(keys[cursor.below], Some(told));
+                apply(keys[cursor.below], Some(mark));
             }
             if cursor.below == 0 {
                 cursor.next_name();
@@ -148,7 +148,7 @@ impl Marking {
     /// Passes all changes to one session, so that it can be polled. Costs O(changes), or O(types) if
     /// the session subscribes to fewer names.
     pub(crate) fn apply_all(&self, entry: &mut Entry) {
-        let What::ConvergenceTimes(changes) = &self.what else {
+        let What::Changes(changes) = &self.what else {
             return entry.session.on_new_view();
         };
         let Entry { session, assigned, changes: owed, .. } = entry;

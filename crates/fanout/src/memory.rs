@@ -90,7 +90,7 @@ impl Holding {
     /// Reserves `bytes` bytes for the stream. At the limit, ends the streams that hold most.
     pub(crate) fn reserve(
         &mut self,
-        line: &Arc<StreamSlot>,
+        slot: &Arc<StreamSlot>,
         bytes: usize,
     ) -> Result<(), ShareExceeded> {
         let counted = bytes.saturating_sub(FREE_BYTES);
@@ -110,16 +110,16 @@ impl Holding {
             }
             while inner.used - self.bytes + counted > max && inner.end_largest(self.id, max) {}
         }
-        inner.set(self.id, self.bytes, counted, Some(line));
+        inner.set(self.id, self.bytes, counted, Some(slot));
         self.bytes = counted;
         Ok(())
     }
 
     /// Updates the counted bytes to `bytes`, after a request was handled or answered.
-    pub(crate) fn settle(&mut self, line: &Arc<StreamSlot>, bytes: usize) {
+    pub(crate) fn settle(&mut self, slot: &Arc<StreamSlot>, bytes: usize) {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted != self.bytes {
-            self.memory.inner.lock().set(self.id, self.bytes, counted, Some(line));
+            self.memory.inner.lock().set(self.id, self.bytes, counted, Some(slot));
             self.bytes = counted;
         }
     }
@@ -135,10 +135,10 @@ impl Drop for Holding {
 
 impl Inner {
     /// Replaces the counted bytes of a stream, from `old` to `new`.
-    fn set(&mut self, id: u64, old: usize, new: usize, line: Option<&Arc<StreamSlot>>) {
+    fn set(&mut self, id: u64, old: usize, new: usize, slot: Option<&Arc<StreamSlot>>) {
         if self.by_size.remove(&(old, id)) {
             self.used = self.used - old + new;
-        } else if old == 0 && line.is_some() {
+        } else if old == 0 && slot.is_some() {
             self.used += new;
         } else {
             // The stream was ended here.
@@ -149,9 +149,9 @@ impl Inner {
             self.holders.remove(&id);
         } else {
             self.by_size.insert((new, id));
-            match (self.holders.get_mut(&id), line) {
+            match (self.holders.get_mut(&id), slot) {
                 (Some((bytes, _)), _) => *bytes = new,
-                (None, Some(line)) => drop(self.holders.insert(id, (new, Arc::clone(line)))),
+                (None, Some(slot)) => drop(self.holders.insert(id, (new, Arc::clone(slot)))),
                 (None, None) => {}
             }
         }
@@ -166,14 +166,14 @@ impl Inner {
         self.by_size.remove(&(bytes, id));
         self.used -= bytes;
         self.leaving += bytes;
-        if let Some((_, line)) = self.holders.remove(&id) {
+        if let Some((_, slot)) = self.holders.remove(&id) {
             limit_hit("subscriptions_bytes");
             let text = format!(
                 "this stream holds {bytes} bytes for its subscriptions, the most of all streams, and other \
                  streams need their share of the {max} for all (subscriptions_bytes_max); subscribe to fewer \
                  names, or raise the limit"
             );
-            line.end_in_order(End::new(EndCode::ResourceExhausted, text));
+            slot.end_in_order(End::new(EndCode::ResourceExhausted, text));
         }
         true
     }
@@ -190,25 +190,25 @@ mod tests {
     use super::*;
     use crate::{StreamInfo, stream_slot::ReadyList};
 
-    fn line() -> Arc<StreamSlot> {
+    fn slot() -> Arc<StreamSlot> {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
         StreamSlot::new(info, Arc::<ReadyList>::default())
     }
 
     struct Stream {
-        line: Arc<StreamSlot>,
+        slot: Arc<StreamSlot>,
         holding: Holding,
     }
 
     impl Stream {
         fn new(memory: &Arc<SubscriptionMemory>) -> Self {
-            Self { line: line(), holding: memory.holding() }
+            Self { slot: slot(), holding: memory.holding() }
         }
 
         /// Reserves bytes beyond the free allowance of the stream.
         fn reserve(&mut self, counted: usize) -> bool {
-            self.holding.reserve(&self.line, FREE_BYTES + counted).is_ok()
+            self.holding.reserve(&self.slot, FREE_BYTES + counted).is_ok()
         }
     }
 
@@ -222,10 +222,10 @@ mod tests {
         assert!(hog.reserve(900), "a single stream may hold everything");
         assert!(!second.reserve(600), "more than half, and there is no memory left");
         assert!(second.reserve(100));
-        assert!(!hog.line.is_closed());
+        assert!(!hog.slot.is_closed());
         assert!(!hog.reserve(901), "the hog gets no more");
         assert!(small.reserve(300));
-        assert!(hog.line.is_closed() && !second.line.is_closed());
+        assert!(hog.slot.is_closed() && !second.slot.is_closed());
         assert_eq!(memory.used(), (400, 900));
         assert!(!second.reserve(600), "the hog has not released its memory");
         drop(hog);
@@ -245,7 +245,7 @@ mod tests {
             // Each stream takes its full share.
             let share = 10_000 / n;
             assert!(stream.reserve(share), "stream {n}");
-            streams.retain(|stream| !stream.line.is_closed());
+            streams.retain(|stream| !stream.slot.is_closed());
             streams.push(stream);
             let (used, leaving) = memory.used();
             assert!(used <= 10_000 && leaving == 0, "{used} and {leaving} after {n}");
@@ -258,12 +258,12 @@ mod tests {
     fn only_what_a_stream_holds_beyond_the_free_bytes_counts() {
         let memory = SubscriptionMemory::new(1000);
         let mut stream = Stream::new(&memory);
-        assert!(stream.holding.reserve(&stream.line, FREE_BYTES).is_ok());
+        assert!(stream.holding.reserve(&stream.slot, FREE_BYTES).is_ok());
         assert_eq!(memory.used(), (0, 0));
         assert!(stream.reserve(500));
-        stream.holding.settle(&stream.line, FREE_BYTES + 20);
+        stream.holding.settle(&stream.slot, FREE_BYTES + 20);
         assert_eq!(memory.used(), (20, 0));
-        stream.holding.settle(&stream.line, 0);
+        stream.holding.settle(&stream.slot, 0);
         assert_eq!(memory.used(), (0, 0));
         assert!(memory.inner.lock().holders.is_empty());
     }

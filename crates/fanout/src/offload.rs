@@ -118,14 +118,14 @@ enum Done {
 
 /// Returns a session to its shard, even if the work panics.
 struct ReturnGuard {
-    mailbox: Arc<ReadyList>,
+    ready_list: Arc<ReadyList>,
     back: Option<Returned>,
 }
 
 impl Drop for ReturnGuard {
     fn drop(&mut self) {
         if let Some(back) = self.back.take() {
-            self.mailbox.send_back(back);
+            self.ready_list.send_back(back);
         }
     }
 }
@@ -164,10 +164,10 @@ impl PendingChanges {
 
 impl Offloaded {
     /// Records a change for the time when the session is back.
-    pub(crate) fn miss(&mut self, told: Option<Mark<'_>>) {
-        match (&mut self.missed, told) {
-            (PendingChanges::Some(missed), Some(told)) if missed.len() < MISSED_MAX => {
-                missed.push((told.type_url.clone(), told.name.cloned()));
+    pub(crate) fn miss(&mut self, mark: Option<Mark<'_>>) {
+        match (&mut self.missed, mark) {
+            (PendingChanges::Some(missed), Some(mark)) if missed.len() < MISSED_MAX => {
+                missed.push((mark.type_url.clone(), mark.name.cloned()));
             }
             (missed, _) => *missed = PendingChanges::Anything,
         }
@@ -199,9 +199,9 @@ impl Shard {
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let status = entry.session.status();
-        let stand_in = Session::new(entry.line.info.kind.clone(), Arc::clone(&self.protocol));
+        let stand_in = Session::new(entry.slot.info.kind.clone(), Arc::clone(&self.protocol));
         let session = std::mem::replace(&mut entry.session, stand_in);
-        entry.line.set_away(true);
+        entry.slot.set_away(true);
         entry.away = Some(Box::new(Offloaded {
             indexing: None,
             missed: PendingChanges::Some(Vec::new()),
@@ -213,15 +213,15 @@ impl Shard {
         }));
         large_work().increment(1.0);
         let back = Some(Returned { key: key(at), done: None });
-        let mut ticket = ReturnGuard { mailbox: Arc::clone(entry.line.mailbox()), back };
-        let (differ, line) = (Arc::clone(&self.differ), Arc::clone(&entry.line));
+        let mut ticket = ReturnGuard { ready_list: Arc::clone(entry.slot.ready_list()), back };
+        let (differ, slot) = (Arc::clone(&self.differ), Arc::clone(&entry.slot));
         self.large.submit(
             cost,
             Box::new(move || {
                 // The work may have waited in the queue.
                 let ms = now.ms_at(Instant::now());
                 // A stream that has ended needs no response.
-                let is_in_vain = line.is_closed() && matches!(work, Work::Take(..) | Work::Poll);
+                let is_in_vain = slot.is_closed() && matches!(work, Work::Take(..) | Work::Poll);
                 let done = match is_in_vain {
                     true => (Some(session), Done::Polled(None, ms)),
                     false => work.run(session, view.as_ref(), &differ, ms),
@@ -234,8 +234,8 @@ impl Shard {
     }
 
     /// Takes back the sessions that have returned.
-    pub(crate) fn on_back(&mut self, mailbox: &ReadyList, now: Now) {
-        for back in mailbox.take_back(self.config.turn_work_max) {
+    pub(crate) fn on_back(&mut self, ready_list: &ReadyList, now: Now) {
+        for back in ready_list.take_back(self.config.turn_work_max) {
             self.come_back(back, now);
         }
     }
@@ -247,7 +247,7 @@ impl Shard {
         let Some((session, done)) = done else {
             // The index may still refer to the session, so its place stays taken.
             let text = "the replica could not handle a request of this stream";
-            entry.line.end(End::new(EndCode::Unavailable, text));
+            entry.slot.end(End::new(EndCode::Unavailable, text));
             self.forget(key, now);
             return;
         };
@@ -343,7 +343,7 @@ impl Shard {
         // Without a reason the session is not polled again. Otherwise one large poll that finds nothing
         // to send would follow another while an answer is awaited.
         let is_due = is_poll_due || !missed.is_empty();
-        entry.line.set_away(false);
+        entry.slot.set_away(false);
         if let Some(since) = since {
             entry.session.taken_at(since, now.ms);
         }

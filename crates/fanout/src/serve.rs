@@ -30,54 +30,54 @@ use crate::{
 impl Shard {
     pub(crate) fn on_request(
         &mut self,
-        line: &Arc<StreamSlot>,
+        slot: &Arc<StreamSlot>,
         mut request: Request,
         node: Option<Arc<Node>>,
-        room: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         now: Now,
     ) {
         // Requests that a stream sent before it ended may arrive later.
-        if line.is_closed() {
+        if slot.is_closed() {
             return;
         }
-        let wait = |away: &mut Offloaded, request, node, room| {
-            away.wait(Event::Request { line: Arc::clone(line), request, node, room });
+        let wait = |away: &mut Offloaded, request, node, permit| {
+            away.wait(Event::Request { slot: Arc::clone(slot), request, node, permit });
         };
-        if let Some(away) = line.key().and_then(|key| self.away_of(place(key))) {
-            return wait(away, request, node, room);
+        if let Some(away) = slot.key().and_then(|key| self.away_of(place(key))) {
+            return wait(away, request, node, permit);
         }
-        let at = match (line.key().map(place), node) {
+        let at = match (slot.key().map(place), node) {
             (Some(at), None) => at,
             (Some(at), Some(node)) => {
                 self.adopt(at, node, now);
                 at
             }
-            (None, Some(node)) => self.open(line, node, now),
+            (None, Some(node)) => self.open(slot, node, now),
             (None, None) => {
                 let text = "the first request of the stream has no node";
-                line.end(End::new(EndCode::InvalidArgument, text));
+                slot.end(End::new(EndCode::InvalidArgument, text));
                 return;
             }
         };
         self.reassign(at, now);
         if let Some(away) = self.away_of(at) {
-            return wait(away, request, None, room);
+            return wait(away, request, None, permit);
         }
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let bytes = entry.session.retained_bytes_after(&request) + bytes_of(&entry.node);
-        if let Err(error) = entry.holding.reserve(line, bytes) {
+        if let Err(error) = entry.holding.reserve(slot, bytes) {
             return self.refuse(at, EndCode::ResourceExhausted, &error.to_string(), now);
         }
         let text_bytes_max = self.config.session.nack_message_bytes_max;
         rejection::clean(&mut request, &entry.session, &self.config.secrets, text_bytes_max);
         let cost = entry.session.cost_of_request(&request);
         if cost > INLINE_NAMES_MAX {
-            return self.offload(at, Work::Take(request, room), cost, now);
+            return self.offload(at, Work::Take(request, permit), cost, now);
         }
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let result = entry.session.on_request(request, view.as_ref(), now.ms);
-        drop(room);
+        drop(permit);
         self.on_taken(at, result, now);
         self.settle_memory(at);
     }
@@ -91,7 +91,7 @@ impl Shard {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         if entry.away.is_none() {
             let bytes = entry.session.retained_bytes() + bytes_of(&entry.node);
-            entry.holding.settle(&entry.line, bytes);
+            entry.holding.settle(&entry.slot, bytes);
         }
     }
 
@@ -128,22 +128,22 @@ impl Shard {
     /// Ends a stream because its client sent an invalid request or exceeded a limit.
     fn refuse(&mut self, at: usize, code: EndCode, text: &str, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        let (node, peer) = (EscapedText::name(&entry.node.id), entry.line.info.peer);
+        let (node, peer) = (EscapedText::name(&entry.node.id), entry.slot.info.peer);
         debug!(%node, %peer, error = %EscapedText::text(text), "stream rejected");
-        entry.line.end(End::new(code, text.to_owned()));
+        entry.slot.end(End::new(code, text.to_owned()));
         self.forget(key(at), now);
     }
 
     /// SOTW-111: ends the stream with OK once nothing more can be sent at the moment.
-    pub(crate) fn on_half_close(&mut self, line: &Arc<StreamSlot>, now: Now) {
-        match line.key().map(place) {
+    pub(crate) fn on_half_close(&mut self, slot: &Arc<StreamSlot>, now: Now) {
+        match slot.key().map(place) {
             Some(at) => {
                 if let Some(entry) = self.sessions.get_mut(at) {
                     entry.half_closed = true;
                 }
                 self.enqueue(at, now);
             }
-            None => line.end(End::ok()),
+            None => slot.end(End::ok()),
         }
     }
 
@@ -156,7 +156,7 @@ impl Shard {
             away.poll_when_back();
             return 1;
         }
-        if !entry.line.can_take() {
+        if !entry.slot.can_take() {
             if entry.blocked.is_none() && entry.session.has_work() {
                 entry.blocked = Some(now.instant);
                 self.metrics.blocked.increment(1.0);
@@ -168,8 +168,8 @@ impl Shard {
             self.metrics.transport_wait_seconds.record(waited.as_secs_f64());
             self.metrics.blocked.decrement(1.0);
         }
-        if let Some(marking) = self.marking.as_ref().filter(|_| entry.told != self.step) {
-            entry.told = self.step;
+        if let Some(marking) = self.marking.as_ref().filter(|_| entry.applied_step != self.step) {
+            entry.applied_step = self.step;
             marking.apply_all(entry);
         }
         let cost = entry.session.cost_of_poll();
@@ -200,11 +200,11 @@ impl Shard {
                 // No deadline implies no pending work.
                 let more = entry.half_closed || entry.session.wake_at(now.ms).is_some();
                 let then = if more { Then::CallBack } else { Then::Rest };
-                entry.line.put(message, then);
+                entry.slot.put(message, then);
                 self.count_standing(at);
             }
             None if entry.half_closed => {
-                entry.line.end(End::ok());
+                entry.slot.end(End::ok());
                 return cost_of(self.forget(key(at), now));
             }
             None if !entry.session.has_work() => {
@@ -232,8 +232,8 @@ impl Shard {
         let Some(Overdue { type_url, silent_ms }) = entry.session.overdue(now.ms) else {
             return self.watch_silence(at);
         };
-        if let Some(left_out) = self.silence_said.take(now) {
-            let (node, peer) = (EscapedText::name(&entry.node.id), entry.line.info.peer);
+        if let Some(left_out) = self.silence_log.take(now) {
+            let (node, peer) = (EscapedText::name(&entry.node.id), entry.slot.info.peer);
             let type_url = EscapedText::name(type_url.as_str());
             warn!(%node, %peer, %type_url, silent_ms, left_out, "closing a stream whose client does not answer");
         }
@@ -242,7 +242,7 @@ impl Shard {
         let text = format!(
             "no answer to a response of type {type_url} for {seconds} s (ack_close_after); reconnect"
         );
-        entry.line.end(End::new(EndCode::Silent, text));
+        entry.slot.end(End::new(EndCode::Silent, text));
         self.forget(key(at), now);
     }
 
@@ -262,7 +262,7 @@ impl Shard {
     fn count_standing(&mut self, at: usize) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let silent = entry.session.silent_since().map(|ms| ms / 1000);
-        self.silence.change(std::mem::replace(&mut entry.silent, silent), silent);
+        self.unanswered.change(std::mem::replace(&mut entry.silent, silent), silent);
         self.watch_silence(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let rejecting = entry.session.is_rejecting();
@@ -301,9 +301,9 @@ impl Shard {
     /// Removes a session that is no longer in the index.
     pub(crate) fn remove(&mut self, session: u32, resume_state: Option<ResumeState>, now: Now) {
         let Some(entry) = self.sessions.try_remove(place(session)) else { return };
-        entry.line.set_key(None);
-        self.metrics.streams(&entry.line.info.kind).decrement(1.0);
-        self.silence.change(entry.silent, None);
+        entry.slot.set_key(None);
+        self.metrics.streams(&entry.slot.info.kind).decrement(1.0);
+        self.unanswered.change(entry.silent, None);
         if entry.rejecting {
             self.metrics.rejecting.decrement(1.0);
         }
@@ -371,14 +371,14 @@ impl Shard {
         registered
     }
 
-    fn open(&mut self, line: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> usize {
+    fn open(&mut self, slot: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> usize {
         let assigned = self.assign(&node);
         let entry = Entry {
             id: SessionId::next(),
-            line: Arc::clone(line),
+            slot: Arc::clone(slot),
             away: None,
             holding: self.memory.holding(),
-            session: Session::new(line.info.kind.clone(), Arc::clone(&self.protocol)),
+            session: Session::new(slot.info.kind.clone(), Arc::clone(&self.protocol)),
             node,
             assigned,
             assigned_at: self.views.state().assignments.changed,
@@ -391,8 +391,8 @@ impl Shard {
             lane: Lane::Bulk,
             arrived: false,
             // The first responses are from this state or a later one.
-            told: self.step,
-            touched: self.step,
+            applied_step: self.step,
+            marked_step: self.step,
             since_sent: SinceSent::Nothing,
             changes: ConvergenceTimes::default(),
             blocked: None,
@@ -402,10 +402,10 @@ impl Shard {
             wake_at: None,
             close_at: None,
         };
-        debug!(node = %EscapedText::name(&entry.node.id), peer = %line.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
+        debug!(node = %EscapedText::name(&entry.node.id), peer = %slot.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
         let at = self.sessions.insert(entry);
-        line.set_key(Some(key(at)));
-        self.metrics.streams(&line.info.kind).increment(1.0);
+        slot.set_key(Some(key(at)));
+        self.metrics.streams(&slot.info.kind).increment(1.0);
         at
     }
 
@@ -444,7 +444,7 @@ impl Shard {
         // The client has answered the responses to its first requests.
         if !entry.arrived && !entry.session.has_work() && entry.session.silent_since().is_none() {
             entry.arrived = true;
-            entry.line.arrive();
+            entry.slot.arrive();
             if !entry.session.is_rejecting() {
                 let passed = now.instant.saturating_duration_since(entry.opened);
                 self.metrics.first_sync_seconds.record(passed.as_secs_f64());
@@ -468,8 +468,8 @@ impl Shard {
             Verdict::Nack { version, code, message } => {
                 self.metrics.of(type_place).nacks.increment(1);
                 entry.since_sent = SinceSent::Rejected;
-                if let Some(left_out) = self.rejections_said.take(now) {
-                    let (node, peer) = (EscapedText::name(&entry.node.id), entry.line.info.peer);
+                if let Some(left_out) = self.rejection_log.take(now) {
+                    let (node, peer) = (EscapedText::name(&entry.node.id), entry.slot.info.peer);
                     let (type_url, text) =
                         (EscapedText::name(type_url.as_str()), EscapedText::text(&message));
                     warn!(%node, %peer, %type_url, %version, code, %text, left_out, "client rejected a response");

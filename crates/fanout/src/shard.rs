@@ -47,10 +47,10 @@ use crate::{
     metrics::{ShardMetrics, Suppressed, gauge_value},
     queue::{Lane, Queue},
     resume_cache::ResumeCache,
-    silence::UnansweredClients,
     status::{End, EndCode},
     stream_slot::{Call, ReadyList, Stopped, StreamSlot},
     timers::Timers,
+    unanswered::UnansweredClients,
     views::Views,
 };
 
@@ -111,14 +111,14 @@ pub(crate) struct Shard {
     /// The times at which clients become overdue. Each session has at most one entry, because that time
     /// only moves to later.
     pub(crate) closing: Timers,
-    pub(crate) silence: UnansweredClients,
+    pub(crate) unanswered: UnansweredClients,
     arrivals: Arc<Arrivals>,
     /// The resume data of ended streams of all shards.
     pub(crate) resume_cache: Arc<ResumeCache>,
     pub(crate) metrics: ShardMetrics,
     /// The limits for log lines about rejections, and about clients that do not answer.
-    pub(crate) rejections_said: RateLimitedLog,
-    pub(crate) silence_said: RateLimitedLog,
+    pub(crate) rejection_log: RateLimitedLog,
+    pub(crate) silence_log: RateLimitedLog,
     /// The place of the next session to reassign after a change of the assignments.
     reassign_from: Option<usize>,
     /// The sessions that the index does not have under their new scopes, each with the revision of the
@@ -147,7 +147,7 @@ pub(crate) struct Inputs {
     /// Events from the readers of new streams, and large requests. Bounded in the same way.
     pub(crate) bulk_inbox: mpsc::Receiver<Sent>,
     /// Calls of the streams' transports.
-    pub(crate) mailbox: Arc<ReadyList>,
+    pub(crate) ready_list: Arc<ReadyList>,
     /// The newest state. When its sender is gone, the store has stopped and the last state stays.
     pub(crate) state: watch::Receiver<Arc<State>>,
     /// The time at which the protocol's clock is 0.
@@ -178,12 +178,12 @@ impl Shard {
             step: 0,
             timers: Timers::default(),
             closing: Timers::default(),
-            silence: UnansweredClients::default(),
+            unanswered: UnansweredClients::default(),
             arrivals,
             resume_cache,
             metrics: ShardMetrics::new(n),
-            rejections_said: RateLimitedLog::default(),
-            silence_said: RateLimitedLog::default(),
+            rejection_log: RateLimitedLog::default(),
+            silence_log: RateLimitedLog::default(),
             reassign_from: None,
             moving: BTreeSet::new(),
             called: VecDeque::new(),
@@ -232,7 +232,7 @@ impl Shard {
                             Some(event) => events.bulk.push_back(event),
                             None => return,
                         },
-                        () = inputs.mailbox.notify.notified() => {}
+                        () = inputs.ready_list.notify.notified() => {}
                         changed = inputs.state.changed(), if store_runs => store_runs = changed.is_ok(),
                         () = &mut sleep, if at.is_some() => {}
                     }
@@ -251,14 +251,14 @@ impl Shard {
             self.on_state(&state, now);
             let full = events.updates.len() == most || events.bulk.len() == most;
             self.on_events(&mut events, now);
-            self.on_calls(&inputs.mailbox, now);
-            self.on_back(&inputs.mailbox, now);
-            let waiting = inputs.mailbox.has_back();
+            self.on_calls(&inputs.ready_list, now);
+            self.on_back(&inputs.ready_list, now);
+            let waiting = inputs.ready_list.has_back();
             flow = match self.turn(now) {
                 Flow::Wait(_) if full || waiting || !events.is_empty() => Flow::Again,
                 flow => flow,
             };
-            tick = self.silence.next_tick(now.ms);
+            tick = self.unanswered.next_tick(now.ms);
             self.metrics.turn_seconds.record(started.elapsed().as_secs_f64());
         }
     }
@@ -301,10 +301,10 @@ impl Shard {
             && let Some(Sent { event, .. }) = events.pop_front()
         {
             budget.spend(event.cost(self.config.turn_work_max));
-            let line = event.line().map(Arc::clone);
+            let slot = event.slot().map(Arc::clone);
             self.handle(event, now);
-            if let Some(line) = line {
-                line.on_handled();
+            if let Some(slot) = slot {
+                slot.on_handled();
             }
         }
     }
@@ -312,10 +312,10 @@ impl Shard {
     /// Handles one event without waiting. Tests call it directly.
     pub(crate) fn handle(&mut self, event: Event, now: Now) {
         match event {
-            Event::Request { line, request, node, room } => {
-                self.on_request(&line, request, node, room, now);
+            Event::Request { slot, request, node, permit } => {
+                self.on_request(&slot, request, node, permit, now);
             }
-            Event::HalfClose { line } => self.on_half_close(&line, now),
+            Event::HalfClose { slot } => self.on_half_close(&slot, now),
             // The receiver of the reply may be gone.
             Event::Status { from, reply } => drop(reply.send(self.status_page(from))),
             Event::Concerned { change, from, reply } => {
@@ -356,23 +356,23 @@ impl Shard {
         let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(MARKS_PER_STEP));
         let Self { index, sessions, queue, step, metrics, .. } = self;
         let arrived = marking.arrived;
-        let is_done = marking.advance(index, &mut budget, |key, told: Option<Mark<'_>>| {
+        let is_done = marking.advance(index, &mut budget, |key, mark: Option<Mark<'_>>| {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
             // A poll in this step has already given the session all changes.
-            if entry.told == *step {
+            if entry.applied_step == *step {
                 return;
             }
             if let Some(away) = &mut entry.away {
-                away.miss(told);
+                away.miss(mark);
                 return;
             }
-            if std::mem::replace(&mut entry.touched, *step) != *step {
+            if std::mem::replace(&mut entry.marked_step, *step) != *step {
                 entry.since_sent = SinceSent::Mark;
-                if told.is_some_and(|told| entry.session.has_work_of(told.type_url)) {
+                if mark.is_some_and(|mark| entry.session.has_work_of(mark.type_url)) {
                     metrics.on_suppressed(Suppressed::Folded);
                 }
             }
-            match told {
+            match mark {
                 Some(Mark { type_url, type_place, name }) => {
                     entry.session.on_change(type_url, name);
                     entry.changes.owe(type_place, arrived);
@@ -428,19 +428,19 @@ impl Shard {
 
     /// Handles some of the calls. Ended streams are set aside: their removal may take long, and it is
     /// not urgent.
-    pub(crate) fn on_calls(&mut self, mailbox: &ReadyList, now: Now) {
+    pub(crate) fn on_calls(&mut self, ready_list: &ReadyList, now: Now) {
         if self.called.is_empty() {
-            mailbox.swap(&mut self.called);
+            ready_list.swap(&mut self.called);
         }
         let mut budget = Budget::new(self.config.turn_work_max.saturating_mul(CALLS_PER_STEP));
         while !budget.is_spent()
-            && let Some(line) = self.called.pop_front()
+            && let Some(slot) = self.called.pop_front()
         {
             budget.spend(1);
-            match line.answer() {
-                call @ (Call::Closed(_) | Call::Ending(_)) => self.leaving.push_back((line, call)),
-                Call::Hungry => {
-                    if let Some(key) = line.key() {
+            match slot.answer() {
+                call @ (Call::Closed(_) | Call::Ending(_)) => self.leaving.push_back((slot, call)),
+                Call::Ready => {
+                    if let Some(key) = slot.key() {
                         self.enqueue(place(key), now);
                     }
                 }
@@ -453,14 +453,14 @@ impl Shard {
     fn free_some(&mut self, now: Now) {
         let mut budget = self.bulk_budget(Bulk::Ends);
         while !budget.is_spent()
-            && let Some((line, call)) = self.leaving.pop_front()
+            && let Some((slot, call)) = self.leaving.pop_front()
         {
-            let freed = line.key().map_or(0, |key| self.forget(key, now));
+            let freed = slot.key().map_or(0, |key| self.forget(key, now));
             budget.spend(cost_of(freed));
             match call {
                 Call::Closed(end) => self.metrics.on_end(end),
-                Call::Ending(end) => line.end(end),
-                Call::Hungry => {}
+                Call::Ending(end) => slot.end(end),
+                Call::Ready => {}
             }
         }
     }
@@ -556,7 +556,7 @@ impl Shard {
 
     /// Updates the gauges of the shard.
     fn measure(&self, now: Now) {
-        let oldest = self.silence.oldest(now.ms).unwrap_or(0);
+        let oldest = self.unanswered.oldest(now.ms).unwrap_or(0);
         self.metrics.unanswered.set(gauge_value(usize::try_from(oldest).unwrap_or(usize::MAX)));
         self.metrics.pending.set(gauge_value(self.queue.len()));
         self.metrics.set_index(self.index.size());
@@ -590,7 +590,7 @@ impl Shard {
 impl Drop for Shard {
     fn drop(&mut self) {
         for (_, entry) in &self.sessions {
-            entry.line.end(End::new(EndCode::Unavailable, Stopped.to_string()));
+            entry.slot.end(End::new(EndCode::Unavailable, Stopped.to_string()));
         }
     }
 }

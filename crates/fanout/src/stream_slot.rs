@@ -72,7 +72,7 @@ pub(crate) struct StreamSlot {
     /// Whether that is the bulk inbox. Only the stream's reader reads and writes it.
     waits_in_bulk: AtomicBool,
     outbox: Mutex<Outbox>,
-    mailbox: Arc<ReadyList>,
+    ready_list: Arc<ReadyList>,
 }
 
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ pub(crate) struct ReadyList {
 #[derive(Debug)]
 pub(crate) enum Call {
     /// The transport can take another message.
-    Hungry,
+    Ready,
     /// The stream is to be ended with this end, after its session has been removed.
     Ending(End),
     /// The transport is gone, so the session is to be removed. Has the code with which the replica
@@ -115,7 +115,7 @@ pub(crate) enum Call {
     Closed(Option<EndCode>),
 }
 
-// === impl Mailbox ===
+// === impl ReadyList ===
 
 impl ReadyList {
     /// Swaps the list of streams that called with `empty`.
@@ -139,16 +139,16 @@ impl ReadyList {
         !self.back.lock().is_empty()
     }
 
-    pub(crate) fn push(&self, line: Arc<StreamSlot>) {
-        self.ready.lock().push_back(line);
+    pub(crate) fn push(&self, slot: Arc<StreamSlot>) {
+        self.ready.lock().push_back(slot);
         self.notify.notify_one();
     }
 }
 
-// === impl Line ===
+// === impl StreamSlot ===
 
 impl StreamSlot {
-    pub(crate) fn new(info: StreamInfo, mailbox: Arc<ReadyList>) -> Arc<Self> {
+    pub(crate) fn new(info: StreamInfo, ready_list: Arc<ReadyList>) -> Arc<Self> {
         Arc::new(Self {
             info,
             key: AtomicU32::new(NO_KEY),
@@ -158,7 +158,7 @@ impl StreamSlot {
             waiting: AtomicUsize::new(0),
             waits_in_bulk: AtomicBool::new(false),
             outbox: Mutex::new(Outbox::default()),
-            mailbox,
+            ready_list,
         })
     }
 
@@ -170,8 +170,8 @@ impl StreamSlot {
         self.key.store(key.unwrap_or(NO_KEY), Ordering::Relaxed);
     }
 
-    pub(crate) fn mailbox(&self) -> &Arc<ReadyList> {
-        &self.mailbox
+    pub(crate) fn ready_list(&self) -> &Arc<ReadyList> {
+        &self.ready_list
     }
 
     /// Records that the session is away from its shard, or back.
@@ -272,7 +272,7 @@ impl StreamSlot {
             !std::mem::replace(&mut outbox.listed, true)
         };
         if call {
-            self.mailbox.push(Arc::clone(self));
+            self.ready_list.push(Arc::clone(self));
         }
     }
 
@@ -286,7 +286,7 @@ impl StreamSlot {
                 Call::Closed(outbox.end.as_ref().or(ending.as_ref()).map(|end| end.code))
             }
             Some(end) => Call::Ending(end),
-            None => Call::Hungry,
+            None => Call::Ready,
         }
     }
 
@@ -311,7 +311,7 @@ impl StreamSlot {
             call
         };
         if call {
-            self.mailbox.push(Arc::clone(self));
+            self.ready_list.push(Arc::clone(self));
         }
         Poll::Pending
     }
@@ -327,7 +327,7 @@ impl StreamSlot {
             call
         };
         if call {
-            self.mailbox.push(Arc::clone(self));
+            self.ready_list.push(Arc::clone(self));
         }
     }
 }
@@ -347,14 +347,14 @@ pub(crate) enum Then {
     Rest,
 }
 
-// === impl Intake ===
+// === impl RequestSink ===
 
 /// The entrance for a stream's requests. The task that reads the client's messages owns it.
 #[derive(Debug, Clone)]
 pub struct RequestSink {
-    line: Arc<StreamSlot>,
+    slot: Arc<StreamSlot>,
     inboxes: Inboxes,
-    currency: ReadFreshness,
+    freshness: ReadFreshness,
 }
 
 /// The inboxes of a shard, by lane. Waiting events of one lane do not delay the other lane.
@@ -379,15 +379,15 @@ impl Inboxes {
 pub struct Stopped;
 
 impl RequestSink {
-    pub(crate) fn new(line: Arc<StreamSlot>, inboxes: Inboxes, currency: ReadFreshness) -> Self {
-        Self { line, inboxes, currency }
+    pub(crate) fn new(slot: Arc<StreamSlot>, inboxes: Inboxes, freshness: ReadFreshness) -> Self {
+        Self { slot, inboxes, freshness }
     }
 
     /// Passes a request to the shard, in the order in which the client sent them. Waits until the state
     /// is current before the first request, and while the shard's inbox is full.
     ///
     /// `node` is the client's identity, required in the first request and whenever it has changed.
-    /// `room` is the request's part of the transport's memory budget. The shard releases it when it has
+    /// `permit` is the request's part of the transport's memory budget. The shard releases it when it has
     /// handled the request.
     ///
     /// # Errors
@@ -397,14 +397,14 @@ impl RequestSink {
         &mut self,
         request: Request,
         node: Option<Arc<Node>>,
-        room: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(), Stopped> {
-        if let Err(behind) = self.currency.check(&request).await {
+        if let Err(behind) = self.freshness.check(&request).await {
             self.end(End::new(EndCode::Unavailable, behind.to_string()));
             return Err(Stopped);
         }
-        self.line.until_back().await;
-        self.send(Event::Request { line: Arc::clone(&self.line), request, node, room }).await
+        self.slot.until_back().await;
+        self.send(Event::Request { slot: Arc::clone(&self.slot), request, node, permit }).await
     }
 
     /// Reports that the client has closed its half of the stream (SOTW-111). The stream ends with OK
@@ -413,22 +413,22 @@ impl RequestSink {
     /// # Errors
     /// Returns [`Stopped`] if the shard has stopped.
     pub async fn half_close(&self) -> Result<(), Stopped> {
-        self.send(Event::HalfClose { line: Arc::clone(&self.line) }).await
+        self.send(Event::HalfClose { slot: Arc::clone(&self.slot) }).await
     }
 
     /// Ends the stream from the transport's side. Only the first end of a stream has an effect.
     pub fn end(&self, end: End) {
-        self.line.end(end);
+        self.slot.end(end);
     }
 
     /// Returns a handle that can only end the stream.
     #[must_use]
     pub fn ender(&self) -> StreamCloser {
-        StreamCloser(Arc::clone(&self.line))
+        StreamCloser(Arc::clone(&self.slot))
     }
 
     async fn send(&self, event: Event) -> Result<(), Stopped> {
-        let inbox = self.inboxes.of(self.line.lane_of(&event));
+        let inbox = self.inboxes.of(self.slot.lane_of(&event));
         inbox.send(Sent::now(event)).await.map_err(|_| {
             self.end(End::new(EndCode::Unavailable, Stopped.to_string()));
             Stopped
@@ -448,22 +448,22 @@ impl StreamCloser {
     }
 }
 
-// === impl Outlet ===
+// === impl ResponseSource ===
 
 /// The exit for a stream's responses. The task that writes to the client owns it. Dropping it frees
 /// everything that the replica holds for the stream (SOTW-111).
 #[derive(Debug)]
 pub struct ResponseSource {
-    line: Arc<StreamSlot>,
+    slot: Arc<StreamSlot>,
     streams: Arc<AtomicUsize>,
 }
 
 impl ResponseSource {
-    /// Creates the outlet and adds the stream to its shard's load. `streams` is the number of all open
+    /// Creates the source and adds the stream to its shard's load. `streams` is the number of all open
     /// streams.
-    pub(crate) fn new(line: Arc<StreamSlot>, streams: Arc<AtomicUsize>) -> Self {
-        line.mailbox.load.fetch_add(1, Ordering::Relaxed);
-        Self { line, streams }
+    pub(crate) fn new(slot: Arc<StreamSlot>, streams: Arc<AtomicUsize>) -> Self {
+        slot.ready_list.load.fetch_add(1, Ordering::Relaxed);
+        Self { slot, streams }
     }
 
     /// Returns the next message or the end of the stream. A call means that the transport has accepted
@@ -473,21 +473,21 @@ impl ResponseSource {
     ///
     /// After [`Delivery::End`], further calls return the same end.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Delivery> {
-        self.line.poll_next(cx)
+        self.slot.poll_next(cx)
     }
 
     /// Returns whether the stream is established: the client has answered the responses to its first
     /// requests. Until then the stream must not delay established ones.
     #[must_use]
     pub fn is_established(&self) -> bool {
-        self.line.is_established()
+        self.slot.is_established()
     }
 }
 
 impl Drop for ResponseSource {
     fn drop(&mut self) {
-        self.line.mailbox.load.fetch_sub(1, Ordering::Relaxed);
+        self.slot.ready_list.load.fetch_sub(1, Ordering::Relaxed);
         self.streams.fetch_sub(1, Ordering::Relaxed);
-        self.line.close();
+        self.slot.close();
     }
 }

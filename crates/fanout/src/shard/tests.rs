@@ -109,14 +109,14 @@ fn a_closed_stream_leaves_nothing() {
     let named = desk.subscribe("n2", ENDPOINT, &["x", "y"]);
     desk.settle();
     assert_eq!(desk.shard.sessions.len(), 2);
-    let line = Arc::clone(&named.line);
+    let slot = Arc::clone(&named.slot);
     drop((wildcard, named));
     desk.settle();
     assert!(desk.shard.sessions.is_empty() && desk.shard.index.is_empty());
     assert_eq!(desk.shard.views.n_lists(), 0);
     // A request that was already in the inbox has no effect.
     let request = Request::Delta(DeltaRequest::default());
-    desk.shard.handle(Event::Request { line, request, node: None, room: None }, desk.now());
+    desk.shard.handle(Event::Request { slot, request, node: None, permit: None }, desk.now());
     assert!(desk.shard.sessions.is_empty());
 }
 
@@ -141,7 +141,7 @@ fn streams_that_come_and_go_leave_nothing_that_grows() {
         }
         drop(client);
         desk.ms += 1;
-        desk.shard.on_calls(&desk.mailbox, desk.now());
+        desk.shard.on_calls(&desk.ready_list, desk.now());
         let left = [desk.shard.queue.len(), desk.shard.timers.len(), desk.shard.closing.len()];
         assert!(left.iter().all(|n| *n <= LEFT_OVER_MAX + 10), "left: {left:?}");
     }
@@ -221,9 +221,9 @@ fn changed_node_metadata_changes_the_assignment() {
     let mut node = Node { id: "n1".into(), ..Node::default() };
     node.metadata.insert("mesh".into(), "m2".into());
     let request = Request::Delta(answer(&first[0], None));
-    let line = Arc::clone(&client.line);
+    let slot = Arc::clone(&client.slot);
     desk.shard.handle(
-        Event::Request { line, request, node: Some(Arc::new(node)), room: None },
+        Event::Request { slot, request, node: Some(Arc::new(node)), permit: None },
         desk.now(),
     );
     assert_eq!(text(&desk.read(&mut client)), "a=2");
@@ -259,7 +259,7 @@ fn a_half_closed_stream_is_served_and_then_ended() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
-    desk.shard.handle(Event::HalfClose { line: Arc::clone(&client.line) }, desk.now());
+    desk.shard.handle(Event::HalfClose { slot: Arc::clone(&client.slot) }, desk.now());
     desk.settle();
     let Poll::Ready(Delivery::Message(message)) = client.poll() else { panic!("no response") };
     assert_eq!(text(&[decode(message)]), "a=1");

@@ -323,7 +323,7 @@ fn shard_is_behind_until_large_sessions_have_moved() {
         }
         assert!(Instant::now() < deadline, "the sessions do not move");
         std::thread::sleep(Duration::from_millis(1));
-        for back in desk.mailbox.take_back(1) {
+        for back in desk.ready_list.take_back(1) {
             desk.shard.come_back(back, desk.now());
         }
         turns(&mut desk, 1);
@@ -345,7 +345,7 @@ fn ended_stream_does_not_keep_the_shard_behind() {
     turns(&mut desk, 10);
     assert!(desk.shard.reached_revision() < desk.state.revision);
     drop(client);
-    desk.shard.on_calls(&desk.mailbox, desk.now());
+    desk.shard.on_calls(&desk.ready_list, desk.now());
     assert_eq!(desk.shard.reached_revision(), desk.state.revision);
     until_back(&mut desk);
     assert!(desk.shard.sessions.is_empty());

@@ -36,7 +36,7 @@ fn what_happens_is_counted() {
         desk.settle();
     });
     let text = recorder.handle().render();
-    for line in [
+    for slot in [
         "chancery_xds_streams{protocol=\"delta\",type=\"aggregated\"} 1",
         "chancery_xds_stream_ends_total{reason=\"refused\"} 1",
         "chancery_xds_stream_ends_total{reason=\"client\"} 1",
@@ -64,7 +64,7 @@ fn what_happens_is_counted() {
         "chancery_xds_limits_hit_total{limit=\"names\"} 0",
         "chancery_xds_pending_sessions{shard=\"0\"} 0",
     ] {
-        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|found| found == slot), "{slot} is not in\n{text}");
     }
 }
 
@@ -75,8 +75,8 @@ fn recorded(run: impl FnOnce(&mut ShardHarness)) -> String {
     recorder.handle().render()
 }
 
-fn has(text: &str, line: &str) {
-    assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+fn has(text: &str, slot: &str) {
+    assert!(text.lines().any(|found| found == slot), "{slot} is not in\n{text}");
 }
 
 /// Issue 3: unnecessary responses are counted by reason.

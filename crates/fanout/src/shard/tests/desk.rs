@@ -32,7 +32,7 @@ use crate::{
 /// A shard with its inputs.
 pub(super) struct ShardHarness {
     pub(super) shard: Shard,
-    pub(super) mailbox: Arc<ReadyList>,
+    pub(super) ready_list: Arc<ReadyList>,
     pub(super) state: Arc<State>,
     /// The shard's inboxes.
     pub(super) events: Events,
@@ -42,8 +42,8 @@ pub(super) struct ShardHarness {
 
 /// The client's end of a stream.
 pub(super) struct Client {
-    pub(super) line: Arc<StreamSlot>,
-    outlet: ResponseSource,
+    pub(super) slot: Arc<StreamSlot>,
+    responses: ResponseSource,
 }
 
 impl ShardHarness {
@@ -58,7 +58,7 @@ impl ShardHarness {
         let (arrivals, resume_cache) = Default::default();
         let shard = Shard::new(config, Arc::clone(&state), differ, arrivals, resume_cache, 0);
         let (events, start) = (Events::default(), Instant::now());
-        Self { shard, mailbox: Arc::default(), state, events, start, ms: 10_000 }
+        Self { shard, ready_list: Arc::default(), state, events, start, ms: 10_000 }
     }
 
     pub(super) fn now(&self) -> Now {
@@ -76,7 +76,7 @@ impl ShardHarness {
 
     /// Puts an event into its inbox.
     pub(super) fn post(&mut self, event: Event) {
-        let lane = event.line().map_or(Lane::Updates, |line| line.lane_of(&event));
+        let lane = event.slot().map_or(Lane::Updates, |slot| slot.lane_of(&event));
         match lane {
             Lane::Updates => self.events.updates.push_back(Sent::now(event)),
             Lane::Bulk => self.events.bulk.push_back(Sent::now(event)),
@@ -93,8 +93,8 @@ impl ShardHarness {
         let now = self.now();
         self.shard.on_state(&self.state, now);
         self.shard.on_events(&mut self.events, now);
-        self.shard.on_calls(&self.mailbox, now);
-        self.shard.on_back(&self.mailbox, now);
+        self.shard.on_calls(&self.ready_list, now);
+        self.shard.on_back(&self.ready_list, now);
         match self.shard.turn(now) {
             Flow::Wait(_) if !self.events.is_empty() => Flow::Again,
             flow => flow,
@@ -129,18 +129,18 @@ impl ShardHarness {
     }
 
     pub(super) fn open(&mut self) -> Client {
-        self.mailbox.load.store(0, std::sync::atomic::Ordering::Relaxed);
+        self.ready_list.load.store(0, std::sync::atomic::Ordering::Relaxed);
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
-        let line = StreamSlot::new(info, Arc::clone(&self.mailbox));
-        let outlet = ResponseSource::new(Arc::clone(&line), Arc::new(AtomicUsize::new(1)));
-        Client { line, outlet }
+        let slot = StreamSlot::new(info, Arc::clone(&self.ready_list));
+        let responses = ResponseSource::new(Arc::clone(&slot), Arc::new(AtomicUsize::new(1)));
+        Client { slot, responses }
     }
 
     pub(super) fn request(client: &Client, node: Option<&str>, request: DeltaRequest) -> Event {
         let node = node.map(|id| Arc::new(Node { id: id.into(), ..Node::default() }));
-        let line = Arc::clone(&client.line);
-        Event::Request { line, request: Request::Delta(request), node, room: None }
+        let slot = Arc::clone(&client.slot);
+        Event::Request { slot, request: Request::Delta(request), node, permit: None }
     }
 
     pub(super) fn send(&mut self, client: &Client, node: Option<&str>, request: DeltaRequest) {
@@ -182,18 +182,18 @@ impl ShardHarness {
             match client.poll() {
                 Poll::Ready(Delivery::Message(message)) => all.push(decode(message)),
                 Poll::Ready(Delivery::End(end)) => panic!("the stream has ended: {end:?}"),
-                Poll::Pending if self.mailbox_is_empty() => return all,
+                Poll::Pending if self.ready_list_is_empty() => return all,
                 Poll::Pending => {}
             }
         }
     }
 
-    pub(super) fn mailbox_is_empty(&self) -> bool {
+    pub(super) fn ready_list_is_empty(&self) -> bool {
         let mut calls = VecDeque::new();
-        self.mailbox.swap(&mut calls);
+        self.ready_list.swap(&mut calls);
         let empty = calls.is_empty();
-        for line in calls {
-            self.mailbox.push(line);
+        for slot in calls {
+            self.ready_list.push(slot);
         }
         empty
     }
@@ -231,7 +231,7 @@ impl ShardHarness {
 
 impl Client {
     pub(super) fn poll(&mut self) -> Poll<Delivery> {
-        self.outlet.poll_next(&mut Context::from_waker(Waker::noop()))
+        self.responses.poll_next(&mut Context::from_waker(Waker::noop()))
     }
 
     /// Returns the waiting response, if there is one.

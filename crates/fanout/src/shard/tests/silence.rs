@@ -47,7 +47,7 @@ fn a_stream_whose_client_never_answers_is_closed() {
          (ack_close_after); reconnect"
     );
     assert!(desk.shard.sessions.is_empty() && desk.shard.index.is_empty());
-    assert_eq!(desk.shard.silence.oldest(desk.ms), None);
+    assert_eq!(desk.shard.unanswered.oldest(desk.ms), None);
 }
 
 /// A stream whose client does not even read is closed too: its response waits in the slot.
@@ -165,7 +165,7 @@ fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
         None,
         DeltaRequest { type_url, unsubscribe: names.into(), ..Default::default() },
     );
-    assert_eq!(desk.shard.silence.oldest(desk.ms), None);
+    assert_eq!(desk.shard.unanswered.oldest(desk.ms), None);
     pass(&mut desk, &mut client, 2 * PATIENCE_MS);
     assert_eq!(desk.shard.sessions.len(), 1);
 }
@@ -180,5 +180,5 @@ fn by_default_no_silent_client_is_closed() {
     desk.ms += 30 * 24 * 3600 * 1000;
     desk.put("default", CLUSTER, &[("a", "2")]);
     assert_eq!(text(&desk.read(&mut client)), "a=2");
-    assert_eq!(desk.shard.silence.oldest(desk.ms), Some(30 * 24 * 3600));
+    assert_eq!(desk.shard.unanswered.oldest(desk.ms), Some(30 * 24 * 3600));
 }

@@ -184,5 +184,5 @@ fn a_streams_requests_keep_their_order() {
     }
     desk.put("default", ENDPOINT, &[("y", "2")]);
     assert!(!text(&desk.read(&mut small)).contains("y=2"), "it is no longer subscribed");
-    drop((many, Arc::clone(&small.line)));
+    drop((many, Arc::clone(&small.slot)));
 }

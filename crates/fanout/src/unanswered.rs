@@ -49,19 +49,19 @@ mod tests {
 
     #[test]
     fn the_oldest_is_known_whoever_comes_and_goes() {
-        let mut silence = UnansweredClients::default();
-        assert_eq!(silence.oldest(5_000), None);
-        silence.change(None, Some(3));
-        silence.change(None, Some(2));
-        silence.change(None, Some(2));
-        assert_eq!(silence.oldest(5_999), Some(3));
-        silence.change(Some(2), None);
-        assert_eq!(silence.oldest(6_000), Some(4));
-        silence.change(Some(2), Some(6));
-        assert_eq!(silence.oldest(6_000), Some(3));
-        silence.change(Some(3), None);
-        silence.change(Some(6), None);
-        assert_eq!(silence.oldest(6_000), None);
-        assert!(silence.0.is_empty());
+        let mut unanswered = UnansweredClients::default();
+        assert_eq!(unanswered.oldest(5_000), None);
+        unanswered.change(None, Some(3));
+        unanswered.change(None, Some(2));
+        unanswered.change(None, Some(2));
+        assert_eq!(unanswered.oldest(5_999), Some(3));
+        unanswered.change(Some(2), None);
+        assert_eq!(unanswered.oldest(6_000), Some(4));
+        unanswered.change(Some(2), Some(6));
+        assert_eq!(unanswered.oldest(6_000), Some(3));
+        unanswered.change(Some(3), None);
+        unanswered.change(Some(6), None);
+        assert_eq!(unanswered.oldest(6_000), None);
+        assert!(unanswered.0.is_empty());
     }
 }
