@@ -7,9 +7,9 @@ use chancery_protocol::{Acceptance, Session};
 use tokio::time::Instant;
 
 use crate::{
+    away::Offloaded,
     changes::ConvergenceTimes,
     memory::Holding,
-    offload::Offloaded,
     queue::Lane,
     status::{NackRecord, SessionId, StreamStatus, Unacknowledged, UnacknowledgedState},
     stream_slot::StreamSlot,

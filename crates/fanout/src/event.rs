@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     budget::cost_of,
     concern::{Change, Concerned, Cursor},
-    report::Page,
+    page::Page,
     status::StreamStatus,
     stream_slot::StreamSlot,
 };

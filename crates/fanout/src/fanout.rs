@@ -23,10 +23,11 @@ use crate::{
     large::LargeWork,
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
-    report::Page,
+    page::Page,
     resume_cache::ResumeCache,
     shard::{Inputs, Shard, Streams},
-    stream_slot::{Inboxes, ReadyList, StreamSlot},
+    stream::Inboxes,
+    stream_slot::{ReadyList, StreamSlot},
 };
 
 /// The shards that serve all streams of a replica. Cheap to clone.

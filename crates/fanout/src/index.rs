@@ -264,6 +264,16 @@ impl KeySet {
     }
 }
 
+/// Converts a key to a place in the slab.
+pub(crate) fn place(key: Key) -> usize {
+    usize::try_from(key).unwrap_or(usize::MAX)
+}
+
+/// Converts a place in the slab to a key. There are fewer than 2³² streams: `streams_max` is checked.
+pub(crate) fn key(place: usize) -> Key {
+    Key::try_from(place).unwrap_or(Key::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,13 +43,15 @@
 //! | cached differences ([`chancery_view::Differ`]) | 64 | the least recently used is dropped, and computed again on demand | |
 //!
 //! One thread handles requests and responses with many names for all shards (`large.rs`). The shard
-//! registers their names in bounded steps (`away.rs`). Two kinds of work are never split: one full SotW
+//! registers their names in bounded steps (`offload.rs`). Two kinds of work are never split: one full SotW
 //! state, and one difference of two states. Their size depends on the author, within the view and
 //! `transaction_bytes_max`. Each ends its turn.
 
 mod arrivals;
+mod away;
 mod budget;
 mod changes;
+mod clock;
 mod concern;
 mod config;
 mod entry;
@@ -63,6 +65,7 @@ mod marking;
 mod memory;
 mod metrics;
 mod offload;
+mod page;
 mod queue;
 mod rejection;
 mod report;
@@ -70,10 +73,12 @@ mod resume_cache;
 mod serve;
 mod shard;
 mod status;
+mod stream;
 mod stream_slot;
 mod timers;
 mod unanswered;
 mod views;
+mod work;
 
 pub use concern::{Change, TouchedNames};
 pub use config::{Config, ConfigError};
@@ -85,4 +90,5 @@ pub use status::{
     ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, StreamStatus, Unacknowledged,
     UnacknowledgedState,
 };
-pub use stream_slot::{Delivery, RequestSink, ResponseSource, Stopped, StreamCloser, StreamInfo};
+pub use stream::{RequestSink, ResponseSource, Stopped, StreamCloser};
+pub use stream_slot::{Delivery, StreamInfo};

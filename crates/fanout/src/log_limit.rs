@@ -9,7 +9,7 @@ use std::fmt;
 
 use chancery_model::Printable;
 
-use crate::shard::Now;
+use crate::clock::Now;
 
 /// The maximum number of lines of one kind that a shard writes per second.
 const LINES_PER_SECOND: u32 = 10;

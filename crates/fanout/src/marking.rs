@@ -13,14 +13,15 @@
 
 use std::sync::Arc;
 
-use chancery_model::{ResourceName, Revision, TypeUrl};
+use chancery_model::{ResourceName, Revision, ScopeName, TypeUrl};
+use chancery_protocol::Session;
 use chancery_view::LayerDelta;
 use tokio::time::Instant;
 
 use crate::{
     budget::Budget,
-    entry::Entry,
-    index::{Index, Key},
+    changes::ConvergenceTimes,
+    index::{Index, Key, key},
     metrics::type_place,
 };
 
@@ -107,7 +108,7 @@ impl Marking {
             while cursor.below > 0 && !budget.is_spent() {
                 cursor.below -= 1;
                 budget.spend(1);
-                apply(crate::shard::key(cursor.below), None);
+                apply(key(cursor.below), None);
             }
             return cursor.below == 0;
         };
@@ -147,12 +148,16 @@ impl Marking {
 
     /// Passes all changes to one session, so that it can be polled. Costs O(changes), or O(types) if
     /// the session subscribes to fewer names.
-    pub(crate) fn apply_all(&self, entry: &mut Entry) {
+    pub(crate) fn apply_all(
+        &self,
+        session: &mut Session,
+        scopes: &[ScopeName],
+        owed: &mut ConvergenceTimes,
+    ) {
         let What::Changes(changes) = &self.what else {
-            return entry.session.on_new_view();
+            return session.on_new_view();
         };
-        let Entry { session, assigned, changes: owed, .. } = entry;
-        for scope in assigned.iter().flat_map(|(_, scopes)| scopes.iter()) {
+        for scope in scopes {
             let first = changes.partition_point(|change| change.delta.scope() < scope);
             let of_scope = changes[first..].iter().take_while(|c| c.delta.scope() == scope);
             for Change { delta, type_place } in of_scope {

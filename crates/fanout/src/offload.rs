@@ -12,23 +12,20 @@
 //!   be from the state at that time.
 //! - The place of a session in its shard stays taken until nothing in the index refers to it.
 
-use std::{collections::VecDeque, sync::Arc, vec};
+use std::{collections::VecDeque, sync::Arc};
 
-use chancery_model::{ResourceName, ScopeName, TypeUrl};
-use chancery_protocol::{
-    Interest, ProtocolError, Receipt, Request, Response, ResumeState, Session, SubscriptionStatus,
-};
-use chancery_view::{Differ, View};
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use chancery_protocol::Session;
+use tokio::time::Instant;
 
 use crate::{
-    event::Event,
-    index::Key,
-    marking::Mark,
+    away::{After, Indexing, Offloaded, PendingChanges},
+    clock::Now,
+    index::{key, place},
     metrics::large_work,
-    shard::{Now, Shard, key, place},
+    shard::Shard,
     status::{End, EndCode},
     stream_slot::ReadyList,
+    work::{Done, Returned, Work},
 };
 
 /// The maximum number of names that a shard handles itself in one call of a session. The work takes
@@ -37,84 +34,6 @@ pub(crate) const INLINE_NAMES_MAX: usize = 2048;
 
 /// The number of names that a shard registers in one turn.
 const NAMES_PER_TURN: usize = 1024;
-
-/// The maximum number of changes that are recorded one by one for a session that is away.
-const MISSED_MAX: usize = 256;
-
-/// The record of an absent session in its shard.
-#[derive(Debug)]
-pub(crate) struct Offloaded {
-    /// The names still to be registered or removed after the large work.
-    indexing: Option<Indexing>,
-    missed: PendingChanges,
-    /// The time at which the session left, if it left to handle a request.
-    since: Option<u64>,
-    /// Requests that arrived meanwhile. Their number is bounded by the inbox, because readers wait.
-    waiting: VecDeque<Event>,
-    /// The status of the session when it left.
-    pub(crate) status: Vec<SubscriptionStatus>,
-    /// Whether the stream has ended. The session is then removed when it is back.
-    is_over: bool,
-    /// Whether the session was to be polled meanwhile.
-    is_poll_due: bool,
-}
-
-/// The changes for a session that is away.
-#[derive(Debug)]
-enum PendingChanges {
-    Some(Vec<(TypeUrl, Option<ResourceName>)>),
-    Anything,
-}
-
-/// Names to be removed from some scopes and registered under others, step by step.
-#[derive(Debug)]
-struct Indexing {
-    interests: vec::IntoIter<Interest>,
-    gone: Vec<ScopeName>,
-    come: Vec<ScopeName>,
-    then: After,
-}
-
-#[derive(Debug)]
-enum After {
-    Taken(Result<Receipt, ProtocolError>),
-    Moved,
-    Over(Option<ResumeState>),
-}
-
-/// Large work on a session.
-#[derive(Debug)]
-pub(crate) enum Work {
-    /// Handles a request. The permit is held as long as the request's bytes.
-    Take(Request, Option<OwnedSemaphorePermit>),
-    /// Plans the next response.
-    Poll,
-    /// Lists the subscriptions, to move the session from some scopes to others.
-    Move { gone: Vec<ScopeName>, come: Vec<ScopeName> },
-    /// Frees the session.
-    End,
-}
-
-/// A session that returns.
-#[derive(Debug)]
-pub(crate) struct Returned {
-    key: Key,
-    /// `None` if the work failed.
-    done: Option<(Option<Session>, Done)>,
-}
-
-#[derive(Debug)]
-enum Done {
-    Taken(Result<Receipt, ProtocolError>, Vec<Interest>),
-    /// Has the time of the poll, in the protocol's milliseconds.
-    Polled(Option<Response>, u64),
-    Moved {
-        interests: Vec<Interest>,
-        gone: Vec<ScopeName>,
-        come: Vec<ScopeName>,
-    },
-    Over(Vec<Interest>, Option<ResumeState>),
-}
 
 /// Returns a session to its shard, even if the work panics.
 struct ReturnGuard {
@@ -127,69 +46,6 @@ impl Drop for ReturnGuard {
         if let Some(back) = self.back.take() {
             self.ready_list.send_back(back);
         }
-    }
-}
-
-impl Work {
-    fn run(
-        self,
-        mut session: Session,
-        view: Option<&View>,
-        differ: &Differ,
-        now: u64,
-    ) -> (Option<Session>, Done) {
-        let done = match self {
-            Self::Take(request, permit) => {
-                let result = session.on_request(request, view, now);
-                drop(permit);
-                let interests = session.drain_interest();
-                Done::Taken(result, interests)
-            }
-            Self::Poll => Done::Polled(session.poll(view, differ, now), now),
-            Self::Move { gone, come } => Done::Moved { interests: session.interest(), gone, come },
-            Self::End => {
-                let interests = session.interest();
-                return (None, Done::Over(interests, session.take_resume_state()));
-            }
-        };
-        (Some(session), done)
-    }
-}
-
-impl PendingChanges {
-    fn is_empty(&self) -> bool {
-        matches!(self, Self::Some(missed) if missed.is_empty())
-    }
-}
-
-impl Offloaded {
-    /// Records a change for the time when the session is back.
-    pub(crate) fn miss(&mut self, mark: Option<Mark<'_>>) {
-        match (&mut self.missed, mark) {
-            (PendingChanges::Some(missed), Some(mark)) if missed.len() < MISSED_MAX => {
-                missed.push((mark.type_url.clone(), mark.name.cloned()));
-            }
-            (missed, _) => *missed = PendingChanges::Anything,
-        }
-    }
-
-    /// Keeps a request for the time when the session is back.
-    pub(crate) fn wait(&mut self, event: Event) {
-        self.waiting.push_back(event);
-    }
-
-    pub(crate) fn end(&mut self) {
-        self.is_over = true;
-    }
-
-    /// Returns whether the stream has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    /// Requests a poll for the time when the session is back.
-    pub(crate) fn poll_when_back(&mut self) {
-        self.is_poll_due = true;
     }
 }
 

@@ -1,28 +1,6 @@
-//! Answers to queries about all streams of a shard, in pages. Each page takes a bounded part of a turn.
+//! The query for the status of all streams of a shard.
 
-use chancery_model::Revision;
-
-use crate::{entry::Entry, shard::Shard, status::StreamStatus};
-
-/// One page of an answer.
-#[derive(Debug)]
-pub(crate) struct Page<T, C = usize> {
-    pub(crate) items: Vec<T>,
-    /// The position of the next page; `None` if this is the last.
-    pub(crate) next: Option<C>,
-    /// The revision of the shard, if it has not reached the queried revision.
-    pub(crate) behind: Option<Revision>,
-}
-
-impl<T, C> Page<T, C> {
-    pub(crate) fn last(items: Vec<T>) -> Self {
-        Self { items, next: None, behind: None }
-    }
-
-    pub(crate) fn part(items: Vec<T>, next: C) -> Self {
-        Self { next: Some(next), ..Self::last(items) }
-    }
-}
+use crate::{entry::Entry, page::Page, shard::Shard, status::StreamStatus};
 
 impl Shard {
     pub(crate) fn status_page(&self, from: usize) -> Page<StreamStatus> {

@@ -13,18 +13,22 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
 use crate::{
+    away::Offloaded,
     budget::cost_of,
     changes::ConvergenceTimes,
+    clock::Now,
     entry::{Entry, ScopeList, SinceSent},
     event::Event,
+    index::{key, place},
     log_limit::EscapedText,
     metrics::{Suppressed, limit_hit, type_place},
-    offload::{INLINE_NAMES_MAX, Offloaded, Work},
+    offload::INLINE_NAMES_MAX,
     queue::Lane,
     rejection,
-    shard::{Now, Shard, key, place},
+    shard::Shard,
     status::{End, EndCode, NackRecord, SessionId},
     stream_slot::{StreamSlot, Then},
+    work::Work,
 };
 
 impl Shard {
@@ -170,7 +174,8 @@ impl Shard {
         }
         if let Some(marking) = self.marking.as_ref().filter(|_| entry.applied_step != self.step) {
             entry.applied_step = self.step;
-            marking.apply_all(entry);
+            let Entry { session, assigned, changes, .. } = entry;
+            marking.apply_all(session, scopes_of(assigned), changes);
         }
         let cost = entry.session.cost_of_poll();
         if cost > INLINE_NAMES_MAX {

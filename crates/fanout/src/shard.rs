@@ -37,9 +37,10 @@ use crate::{
     Config,
     arrivals::Arrivals,
     budget::{Budget, cost_of},
+    clock::Now,
     entry::{Entry, SinceSent},
     event::{Event, Events, Sent},
-    index::{Index, Key},
+    index::{Index, Key, key, place},
     large::LargeWork,
     log_limit::RateLimitedLog,
     marking::{MARKS_PER_STEP, Mark, Marking},
@@ -48,7 +49,8 @@ use crate::{
     queue::{Lane, Queue},
     resume_cache::ResumeCache,
     status::{End, EndCode},
-    stream_slot::{Call, ReadyList, Stopped, StreamSlot},
+    stream::Stopped,
+    stream_slot::{Call, ReadyList, StreamSlot},
     timers::Timers,
     unanswered::UnansweredClients,
     views::Views,
@@ -60,14 +62,6 @@ const CALLS_PER_STEP: usize = 8;
 /// The number of entries of ended sessions that may stay in a queue, in addition to twice the number of
 /// sessions.
 const LEFT_OVER_MAX: usize = 1024;
-
-/// One reading of the clock for a whole turn.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Now {
-    pub(crate) instant: Instant,
-    /// The milliseconds since the start of the fan-out, which is the protocol's clock.
-    pub(crate) ms: u64,
-}
 
 /// The kinds of bulk work. Each turn does one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -603,19 +597,6 @@ impl Inputs {
     }
 }
 
-impl Now {
-    /// Converts a later instant to the protocol's time in milliseconds.
-    pub(crate) fn ms_at(self, later: Instant) -> u64 {
-        let passed = later.saturating_duration_since(self.instant).as_millis();
-        self.ms.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
-    }
-
-    pub(crate) fn since(start: Instant, instant: Instant) -> Self {
-        let ms = instant.saturating_duration_since(start).as_millis();
-        Self { instant, ms: u64::try_from(ms).unwrap_or(u64::MAX) }
-    }
-}
-
 /// Takes events from an inbox until there are `most`.
 fn fill(events: &mut VecDeque<Sent>, inbox: &mut mpsc::Receiver<Sent>, most: usize) {
     while events.len() < most
@@ -623,16 +604,6 @@ fn fill(events: &mut VecDeque<Sent>, inbox: &mut mpsc::Receiver<Sent>, most: usi
     {
         events.push_back(event);
     }
-}
-
-/// Converts a key to a place in the slab.
-pub(crate) fn place(key: Key) -> usize {
-    usize::try_from(key).unwrap_or(usize::MAX)
-}
-
-/// Converts a place in the slab to a key. There are fewer than 2³² streams: `streams_max` is checked.
-pub(crate) fn key(place: usize) -> Key {
-    Key::try_from(place).unwrap_or(Key::MAX)
 }
 
 /// The number of open streams of all shards.

@@ -20,17 +20,14 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use chancery_model::Node;
-use chancery_protocol::{Message, Request, StreamKind};
+use chancery_protocol::{Message, StreamKind};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::sync::Notify;
 
 use crate::{
-    event::{Event, Sent},
-    freshness::ReadFreshness,
-    offload::Returned,
     queue::Lane,
     status::{End, EndCode},
+    work::Returned,
 };
 
 /// The key of a stream whose session does not exist yet, or no longer exists.
@@ -183,7 +180,7 @@ impl StreamSlot {
     }
 
     /// Waits while the session is away.
-    async fn until_back(&self) {
+    pub(crate) async fn until_back(&self) {
         loop {
             // Created before the check, so that no wake-up is lost.
             let back = self.back.notified();
@@ -206,11 +203,11 @@ impl StreamSlot {
         wake(waker);
     }
 
-    /// Chooses the inbox for the next event of this stream: the bulk inbox for large requests, and for
+    /// Chooses the inbox for the stream's next event, of `cost` steps: the bulk inbox for large requests, and for
     /// all requests until the stream is established. While earlier events wait, the event joins them.
-    pub(crate) fn lane_of(&self, event: &Event) -> Lane {
+    pub(crate) fn lane_of(&self, cost: usize) -> Lane {
         if self.waiting.fetch_add(1, Ordering::Acquire) == 0 {
-            let is_bulk = !self.is_established() || event.cost(1) > 1;
+            let is_bulk = !self.is_established() || cost > 1;
             self.waits_in_bulk.store(is_bulk, Ordering::Relaxed);
         }
         match self.waits_in_bulk.load(Ordering::Relaxed) {
@@ -290,7 +287,7 @@ impl StreamSlot {
         }
     }
 
-    fn poll_next(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<Delivery> {
+    pub(crate) fn poll_next(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<Delivery> {
         let call = {
             let mut outbox = self.outbox.lock();
             if let Some(message) = outbox.message.take() {
@@ -316,7 +313,7 @@ impl StreamSlot {
         Poll::Pending
     }
 
-    fn close(self: &Arc<Self>) {
+    pub(crate) fn close(self: &Arc<Self>) {
         let call = {
             let mut outbox = self.outbox.lock();
             outbox.closed = true;
@@ -345,149 +342,4 @@ pub(crate) enum Then {
     CallBack,
     /// Only an event can give the session more to send.
     Rest,
-}
-
-// === impl RequestSink ===
-
-/// The entrance for a stream's requests. The task that reads the client's messages owns it.
-#[derive(Debug, Clone)]
-pub struct RequestSink {
-    slot: Arc<StreamSlot>,
-    inboxes: Inboxes,
-    freshness: ReadFreshness,
-}
-
-/// The inboxes of a shard, by lane. Waiting events of one lane do not delay the other lane.
-#[derive(Debug, Clone)]
-pub(crate) struct Inboxes {
-    pub(crate) updates: mpsc::Sender<Sent>,
-    pub(crate) bulk: mpsc::Sender<Sent>,
-}
-
-impl Inboxes {
-    fn of(&self, lane: Lane) -> &mpsc::Sender<Sent> {
-        match lane {
-            Lane::Updates => &self.updates,
-            Lane::Bulk => &self.bulk,
-        }
-    }
-}
-
-/// The shard has stopped: the replica shuts down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the replica is shutting down")]
-pub struct Stopped;
-
-impl RequestSink {
-    pub(crate) fn new(slot: Arc<StreamSlot>, inboxes: Inboxes, freshness: ReadFreshness) -> Self {
-        Self { slot, inboxes, freshness }
-    }
-
-    /// Passes a request to the shard, in the order in which the client sent them. Waits until the state
-    /// is current before the first request, and while the shard's inbox is full.
-    ///
-    /// `node` is the client's identity, required in the first request and whenever it has changed.
-    /// `permit` is the request's part of the transport's memory budget. The shard releases it when it has
-    /// handled the request.
-    ///
-    /// # Errors
-    /// Returns [`Stopped`] if the shard has stopped, or if the stream was ended because the replica is
-    /// behind.
-    pub async fn request(
-        &mut self,
-        request: Request,
-        node: Option<Arc<Node>>,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Result<(), Stopped> {
-        if let Err(behind) = self.freshness.check(&request).await {
-            self.end(End::new(EndCode::Unavailable, behind.to_string()));
-            return Err(Stopped);
-        }
-        self.slot.until_back().await;
-        self.send(Event::Request { slot: Arc::clone(&self.slot), request, node, permit }).await
-    }
-
-    /// Reports that the client has closed its half of the stream (SOTW-111). The stream ends with OK
-    /// after everything that can be sent now.
-    ///
-    /// # Errors
-    /// Returns [`Stopped`] if the shard has stopped.
-    pub async fn half_close(&self) -> Result<(), Stopped> {
-        self.send(Event::HalfClose { slot: Arc::clone(&self.slot) }).await
-    }
-
-    /// Ends the stream from the transport's side. Only the first end of a stream has an effect.
-    pub fn end(&self, end: End) {
-        self.slot.end(end);
-    }
-
-    /// Returns a handle that can only end the stream.
-    #[must_use]
-    pub fn ender(&self) -> StreamCloser {
-        StreamCloser(Arc::clone(&self.slot))
-    }
-
-    async fn send(&self, event: Event) -> Result<(), Stopped> {
-        let inbox = self.inboxes.of(self.slot.lane_of(&event));
-        inbox.send(Sent::now(event)).await.map_err(|_| {
-            self.end(End::new(EndCode::Unavailable, Stopped.to_string()));
-            Stopped
-        })
-    }
-}
-
-/// Ends one stream for reasons outside the stream: a drain, or a connection at its maximum age.
-#[derive(Debug, Clone)]
-pub struct StreamCloser(Arc<StreamSlot>);
-
-impl StreamCloser {
-    /// Ends the stream after its shard has removed the session. Only the first end of a stream has an
-    /// effect.
-    pub fn end(&self, end: End) {
-        self.0.end_in_order(end);
-    }
-}
-
-// === impl ResponseSource ===
-
-/// The exit for a stream's responses. The task that writes to the client owns it. Dropping it frees
-/// everything that the replica holds for the stream (SOTW-111).
-#[derive(Debug)]
-pub struct ResponseSource {
-    slot: Arc<StreamSlot>,
-    streams: Arc<AtomicUsize>,
-}
-
-impl ResponseSource {
-    /// Creates the source and adds the stream to its shard's load. `streams` is the number of all open
-    /// streams.
-    pub(crate) fn new(slot: Arc<StreamSlot>, streams: Arc<AtomicUsize>) -> Self {
-        slot.ready_list.load.fetch_add(1, Ordering::Relaxed);
-        Self { slot, streams }
-    }
-
-    /// Returns the next message or the end of the stream. A call means that the transport has accepted
-    /// everything before it; no response is built earlier.
-    ///
-    /// The caller is also woken when [`ResponseSource::is_established`] changes.
-    ///
-    /// After [`Delivery::End`], further calls return the same end.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Delivery> {
-        self.slot.poll_next(cx)
-    }
-
-    /// Returns whether the stream is established: the client has answered the responses to its first
-    /// requests. Until then the stream must not delay established ones.
-    #[must_use]
-    pub fn is_established(&self) -> bool {
-        self.slot.is_established()
-    }
-}
-
-impl Drop for ResponseSource {
-    fn drop(&mut self) {
-        self.slot.ready_list.load.fetch_sub(1, Ordering::Relaxed);
-        self.streams.fetch_sub(1, Ordering::Relaxed);
-        self.slot.close();
-    }
 }

@@ -15,10 +15,6 @@ use syn::{Attribute, Item, ItemMod, UseTree, visit::Visit};
 
 use crate::source::Source;
 
-/// The crates that still have cycles: directory, number of files in cycles, reason. A number may only
-/// shrink.
-const EXCEPTIONS: &[(&str, usize, &str)] = &[("crates/fanout", 11, "not cut yet")];
-
 /// The layers of a crate, lowest first: the directory of the crate, and the directories of its layers.
 const LAYERS: &[(&str, &[&str])] =
     &[("crates/store", &["src/format/", "src/disk/", "src/replication/"])];
@@ -47,19 +43,9 @@ pub(super) fn complaints(files: &[Source]) -> Result<Vec<String>> {
         if let Some((_, layers)) = LAYERS.iter().find(|(of, _)| *of == dir) {
             complaints.extend(upward(dir, layers, &dependencies));
         }
-        let cycles = cycles(&dependencies);
-        let n_files: usize = cycles.iter().map(Vec::len).sum();
-        let exception = EXCEPTIONS.iter().find(|(of, _, _)| *of == dir);
-        let max = exception.map_or(0, |(_, max, _)| *max);
-        if n_files > max {
-            complaints.extend(cycles.iter().map(|cycle| {
-                format!("{dir}: {} files depend on each other: {}", cycle.len(), cycle.join(", "))
-            }));
-        } else if n_files < max {
-            complaints.push(format!(
-                "{dir}: {n_files} files are in cycles, but EXCEPTIONS allows {max}; lower the number"
-            ));
-        }
+        complaints.extend(cycles(&dependencies).iter().map(|cycle| {
+            format!("{dir}: {} files depend on each other: {}", cycle.len(), cycle.join(", "))
+        }));
     }
     Ok(complaints)
 }

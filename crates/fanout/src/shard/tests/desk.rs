@@ -23,8 +23,8 @@ use crate::{
     Change, Config, Delivery, End, ResponseSource, StreamInfo,
     concern::{Concerned, Cursor},
     event::{Event, Events, Sent},
+    page::Page,
     queue::Lane,
-    report::Page,
     status::Unacknowledged as Lagging,
     stream_slot::{ReadyList, StreamSlot},
 };
@@ -76,7 +76,7 @@ impl ShardHarness {
 
     /// Puts an event into its inbox.
     pub(super) fn post(&mut self, event: Event) {
-        let lane = event.slot().map_or(Lane::Updates, |slot| slot.lane_of(&event));
+        let lane = event.slot().map_or(Lane::Updates, |slot| slot.lane_of(event.cost(1)));
         match lane {
             Lane::Updates => self.events.updates.push_back(Sent::now(event)),
             Lane::Bulk => self.events.bulk.push_back(Sent::now(event)),

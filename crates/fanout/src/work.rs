@@ -1,0 +1,70 @@
+//! Large work on one session, and its result.
+
+use chancery_model::ScopeName;
+use chancery_protocol::{
+    Interest, ProtocolError, Receipt, Request, Response, ResumeState, Session,
+};
+use chancery_view::{Differ, View};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::index::Key;
+
+/// Large work on a session.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Handles a request. The permit is held as long as the request's bytes.
+    Take(Request, Option<OwnedSemaphorePermit>),
+    /// Plans the next response.
+    Poll,
+    /// Lists the subscriptions, to move the session from some scopes to others.
+    Move { gone: Vec<ScopeName>, come: Vec<ScopeName> },
+    /// Frees the session.
+    End,
+}
+
+/// A session that returns.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    pub(crate) key: Key,
+    /// `None` if the work failed.
+    pub(crate) done: Option<(Option<Session>, Done)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Done {
+    Taken(Result<Receipt, ProtocolError>, Vec<Interest>),
+    /// Has the time of the poll, in the protocol's milliseconds.
+    Polled(Option<Response>, u64),
+    Moved {
+        interests: Vec<Interest>,
+        gone: Vec<ScopeName>,
+        come: Vec<ScopeName>,
+    },
+    Over(Vec<Interest>, Option<ResumeState>),
+}
+
+impl Work {
+    pub(crate) fn run(
+        self,
+        mut session: Session,
+        view: Option<&View>,
+        differ: &Differ,
+        now: u64,
+    ) -> (Option<Session>, Done) {
+        let done = match self {
+            Self::Take(request, permit) => {
+                let result = session.on_request(request, view, now);
+                drop(permit);
+                let interests = session.drain_interest();
+                Done::Taken(result, interests)
+            }
+            Self::Poll => Done::Polled(session.poll(view, differ, now), now),
+            Self::Move { gone, come } => Done::Moved { interests: session.interest(), gone, come },
+            Self::End => {
+                let interests = session.interest();
+                return (None, Done::Over(interests, session.take_resume_state()));
+            }
+        };
+        (Some(session), done)
+    }
+}
