@@ -465,7 +465,7 @@ fn file_that_is_too_large_or_not_regular_is_reported() {
     let refused = load(&flags, [], NamedFiles::Check).unwrap_err();
     let error = refused.errors[0].to_string();
     assert!(error.ends_with("/dev/zero: it has more than 1048576 bytes"), "{error}");
-    let file = "[raft]\ntls_cert = '/dev/zero'\ntls_key = '/dev/zero'\ntls_ca = '/dev/zero'";
+    let file = "[raft]\ntls_cert = '/dev/null'\ntls_key = '/dev/null'\ntls_ca = '/dev/null'";
     let error = load_with(file, &[]).unwrap_err();
-    assert_eq!(error.matches("in /dev/zero: it is not a regular file").count(), 3, "{error}");
+    assert_eq!(error.matches("in /dev/null: it is not a regular file").count(), 3, "{error}");
 }
