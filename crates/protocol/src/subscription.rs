@@ -259,7 +259,8 @@ impl Subscription {
         self.names.len().max(self.work.requested.len())
     }
 
-    /// Returns the bytes of all names that are kept for the client or are on their way to it.
+    /// Returns the bytes of all names that are kept for the client or are on their way to it, and of the
+    /// messages of its rejections.
     pub(crate) fn retained_bytes(&self) -> usize {
         let pending = self.delivery.pending.as_ref();
         let unsubscribed = pending.map_or(0, |pending| pending.unsubscribed.len());
@@ -267,7 +268,12 @@ impl Subscription {
         let names = names * NAME_COST_BYTES + self.names.text_bytes();
         let removals = self.removals.len() * REMOVAL_COST_BYTES + 2 * self.removals.text_bytes();
         let pending = pending.map_or(0, |pending| pending.names_bytes);
-        names + self.resumption.claimed_bytes() + removals + pending
+        names + self.resumption.claimed_bytes() + removals + pending + self.rejection_bytes()
+    }
+
+    /// Returns the bytes of the messages of the client's rejections.
+    pub(crate) fn rejection_bytes(&self) -> usize {
+        self.rejected_revisions.text_bytes() + self.nack().map_or(0, |nack| nack.message.len())
     }
 
     /// Returns the number of names and removals that are freed with the subscription. Lists of

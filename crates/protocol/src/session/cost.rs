@@ -69,7 +69,7 @@ impl Session {
     }
 
     /// Returns the memory of the session's names in bytes, including their entries in the caller's
-    /// index.
+    /// index, and of the messages of the client's rejections.
     #[must_use]
     pub fn retained_bytes(&self) -> usize {
         self.subscriptions.iter().map(Subscription::retained_bytes).sum()
@@ -78,11 +78,20 @@ impl Session {
     /// Returns the maximum of [`Session::retained_bytes`] after a request.
     #[must_use]
     pub fn retained_bytes_after(&self, request: &Request) -> usize {
+        // The session keeps a rejection twice: as the last one, and for the revisions that it rejects.
+        let error = match request {
+            Request::Sotw(r) => &r.error_detail,
+            Request::Delta(r) => &r.error_detail,
+        };
+        let message = error.as_ref().map_or(0, |error| error.message.len());
+        let message = 2 * message.min(self.config.nack_message_bytes_max);
         let before = self.retained_bytes();
-        match request {
+        let names = match request {
             Request::Sotw(r) => {
-                let of_type = self.of_text(&r.type_url).map_or(0, Subscription::retained_bytes);
-                (before - of_type) + of_type.max(bytes_of(&r.resource_names))
+                let of_type = self.of_text(&r.type_url);
+                let held = of_type.map_or(0, Subscription::retained_bytes);
+                let rejections = of_type.map_or(0, Subscription::rejection_bytes);
+                (before - held) + held.max(bytes_of(&r.resource_names) + rejections)
             }
             Request::Delta(r) => {
                 let versions = &r.initial_resource_versions;
@@ -91,7 +100,8 @@ impl Session {
                 let held = versions.len() * each + 3 * versions.n_bytes();
                 before + bytes_of(&r.subscribe) + held
             }
-        }
+        };
+        names + message
     }
 
     /// Returns the subscription for the type of a request.

@@ -58,6 +58,11 @@ impl RejectedRevisions {
         self.last.push_back((carried, message));
     }
 
+    /// Returns the bytes of the messages.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.last.iter().map(|(_, message)| message.len()).sum()
+    }
+
     /// Returns the message of the last rejected response that carries the revision.
     pub(crate) fn message(&self, revision: Revision) -> Option<&str> {
         let carries =

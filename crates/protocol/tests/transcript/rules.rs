@@ -220,6 +220,43 @@ fn a_long_rejection_is_cut() {
     assert_eq!(nack.version.to_string(), sent.version().to_string());
 }
 
+/// SOTW-28: the memory of the client's rejections is counted, before and after each of them. It stays
+/// bounded, because only the last rejections are kept.
+#[test]
+fn rejection_messages_count_as_retained_bytes() {
+    use chancery_protocol::{ErrorDetail, Request, Session, SotwRequest, StreamKind};
+    const MESSAGE_BYTES: usize = 100;
+    let config = Config { nack_message_bytes_max: MESSAGE_BYTES, ..Config::DEFAULTS };
+    let kind = StreamKind { protocol: Sotw, type_url: None };
+    let mut session = Session::new(kind, std::sync::Arc::new(config));
+    let view = chancery_view::View::resolve(
+        &chancery_model::State::new(chancery_model::Incarnation(1)),
+        &[],
+    );
+    let mut request = SotwRequest {
+        type_url: chancery_model::types::CLUSTER.to_owned(),
+        ..SotwRequest::default()
+    };
+    session.on_request(Request::Sotw(request.clone()), Some(&view), 1).unwrap();
+    let before = session.retained_bytes();
+    let mut kept = Vec::new();
+    for n in 0..8 {
+        let sent = session.poll(Some(&view), &chancery_view::Differ::new(), 1).unwrap();
+        request.response_nonce = sent.nonce();
+        // The new list has a response, which is rejected next.
+        request.resource_names = [format!("name-{n}")].into_iter().collect();
+        let message = "x".repeat(10 * MESSAGE_BYTES);
+        request.error_detail = Some(ErrorDetail { code: 13, message });
+        let request = Request::Sotw(request.clone());
+        let bound = session.retained_bytes_after(&request);
+        session.on_request(request, Some(&view), 7).unwrap();
+        kept.push(session.retained_bytes());
+        assert!(kept[n] <= bound, "{kept:?} {bound}");
+    }
+    assert!(kept[0] >= before + 2 * MESSAGE_BYTES, "{before} {kept:?}");
+    assert_eq!(kept[6], kept[7], "{kept:?}");
+}
+
 /// SVC-04, SVC-15: v2 types are separate types with exactly their own names. The SDS type of v2 has
 /// a lower-case `auth`.
 #[test]
