@@ -5,6 +5,7 @@
 mod cli;
 mod config;
 mod memory;
+mod read_text;
 mod serve;
 
 use std::process::ExitCode;

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -17,6 +16,7 @@ use super::{
     rules::{LISTEN_RULE, rules},
     unknown_variables,
 };
+use crate::read_text::read_text;
 
 /// The maximum size of a configuration file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -126,7 +126,8 @@ impl Values {
     /// Takes over the values of a file. Returns an error for each unknown section and key.
     fn overlay_file(&mut self, path: &Path) -> Result<Vec<ConfigError>, ConfigError> {
         let mut errors = Vec::new();
-        let text = read_file(path)
+        let text = fs::File::open(path)
+            .and_then(|file| read_text(file, FILE_BYTES_MAX))
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let file: Table = text.parse().map_err(|error: toml::de::Error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -251,16 +252,6 @@ impl Values {
         let from = self.sources.get(&name).cloned().unwrap_or(Source::Default);
         ConfigError::Value { key: name, value, from, rule }
     }
-}
-
-/// Reads a configuration file, of at most [`FILE_BYTES_MAX`].
-fn read_file(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
-    }
-    Ok(text)
 }
 
 /// Parses the text of a variable as the type of the key. Returns the text itself if it does not

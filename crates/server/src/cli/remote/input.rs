@@ -1,14 +1,13 @@
 //! Reads the input files of a command.
 
 use std::{
-    fs,
-    io::{self, Read},
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use chancery_proto::admin::v1::File;
 
-use crate::cli::failure::Failure;
+use crate::{cli::failure::Failure, read_text::read_text};
 
 /// The suffixes of the files that are read from a directory.
 const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
@@ -25,8 +24,8 @@ pub(crate) struct Input {
     pub(crate) problems: Vec<String>,
 }
 
-/// Reads the given files and directories, and standard input for `-`, in the given order. The files
-/// of a directory and its subdirectories are sorted by path.
+/// Reads the given files and directories, and standard input for `-`, in the given order. Reads the
+/// files of a directory and of its subdirectories in the order of their paths.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Input {
     let mut input = Input::default();
     for path in paths {
@@ -59,20 +58,13 @@ pub(crate) fn read(path: &Path) -> Result<File, Failure> {
 
 fn text_of(path: &Path) -> Result<File, String> {
     let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    let read = match name.as_str() {
-        "-" => io::stdin().lock().take(BYTES_MAX + 1).read_to_end(&mut bytes),
-        _ => fs::File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)),
+    let text = match name.as_str() {
+        "-" => read_text(io::stdin().lock(), BYTES_MAX),
+        _ => fs::File::open(path).and_then(|file| read_text(file, BYTES_MAX)),
     };
-    if read.map_err(|error| format!("{name}: {error}"))? as u64 > BYTES_MAX {
-        return Err(format!("{name}: it has more than {BYTES_MAX} bytes"));
-    }
-    match String::from_utf8(bytes) {
+    match text {
         Ok(content) => Ok(File { name, content }),
-        Err(error) => {
-            let at = error.utf8_error().valid_up_to();
-            Err(format!("{name}: byte {at} is not UTF-8 text"))
-        }
+        Err(error) => Err(format!("{name}: {error}")),
     }
 }
 
