@@ -7,6 +7,7 @@ use chancery_proto::{
     discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
     raft::v1::{self as pb, replication_client::ReplicationClient},
 };
+use chancery_testing::copy_directory;
 use prost::Message;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status, Streaming, transport::Channel};
@@ -188,18 +189,6 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
     assert_eq!(http_get(&replicas[wrong].admin, "/readyz"), (200, "ready\n".to_owned()));
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
-
 /// L1, L11: a follower that starts with an older copy of its directory is not ready and says why.
 /// The leader stays ready, accepts writes and reports the follower. An empty directory repairs it.
 #[test]
@@ -211,7 +200,7 @@ fn replica_whose_directory_went_back_stops_and_the_leader_stays_ready() {
     replicas[leader].apply("a");
     replicas[old].terminate();
     let (present, copied) = (replicas[old].directory.clone(), root.path().join("copied"));
-    copy(&present, &copied);
+    copy_directory(&present, &copied).unwrap();
     replicas[old].start_and_wait(&[]);
     replicas[leader].wait_voters(3);
     for name in ["b", "c", "d"] {

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert,
 };
+use chancery_testing::copy_directory;
 use parking_lot::Mutex;
 
 use crate::{
@@ -118,9 +119,9 @@ impl Copies {
     fn copy(&self) {
         let mut n_copies = self.n_copies.lock();
         let [killed, cut] = self.nth(*n_copies);
-        copy_directory(&self.from, &killed);
+        copy_replica(&self.from, &killed);
         // The mark is copied before the length is read, so it never exceeds the synced data.
-        copy_directory(&self.from, &cut);
+        copy_replica(&self.from, &cut);
         let synced = self.synced.lock().clone();
         for (path, _) in wal_lengths(&cut) {
             let name = path.file_name().unwrap();
@@ -148,17 +149,12 @@ fn wal_lengths(data_dir: &Path) -> Vec<(PathBuf, u64)> {
     wals.map(|path| (path.clone(), fs::metadata(&path).unwrap().len())).collect()
 }
 
-/// Copies files before directories: the high-water mark before the database that it refers to.
-fn copy_directory(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    let Ok(entries) = fs::read_dir(from) else { return };
-    let (files, directories): (Vec<PathBuf>, Vec<PathBuf>) =
-        entries.map(|entry| entry.unwrap().path()).partition(|path| path.is_file());
-    for file in files {
-        fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
-    }
-    for directory in directories {
-        copy_directory(&directory, &to.join(directory.file_name().unwrap()));
+/// Copies the directory of a replica, which may not exist yet. The high-water mark is copied before
+/// the database that it refers to, because files are copied before directories.
+fn copy_replica(from: &Path, to: &Path) {
+    match from.exists() {
+        true => copy_directory(from, to).unwrap(),
+        false => fs::create_dir_all(to).unwrap(),
     }
 }
 

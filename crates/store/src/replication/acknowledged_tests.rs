@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use chancery_testing::copy_directory;
 use openraft::{
     AnyError,
     raft::{AppendEntriesRequest, AppendEntriesResponse},
@@ -12,7 +13,7 @@ use super::{
     instance::Removal,
     network::Connection,
     peers::Peers,
-    power_cut_tests::{DEADLINE, config, copy, put, start, trio, until},
+    power_cut_tests::{DEADLINE, config, end, put, start, trio, until},
 };
 use crate::{
     CaughtUp, Config, MemberChange, OpenError, Replica,
@@ -34,7 +35,7 @@ async fn roll_back(dir: &Path, replicas: &mut Vec<Replica>, id: u64, through: us
     let stopped = replicas.remove(at);
     stopped.shutdown().await.unwrap();
     drop(stopped);
-    copy(&present, &old);
+    copy_directory(&present, &old).unwrap();
     let again = start(dir, id, &address).await;
     again.catch_up(DEADLINE).await.unwrap();
     for n in 0..20 {
@@ -58,12 +59,6 @@ async fn start_unasked(dir: &Path, id: u64, address: &str) -> Replica {
 async fn diverged(replica: &Replica) -> String {
     let reason = tokio::time::timeout(DEADLINE, replica.until_diverged()).await;
     reason.expect("the replica detects the fault").to_string()
-}
-
-async fn end(replicas: &[Replica]) {
-    for replica in replicas {
-        replica.shutdown().await.unwrap();
-    }
 }
 
 /// L1, L11: a follower whose directory was replaced by an older copy stops. The leader continues, names
@@ -150,7 +145,7 @@ async fn copy_of_a_living_replica_does_not_take_its_place() {
     third.shutdown().await.unwrap();
     drop(third);
     let elsewhere = dir.path().join("elsewhere");
-    copy(&dir.path().join("3"), &elsewhere.join("3"));
+    copy_directory(&dir.path().join("3"), &elsewhere.join("3")).unwrap();
     replicas.push(start(dir.path(), 3, &address).await);
     replicas[2].catch_up(DEADLINE).await.unwrap();
     let clone = Replica::open(config(&elsewhere, 3, &[])).await.unwrap();

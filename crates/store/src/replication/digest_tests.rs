@@ -6,7 +6,7 @@ use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient
 use openraft::{EntryPayload, async_runtime::WatchReceiver};
 use tonic::Code;
 
-use super::power_cut_tests::{DEADLINE, config, put, start, trio, until};
+use super::power_cut_tests::{DEADLINE, config, end, put, start, trio, until};
 use crate::{
     Backup, BackupCheck, ChangeError, MemberChange, OpenError, ReadError, Replica, TransactError,
     disk::{
@@ -50,12 +50,6 @@ fn tamper(dir: &Path, replica_id: u64, name: &str) {
 async fn diverged(replica: &Replica) -> String {
     let reason = tokio::time::timeout(DEADLINE, replica.until_diverged()).await;
     reason.expect("the replica detects the difference").to_string()
-}
-
-async fn end(replicas: &[Replica]) {
-    for replica in replicas {
-        replica.shutdown().await.unwrap();
-    }
 }
 
 /// L13: a replica whose state differs from that of most voters serves nothing, even after a restart, until it

@@ -11,7 +11,7 @@ use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert,
 };
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
-use chancery_testing::reserve_address;
+use chancery_testing::{copy_directory, reserve_address};
 use openraft::async_runtime::WatchReceiver;
 
 use super::codec::header;
@@ -54,6 +54,13 @@ pub(super) async fn start(dir: &Path, replica_id: u64, address: &str) -> Replica
     Replica::open(Config { listen, ..config(dir, replica_id, &[]) }).await.unwrap()
 }
 
+/// Stops replicas, in the given order.
+pub(super) async fn end<'a>(replicas: impl IntoIterator<Item = &'a Replica>) {
+    for replica in replicas {
+        replica.shutdown().await.unwrap();
+    }
+}
+
 /// Forms a cluster of three voters, of which the first leads.
 pub(super) async fn trio(dir: &Path) -> Vec<Replica> {
     let first = Replica::open(config(dir, 1, &[])).await.unwrap();
@@ -72,18 +79,6 @@ pub(super) async fn trio(dir: &Path) -> Vec<Replica> {
     replicas
 }
 
-pub(super) fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
-
 /// L1, L2, L8: the leader loses an unsynced tail of its log, which its followers hold and have committed.
 /// After its restart it must not lead in its old term. It would give the log IDs of the lost entries to
 /// new entries, which its followers would skip.
@@ -96,7 +91,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     let database = replicas[0].database();
     database.sync().unwrap();
     let held = database.fail_points.hold(Point::Sync);
-    copy(&lost, &synced);
+    copy_directory(&lost, &synced).unwrap();
     let leader = replicas[0].clone();
     let write = tokio::spawn(async move { leader.transact(put("second")).await });
     until("the second write at a majority", || {
@@ -108,9 +103,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     // The answer does not matter: the write is committed.
     drop(write.await.unwrap());
     let addresses: Vec<String> = replicas.iter().map(|one| one.raft_address().to_owned()).collect();
-    for replica in &replicas {
-        replica.shutdown().await.unwrap();
-    }
+    end(&replicas).await;
     drop(replicas);
     fs::remove_dir_all(&lost).unwrap();
     fs::rename(&synced, &lost).unwrap();
@@ -133,9 +126,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
     let contents: Vec<_> = contents.collect();
     assert!(contents.iter().all(|one| *one == contents[0]), "replicas differ: {contents:?}");
     assert!(replicas.iter().all(|one| one.status().term > term));
-    for replica in &replicas {
-        replica.shutdown().await.unwrap();
-    }
+    end(&replicas).await;
 }
 
 /// A replica whose Raft panicked reports the failure even without a write. Raft's own metrics never

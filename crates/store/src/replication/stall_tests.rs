@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::power_cut_tests::{put, trio};
+use super::power_cut_tests::{end, put, trio};
 use crate::{Config, Replica, failpoint::Point};
 
 /// The maximum duration of any step on a busy machine.
@@ -87,9 +87,7 @@ async fn stalls_without_an_election(stalled: usize) {
     written.await.unwrap();
     assert_eq!(leader.status().term, term);
     drop(database);
-    for replica in replicas.iter().rev() {
-        replica.shutdown().await.unwrap();
-    }
+    end(replicas.iter().rev()).await;
 }
 
 /// Design 4.9: heartbeats continue, so that no replica stands for election.

@@ -16,7 +16,7 @@ use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient
 use openraft::async_runtime::WatchReceiver;
 use tonic::{Code, Status};
 
-use super::codec;
+use super::{codec, power_cut_tests::end};
 use crate::{
     CaughtUp, Config, HISTORY_MAX, MemberChange, Removal, Replica, TransactError,
     disk::database::Database, failpoint::Point, format::identity::Identity,
@@ -84,9 +84,7 @@ async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
     drop(held);
     assert_eq!(read.await.unwrap(), revision);
     drop(database);
-    for replica in [&learner, &leader] {
-        replica.shutdown().await.unwrap();
-    }
+    end([&learner, &leader]).await;
 }
 
 /// A writer that uses a replica which is behind sees the write there when it gets the answer.
@@ -108,9 +106,7 @@ async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
     let Outcome::Committed(summary) = outcome else { panic!("{outcome:?}") };
     assert_eq!(seen, summary.revision);
     drop(database);
-    for replica in [&learner, &leader] {
-        replica.shutdown().await.unwrap();
-    }
+    end([&learner, &leader]).await;
 }
 
 /// A write with an unknown outcome is never reported as not written.
@@ -126,9 +122,7 @@ async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
     assert_eq!(leader.state().len(), 1, "it has taken effect, once");
     assert_eq!(leader.state().revision, Revision(1));
     drop(database);
-    for replica in [&learner, &leader] {
-        replica.shutdown().await.unwrap();
-    }
+    end([&learner, &leader]).await;
 }
 
 /// A write through a replica that is far behind is retried, because its first attempt gets no answer. The
@@ -163,9 +157,7 @@ async fn retry_through_replica_far_behind_is_written() {
     let outcome = written.await.unwrap().unwrap();
     assert!(matches!(outcome, Outcome::Committed(_)), "{outcome:?}");
     drop(database);
-    for replica in [&learner, &leader] {
-        replica.shutdown().await.unwrap();
-    }
+    end([&learner, &leader]).await;
 }
 
 /// A replica that does not catch up reports for certain that nothing was written.
@@ -195,9 +187,7 @@ async fn write_through_replica_far_behind_is_refused_before_it_is_sent() {
     learner.read_barrier(DEADLINE).await.unwrap();
     learner.transact(put("late", b"1")).await.unwrap();
     drop(database);
-    for replica in [&learner, &leader] {
-        replica.shutdown().await.unwrap();
-    }
+    end([&learner, &leader]).await;
 }
 
 async fn wait_until(what: &str, holds: impl Fn() -> bool) {
@@ -228,9 +218,7 @@ async fn a_replica_that_has_not_caught_up_is_not_promoted() {
     let promoted = leader.change_members(MemberChange::Promote(2)).await.unwrap();
     assert!(promoted.contains("is a voter now"), "{promoted}");
     drop(database);
-    for replica in [&learner, &leader] {
-        replica.shutdown().await.unwrap();
-    }
+    end([&learner, &leader]).await;
 }
 
 type Client = ReplicationClient<tonic::transport::Channel>;
@@ -353,7 +341,5 @@ async fn a_replica_that_was_replaced_counts_for_nobody() {
         old.shutdown().await.unwrap();
     }
     replacement.transact(put("a", b"1")).await.unwrap();
-    for replica in [&replacement, &leader] {
-        replica.shutdown().await.unwrap();
-    }
+    end([&replacement, &leader]).await;
 }
