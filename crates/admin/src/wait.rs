@@ -1,7 +1,7 @@
 //! Waiting until a change is live.
 //!
-//! A session that has rejected the change has given its final answer, even if a later write replaces
-//! what it rejected. The result has each rejection that a query found, even if the session ended later.
+//! A rejection is the final answer of a session, even if a later write replaces what the session
+//! rejected. The result contains every rejection that a query found, even if the session ends later.
 //!
 //! Each waiter queries the shards for the sessions that its change concerns. Only one query runs at
 //! a time. Waiters pause between queries for a multiple of the duration of a query, and longer the

@@ -27,7 +27,8 @@ const STATIC_RESOURCES: [&str; 2] = ["static_resources", "staticResources"];
 
 /// Returns the listeners, clusters and secrets in the `static_resources` of an Envoy bootstrap.
 ///
-/// Of the rest of the bootstrap, it checks only the top-level keys and the types of their values. If the caller sets `stop`, returns a problem soon after.
+/// The function checks only the top-level keys of the rest of the bootstrap, and the types of their
+/// values. After the caller has set `stop`, the function soon returns a problem.
 ///
 /// # Errors
 /// If the bootstrap has no static resources, or one of them is invalid as in a manifest.

@@ -1,8 +1,8 @@
 //! The gRPC discovery services.
 //!
 //! The crate runs hyper's HTTP/2 itself, without generated services. A path is a row of the type table.
-//! A request is decoded from the bytes that the connection read. A response consists of the shared bytes
-//! of the state, passed to HTTP/2 by reference (design 4.4, 4.13).
+//! A request is decoded from the bytes that the connection read. A response refers to the bytes of the
+//! resources, which all streams share, and HTTP/2 writes them without a copy (design 4.4, 4.13).
 //!
 //! Invariants:
 //! - The response headers are sent before anything else.
