@@ -1,7 +1,7 @@
 //! A state with M resources and V views, and the transactions that change it.
 //!
-//! The layers are those of real fleets (design 4.3): each view puts a private scope over one shared
-//! scope of M resources.
+//! The layers are those of real fleets: each view puts a private scope over one shared scope of M
+//! resources.
 
 use bytes::Bytes;
 use chancery_model::{

@@ -106,7 +106,7 @@ impl Service {
     }
 
     /// Returns whether the replica accepts streams, or the reason why it does not. A replica is
-    /// ready without a leader, because it serves the state that it has (design 4.10).
+    /// ready without a leader, because it serves the state that it has.
     pub(crate) fn readiness(&self) -> Result<(), String> {
         if self.drain.is_cancelled() {
             return Err("the replica is shutting down".to_owned());

@@ -1,4 +1,4 @@
-//! Encodes JSON as the canonical bytes of a message (design 4.12).
+//! Encodes JSON as the canonical bytes of a message.
 //!
 //! Fields are in ascending order of number, and map entries in the order of their keys. A nested `Any`
 //! follows the same rules. Equal content therefore gives equal bytes, regardless of the order of keys in

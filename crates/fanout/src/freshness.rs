@@ -1,9 +1,9 @@
 //! The freshness check at the start of a stream.
 //!
-//! A client that moves between replicas must not see an older state than before (design 4.2, SOTW-92).
-//! A replica can be behind. Before it handles a stream's first request, it therefore applies everything
-//! that the leader had committed when it asked. If the leader cannot be asked, the stream receives the
-//! local state, unless its client has demonstrably seen a newer one.
+//! A client that moves between replicas must not see an older state than before (SOTW-92). A replica
+//! can be behind. Before it handles a stream's first request, it therefore applies everything that the
+//! leader had committed when it asked. If the leader cannot be asked, the stream receives the local
+//! state, unless its client has demonstrably seen a newer one.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! - Only its shard touches a session. There is no lock around protocol state.
-//! - Work per commit is O(changes + affected sessions). A wildcard stream stores nothing per resource
-//!   (design 4.3).
+//! - Work per commit is O(changes + affected sessions). A wildcard stream stores nothing per
+//!   resource.
 //! - A shard never waits for a stream. A slow stream delays only itself: the shard builds no message
 //!   before the transport can write it (SOTW-112, OPS-10).
 //! - Requests are read regardless of the state of writing.

@@ -2,8 +2,7 @@
 //!
 //! There is no queue per session, and no queue of commits. A shard compares the newest state with the
 //! previous one, and marks the affected sessions ([`Marking`]). It polls a marked session for its next
-//! response when the transport can take one. That response has all changes that happened meanwhile
-//! (design 4.6).
+//! response when the transport can take one. That response has all changes that happened meanwhile.
 //!
 //! A turn is a bounded piece of work, after which other tasks run: at most `turn_work_max` steps of
 //! each kind. A step with many names or resources counts as several. The cause of a wake-up does not

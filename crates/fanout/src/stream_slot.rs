@@ -1,9 +1,9 @@
 //! The state that a stream's transport and its shard share: a one-slot outbox and its flags.
 //!
-//! Late binding (design 4.6): the shard builds a response only when the transport has nothing left to
-//! write, so each response has the newest state. The transport asks for the next message when it is
-//! ready. A shard that has something to send earlier leaves a mark, and the transport calls it back
-//! through the ready list.
+//! Late binding: the shard builds a response only when the transport has nothing left to write, so
+//! each response has the newest state. The transport asks for the next message when it is ready. A
+//! shard that has something to send earlier leaves a mark, and the transport calls it back through
+//! the ready list.
 //!
 //! Invariants:
 //! - Only the shard puts a message into the slot, and only when the slot is empty.

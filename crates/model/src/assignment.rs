@@ -334,7 +334,7 @@ mod tests {
         assert!(error.contains("unknown variable \"node.name\""), "{error}");
     }
 
-    /// Design 8: `["node/{node.id}", "edge", "default"]`, the most specific first.
+    /// If two templates resolve to one scope, the first one counts.
     #[test]
     fn repeated_scope_keeps_its_first_position() {
         let template = |source| ScopeTemplate::parse(source).unwrap();

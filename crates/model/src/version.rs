@@ -1,4 +1,4 @@
-//! Revisions, and the versions that clients see (design 4.2, SOTW-14 to -17, DELTA-51).
+//! Revisions, and the versions that clients see (SOTW-14 to -17, DELTA-51).
 
 use std::{fmt, sync::Arc};
 

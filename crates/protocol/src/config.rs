@@ -8,11 +8,11 @@ pub struct Config {
     pub ack_timeout_ms: u64,
     /// The time after which an unanswered response is overdue and the caller closes the stream.
     /// `None` disables this limit. Memory is bounded without it. Some clients never answer one
-    /// response and continue with a later one (`clients.md` rule 9).
+    /// response and continue with a later one.
     pub ack_close_after_ms: Option<u64>,
     /// The time after the first request for a type during which an aggregated stream holds back
     /// removals of that type. A reconnecting client requests the types that refer to it shortly
-    /// afterwards (`clients.md` rule 4).
+    /// afterwards.
     pub resume_hold_ms: u64,
     /// The size in bytes at which the session splits a response, where the protocol allows it
     /// (OPS-12).

@@ -13,7 +13,7 @@
 //! Invariants:
 //! - A session never sends an older state after a newer one.
 //! - While a response is unacknowledged, changes only mark the subscription. The next response is
-//!   the difference to the newest state (design 4.6).
+//!   the difference to the newest state.
 //! - Subscription changes take effect at once, even while a response is unacknowledged.
 //! - After `ack_timeout`, the session sends the newest state without waiting for the ACK. It also
 //!   does so before a dependent type whose own wait has ended, because the order of types takes

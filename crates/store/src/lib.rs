@@ -4,8 +4,8 @@
 //! and publishes each new state. A single replica is a cluster of one and uses the same code.
 //!
 //! # Invariants
-//! - When [`Replica::transact`] returns, the transaction is durable: its log entry is synced
-//!   (design 4.1). One sync serves all transactions that arrived during the previous sync.
+//! - When [`Replica::transact`] returns, the transaction is durable: its log entry is synced. One
+//!   sync serves all transactions that arrived during the previous sync.
 //! - The published state never moves backwards. A caller whose transaction has returned sees it in
 //!   [`Replica::state`].
 //! - The replica refuses a damaged directory and does not change it. An unsynced tail of the

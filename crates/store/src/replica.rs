@@ -176,7 +176,7 @@ impl Replica {
     }
 
     /// Waits until this replica has applied everything that was committed when it was opened.
-    /// [`Replica::state`] may be served afterwards (design 4.10).
+    /// [`Replica::state`] may be served afterwards.
     ///
     /// A replica that never had any state waits without a time limit. A replica with a state waits
     /// for `timeout`, and then returns with that state. The wait ends when [`Replica::diverged`]

@@ -2,7 +2,7 @@
 //!
 //! A view is a list of layers: the collections of its scopes, in which an earlier layer shadows a
 //! later one. Layers are never merged, so all views over one scope share its collection. The
-//! process compares two versions of a collection once for all these views (design 4.3):
+//! process compares two versions of a collection once for all these views:
 //!
 //! - [`Differ`] caches the differences of collections.
 //! - [`difference`] combines the differences of a view's layers. It looks up only the names that

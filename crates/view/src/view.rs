@@ -29,7 +29,7 @@ impl View {
             revision: state.revision,
             // A node gets another list of scopes only when the assignments change. With the revision
             // of that change as lower bound, the node's versions never decrease, and no version
-            // repeats with different content (design 4.2, SOTW-15).
+            // repeats with different content (SOTW-15).
             floor: state.assignments.changed,
             incarnation: state.incarnation,
             scopes: scopes.iter().filter_map(|name| state.scopes.get(name).cloned()).collect(),

@@ -1,7 +1,7 @@
 //! The response body of a stream.
 //!
 //! HTTP/2 receives the chunks of a message as shared bytes, without a copy. The body requests the next
-//! message only after the last chunk has been taken, so each message has the newest state (design 4.6).
+//! message only after the last chunk has been taken, so each message has the newest state.
 
 use std::{
     convert::Infallible,

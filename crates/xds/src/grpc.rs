@@ -79,7 +79,7 @@ pub(crate) fn header_list_bytes<B>(request: &Request<B>) -> usize {
 }
 
 /// Returns the response that opens a stream. It is sent before any message, because some clients send
-/// nothing until they receive it (design 4.13).
+/// nothing until they receive it.
 pub(crate) fn open<B>(body: B) -> Response<B> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();

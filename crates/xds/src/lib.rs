@@ -2,7 +2,7 @@
 //!
 //! The crate runs hyper's HTTP/2 itself, without generated services. A path is a row of the type table.
 //! A request is decoded from the bytes that the connection read. A response refers to the bytes of the
-//! resources, which all streams share, and HTTP/2 writes them without a copy (design 4.4, 4.13).
+//! resources, which all streams share, and HTTP/2 writes them without a copy.
 //!
 //! Invariants:
 //! - The response headers are sent before anything else.

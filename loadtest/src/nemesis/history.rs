@@ -25,7 +25,7 @@ use crate::stats::count;
 /// The maximum number of violations that are kept for each guarantee. Further ones are only counted.
 const KEPT_MAX: u64 = 10;
 
-/// A guarantee (`reliability.md`, section 4b).
+/// A guarantee that the run checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(crate) enum Guarantee {
     /// L1, L2: no acknowledged write is lost; writes and reads are linearizable.

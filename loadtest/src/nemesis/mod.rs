@@ -1,5 +1,5 @@
-//! Faults in a cluster of real processes under load, and a check of its guarantees
-//! (`reliability.md`, L1 to L6, L8 and L13).
+//! Faults in a cluster of real processes under load, and a check of its guarantees (L1 to L6, L8
+//! and L13).
 //!
 //! Each round causes one fault of a seeded schedule ([`Nemesis`]) and heals it. Then every replica
 //! must soon accept writes again. Writers and clients work all the time ([`load`], [`streams`]).

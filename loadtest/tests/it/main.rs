@@ -51,9 +51,9 @@ fn no_promise_is_broken_whatever_happens_to_the_replicas() {
     assert!(findings["checked"]["reads"].as_u64().unwrap() >= 120, "{report:#}");
 }
 
-/// Issue 4, timing: pending deliveries cannot delay the heartbeats of replicas. More than 100,000 deliveries
-/// are owed at any time, for seconds, while each replica sends as much as it can. No replica stands for
-/// election, and every write is acknowledged.
+/// Pending deliveries cannot delay the heartbeats of replicas. More than 100,000 deliveries are owed at any
+/// time, for seconds, while each replica sends as much as it can. No replica stands for election, and every
+/// write is acknowledged.
 ///
 /// Seen to fail: in a server whose shards sometimes hold their threads for 1.5 s, if Raft runs on the
 /// threads of the fan-out. Each attempt then has an election. With separate threads for Raft, no attempt has

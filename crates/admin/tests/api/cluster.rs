@@ -109,7 +109,7 @@ async fn the_members_are_shown_and_changed() {
     server.stop().await;
 }
 
-/// Design 4.10: a replica that has not caught up reports that, and shows its state on request.
+/// A replica that has not caught up reports that, and shows its state on request.
 #[tokio::test]
 async fn a_replica_that_starts_is_not_ready() {
     let server = Server::start_unready().await;

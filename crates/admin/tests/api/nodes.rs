@@ -55,7 +55,7 @@ async fn a_node_is_shown_from_pending_to_acknowledged() {
     server.stop().await;
 }
 
-/// Design 4.8: a rejection is shown to the author, with the text of the client.
+/// A rejection is shown to the author, with the text of the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
     let server = Server::start().await;
@@ -128,8 +128,7 @@ async fn a_wait_for_a_silent_client_ends_with_its_name() {
     server.stop().await;
 }
 
-/// Design 4.8: a wait covers only sessions that the write concerns, and only the types that it
-/// concerns.
+/// A wait covers only sessions that the write concerns, and only the types that it concerns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wait_asks_only_sessions_that_the_write_concerns() {
     let server = Server::start().await;

@@ -147,7 +147,7 @@ fn no_default_is_filled_in() {
     }
 }
 
-/// Design 4.12, SVC-18: applying a resource again is not a change, regardless of the order of keys.
+/// SVC-18: applying a resource again is not a change, regardless of the order of keys.
 #[test]
 fn the_same_content_gives_the_same_bytes_in_any_order_of_keys() {
     let mut rng = Rng(42);

@@ -63,7 +63,7 @@ fn commits_fold_while_the_client_does_not_read() {
     assert_eq!((rest.len(), text(&rest).as_str()), (1, "a=49 b=49"));
 }
 
-/// Performance.md 0, point 8: requests of a client are handled while the client does not read.
+/// Requests of a client are handled while the client does not read.
 #[test]
 fn requests_are_handled_while_nothing_can_be_written() {
     let mut desk = ShardHarness::new();
@@ -83,7 +83,7 @@ fn requests_are_handled_while_nothing_can_be_written() {
     assert_eq!(text(&desk.read(&mut client)), "a=1 x=1");
 }
 
-/// Design 4.6: a client that never acknowledges receives the newest state after the ACK timeout.
+/// A client that never acknowledges receives the newest state after the ACK timeout.
 #[test]
 fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
     let mut desk = ShardHarness::new();
@@ -172,8 +172,8 @@ fn a_node_without_assignment_receives_nothing_until_it_has_one() {
     assert_eq!(text(&desk.read(&mut client)), "a=1", "its subscription is in the index");
 }
 
-/// Design 2: a changed assignment moves the affected nodes by the difference of their views. No node is
-/// served from its old scopes afterwards.
+/// A changed assignment moves the affected nodes by the difference of their views. No node is served
+/// from its old scopes afterwards.
 #[test]
 fn changed_assignments_move_nodes_by_the_difference() {
     let mut desk = ShardHarness::with(Config { turn_work_max: 1, ..Config::default() });
@@ -229,7 +229,7 @@ fn changed_node_metadata_changes_the_assignment() {
     assert_eq!(text(&desk.read(&mut client)), "a=2");
 }
 
-/// Design 4.9: a turn is bounded, whatever the number of marked sessions.
+/// A turn is bounded, whatever the number of marked sessions.
 #[test]
 fn a_turn_is_bounded() {
     let mut desk = ShardHarness::with(Config { turn_work_max: 2, ..Config::default() });
@@ -284,8 +284,7 @@ fn a_refused_request_ends_its_stream() {
     assert!(client.end().message.contains("no node"));
 }
 
-/// SOTW-28, design 4.8: the unsettled streams are those that have not acknowledged, each with the
-/// reason.
+/// SOTW-28: the unsettled streams are those that have not acknowledged, each with the reason.
 #[test]
 fn the_unsettled_are_those_who_have_not_acknowledged() {
     let mut desk = ShardHarness::new();

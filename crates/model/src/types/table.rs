@@ -1,6 +1,6 @@
-//! The table of resource types and their properties (design 4.11).
+//! The table of resource types and their properties.
 //!
-//! Sources: `spec/requirements.md` Table 1, SOTW-68, -70, -73, ADS-04, DELTA-48, -61, -63.
+//! Sources: SOTW-68, -70, -73, ADS-04, DELTA-48, -61, -63.
 
 /// `envoy.config.listener.v3.Listener`.
 pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";

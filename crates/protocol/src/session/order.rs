@@ -105,7 +105,7 @@ impl TypeOrder<'_> {
         // for its own answer.
         let since = now.saturating_sub(3 * timeout);
         // gRPC learns of a new cluster from the route, and drops the old name when the new cluster
-        // works. It gets the time that the referrers would have had (`clients.md` rule 4).
+        // works. It gets the time that the referrers would have had.
         let drops = !s.is_wildcard() && s.protocol == Protocol::Sotw;
         let recent = |other: &Subscription| {
             other.delivery.last_sent_at.is_some_and(|sent| sent + timeout > now)

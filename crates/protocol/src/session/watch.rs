@@ -211,8 +211,8 @@ mod tests {
         assert_eq!(world.send(ENDPOINT, &["x", "y"], "made up"), RequestKind::Stale);
     }
 
-    /// Design 4.6: the overdue response belongs to the type with the longest silence, whatever the
-    /// other types do.
+    /// The overdue response belongs to the type with the longest silence, whatever the other types
+    /// do.
     #[test]
     fn the_longest_silence_is_what_is_overdue() {
         let mut world = World::new();

@@ -264,8 +264,8 @@ impl Subscription {
         context: &mut RequestContext<'_>,
     ) -> Result<bool, ProtocolError> {
         let versions = &request.initial_resource_versions;
-        // A client may subscribe to names only by listing them here (`clients.md` rule 7). This
-        // applies to types without a wildcard.
+        // A client may subscribe to names only by listing them here. This applies to types without
+        // a wildcard.
         let implied = request.subscribe.is_empty()
             && request.unsubscribe.is_empty()
             && !self.wildcard_allowed();

@@ -98,8 +98,7 @@ impl Client {
         self.repeat = false;
     }
 
-    /// Processes a response: applies the good resources (`clients.md` rule 8) and queues the
-    /// answer.
+    /// Processes a response: applies the good resources and queues the answer.
     pub(crate) fn take(&mut self, reply: &Reply, asked: &Asked, now: u64) {
         let t = reply.t;
         let mut bad = Vec::new();

@@ -1,5 +1,5 @@
-//! The requests of clients with habits, which follow from the resources that they hold
-//! (`clients.md`, CLI-E, CLI-G).
+//! The requests of clients with habits, which follow from the resources that they hold (CLI-E,
+//! CLI-G).
 
 use std::collections::BTreeSet;
 

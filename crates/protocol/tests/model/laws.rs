@@ -58,9 +58,9 @@ impl Ledger {
     /// Checks the form of a response.
     ///
     /// SOTW-10, DELTA-10: the nonce is new and not empty. SOTW-17: the version is not empty.
-    /// SOTW-92: no state is older than a previous one. Design 4.6 (late binding): a response is
-    /// built from the newest state, unless it is the rest of a split state. SOTW-74, DELTA-47: no
-    /// name occurs twice.
+    /// SOTW-92: no state is older than a previous one. Late binding: a response is built from the
+    /// newest state, unless it is the rest of a split state. SOTW-74, DELTA-47: no name occurs
+    /// twice.
     fn check_form(&mut self, reply: &Reply, bench: &Bench<'_>) -> Law {
         let line = &self.lines[reply.t];
         law!(!reply.nonce.is_empty(), "SOTW-10", "the nonce is empty");
@@ -99,8 +99,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// SOTW-36, design 4.6: while a response is unanswered, the next response of its type waits for
-    /// the ACK timeout. Exceptions are a new request of the client, and the rest of a split state.
+    /// SOTW-36: while a response is unanswered, the next response of its type waits for the ACK
+    /// timeout. Exceptions are a new request of the client, and the rest of a split state.
     fn check_pace(&self, reply: &Reply, bench: &mut Bench<'_>) -> Law {
         let line = &self.lines[reply.t];
         let waits = |at: u64| at + bench.ack_timeout > bench.now;

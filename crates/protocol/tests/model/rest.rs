@@ -24,10 +24,9 @@ impl World<'_> {
     /// Checks the state after a poll without a response.
     ///
     /// ADS-20, ADS-26, SOTW-41, DELTA-21, DELTA-40: requested names are answered at once. Only a
-    /// client that resumes may wait for other types (`clients.md` rule 4), and SotW parts for their
-    /// ACKs. SOTW-69, DELTA-35: a first request is also answered at once. SOTW-90: once every
-    /// response is answered, the client was sent the current version of everything that it
-    /// subscribes to.
+    /// client that resumes may wait for other types, and SotW parts for their ACKs. SOTW-69,
+    /// DELTA-35: a first request is also answered at once. SOTW-90: once every response is
+    /// answered, the client was sent the current version of everything that it subscribes to.
     pub(crate) fn check_rest(&mut self) -> Law {
         let Some(seen) = self.oracle.seen().cloned() else { return Ok(()) };
         let protocol = self.ledger.protocol;

@@ -7,7 +7,7 @@ use crate::{
     rng::Rng,
 };
 
-/// The kind of client (`clients.md`).
+/// The kind of client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
     /// Wildcard clusters and listeners, endpoints and routes by name when the client learns of

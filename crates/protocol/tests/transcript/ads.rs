@@ -78,8 +78,8 @@ fn make_before_break_for_envoy_in_sotw() {
     );
 }
 
-/// ADS-08, CLI-G-01, CLI-G-02, `clients.md` rule 4: gRPC learns of the new cluster from the route,
-/// and drops the old one itself.
+/// ADS-08, CLI-G-01, CLI-G-02: gRPC learns of the new cluster from the route, and drops the old one
+/// itself.
 #[test]
 fn make_before_break_for_grpc() {
     check(
@@ -235,8 +235,8 @@ fn a_rejected_cluster_does_not_block_the_routes() {
     );
 }
 
-/// `clients.md` rule 4: a delta client that resumes with an older state loses nothing. Routes come
-/// after their clusters, and removals come last.
+/// A delta client that resumes with an older state loses nothing. Routes come after their clusters,
+/// and removals come last.
 #[test]
 fn a_resume_at_another_state_breaks_nothing() {
     check(
@@ -337,8 +337,7 @@ fn a_request_is_answered_with_the_newest_state() {
     );
 }
 
-/// ADS-08, `clients.md` rule 9: a client that never acknowledges clusters still gets the routes
-/// before the removal.
+/// ADS-08: a client that never acknowledges clusters still gets the routes before the removal.
 #[test]
 fn silence_about_clusters_does_not_turn_the_order_round() {
     for (protocol, route, all, done) in [(Delta, "+r", "n=1", "-a"), (Sotw, "r", "n=1 a=1", "n=1")]

@@ -119,7 +119,7 @@ fn after_a_rejection_only_changes_are_sent() {
     );
 }
 
-/// DELTA-19, design 4.6: one response is in flight, and changes meanwhile coalesce.
+/// DELTA-19: one response is in flight, and changes meanwhile coalesce.
 #[test]
 fn changes_while_waiting_fold_into_one() {
     check(

@@ -107,8 +107,7 @@ fn a_rejection_may_change_the_subscription() {
     );
 }
 
-/// SOTW-36, SOTW-92, SOTW-93, design 4.6: changes during an unanswered response coalesce into the
-/// next one.
+/// SOTW-36, SOTW-92, SOTW-93: changes during an unanswered response coalesce into the next one.
 #[test]
 fn changes_while_waiting_fold_into_one() {
     check(

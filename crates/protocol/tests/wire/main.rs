@@ -151,8 +151,8 @@ fn a_removal_is_a_name() {
     assert!(read.resources.is_empty());
 }
 
-/// Design 4.4: large resources are passed on by reference, and small ones are copied together. Both
-/// give the same message.
+/// Large resources are passed on by reference, and small ones are copied together. Both give the
+/// same message.
 #[test]
 fn large_resources_are_shared_and_small_ones_put_together() {
     let sizes = [10, 5_000, 4_000, 20, 70_000, 3_000, 3_000, 3_000, 3_000, 3_000, 3_000, 1];

@@ -31,8 +31,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Design 4.2: a state is saved while it is in use. It is restored into an empty directory, and
-/// served from there with the same versions at a later revision.
+/// A state is saved while it is in use. It is restored into an empty directory, and served from
+/// there with the same versions at a later revision.
 #[test]
 fn a_state_is_saved_and_restored() {
     let directory = tempfile::tempdir().unwrap();

@@ -273,8 +273,8 @@ fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
     assert!(done.code == 1 && done.err.contains("at most 261"), "{done:?}");
 }
 
-/// OPS-04, design 4.10: a replica serves the state that it has, whichever replicas are lost. It
-/// cannot know whether that state is current.
+/// OPS-04: a replica serves the state that it has, whichever replicas are lost. It cannot know
+/// whether that state is current.
 fn what_is_left_without_a_quorum(replicas: &mut [Replica; 3]) {
     replicas[0].kill();
     replicas[1].kill();

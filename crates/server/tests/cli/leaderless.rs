@@ -36,8 +36,8 @@ fn wait_for(has: bool, replica: &Replica, what: &str) {
     }
 }
 
-/// Issue 4: two of three replicas stop responding. The third one reports that it has no leader,
-/// whether it was leader or follower. It reports a leader again when the others respond.
+/// Two of three replicas stop responding. The third one reports that it has no leader, whether it
+/// was leader or follower. It reports a leader again when the others respond.
 #[test]
 fn silent_leader_is_reported_as_no_leader() {
     let root = tempfile::tempdir().unwrap();

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::support::{DEADLINE, Server, chancery, clusters, run, signal};
 
-/// Design 8: the replica prints one line when it is ready, exits with 0 on SIGTERM, and has the
-/// same state after a restart.
+/// The replica prints one line when it is ready, exits with 0 on SIGTERM, and has the same state
+/// after a restart.
 #[test]
 fn the_state_survives_a_restart_and_a_kill() {
     let directory = tempfile::tempdir().unwrap();

@@ -218,7 +218,7 @@ fn selected(document: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
     .collect()
 }
 
-/// Issue 3: an alert rule of the documentation that selects nothing would never fire.
+/// An alert rule of the documentation that selects nothing would never fire.
 #[test]
 fn every_alert_rule_selects_something() {
     let directory = tempfile::tempdir().unwrap();
@@ -242,8 +242,8 @@ fn every_alert_rule_selects_something() {
     }
 }
 
-/// Issue 3: each metric of a table exists from the start with its kind and its help, so that alerts
-/// see 0 instead of no data. Every metric that appears later is in a table, too.
+/// Each metric of a table exists from the start with its kind and its help, so that alerts see 0
+/// instead of no data. Every metric that appears later is in a table, too.
 #[test]
 fn what_is_scraped_is_what_the_tables_describe() {
     let directory = tempfile::tempdir().unwrap();

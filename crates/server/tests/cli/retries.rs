@@ -106,8 +106,8 @@ fn without_leader() -> String {
     told.recv().unwrap()
 }
 
-/// Issue 4: the first attempt is written and its answer is lost. The other attempts reach a replica
-/// without a leader, which reports that it has written nothing.
+/// The first attempt is written and its answer is lost. The other attempts reach a replica without
+/// a leader, which reports that it has written nothing.
 #[test]
 fn a_write_that_may_be_there_is_not_said_not_to_be() {
     let directory = tempfile::tempdir().unwrap();

@@ -16,8 +16,8 @@ fn metric(server: &Server, sample: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {sample}")).parse().unwrap()
 }
 
-/// Issue 4: without free file descriptors the replication port accepts no connections. It accepts
-/// them again as soon as descriptors are free.
+/// Without free file descriptors the replication port accepts no connections. It accepts them again
+/// as soon as descriptors are free.
 #[test]
 fn the_replication_port_outlives_a_lack_of_files() {
     let directory = tempfile::tempdir().unwrap();

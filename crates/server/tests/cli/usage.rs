@@ -12,8 +12,7 @@ fn code_and_error(args: &[&str]) -> (i32, String) {
     (done.code, done.err)
 }
 
-/// Design 8: exit code 1 means rejected or failed, 2 means wrong usage. The reason goes to standard
-/// error.
+/// Exit code 1 means rejected or failed, 2 means wrong usage. The reason goes to standard error.
 #[test]
 fn exit_codes_tell_failure_from_wrong_usage() {
     for (args, code, text) in [

@@ -54,7 +54,7 @@ async fn committed_entry_that_cannot_be_decoded_stops_the_replica() {
     }
 }
 
-/// Design 4.1: after a failed sync the store acknowledges nothing again.
+/// After a failed sync the store acknowledges nothing again.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
     let dir = tempfile::tempdir().unwrap();
@@ -75,8 +75,8 @@ async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
     assert!(failure.contains("cannot be synced"), "{failure}");
 }
 
-/// Design 4.9: installing a large snapshot takes seconds. The thread that waits for it is free
-/// meanwhile, because it must answer heartbeats.
+/// Installing a large snapshot takes seconds. The thread that waits for it is free meanwhile,
+/// because it must answer heartbeats.
 #[tokio::test]
 async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
     let (_guard, _log, mut machine) = build();
@@ -91,8 +91,8 @@ async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
     assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(1, 1)));
 }
 
-/// Design 4.9: applying a large transaction takes long. The thread that waits for it is free
-/// meanwhile, because it must answer heartbeats.
+/// Applying a large transaction takes long. The thread that waits for it is free meanwhile, because
+/// it must answer heartbeats.
 #[tokio::test]
 async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
     let (_guard, _log, mut machine) = build();
@@ -163,7 +163,7 @@ impl StoreBuilder<Types, LogStore, Machine, Guard> for Direct {
     }
 }
 
-/// Design 4.1: log, vote, state machine and snapshot satisfy openraft's contract.
+/// Log, vote, state machine and snapshot satisfy openraft's contract.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_storage_passes_the_suite_of_openraft() {
     Suite::test_all(Direct).await.unwrap();
@@ -220,7 +220,7 @@ impl StoreBuilder<Types, LogStore, Remote, Guard> for OverTheWire {
     }
 }
 
-/// Design 4.1: a snapshot that was encoded and decoded equals the original.
+/// A snapshot that was encoded and decoded equals the original.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_storage_passes_the_suite_with_snapshots_over_the_wire() {
     Suite::test_all(OverTheWire).await.unwrap();

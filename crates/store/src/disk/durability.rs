@@ -167,8 +167,8 @@ fn records(image: &Image) -> Records {
     image.records().map(|Record { family, key, record }| ((family, key), record)).collect()
 }
 
-/// Design 4.1: entries are acknowledged when they are on disk and the high-water mark includes
-/// them. The mark does not include them earlier.
+/// Entries are acknowledged when they are on disk and the high-water mark includes them. The mark
+/// does not include them earlier.
 #[tokio::test]
 async fn entries_are_acknowledged_when_they_are_synced() {
     let dir = tempfile::tempdir().unwrap();
@@ -190,9 +190,8 @@ async fn entries_are_acknowledged_when_they_are_synced() {
     store.close();
 }
 
-/// Design 4.9: Raft does not wait for the disk when it appends. Replication reads appended entries
-/// immediately. They are applied when they are written, so that a power cut leaves no state ahead
-/// of the log.
+/// Raft does not wait for the disk when it appends. Replication reads appended entries immediately.
+/// They are applied when they are written, so that a power cut leaves no state ahead of the log.
 #[tokio::test]
 async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +218,7 @@ async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
     store.close();
 }
 
-/// Design 4.1: a vote is granted when it is on disk, and the next start finds it.
+/// A vote is granted when it is on disk, and the next start finds it.
 #[tokio::test]
 async fn a_vote_is_given_when_it_is_synced() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,7 +242,7 @@ async fn a_vote_is_given_when_it_is_synced() {
     assert_eq!(found(dir.path(), mark(dir.path())).unwrap().ends.vote, Some(vote));
 }
 
-/// Design 4.1: a successful sync after a failed one does not prove that the lost data is on disk.
+/// A successful sync after a failed one does not prove that the lost data is on disk.
 #[tokio::test]
 async fn nothing_is_acknowledged_after_a_sync_that_has_failed() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,7 +307,7 @@ async fn entries_are_applied_in_the_order_of_the_log() {
     store.close();
 }
 
-/// Design 4.1: durable before visible.
+/// Durable before visible.
 #[tokio::test]
 async fn state_that_cannot_be_stored_is_not_published() {
     let dir = tempfile::tempdir().unwrap();
@@ -325,9 +324,8 @@ async fn state_that_cannot_be_stored_is_not_published() {
     store.close();
 }
 
-/// Design 4.1: whatever part of the write-ahead log a power cut leaves, a start finds the state at
-/// one position of the log. Together with the rest of the log, it becomes the state at the end of
-/// the log.
+/// Whatever part of the write-ahead log a power cut leaves, a start finds the state at one position
+/// of the log. Together with the rest of the log, it becomes the state at the end of the log.
 #[tokio::test]
 async fn whatever_a_power_cut_leaves_is_a_state_that_there_was() {
     let dir = tempfile::tempdir().unwrap();

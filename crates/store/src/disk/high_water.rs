@@ -214,8 +214,8 @@ mod tests {
         assert!(matches!(HighWater::open(&path, [8; 16]), Err(MarkError::Foreign { .. })));
     }
 
-    /// Design 4.1: whatever a power cut does to the slot that is being written, the mark that was
-    /// synced before survives.
+    /// Whatever a power cut does to the slot that is being written, the mark that was synced before
+    /// survives.
     #[test]
     fn a_torn_write_falls_back_to_the_mark_that_was_synced() {
         let dir = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Design 4.1: the format of the first release is readable forever.
+    /// The format of the first release is readable forever.
     #[test]
     fn a_mark_has_the_bytes_it_had_in_the_first_release() {
         let record = encode(5, &[0xab; 16], &mark(3, 300));

@@ -187,7 +187,7 @@ async fn a_copy_before_any_change_starts(way: Way) {
     assert!(n_replicas > 10 && n_replicas + 10 < found.len(), "{n_replicas} of {}", found.len());
 }
 
-/// Design 4.1: a start finds either a replica or none, never damage.
+/// A start finds either a replica or none, never damage.
 #[tokio::test(flavor = "multi_thread")]
 async fn joining_by_log_leaves_a_startable_directory_at_every_write() {
     a_copy_before_any_change_starts(Way::Log).await;

@@ -467,9 +467,8 @@ mod tests {
         image
     }
 
-    /// Design 4.2, L2: a linearizable read waits for an index, and then reads the watched state.
-    /// The test holds the watched state in its old form, so that `publish` stops just before it
-    /// replaces it.
+    /// L2: a linearizable read waits for an index, and then reads the watched state. The test holds
+    /// the watched state in its old form, so that `publish` stops just before it replaces it.
     #[tokio::test]
     async fn index_is_shown_as_applied_only_with_its_state() {
         let published = Published::new(image(0));

@@ -261,7 +261,7 @@ fn write(path: &Path, vote: Vote, image: &Image) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// SOTW-15, design 4.2: a restore starts a new block of revisions, above all lost ones.
+    /// SOTW-15: a restore starts a new block of revisions, above all lost ones.
     #[test]
     fn the_restored_revision_is_one_that_was_never_used() {
         let next = |revision| next_revision(Revision(revision)).map(|revision| revision.0);

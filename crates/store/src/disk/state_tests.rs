@@ -171,8 +171,8 @@ proptest! {
         prop_assert_eq!(read, ask);
     }
 
-    /// Design 4.1, 4.2: the records written step by step, the content of a snapshot, and the loaded
-    /// image are one state, down to the bytes.
+    /// The records written step by step, the content of a snapshot, and the loaded image are one
+    /// state, down to the bytes.
     #[test]
     fn written_loaded_and_sent_states_are_the_same(
         transactions in prop::collection::vec(transactions(), 1..12),
@@ -202,8 +202,8 @@ proptest! {
         }
     }
 
-    /// Design 4.2: a replica continues the same way whether it applied the whole log itself, was
-    /// restarted, or received a snapshot. Revisions and versions depend on the log alone.
+    /// A replica continues the same way whether it applied the whole log itself, was restarted, or
+    /// received a snapshot. Revisions and versions depend on the log alone.
     #[test]
     fn a_replica_goes_on_the_same_however_it_got_its_state(
         before in prop::collection::vec(transactions(), 0..5),
@@ -260,7 +260,7 @@ fn small_image() -> Image {
     image
 }
 
-/// Design 4.1: the format of the first release is readable forever.
+/// The format of the first release is readable forever.
 #[test]
 fn a_snapshot_has_the_bytes_it_had_in_the_first_release() {
     let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
@@ -345,8 +345,8 @@ fn a_second_form_changes_nothing() {
     assert_eq!(records, before);
 }
 
-/// Design 4.1: a write that is sent twice takes effect once, also on a replica that has loaded its
-/// state. A retry that is too old for the history is not treated as a new write.
+/// A write that is sent twice takes effect once, also on a replica that has loaded its state. A
+/// retry that is too old for the history is not treated as a new write.
 #[test]
 fn a_repeated_request_takes_effect_once() {
     let (mut image, mut records) = formed();
@@ -409,9 +409,9 @@ fn a_digest_is_of_what_is_written() {
     assert_eq!(of(&Transaction { meta: by, ..none.clone() }), of(&none));
 }
 
-/// Design 4.1: a write that reuses the request ID of another write is refused as a reuse, also on a
-/// replica that has loaded its state. A request without a digest comes from an earlier release, and
-/// is not compared.
+/// A write that reuses the request ID of another write is refused as a reuse, also on a replica
+/// that has loaded its state. A request without a digest comes from an earlier release, and is not
+/// compared.
 #[test]
 fn the_name_of_a_request_is_not_that_of_another_write() {
     let (mut image, mut records) = formed();

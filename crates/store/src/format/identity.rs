@@ -114,7 +114,7 @@ mod tests {
         instance: 0,
     };
 
-    /// Design 4.1: the format of the first release is readable forever.
+    /// The format of the first release is readable forever.
     #[test]
     fn an_identity_has_the_text_it_had_in_the_first_release() {
         let text = "chancery data directory, format 1\n\

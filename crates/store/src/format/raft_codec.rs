@@ -150,7 +150,7 @@ mod tests {
         hex::encode(record)
     }
 
-    /// Design 4.1: the format of the first release is readable forever.
+    /// The format of the first release is readable forever.
     #[test]
     fn log_entries_have_the_bytes_they_had_in_the_first_release() {
         assert_eq!(round_trip(EntryPayload::Blank), "012bbbefcb56c7e0c20a05080310ac021200");

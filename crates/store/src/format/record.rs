@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Design 4.1: the format of the first release is readable forever.
+    /// The format of the first release is readable forever.
     #[test]
     fn a_record_has_the_bytes_it_had_in_the_first_release() {
         let record = seal(Family::Meta, b"purged", &pb::LogId { term: 3, index: 300 });

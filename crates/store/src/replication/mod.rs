@@ -1,7 +1,7 @@
 //! Communication between replicas.
 //!
 //! Replication has its own port, connections, runtime and threads. The fan-out therefore cannot delay a
-//! heartbeat (design 4.9). The protocol is gRPC, `chancery.raft.v1.Replication`.
+//! heartbeat. The protocol is gRPC, `chancery.raft.v1.Replication`.
 //!
 //! Invariants:
 //! - Every call of a member names the cluster, the incarnation, the caller and the callee, with their

@@ -48,7 +48,7 @@ fn check_with(own: &pb::Protocol, other: Option<&pb::Protocol>) -> Result<(), St
 mod tests {
     use super::*;
 
-    /// Design 4.1: adjacent releases communicate. Otherwise the error says which replica to upgrade.
+    /// Adjacent releases communicate. Otherwise the error says which replica to upgrade.
     #[test]
     fn replicas_with_a_version_in_common_speak_to_each_other() {
         let speaks = |oldest, newest| pb::Protocol { oldest, newest };

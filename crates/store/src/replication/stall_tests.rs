@@ -30,8 +30,8 @@ async fn answers(replica: &Replica) -> bool {
     timeout(DEADLINE, replica.core().node.raft.with_raft_state(|_| ())).await.is_ok()
 }
 
-/// Design 4.9: one write is being applied while another one is appended to the log. If each waited for
-/// the disk on a thread of the runtime, they would occupy both of its threads.
+/// One write is being applied while another one is appended to the log. If each waited for the disk on
+/// a thread of the runtime, they would occupy both of its threads.
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_disk_leaves_the_threads_of_raft_free() {
     let dir = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ async fn stalls_without_an_election(stalled: usize) {
     end(replicas.iter().rev()).await;
 }
 
-/// Design 4.9: heartbeats continue, so that no replica stands for election.
+/// Heartbeats continue, so that no replica stands for election.
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_disk_of_the_leader_causes_no_election() {
     stalls_without_an_election(0).await;

@@ -51,9 +51,8 @@ async fn small() -> (TempDir, PathBuf) {
     (dir, file)
 }
 
-/// SOTW-15, design 4.2: a restored cluster has the state and the resource versions of the backup, under
-/// another cluster and incarnation. Its revision was never used before. It continues from there, and survives
-/// a restart.
+/// SOTW-15: a restored cluster has the state and the resource versions of the backup, under another cluster
+/// and incarnation. Its revision was never used before. It continues from there, and survives a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_state_is_the_same_in_another_life() {
     let dir = memory_dir();

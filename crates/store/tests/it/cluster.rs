@@ -67,8 +67,7 @@ pub(crate) async fn equal(replicas: &[&Replica]) {
     }
 }
 
-/// Issue 4: three voters accept writes while one of them has no disk space, even if that one was
-/// the leader.
+/// Three voters accept writes while one of them has no disk space, even if that one was the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_without_space_lets_another_one_lead() {
     let dir = memory_dir();

@@ -221,7 +221,7 @@ async fn truncated_and_missing_files_are_refused_or_make_no_difference() {
     assert!(*refused.lock().unwrap() > ROUNDS / 4);
 }
 
-/// Design 4.1: a torn tail that was never synced is normal after a power cut.
+/// A torn tail that was never synced is normal after a power cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_torn_tail_that_was_never_acknowledged_is_accepted() {
     let template = Arc::new(Template::build().await);

@@ -129,8 +129,7 @@ async fn make() {
     fs::write(golden("content.txt"), text).unwrap();
 }
 
-/// Design 4.1: a directory of the first release opens with all its content, accepts writes, and
-/// opens again.
+/// A directory of the first release opens with all its content, accepts writes, and opens again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_of_the_first_release_opens_and_goes_on() {
     if env::var_os("UPDATE_GOLDEN").is_some() {

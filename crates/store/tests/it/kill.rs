@@ -9,7 +9,7 @@ use crate::{
 
 const KILLS: u64 = 12;
 
-/// Design 4.1: an acknowledged write survives `kill -9`, with its revision, version and bytes.
+/// An acknowledged write survives `kill -9`, with its revision, version and bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_acknowledged_write_is_lost_by_a_kill() {
     let dir = memory_dir();

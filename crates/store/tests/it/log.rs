@@ -46,8 +46,7 @@ async fn concurrent_writers_share_syncs() {
     assert!(ratios[2].1 >= 8, "commits per sync: {ratios:?}");
 }
 
-/// Design 4.1: the log is purged after `snapshot_log_entries`, and a replica restarts from the
-/// rest.
+/// The log is purged after `snapshot_log_entries`, and a replica restarts from the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purged_log_is_no_obstacle_to_a_restart() {
     let dir = memory_dir();

@@ -19,8 +19,8 @@ async fn hello(address: &str) -> Option<pb::HelloResponse> {
     Some(client.hello(pb::HelloRequest::default()).await.ok()?.into_inner())
 }
 
-/// Issue 4: a command that cannot be applied would stop every replica, at once and at each start.
-/// The leader refuses such a command before it reaches the log, whoever sends it.
+/// A command that cannot be applied would stop every replica, at once and at each start. The leader
+/// refuses such a command before it reaches the log, whoever sends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn command_that_cannot_be_applied_is_refused() {
     let dir = memory_dir();
@@ -68,8 +68,8 @@ async fn command_that_cannot_be_applied_is_refused() {
     replica.shutdown().await.unwrap();
 }
 
-/// Issue 4: a replica with an impossible ID or address is not admitted. An unreachable member would
-/// count towards the majority.
+/// A replica with an impossible ID or address is not admitted. An unreachable member would count
+/// towards the majority.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_number_or_address_that_none_can_have_is_refused() {
     let dir = memory_dir();
@@ -100,8 +100,8 @@ async fn a_number_or_address_that_none_can_have_is_refused() {
     replica.shutdown().await.unwrap();
 }
 
-/// Issue 4: a replica with data names its cluster while it starts. If it reported no cluster,
-/// another replica would form a second one.
+/// A replica with data names its cluster while it starts. If it reported no cluster, another
+/// replica would form a second one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_starts_says_of_which_cluster_it_is() {
     let dir = memory_dir();

@@ -48,8 +48,8 @@ async fn slow_way(listener: TcpListener, to: String) {
     }
 }
 
-/// Issue 4: the transfer of a snapshot that takes longer than the stall timeout is not restarted
-/// while it progresses.
+/// The transfer of a snapshot that takes longer than the stall timeout is not restarted while it
+/// progresses.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_over_a_slow_network_arrives() {
     let dir = memory_dir();

@@ -127,8 +127,8 @@ async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
     }
 }
 
-/// Issue 4: garbage, silent connections, and a flood of both keep no replica out, even when they
-/// always exceed the connection limit.
+/// Garbage, silent connections, and a flood of both keep no replica out, even when they always
+/// exceed the connection limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_keep_no_replica_out() {
     strangers_keep_nobody_out(|_| None).await;

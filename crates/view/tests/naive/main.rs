@@ -182,7 +182,7 @@ fn type_version_follows_newest_layer_and_assignments() {
     assert_eq!(version(&three, &[0]), "3-5");
 }
 
-/// Design 2: scopes are layers, and an earlier scope shadows a later one.
+/// Scopes are layers, and an earlier scope shadows a later one.
 #[test]
 fn earlier_scope_shadows_later_one() {
     let state =
@@ -216,7 +216,7 @@ fn views_over_one_scope_share_its_difference() {
     assert_eq!(one.changed.len(), 1);
 }
 
-/// Design 4.3: differences do not keep old states alive.
+/// Differences do not keep old states alive.
 #[test]
 fn differ_releases_old_states() {
     let differ = Differ::new();

@@ -144,7 +144,7 @@ async fn only_connections_without_streams_are_idle() {
     drop(client);
 }
 
-/// Design 2: a changed assignment moves a connected node to its new view with the smallest delta.
+/// A changed assignment moves a connected node to its new view with the smallest delta.
 #[tokio::test]
 async fn a_changed_assignment_moves_a_connected_node() {
     let server = Server::start().await;

@@ -16,9 +16,9 @@ async fn server() -> Server {
     Server::with(chancery_xds::Config::default(), fanout).await
 }
 
-/// Design 4.6, CLI-G-15, CLI-G-28: a client answers nothing. Its stream ends with a status that permits a
-/// retry, and a text with the reason. Clients that answer are not affected, and the client is served again
-/// when it reconnects.
+/// CLI-G-15, CLI-G-28: a client answers nothing. Its stream ends with a status that permits a retry, and a
+/// text with the reason. Clients that answer are not affected, and the client is served again when it
+/// reconnects.
 #[tokio::test]
 async fn a_client_that_never_answers_is_closed_and_served_again_when_it_comes_back() {
     let server = server().await;
@@ -56,7 +56,7 @@ async fn a_client_that_never_answers_is_closed_and_served_again_when_it_comes_ba
         .await;
 }
 
-/// Design 4.6: a client is reported as pending until it answers.
+/// A client is reported as pending until it answers.
 #[tokio::test]
 async fn a_client_that_never_answers_is_reported() {
     let server = Server::start().await;
@@ -75,8 +75,8 @@ async fn a_client_that_never_answers_is_reported() {
         .await;
 }
 
-/// CLI-E, `clients.md` rule 9: by default, a client that is silent on one response is never closed. Its
-/// answer to the response that corrects it suffices.
+/// CLI-E: by default, a client that is silent on one response is never closed. Its answer to the
+/// response that corrects it suffices.
 #[tokio::test]
 async fn silence_on_one_response_ends_with_the_answer_to_a_later_one() {
     let mut fanout = fanout_config();

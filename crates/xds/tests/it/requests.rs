@@ -39,7 +39,7 @@ async fn what_is_not_served_says_so() {
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
 }
 
-/// Design 4.13: the server sends response headers before the client has sent anything.
+/// The server sends response headers before the client has sent anything.
 #[tokio::test]
 async fn headers_come_at_once() {
     let server = Server::start().await;

@@ -63,8 +63,8 @@ async fn clients_that_never_read_delay_nobody() {
     server.until_left(1, 1).await;
 }
 
-/// Design 4.6, performance.md 0 point 8: many streams of one connection do not block each other, even
-/// if none reads before all have been written to.
+/// Many streams of one connection do not block each other, even if none reads before all have been
+/// written to.
 #[tokio::test]
 async fn streams_that_write_before_they_read_do_not_hang() {
     let server = Server::start().await;
@@ -99,8 +99,8 @@ async fn streams_that_write_before_they_read_do_not_hang() {
     }
 }
 
-/// SOTW-31, design 4.6: a client that never acknowledges receives the newest state after the timeout.
-/// Meanwhile it is reported as pending.
+/// SOTW-31: a client that never acknowledges receives the newest state after the timeout. Meanwhile
+/// it is reported as pending.
 #[tokio::test]
 async fn a_client_that_never_acknowledges_is_pending_and_still_served() {
     let mut fanout = fanout_config();

@@ -121,7 +121,7 @@ fn changed_assignments_concern_the_sessions_that_they_move() {
     assert_eq!(nodes(&mut desk, &put), set(&["n1"]));
 }
 
-/// Design 4.3: a query costs O(change + concerned sessions), in bounded pages.
+/// A query costs O(change + concerned sessions), in bounded pages.
 #[test]
 fn only_concerned_sessions_are_visited_page_by_page() {
     let mut desk = ShardHarness::with(Config { turn_work_max: 4, ..Config::default() });

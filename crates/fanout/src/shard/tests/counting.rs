@@ -79,7 +79,7 @@ fn has(text: &str, slot: &str) {
     assert!(text.lines().any(|found| found == slot), "{slot} is not in\n{text}");
 }
 
-/// Issue 3: unnecessary responses are counted by reason.
+/// Unnecessary responses are counted by reason.
 #[test]
 fn what_is_not_sent_is_counted_by_its_reason() {
     let text = recorded(|desk| {
@@ -109,7 +109,7 @@ fn what_is_not_sent_is_counted_by_its_reason() {
     has(&text, "chancery_xds_suppressed_resends_total{reason=\"unchanged\"} 1");
 }
 
-/// Issue 3: gauges show rejecting streams, owed answers and blocked transports, and return to zero.
+/// Gauges show rejecting streams, owed answers and blocked transports, and return to zero.
 #[test]
 fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
     let standing = |text: &str, rejecting: u8, unanswered: u64, blocked: u8| {
@@ -140,7 +140,7 @@ fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
     standing(&recorded(|desk| play(desk, 2)), 0, 0, 0);
 }
 
-/// Issue 3: waiting times are measured from their start.
+/// Waiting times are measured from their start.
 #[test]
 fn waits_are_measured_from_where_they_begin() {
     let text = recorded(|desk| {
@@ -164,8 +164,7 @@ fn waits_are_measured_from_where_they_begin() {
     has(&text, "chancery_xds_transport_wait_seconds_count 1");
 }
 
-/// Issue 3: convergence is measured from the earliest change in a response to the answer to its last
-/// part.
+/// Convergence is measured from the earliest change in a response to the answer to its last part.
 #[test]
 fn convergence_is_that_of_the_first_change_in_a_response() {
     let text = recorded(|desk| {

@@ -41,8 +41,7 @@ fn turns_until(
     panic!("no message in 100 turns");
 }
 
-/// Issue 3: while one client loads 100,000 resources, the update of another client waits for one part
-/// of them.
+/// While one client loads 100,000 resources, the update of another client waits for one part of them.
 #[test]
 fn a_huge_sync_does_not_hold_up_a_small_update() {
     let mut desk = desk();

@@ -17,8 +17,7 @@ fn small() -> ShardHarness {
     ShardHarness::with(Config { turn_work_max: 1, ..Config::default() })
 }
 
-/// Design 4.9: marking many sessions after one commit takes many short turns. Other work proceeds in
-/// between.
+/// Marking many sessions after one commit takes many short turns. Other work proceeds in between.
 #[test]
 fn a_commit_for_many_sessions_marks_them_in_steps() {
     let mut desk = small();

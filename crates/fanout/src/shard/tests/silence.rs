@@ -23,8 +23,8 @@ fn pass(desk: &mut ShardHarness, client: &mut Client, ms: u64) {
     }
 }
 
-/// Design 4.6: a stream whose client leaves a response unanswered for longer than the limit ends with
-/// an explanation, to the millisecond. All its memory is freed.
+/// A stream whose client leaves a response unanswered for longer than the limit ends with an
+/// explanation, to the millisecond. All its memory is freed.
 #[test]
 fn a_stream_whose_client_never_answers_is_closed() {
     let mut desk = desk();
@@ -170,7 +170,7 @@ fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
     assert_eq!(desk.shard.sessions.len(), 1);
 }
 
-/// `clients.md` rule 9: by default, no client is closed for its silence.
+/// By default, no client is closed for its silence.
 #[test]
 fn by_default_no_silent_client_is_closed() {
     let mut desk = ShardHarness::new();

@@ -176,8 +176,8 @@ async fn send_to(habit: Behavior) -> (Result<Vote, Unreachable<Types>>, Duration
     (sent, took)
 }
 
-/// Issue 4: a snapshot arrives even if it takes many times the stall timeout, with a slow network and with a
-/// slow disk.
+/// A snapshot arrives even if it takes many times the stall timeout, with a slow network and with a slow
+/// disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_receiver_gets_the_whole_snapshot() {
     let (reads, writes) =
