@@ -208,7 +208,8 @@ fn exact(node: &Node, nearest: f64) -> Result<f64, String> {
         // The number is not shown, because it may be a secret.
         (Some(given), Some(stored)) if given != stored => Err(
             "the whole number would be rounded, because the field holds a floating-point number; \
-             write a number of at most 2^53, or text in quotes where the field accepts text"
+             write a number that the field can represent exactly, or text in quotes where the field \
+             accepts text"
                 .to_owned(),
         ),
         _ => Ok(nearest),
