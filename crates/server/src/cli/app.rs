@@ -25,7 +25,7 @@ use super::{
 /// rds, scoped-route or srds, virtual-host or vhds, secret or sds, runtime or rtds, extension or
 /// ecds.
 ///
-/// Messages go to standard error.
+/// Results go to standard output, errors and warnings to standard error.
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100, after_help = exit::table())]
 pub(crate) struct Cli {

@@ -32,6 +32,10 @@ pub(crate) enum Command {
     /// The contacted replica knows only the nodes that are connected to it.
     Node(node::Node),
     /// Explain why a node does or does not receive a resource
+    ///
+    /// Shows the assignments up to the one that matches, its scopes in order, and the node's
+    /// subscriptions. Without NAME, the command covers all resources of TYPE; without TYPE, all types.
+    #[command(after_help = examples(&["explain envoy-1 cluster web"]))]
     Explain(explain::Explain),
     /// Publish the static resources of an Envoy bootstrap
     ///

@@ -38,12 +38,12 @@ pub(crate) struct Write {
     /// --dry-run.
     ///
     /// The command asks the sessions that the write concerns, and lists those that have not
-    /// acknowledged. It asks only sessions of the replica that takes the write.
+    /// acknowledged. It asks only sessions of the contacted replica.
     ///
-    /// A write concerns a session that subscribes to a changed resource, by name or by a wildcard. The
-    /// node of the session sees the resource, or saw it immediately before the write. A write that changes
-    /// assignments also concerns the sessions whose scopes it changes. A write that changes nothing
-    /// concerns the sessions that subscribe to the resources it names.
+    /// A write concerns a session that subscribes to a changed resource, if its node sees the resource or
+    /// saw it immediately before the write. The subscription may be by name or by wildcard. A write that
+    /// changes assignments also concerns the sessions whose scopes it changes. A write that changes
+    /// nothing concerns the sessions that subscribe to the resources it names.
     #[arg(
         long,
         value_name = "TIME",
