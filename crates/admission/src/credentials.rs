@@ -12,7 +12,7 @@ use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 /// because it would overwrite the real one.
 pub const KEY_MARK: &str = "[redacted private key]";
 
-/// The fields that hold credentials and are not marked in Envoy's API.
+/// The fields that hold credentials, and that Envoy's API does not annotate as sensitive.
 ///
 /// A key set in `local_jwks` may contain symmetric keys. `RouteMatch.cookies` compares whole cookies.
 const UNMARKED: [&str; 16] = [

@@ -2,7 +2,8 @@
 //!
 //! All code that shows, logs or compares a body uses this module. A value is secret if one of these
 //! conditions holds:
-//! - Its field is marked in Envoy's API (`udpa.annotations.sensitive`) or listed in [`credentials`].
+//! - Envoy's API annotates its field as sensitive (`udpa.annotations.sensitive`), or [`credentials`]
+//!   lists the field.
 //! - It has the name of a credential, such as a header or a key of JSON, or is compared with such a value.
 //! - It contains a private key in PEM form, in any field.
 //!

@@ -48,9 +48,10 @@ pub(crate) struct Entry {
     pub(crate) lane: Lane,
     /// Whether the stream is established: the client has answered the responses to its first requests.
     pub(crate) arrived: bool,
-    /// The last step ([`crate::shard::Shard::step`]) of which the session received all changes at once.
+    /// The last state change ([`crate::shard::Shard::step`]) of which the session received all changes
+    /// at once.
     pub(crate) applied_step: u64,
-    /// The last step of which the session received a change.
+    /// The last state change of which the session received a part.
     pub(crate) marked_step: u64,
     /// The last event since the session last sent a response or had nothing to send.
     pub(crate) since_sent: SinceSent,

@@ -26,7 +26,7 @@
 //! | newest state, one per replica | 1 | a newer state replaces it; a shard compares the newest state with its own | `chancery_xds_commit_seconds` |
 //! | inboxes, two per shard: small requests of established streams and queries; requests of new streams and large requests | [`Config::inbox_events`] each | the readers of its streams wait, and flow control holds their clients back; the shard and other shards do not wait | `chancery_xds_inbox_wait_seconds`, by lane |
 //! | events taken from the inboxes | [`Config::turn_work_max`] each | the shard takes no more | as above |
-//! | marking step, one per shard | 1, a cursor over the changes | states that arrive meanwhile form one next step | `chancery_xds_commit_seconds` |
+//! | marking, one per shard | 1, a cursor over the changes | states that arrive meanwhile form the next state change | `chancery_xds_commit_seconds` |
 //! | marks, in each session | one per type, and one per subscribed name | changes coalesce into the existing mark | `chancery_xds_suppressed_resends_total` |
 //! | sessions to poll, two lanes per shard | one per stream | cannot fill: a session is queued at most once | `chancery_xds_pending_sessions`, `chancery_xds_queue_wait_seconds` |
 //! | ready list: transports that can take a message or have closed, one per shard | one per stream | cannot fill: a stream is listed at most once | `chancery_xds_shard_turn_seconds` |

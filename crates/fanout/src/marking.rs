@@ -7,7 +7,7 @@
 //!   ([`Marking::apply_all`]). Otherwise it could send half a commit: a route before its cluster, or a
 //!   resource that exists only in the new state.
 //! - The shard takes the next state only after all sessions have the changes of this one. All states
-//!   that arrive meanwhile form one step.
+//!   that arrive meanwhile form one state change.
 //!
 //! A subscription that is added meanwhile is answered from the new state, so it needs no mark.
 
@@ -28,7 +28,7 @@ use crate::{
 /// The number of sessions that are marked for the cost of one poll.
 pub(crate) const MARKS_PER_STEP: usize = 8;
 
-/// The marking of the sessions after one step from a state to a newer one.
+/// The marking of the sessions after one change from a state to a newer one.
 #[derive(Debug)]
 pub(crate) struct Marking {
     what: What,

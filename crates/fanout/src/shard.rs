@@ -10,9 +10,9 @@
 //!
 //! There are two classes of work ([`Lane`]). Commits, requests and polls of established sessions, and
 //! queries of the admin API go first. New and resuming streams, large requests and responses, and the
-//! removal of ended streams are bulk. Each turn does one kind of bulk ([`Bulk`]) within a small budget
-//! ([`Budget::of_bulk`]). Bulk work therefore lengthens a turn by at most that budget, and always
-//! progresses.
+//! removal of ended streams are bulk. Each turn does one kind of bulk work ([`Bulk`]) within a small
+//! budget ([`Budget::of_bulk`]). Bulk work therefore lengthens a turn by at most that budget, and
+//! always progresses.
 //!
 //! Rejected: a channel of commits per shard. It has to be bounded. Then either a slow shard delays the
 //! store, or commits are lost and the shard has to compare states anyway.
@@ -55,7 +55,7 @@ use crate::{
     views::Views,
 };
 
-/// The number of calls from transports that are sorted for the cost of one poll.
+/// The number of calls from transports that the shard handles for the cost of one poll.
 const CALLS_PER_STEP: usize = 8;
 
 /// The number of entries of ended sessions that may stay in a queue, in addition to twice the number of
@@ -80,7 +80,7 @@ const BULK_ORDER: [Bulk; 4] = [Bulk::Events, Bulk::Ends, Bulk::Polls, Bulk::Ends
 /// The next action of a shard after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Takes another turn: there is more to do.
+    /// Runs another turn: there is more to do.
     Again,
     /// Waits for an event, or until the time in milliseconds.
     Wait(Option<u64>),
@@ -96,13 +96,13 @@ pub(crate) struct Shard {
     pub(crate) index: Index,
     /// The sessions to be polled.
     pub(crate) queue: Queue,
-    /// The marking of the latest step; `None` once all affected sessions are marked.
+    /// The marking for the latest state change; `None` once all affected sessions are marked.
     pub(crate) marking: Option<Marking>,
-    /// The number of the current or last step.
+    /// The number of the latest state change that the shard has taken.
     pub(crate) step: u64,
     pub(crate) timers: Timers,
-    /// The times at which clients become overdue. Each session has at most one entry, because that time
-    /// only moves to later.
+    /// The times at which clients become overdue. Each session has at most one entry, which may be too
+    /// early: the time only moves later, and the shard checks it again.
     pub(crate) closing: Timers,
     pub(crate) unanswered: UnansweredClients,
     arrivals: Arc<Arrivals>,
@@ -112,12 +112,12 @@ pub(crate) struct Shard {
     /// The limits for log lines about rejections, and about clients that do not answer.
     pub(crate) rejection_log: RateLimitedLog,
     pub(crate) silence_log: RateLimitedLog,
-    /// The place of the next session to reassign after a change of the assignments.
+    /// The slab index of the next session to reassign after a change of the assignments.
     reassign_from: Option<usize>,
-    /// The sessions that the index does not have under their new scopes, each with the revision of the
-    /// assignments that may have moved it.
+    /// The sessions that are not indexed under their new scopes yet, by the revision of the
+    /// assignments that may have moved them.
     moving: BTreeSet<(Revision, Key)>,
-    /// Streams whose transports called and have not been handled.
+    /// Streams with a call that the shard has not handled yet.
     called: VecDeque<Arc<StreamSlot>>,
     /// Sessions whose names are being registered or removed.
     pub(crate) indexing: VecDeque<Key>,
@@ -125,7 +125,7 @@ pub(crate) struct Shard {
     pub(crate) memory: Arc<SubscriptionMemory>,
     /// Streams whose sessions are to be removed, each with its call.
     leaving: VecDeque<(Arc<StreamSlot>, Call)>,
-    /// The kind of bulk of this turn; `None` if no bulk waited when it started.
+    /// The kind of bulk work of this turn; `None` if no bulk work waited when it started.
     bulk: Option<Bulk>,
     /// The place in [`BULK_ORDER`] from which the next turn chooses.
     bulk_from: usize,
@@ -194,7 +194,7 @@ impl Shard {
         self
     }
 
-    /// Takes turns until it is canceled or all senders of events are gone.
+    /// Runs turns until the shard is canceled or all senders of events are gone.
     pub(crate) async fn run(mut self, mut inputs: Inputs, cancel: CancellationToken) {
         let most = self.config.turn_work_max;
         let mut events = Events::default();
@@ -264,7 +264,7 @@ impl Shard {
         self.on_lane(&mut events.bulk, Lane::Bulk, self.bulk_budget(Bulk::Events), now);
     }
 
-    /// Chooses the kind of bulk for a turn: the next one in order that has work.
+    /// Chooses the kind of bulk work for a turn: the next one in order that has work.
     fn choose_bulk(&mut self, events: &Events) {
         let has_work = |kind| match kind {
             Bulk::Events => !events.bulk.is_empty(),
@@ -277,7 +277,8 @@ impl Shard {
         self.bulk_from = place.map_or(0, |place| place + 1);
     }
 
-    /// Returns the budget for a kind of bulk in this turn. It is 0 if the turn does another kind.
+    /// Returns the budget for a kind of bulk work in this turn. It is 0 if the turn does another
+    /// kind.
     fn bulk_budget(&self, kind: Bulk) -> Budget {
         match self.bulk {
             Some(other) if other != kind => Budget::new(0),
@@ -351,7 +352,7 @@ impl Shard {
         let arrived = marking.arrived;
         let is_done = marking.advance(index, &mut budget, |key, mark: Option<Mark<'_>>| {
             let Some(entry) = sessions.get_mut(place(key)) else { return };
-            // A poll in this step has already given the session all changes.
+            // A poll during this marking has already given the session all changes.
             if entry.applied_step == *step {
                 return;
             }
@@ -393,8 +394,8 @@ impl Shard {
         }
     }
 
-    /// Returns the revision up to which all sessions have received the changes and their scopes. Until a
-    /// session has its scopes, the index does not have it under them.
+    /// Returns the revision up to which all sessions have received the changes and are indexed under
+    /// their current scopes.
     pub(crate) fn reached_revision(&self) -> Revision {
         let reassigning = self.reassign_from.map(|_| self.views.state().assignments.changed);
         let moving = self.moving.first().map(|(since, _)| *since);
@@ -404,8 +405,9 @@ impl Shard {
         }
     }
 
-    /// Records the revision of the assignments whose scopes the index does not have for the session yet.
-    /// `None` means that the index is complete, or that the stream has ended.
+    /// Records that the session is not indexed under its new scopes yet; `since` is the revision of the
+    /// assignments that moved it. `None` means that the session is indexed, or that its stream has
+    /// ended.
     pub(crate) fn set_moving(&mut self, at: usize, since: Option<Revision>) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         // The earliest of several moves counts.
@@ -526,8 +528,8 @@ impl Shard {
         }
     }
 
-    /// Drops entries of ended sessions from the queues when they outnumber the others. Costs O(1) per
-    /// ended session.
+    /// Drops entries of ended sessions from the queues when they outnumber those of live sessions.
+    /// Costs O(1) per ended session.
     fn tidy(&mut self) {
         let Self { sessions, queue, timers, closing, .. } = self;
         let most = 2 * sessions.len() + LEFT_OVER_MAX;

@@ -3,7 +3,7 @@
 //! Each part of the state has a type of its own: the names and versions of the client ([`Names`],
 //! [`Wildcard`]), the changes that are not planned yet ([`Work`]), the responses on their way
 //! ([`Delivery`]), and what delays or follows them ([`PendingRemovals`], [`Rejections`],
-//! [`Resumption`]). This file has the questions that concern several parts.
+//! [`Resumption`]). This file has the methods that use several parts.
 
 use std::sync::Arc;
 
@@ -67,9 +67,9 @@ pub(crate) struct Subscription {
     pub(crate) delivery: Delivery,
     /// Removed resources, whose removal waits for the types that refer to them (ADS-08).
     pub(crate) removals: PendingRemovals,
-    /// Resources of rejected responses that are still what the client was last sent.
+    /// Rejected resources for which the client has not accepted a replacement.
     pub(crate) rejections: Rejections,
-    /// The revisions of which the client has rejected changes, also if it was sent a replacement.
+    /// The revisions whose changes the client has rejected, even if it was sent a replacement.
     rejected_revisions: RejectedRevisions,
     pub(crate) resumption: Resumption,
 }
@@ -147,8 +147,8 @@ impl Subscription {
         self.work.review_urgency();
     }
 
-    /// Removes from the planned response what the client has unsubscribed from since (SOTW-46,
-    /// DELTA-28). Returns `false` if nothing is left.
+    /// Removes names and resources from the planned response that the client has since unsubscribed
+    /// from (SOTW-46, DELTA-28). Returns `false` if nothing is left.
     pub(crate) fn drop_unsubscribed(&mut self) -> bool {
         let has_unsubscribed = |pending: &mut PendingResponse| !pending.unsubscribed.is_empty();
         let Some(mut pending) = self.delivery.pending.take_if(has_unsubscribed) else {
@@ -204,7 +204,8 @@ impl Subscription {
         !self.has_work() && !self.delivery.awaits_answer(config.ack_timeout_ms, now)
     }
 
-    /// Returns the revision up to which the client has everything, or had the time to take it.
+    /// Returns the revision up to which the client has acknowledged everything, or has let the ACK
+    /// timeout pass.
     pub(crate) fn reached(&self, config: &Config, now: u64) -> Revision {
         let delivery = &self.delivery;
         if self.is_quiet(config, now) && self.removals.is_empty() {
@@ -231,8 +232,9 @@ impl Subscription {
             }
     }
 
-    /// Returns the time since which the client has not answered; `None` if it owes no answer. The
-    /// client owes none if it subscribes to nothing: gRPC ignores such a response (CLI-G-13).
+    /// Returns the time since which the client has not answered; `None` if it owes no answer. A
+    /// client without subscriptions owes no answer: gRPC ignores responses of a type that it no
+    /// longer subscribes to (CLI-G-13).
     pub(crate) fn silent_since(&self) -> Option<u64> {
         let owes_answer = self.is_subscribed() && !self.delivery.unanswered.is_empty();
         owes_answer.then_some(self.delivery.silent_since)
@@ -244,17 +246,17 @@ impl Subscription {
             || self.names.get(name).is_some_and(|version| version.version().is_some())
     }
 
-    /// Returns the number of names that the limit on names counts: the maximum of the subscribed
-    /// names and those whose unsubscription or claimed version is not answered yet. A client that
-    /// does not read gets no answers.
+    /// Returns the number of names for the limit: the maximum of the subscribed, the claimed, and
+    /// the unsubscribed names. The last two count until the next response is built, so a client
+    /// that does not read cannot exceed the limit.
     pub(crate) fn n_remembered(&self) -> usize {
         let pending = self.delivery.pending.as_ref();
         let unsubscribed = pending.map_or(0, |pending| pending.unsubscribed.len());
         self.n_names().max(self.resumption.claimed.len()).max(unsubscribed)
     }
 
-    /// Returns the number of names that the client subscribes to, or has unsubscribed from and is
-    /// answered on, whichever is larger.
+    /// Returns the number of subscribed names, or of requested names that have no response yet,
+    /// whichever is larger.
     fn n_names(&self) -> usize {
         self.names.len().max(self.work.requested.len())
     }

@@ -66,8 +66,8 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The file with this replica's certificate and the intermediate certificates up to the CA. It serves
-    /// outgoing and incoming connections. If it restricts its use, it must allow both `clientAuth` and
-    /// `serverAuth`.
+    /// outgoing and incoming connections. If it has an extended key usage (EKU), that must include
+    /// `clientAuth` and `serverAuth`.
     pub cert: PathBuf,
     /// The file with the private key of the certificate.
     pub key: PathBuf,
@@ -126,10 +126,10 @@ impl Config {
     /// The lower limit of [`Config::free_bytes_min`], other than 0.
     ///
     /// When the replica refuses writes, the disk must still have space for the data in memory. This
-    /// is two write buffers of each family, 56 MiB, and some space for RocksDB's own files. A merge
-    /// of tables may temporarily need more, at most the size of the existing tables. If a merge
-    /// uses up the reserve, the replica stops writing until it is restarted with free space. No
-    /// acknowledged write is lost in either case.
+    /// is two write buffers of each family, 56 MiB, and some space for RocksDB's own files. A
+    /// compaction may temporarily need more, at most the size of the existing tables. If a
+    /// compaction uses up the reserve, the replica stops writing until it is restarted with free
+    /// space. No acknowledged write is lost in either case.
     pub const FREE_BYTES_LEAST: u64 = 64 << 20;
 
     /// Checks that the settings are valid and consistent.

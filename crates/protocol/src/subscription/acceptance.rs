@@ -11,8 +11,8 @@
 //!   later NACK of a skipped delta response still counts.
 //! - A client rejects a whole response. The rejection counts for all revisions that the response
 //!   carries.
-//! - Only the last [`RECORDS_MAX`] rejections are known one by one. Older ones make the revisions
-//!   from the first to the last of them unknown.
+//! - Only the last [`RECORDS_MAX`] rejections are known one by one. For the whole range of
+//!   revisions that older rejections span, the result is `Unknown`.
 
 use std::collections::VecDeque;
 
@@ -71,8 +71,8 @@ impl RejectedRevisions {
         Some(message)
     }
 
-    /// Returns whether a rejected response may have carried the revision, or an earlier response
-    /// that the client did not answer.
+    /// Returns whether the revision may have been in a rejected response, or in an earlier response
+    /// that the client skipped.
     pub(crate) fn may_be_rejected(&self, revision: Revision) -> bool {
         self.last.iter().any(|(carried, _)| carried.may_carry(revision))
             || self.older.is_some_and(|(after, up_to)| after < revision && revision <= up_to)

@@ -75,8 +75,8 @@ impl Subscription {
         if self.is_open(revision) {
             return Acceptance::Unknown;
         }
-        // The client may have subscribed to the resource, and rejected it, after the type was sent
-        // up to this revision. Or the revision did not change the resource.
+        // A rejection counts here even if the client subscribed after this revision was sent, or if
+        // the revision did not change the resource.
         if let Some(nack) = self.nack()
             && names.iter().any(|name| self.rejections.rejects(name, self.base(), revision))
         {
@@ -102,7 +102,7 @@ impl Subscription {
 
     /// Returns the revisions that the next response carries, if it is built at `up_to`.
     pub(crate) fn carried(&self, up_to: Revision) -> CarriedRevisions {
-        // While removals wait, older changes are not sent yet.
+        // Pending removals are changes that are not sent yet, so the range starts before them.
         let after = self.delivery.included.min(self.delivery.planned);
         let possibly_after = if self.work.is_requested() { Revision(0) } else { after };
         CarriedRevisions { possibly_after, after, up_to }

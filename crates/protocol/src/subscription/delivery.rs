@@ -225,14 +225,14 @@ impl Delivery {
         self.settled = self.settled.max(revision);
     }
 
-    /// Returns the contents of the response with this nonce, if it is unanswered and its contents
-    /// are still kept.
+    /// Returns the contents of the unanswered or skipped response with this nonce, if they are
+    /// still kept.
     pub(crate) fn contents_of(&self, nonce: u64) -> Option<&Resources> {
         let mut unanswered = self.unanswered.iter().chain(&self.skipped);
         unanswered.find(|sent| sent.nonce == nonce)?.resources.as_ref()
     }
 
-    /// Iterates over the contents of all such responses, newest first.
+    /// Iterates over the kept contents of all skipped and unanswered responses.
     pub(crate) fn unanswered_contents(&self) -> impl Iterator<Item = &Resources> {
         let unanswered = self.unanswered.iter().chain(&self.skipped).rev();
         unanswered.filter_map(|sent| sent.resources.as_ref())

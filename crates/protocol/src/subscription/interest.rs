@@ -119,8 +119,8 @@ pub(crate) struct Wildcard {
     /// Named subscriptions have no such view. They remember what was sent per name, so that they do
     /// not keep an old state alive for a few resources.
     pub(crate) base: Option<TypeView>,
-    /// Resources that were sent before all other changes, so that `base` does not include them.
-    /// `None` means that the name was reported as absent.
+    /// Resources that were sent ahead of other changes, because the client requested or needs them;
+    /// `base` lacks them. `None` means that the name was reported as absent.
     pub(crate) sent_early: BTreeMap<ResourceName, Option<Arc<Resource>>>,
 }
 

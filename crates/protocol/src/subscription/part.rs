@@ -58,7 +58,7 @@ fn take_distinct(
     resources.take_front(bytes, |resource| {
         let names = || std::iter::once(resource.name()).chain(resource.aliases());
         if names().any(|name| seen.contains(name)) {
-            // More than fits into the response.
+            // A size that exceeds the response ends it here.
             return bytes.max(1);
         }
         seen.extend(names().cloned());

@@ -134,7 +134,8 @@ impl Rejections {
         self.rejects_state = true;
     }
 
-    /// Ends the rejection of such a response. Returns whether there was one.
+    /// Ends the rejection of a response whose contents are unknown or do not matter. Returns
+    /// whether there was one.
     pub(crate) fn accept_state(&mut self) -> bool {
         std::mem::take(&mut self.rejects_state)
     }
@@ -168,10 +169,10 @@ impl Rejections {
         self.list(resources.iter());
     }
 
-    /// Records that the client accepted these resources, even if it rejected them before. They are
-    /// a part of the first state of this revision, or of no first state.
+    /// Records that the client accepted these resources, even if it rejected them before.
+    /// `first_state` is the revision of the first state that contains them, if any.
     pub(crate) fn take(&mut self, resources: &Resources, first_state: Option<Revision>) {
-        // If one part of a first state is rejected, all of it is.
+        // If the client rejects one part of a first state, all parts count as rejected.
         let first = self.first.as_mut().filter(|first| first_state != Some(first.revision));
         if let Some(first) = first {
             for resource in resources.iter() {
@@ -232,8 +233,8 @@ impl Rejections {
 
     /// Drops rejections that no longer apply. `base` is the view that a wildcard was sent.
     ///
-    /// Resources that the review of a first state skips have been sent again since. Over the life
-    /// of a stream, the review skips no more resources than were sent again.
+    /// The review of a first state skips only resources that were sent again, so their number
+    /// bounds its total cost over a stream.
     pub(crate) fn review(
         &mut self,
         base: Option<&TypeView>,

@@ -30,13 +30,13 @@ struct ListEffect {
 
 /// The context of a request.
 pub(crate) struct RequestContext<'a> {
-    /// The node's view of the type. The subscription shares its names.
+    /// The node's view of the type. The subscription shares the view's copies of the names.
     pub(crate) view: Option<TypeView>,
     /// The number of names of the stream's other types.
     pub(crate) n_others: usize,
     /// The limit on the number of names (SOTW-52).
     pub(crate) max: usize,
-    /// The changes of interest, which the request extends.
+    /// The changes to the session's interest; the request appends its own.
     pub(crate) interest: &'a mut Vec<Interest>,
 }
 
@@ -65,7 +65,7 @@ impl RequestContext<'_> {
 
 impl Subscription {
     /// Returns whether the type supports a wildcard (SOTW-68). In SotW, a type without a SotW
-    /// method is opaque (SVC-05).
+    /// method supports no wildcard (SVC-05).
     fn wildcard_allowed(&self) -> bool {
         let service = self.properties.service.as_ref();
         self.properties.wildcard
@@ -210,8 +210,8 @@ impl Subscription {
             .filter(|name| *name != WILDCARD)
             .map(|name| context.name(name))
             .collect::<Result<_, _>>()?;
-        // The wildcard changes first. If a request replaces a name by the wildcard, the client
-        // unsubscribes from the name beside the wildcard (DELTA-24).
+        // The wildcard changes first. If a request replaces a name with the wildcard, the
+        // unsubscription then happens while the wildcard is active (DELTA-24).
         let mut subscribes = false;
         if star_off && let Some(wildcard) = self.wildcard.take() {
             self.end_wildcard(&wildcard, context);
@@ -264,8 +264,8 @@ impl Subscription {
         context: &mut RequestContext<'_>,
     ) -> Result<bool, ProtocolError> {
         let versions = &request.initial_resource_versions;
-        // A client may subscribe to names only by listing them here. This applies to types without
-        // a wildcard.
+        // A client may subscribe to names implicitly, by listing them here without a subscribe
+        // list. This applies to types without a wildcard.
         let implied = request.subscribe.is_empty()
             && request.unsubscribe.is_empty()
             && !self.wildcard_allowed();
@@ -310,7 +310,7 @@ impl Subscription {
             Some((own.clone(), Some(held.version()?)))
         }));
         // Resources in unanswered responses arrive after the client has started the wildcard, so it
-        // may keep them. Their removal is not sent again if it is also in flight (DELTA-44).
+        // may keep them. The server does not repeat a removal that is also unanswered (DELTA-44).
         let unanswered = self.delivery.unanswered.iter().filter_map(|sent| sent.resources.as_ref());
         for name in unanswered.flat_map(Resources::iter).map(|resource| resource.name()) {
             if !matches!(self.names.get(name), Some(ClientVersion::Absent)) {

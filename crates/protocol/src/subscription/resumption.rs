@@ -37,16 +37,17 @@ enum Earlier {
     Resources(Resources),
 }
 
-/// The state of one type that outlives a stream: what the client brings, and what it takes along.
+/// The state of one type between streams: what the client holds at the start, and what is kept for
+/// its next stream.
 #[derive(Debug, Default)]
 pub(crate) struct Resumption {
-    /// Whether the client holds resources from an earlier stream. If so, even its first answer keeps
-    /// the order between types.
+    /// Whether the client holds resources from an earlier stream. If so, even the first response of
+    /// the type waits for the types before it.
     pub(crate) has_resources: bool,
     earlier: Earlier,
-    /// Delta: the resources that the client claims to hold when it subscribes to everything. The
-    /// first plan consumes them. A version of `None` is unknown, or was never assigned by this
-    /// cluster.
+    /// Delta: the resources that the client listed in its first request, or may hold when it starts
+    /// a wildcard. The next plan consumes them. A version of `None` is unknown, or was never
+    /// assigned by this cluster.
     pub(crate) claimed: BTreeMap<ResourceName, Option<Version>>,
     /// The total length of the names from which `claimed` was built, in bytes.
     claimed_bytes: usize,
@@ -60,7 +61,7 @@ impl Resumption {
         self.earlier = Earlier::Version(version.to_owned());
     }
 
-    /// Returns whether the first answer depends on the resources of an earlier stream.
+    /// Returns whether the first response depends on the resources of an earlier stream.
     pub(crate) fn needs_resume_state(&self) -> bool {
         matches!(self.earlier, Earlier::Version(_))
     }

@@ -49,7 +49,7 @@ impl Changed {
         }
     }
 
-    /// Removes a single name. It stays changed if any name may have changed.
+    /// Removes a single name. Has no effect on [`Changed::All`].
     pub(crate) fn remove(&mut self, name: &ResourceName) {
         if let Self::Names(names) = self {
             names.remove(name);

@@ -153,7 +153,7 @@ impl Backup {
 
     /// Reads the directory of a stopped replica. Changes nothing in the directory except its lock.
     ///
-    /// The checks are those of a start of the replica. This function also applies the log entries
+    /// Makes the same checks as a start of the replica. This function also applies the log entries
     /// that the replica had not yet applied. In a cluster without a majority, nobody knows which of
     /// them were committed, and the backup must include every acknowledged entry. The replica may have
     /// diverged ([`BackupInfo::diverged`]).

@@ -46,8 +46,8 @@ pub(crate) struct Database {
     pub(crate) fail_points: crate::failpoint::FailPoints,
 }
 
-/// Whether a scan returns records that a range deletion has deleted, but no merge of tables has
-/// dropped yet.
+/// Whether a scan returns records that a range deletion has deleted, but no compaction has dropped
+/// yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deleted {
     /// The scan skips these records.
@@ -122,8 +122,8 @@ impl Database {
     /// Opens the database in the directory `path`.
     pub(crate) fn open(path: &Path, access: Access) -> io::Result<Self> {
         let options = database_options(access);
-        // The state is held in memory: the cache serves only blocks next to a compaction, and the
-        // log.
+        // The state is held in memory and the database is rarely read, so a small block cache
+        // suffices.
         let cache = Cache::new_lru_cache(8 * MIB);
         let families = Family::ALL.map(|family| {
             ColumnFamilyDescriptor::new(family.name(), family_options(family, &cache))

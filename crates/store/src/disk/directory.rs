@@ -1,7 +1,7 @@
 //! The data directory: its files, and exclusive access to it.
 //!
 //! ```text
-//! IDENTITY       the owner; exists once the replica has been formed
+//! IDENTITY       the IDs of cluster, replica and instance; exists once the replica is complete
 //! IDENTITY.new   in place of IDENTITY while the replica is being formed
 //! IDENTITY.part  in place of IDENTITY while a backup is being restored
 //! HIGHWATER      a lower bound of the acknowledged entries
@@ -160,8 +160,8 @@ impl Directory {
     ) -> Result<(), OpenError> {
         let new = self.path.join(making.marker());
         // Clear first, then write the marker. An interrupted start then leaves either only a marker
-        // or a whole marker. A marker that is being replaced may be truncated, and then says
-        // nothing about the files beside it.
+        // or a whole marker. A truncated marker is then never beside the files of a replica, so its
+        // unreadable content does not matter.
         self.clear()?;
         sync_directory(&self.path)?;
         write_durably(&new, identity.to_text().as_bytes())?;
@@ -262,7 +262,7 @@ pub(crate) fn around(path: &Path) -> Option<PathBuf> {
 }
 
 /// Returns whether a directory declares that it is a data directory, or is becoming one. RocksDB
-/// has files of the same name.
+/// also has a file named `IDENTITY`, so the content decides.
 fn is_data_directory(path: &Path) -> bool {
     let says = |name| {
         fs::read(path.join(name))

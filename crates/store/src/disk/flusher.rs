@@ -75,7 +75,8 @@ pub(crate) enum Job {
     Vote { vote: Vote, done: Done },
     /// Removes `indices`, all entries after `last`. Lowers the high-water mark first, durably.
     Truncate { last: Option<LogId>, indices: Range<u64>, done: Done },
-    /// Removes the entries from `from` up to `id`. The removal is durable when a later job is.
+    /// Removes the entries from `from` up to `id`. The removal becomes durable with the next synced
+    /// job.
     Purge { from: u64, id: LogId },
 }
 

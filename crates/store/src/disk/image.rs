@@ -189,7 +189,7 @@ impl Image {
                 };
             }
         }
-        // No revision after `since` is forgotten, or none at all.
+        // The history has dropped all revisions up to `forgotten`; 0 if none.
         let forgotten = self.history.front().map_or(Revision(0), |oldest| oldest.previous());
         match request.repeated && forgotten > request.since {
             true => Seen::Forgotten,

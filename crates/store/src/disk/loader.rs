@@ -220,7 +220,8 @@ impl Loader {
             }
             before = Some(at);
         }
-        // Revisions before the oldest entry are forgotten, which starts when the history is full.
+        // The history drops old revisions only when it is full; a shorter history must contain all
+        // of them.
         let begins = history.front().map_or(Revision(0), |entry| entry.previous());
         let ends = history.back().map_or(Revision(0), |entry| entry.revision);
         let whole = begins == Revision(0) || history.len() == HISTORY_MAX;

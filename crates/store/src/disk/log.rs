@@ -327,8 +327,8 @@ impl RaftLogStorage<Types> for LogStore {
         Ok(())
     }
 
-    /// When this returns, readers no longer see the entries. Nobody waits for their removal from
-    /// the database: a start with them finds the same log.
+    /// When this returns, readers no longer see the entries. The flusher deletes them later; a
+    /// restart before that still finds a valid log.
     async fn purge(&mut self, id: LogId) -> io::Result<()> {
         let purged = self.0.ends.lock().purged.map_or(0, |id| id.index + 1);
         let from = if self.0.swept.swap(true, Ordering::Relaxed) { purged } else { 0 };

@@ -7,8 +7,8 @@
 //!   twice.
 //! - Applying is total. An entry that cannot be decoded stops the replica, and the reason names its
 //!   index. Skipping the entry would let replicas differ.
-//! - The state is not synced here. The WAL is one sequence: a purge of the log comes after the
-//!   state that makes the purged entries superfluous.
+//! - Applying an entry does not sync. In the WAL, a purge of the log follows the state that
+//!   includes the purged entries, so no crash keeps only the purge.
 
 use std::{
     collections::BTreeMap,
@@ -64,7 +64,7 @@ struct Inner {
     digests: Arc<Digests>,
     /// The progress of installing snapshots.
     progress: Progress,
-    /// The number of the set of records that is the current state.
+    /// The generation: the key prefix of the records of the current state.
     generation: AtomicU64,
     /// Whether a snapshot exists, from Raft's view.
     has_snapshot: AtomicBool,
@@ -102,7 +102,7 @@ impl Published {
         self.0.image.lock().applied.map_or(0, |id| id.index)
     }
 
-    /// Returns whether the log has formed its cluster.
+    /// Returns whether the cluster has been formed.
     pub(crate) fn is_formed(&self) -> bool {
         self.0.image.lock().cluster_id.is_some()
     }
@@ -351,8 +351,8 @@ impl Machine {
         database.put(&mut batch, Family::Meta, APPLIED_KEY, &record);
         let _purging = database.purging.lock();
         if let Some(id) = &image.applied {
-            // Raft purges the log up to here later. A start between the two must not look for these
-            // entries.
+            // Raft purges the log up to here later. A replica that restarts before that purge must
+            // not look for these entries.
             let (key, record) = purged_record(id);
             database.put(&mut batch, Family::Meta, key, &record);
         }
@@ -442,8 +442,8 @@ impl RaftStateMachine<Types> for Machine {
         installed.await.map_err(io::Error::other)?
     }
 
-    /// Returns the newest state, whatever the last snapshot was. It is never older, and an old
-    /// snapshot would keep all data that has been replaced since in memory.
+    /// Returns the newest state, which is never older than the last snapshot. A kept snapshot would
+    /// hold all replaced data in memory.
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         Ok(self.0.has_snapshot.load(Ordering::Acquire).then(|| self.snapshot()))
     }

@@ -157,8 +157,8 @@ impl Reader<'_> {
     }
 
     fn read_all(&self, identity: Identity, mark: Mark) -> Result<Recovered, OpenError> {
-        // The start itself writes a vote, which may merge tables. Damage that only a merge would
-        // show must be found before that.
+        // The start itself writes a vote, which may cause a compaction. Damage that only a
+        // compaction would show must be found before that.
         self.check_dead(Family::Meta, &[], None)?;
         let vote: Option<pb::Vote> = self.meta(VOTE_KEY)?;
         let vote = vote.as_ref().map(vote_from_proto);
@@ -312,7 +312,7 @@ impl Reader<'_> {
     }
 
     /// Reads deleted records, which nobody needs. An unreadable block would stop the replica at a
-    /// later merge of tables.
+    /// later compaction.
     fn check_dead(&self, family: Family, from: &[u8], to: Option<&[u8]>) -> Result<(), OpenError> {
         for item in self.database.scan(family, from, to, Deleted::Read) {
             item.map_err(|error| {

@@ -1,7 +1,7 @@
 //! A snapshot: an [`Image`], and its encoding.
 //!
 //! Within a replica, a snapshot is the image itself and costs nothing. For another replica, it is a
-//! sequence of frames, each shared as soon as it is encoded:
+//! sequence of frames, which are encoded one at a time:
 //!
 //! ```text
 //! "CHYSNAP1" │ frame: SnapshotHeader │ frame: SnapshotRecord … │ frame: SnapshotTrailer
@@ -117,7 +117,7 @@ impl SnapshotData {
     }
 }
 
-/// Joins frames to pieces of equal size; the last one may be smaller.
+/// Joins frames into pieces of equal size; the last one may be smaller.
 pub(crate) fn pieces(
     mut frames: impl Iterator<Item = Bytes>,
     piece_bytes: usize,

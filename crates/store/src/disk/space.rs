@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 /// The time for which a measurement is reused.
 const FRESH: Duration = Duration::from_millis(100);
 /// The maximum number of bytes on disk per written byte: one in the WAL, one each in a table of the
-/// log and of the state, and one more during a merge of tables.
+/// log and of the state, and one more during a compaction.
 const AMPLIFICATION: u64 = 4;
 
 /// The free space of the file system of a directory.

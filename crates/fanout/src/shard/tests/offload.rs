@@ -120,8 +120,8 @@ fn changes_of_earlier_names_reach_a_session_that_is_away() {
     }
 }
 
-/// ADS-08: a reconnecting client requests its further types right after the first. With a large first
-/// request, removals start to wait for them when the request has been handled.
+/// ADS-08: a reconnecting client requests its further types right after the first. If the first
+/// request is large, the wait of removals starts when the request has been handled.
 #[test]
 fn removals_wait_from_when_a_large_request_was_taken() {
     let mut desk = ShardHarness::new();
