@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_whole_when_all_vote_and_agree_and_have_what_the_leader_has() {
+    fn cluster_is_complete_when_all_replicas_agree_and_have_caught_up() {
         let whole = [status(1, Some(2), 5000), status(2, Some(2), 5010), status(3, Some(2), 5020)];
         assert_eq!(agreed(&whole, 3), Some(1));
         assert_eq!(agreed(&whole[..2], 3), None);

@@ -172,14 +172,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_and_waiting_are_not_busy() {
+    fn idle_and_iowait_time_is_not_counted_as_busy() {
         let stat = "cpu  1 2 4 800 1600 8 16 32 64 0\ncpu0 1 2 3\n";
         assert_eq!(busy_ticks(stat), Some(63));
         assert_eq!(busy_ticks("cpu  1 2\n"), None);
     }
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn host_information_is_available() {
         let host = Host::look(&std::env::temp_dir()).unwrap();
         assert!(host.cpus >= 1 && host.memory_gib >= 1 && !host.kernel.is_empty(), "{host}");
     }

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 }

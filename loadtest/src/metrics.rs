@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_counts_only_what_came_since() {
+    fn quantile_covers_only_new_observations() {
         let page = |a: u32, b: u32, c: u32| {
             Metrics::new(format!(
                 "w_bucket{{lane=\"x\",le=\"0.1\"}} {a}\nw_bucket{{lane=\"x\",le=\"1\"}} {b}\n\

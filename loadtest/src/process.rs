@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_behind_any_program_name() {
+    fn cpu_time_is_parsed_after_any_program_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 1 0 5 6 7";
         let time = cpu_time(stat).unwrap();
         assert_eq!((time.user_ticks, time.system_ticks), (250, 50));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_works_uses_time_and_memory() {
+    fn busy_process_uses_time_and_memory() {
         let own = Process::own();
         let before = own.cpu_time().unwrap();
         let mut sum = 0_u64;

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_numbers_again_and_another_seed_others() {
+    fn equal_seeds_give_equal_numbers() {
         let numbers = |seed| {
             let mut random = Random::new(seed);
             (0..100).map(|_| random.below(1000)).collect::<Vec<_>>()

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gate_holds_up_to_its_limit() {
+    fn gate_holds_at_its_limit_and_not_beyond() {
         assert!(Gate::at_most("x", 1.25, 1.25).holds && !Gate::at_most("x", 1.26, 1.25).holds);
         assert!(Gate::above("x", 1.1, 1.0).holds && !Gate::above("x", 1.0, 1.0).holds);
         assert!(Gate::at_least("x", 3.0, 3.0).holds && !Gate::at_least("x", 2.9, 3.0).holds);

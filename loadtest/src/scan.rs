@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_reads_the_same_however_it_is_cut() {
+    fn scan_result_is_independent_of_chunking() {
         let (bytes, expected) = stream();
         for size in [1, 2, 3, 7, 100, 999, bytes.len()] {
             let mut scanner = Scanner::new();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_should_send_is_an_error() {
+    fn invalid_server_message_is_an_error() {
         let error = |bytes: &[u8]| Scanner::new().feed(bytes, &mut |_| {}).unwrap_err();
         assert_eq!(error(&[1, 0, 0, 0, 1]), ScanError::Compressed(1));
         assert_eq!(

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_found_behind_their_names() {
+    fn addresses_are_parsed_from_ready_line() {
         let port = |line: &str, word| address(line, word).map(|at| at.port());
         for line in [
             "ready: xds=127.0.0.1:1 admin=127.0.0.1:2 raft=127.0.0.1:3",

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_median_and_extremes() {
+    fn spread_has_median_and_extremes() {
         assert_eq!(Spread::of(&[]), None);
         let odd = Spread::of(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.median, odd.min, odd.max, odd.n), (2.0, 1.0, 3.0, 3));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slope_is_that_of_the_line_nearest_to_the_points() {
+    fn slope_is_that_of_the_fitted_line() {
         assert_eq!(slope(&[]), None);
         assert_eq!(slope(&[(1.0, 2.0)]), None);
         assert_eq!(slope(&[(1.0, 2.0), (1.0, 3.0)]), None);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_request_are_counted_whatever_its_chunks() {
+    fn request_field_count_is_independent_of_chunking() {
         for size in [1, 2, 3, 7, 4096, usize::MAX] {
             for (n, fits) in [(0, true), (99_997, true), (99_998, false)] {
                 let mut scan = Scan::default();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_is_for_the_resources_that_the_write_changed() {
+    fn wait_covers_resources_changed_by_the_write() {
         let empty = State::new(Incarnation(1));
         let first = empty.apply(&put(&[("a", "1"), ("b", "1"), ("c", "1")])).state;
         let mut transaction = put(&[("a", "1"), ("b", "2")]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_write_that_changes_nothing_is_for_what_the_write_names() {
+    fn wait_for_unchanged_write_covers_resources_named_in_it() {
         let state = State::new(Incarnation(1)).apply(&put(&[("a", "1"), ("b", "1")])).state;
         let again = put(&[("a", "1")]);
         let committed = state.apply(&again);

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn difference_is_shown_at_the_leaf() {
+    fn difference_is_shown_at_the_changed_field() {
         let before = json!({"a": {"b": [1, {"c": 2}]}, "gone": true, "same": 1});
         let after = json!({"a": {"b": [1, {"c": 3}, 4]}, "new": "x", "same": 1});
         let mut out = Vec::new();

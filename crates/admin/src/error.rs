@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_has_the_problems_that_fit_into_headers() {
+    fn status_details_contain_problems_that_fit_into_headers() {
         let status = Status::from(AdminError::Input((0..100).map(problem).collect()));
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().ends_with("(and 99 more problems)"), "{}", status.message());

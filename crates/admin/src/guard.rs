@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn monitoring_answers_to_every_name() {
+    fn monitoring_endpoints_accept_any_host() {
         for path in OPEN {
             let request = http::Request::get(path).header("host", "prometheus-target.monitoring");
             assert_eq!(checked(request), Ok(()), "{path}");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_by_any_name_needs_http_2() {
+    fn grpc_call_with_foreign_host_requires_http_2() {
         let call = |version| {
             http::Request::post("/chancery.admin.v1.Admin/GetVersion")
                 .version(version)

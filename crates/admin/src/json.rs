@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_proto_numbers_are_numbers_and_defaults_are_printed() {
+    fn json_has_proto_names_plain_numbers_and_defaults() {
         let response = pb::WriteResponse {
             revision: u64::MAX,
             changed: 1,

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_is_well_has_no_warnings() {
+    fn healthy_cluster_has_no_warnings() {
         let one = [member(1, "leader", true)];
         assert_eq!(warnings(&one, Some(1), 1, None), Vec::<String>::new());
         let three = [member(1, "leader", true), member(2, "voter", true), member(3, "voter", true)];

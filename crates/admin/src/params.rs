@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_has_a_time_of_its_own_or_the_timeout_or_the_default() {
+    fn wait_duration_comes_from_wait_then_timeout_then_default() {
         let wait = |pairs: &[(&str, &str)]| params(pairs).write_options().map(|o| o.wait_ms);
         assert_eq!(wait(&[]).unwrap(), None);
         assert_eq!(wait(&[("wait", "false")]).unwrap(), None);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiters_take_a_small_part_of_the_time_of_the_shards() {
+    async fn waiters_use_a_tenth_of_shard_time() {
         let cost = Duration::from_millis(10);
         let fake = Fake { cost, ..Fake::new(Duration::from_secs(50), false) };
         let waits = Waits::default();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_ends_when_only_those_are_left_who_have_rejected() {
+    async fn wait_ends_when_all_pending_sessions_have_rejected() {
         let fake = Fake::new(Duration::from_secs(1), true);
         let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;
         assert_eq!(waited.unsettled[0].state, UnacknowledgedState::Nacked("no".to_owned()));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn session_that_leaves_unanswered_is_counted_as_left() {
+    async fn session_that_leaves_before_answering_is_counted_as_left() {
         let end = Some(Instant::now() + Duration::from_secs(1));
         let fake = Fake { end, ..Fake::new(Duration::from_secs(5), false) };
         let waited = Waits::default().wait(&fake, change(1), PATIENCE, || false).await;

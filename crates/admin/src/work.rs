@@ -157,7 +157,7 @@ mod tests {
 
     /// A manifest of 370 bytes can take long to read, so that its size does not bound the time.
     #[tokio::test]
-    async fn no_work_runs_on_the_threads_that_serve() {
+    async fn work_runs_outside_of_serving_threads() {
         let work = Work::new();
         let here = thread::current().id();
         for size in [Size::Small, Size::Large] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_is_held_until_the_work_is_done_whoever_hangs_up() {
+    async fn work_slot_is_held_until_work_ends_despite_caller_disconnect() {
         for (size, max) in [(Size::Small, SMALL_MAX), (Size::Large, LARGE_MAX)] {
             let work = Work::new();
             let started = Arc::new(AtomicUsize::new(0));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_panics_is_an_error_and_takes_no_place_with_it() {
+    async fn panicked_work_returns_error_and_releases_its_slot() {
         let work = Work::new();
         for size in [Size::Small, Size::Large] {
             for _ in 0..SMALL_WAITING_MAX + LARGE_MAX {

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_credentials_are_compared_by_their_end() {
+    fn credential_names_match_by_suffix() {
         for name in [
             "Authorization",
             "proxy-authorization",

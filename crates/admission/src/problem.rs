@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suggestion_is_close_or_absent() {
+    fn suggestion_is_a_close_name_or_absent() {
         let known = ["stream_idle_timeout", "stat_prefix", "name", "http_filters"];
         for (word, expected) in [
             ("stream_idle_timeuot", Some("stream_idle_timeout")),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_one_line_with_all_that_is_known() {
+    fn problem_is_shown_on_one_line_with_all_known_details() {
         let problem = Problem {
             file: "web.yaml".into(),
             document: Some(2),

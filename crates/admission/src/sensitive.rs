@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_values_are_those_of_sensitive_fields_alone() {
+    fn only_sensitive_fields_yield_secret_values() {
         let secret = json!({
             "@type": types::SECRET,
             "name": "cert",
@@ -384,7 +384,7 @@ mod tests {
 
     /// OPS-19: a `TypedStruct` holds a message in another form.
     #[test]
-    fn secrets_of_a_typed_struct_are_those_of_its_message() {
+    fn typed_struct_has_the_secrets_of_its_message() {
         const TLS: &str =
             "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
         let context = json!({"sni": "public", "commonTlsContext": {"tls_certificates": [{
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn redaction_changes_secrets_and_nothing_else() {
+    fn redaction_changes_only_secrets() {
         let type_url = TypeUrl::from_static(types::SECRET);
         let shown = |chain: &str| {
             let certificate = json!({
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_is_found_in_a_secret_and_nowhere_else() {
+    fn redaction_mark_is_found_in_secrets_only() {
         let type_url = TypeUrl::from_static(types::SECRET);
         let has_mark = |certificate: serde_json::Value| {
             let secret =

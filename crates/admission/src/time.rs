@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_those_of_the_json_mapping() {
+    fn duration_parsing_follows_proto_json_mapping() {
         for (text, expected) in [
             ("1s", Some((1, 0))),
             ("0.5s", Some((0, 500_000_000))),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_rfc_3339() {
+    fn timestamp_parsing_follows_rfc_3339() {
         for (text, expected) in [
             ("1970-01-01T00:00:00Z", Some((0, 0))),
             ("2026-11-20T09:44:37.5Z", Some((1_795_167_877, 500_000_000))),

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_several_revisions_counts() {
+    fn arrival_of_first_newer_revision_is_returned() {
         let (arrivals, start) = (Arrivals::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(arrivals.first_after(Revision(0)), None);
@@ -79,7 +79,7 @@ mod tests {
 
     /// The watcher records the time of the first of several states, even if nobody reads it meanwhile.
     #[tokio::test(start_paused = true)]
-    async fn states_are_noted_when_they_are_published() {
+    async fn state_arrival_time_is_recorded_at_publication() {
         let state = |revision| {
             let state = State::new(chancery_model::Incarnation(1));
             Arc::new(State { revision: Revision(revision), ..state })

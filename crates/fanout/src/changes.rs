@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_change_that_a_response_tells_counts() {
+    fn convergence_time_starts_at_first_change_in_response() {
         let (mut changes, start) = (ConvergenceTimes::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(changes.on_answer(0), None, "a requested resource is not a change");

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_valid_and_a_zero_bound_is_not() {
+    fn defaults_are_valid_and_zero_bound_is_rejected() {
         assert_eq!(Config::default().validate(), Ok(()));
         let error = Config { inbox_events: 0, ..Config::default() }.validate().unwrap_err();
         assert_eq!(error.to_string(), "inbox_events is 0, less than the minimum of 1; raise it");

@@ -113,7 +113,7 @@ mod tests {
     /// SOTW-92, OPS-02: a replica that may be behind serves new clients, but no client that has seen a
     /// newer state.
     #[tokio::test]
-    async fn a_client_that_has_seen_more_is_sent_away() {
+    async fn client_with_newer_state_is_rejected_by_stale_replica() {
         let state = State { revision: Revision(40), ..State::new(Incarnation(36)) };
         let (_sender, state) = watch::channel(Arc::new(state));
         let delta = |version: &str| {

@@ -303,7 +303,7 @@ mod tests {
 
     /// SOTW-91: a change of other names or scopes wakes no session.
     #[test]
-    fn only_those_who_care_are_found() {
+    fn index_finds_only_interested_sessions() {
         let mut index = Index::default();
         let both = [scope("a"), scope("b")];
         index.note(1, &both, &Interest::Name(url(), name("x")));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_those_who_left() {
+    fn removed_sessions_leave_no_index_entries() {
         let mut index = Index::default();
         let scopes = [scope("a"), scope("b")];
         for key in 0..100 {
@@ -339,7 +339,7 @@ mod tests {
     /// An iteration from the end to the front visits every session that was present at its start and
     /// stays. Sessions may come and go in its pauses.
     #[test]
-    fn a_walk_with_pauses_misses_nobody_who_stays() {
+    fn paused_iteration_visits_every_remaining_session() {
         for (n, leave_every) in [(3_u32, 2), (16, 3), (40, 2), (100, 7), (100, 1)] {
             let mut index = Index::default();
             let here = [scope("a")];

@@ -114,7 +114,7 @@ mod tests {
 
     /// A short job overtakes waiting long jobs. A panic ends only its own job.
     #[test]
-    fn short_work_goes_ahead_and_a_panic_ends_its_job_only() {
+    fn short_job_overtakes_long_job_and_panic_ends_only_its_job() {
         let work = LargeWork::default();
         let (sender, done) = mpsc::channel();
         let (go, gate) = mpsc::channel::<()>();

@@ -80,7 +80,7 @@ mod tests {
 
     /// T9: a client's text cannot end a line of the log, nor color the lines after it.
     #[test]
-    fn what_a_client_says_stays_one_short_line() {
+    fn client_text_in_log_is_one_short_line() {
         let forged = "a\n2026-01-01 INFO all is well\r\u{1b}[2J é";
         assert_eq!(
             EscapedText::name(forged).to_string(),
@@ -98,7 +98,7 @@ mod tests {
 
     /// T9: a flood writes a few lines per second, and the next line reports how many were left out.
     #[test]
-    fn a_flood_is_a_few_lines_per_second() {
+    fn log_flood_is_limited_to_a_few_lines_per_second() {
         let mut log = RateLimitedLog::default();
         let at = |ms| Now { instant: Instant::now(), ms };
         let written = (0..1_000).filter(|_| log.take(at(5_999)).is_some()).count();

@@ -215,7 +215,7 @@ mod tests {
     /// L11, L12: a stream over its share is rejected when no memory is left, and ended when another
     /// stream needs its share.
     #[test]
-    fn a_small_stream_is_served_and_the_largest_is_ended_for_it() {
+    fn largest_stream_is_closed_to_serve_small_stream() {
         let memory = SubscriptionMemory::new(1000);
         let (mut hog, mut second, mut small) =
             (Stream::new(&memory), Stream::new(&memory), Stream::new(&memory));
@@ -237,7 +237,7 @@ mod tests {
 
     /// A stream within its share is served, however many streams came before and whatever they hold.
     #[test]
-    fn streams_that_come_later_get_their_share() {
+    fn later_stream_gets_its_share_of_memory() {
         let memory = SubscriptionMemory::new(10_000);
         let mut streams: Vec<Stream> = Vec::new();
         for n in 1..=100 {
@@ -255,7 +255,7 @@ mod tests {
 
     /// Unused bytes are released, and the free bytes are not counted.
     #[test]
-    fn only_what_a_stream_holds_beyond_the_free_bytes_counts() {
+    fn bytes_within_free_allowance_are_not_counted() {
         let memory = SubscriptionMemory::new(1000);
         let mut stream = Stream::new(&memory);
         assert!(stream.holding.reserve(&stream.slot, FREE_BYTES).is_ok());

@@ -252,13 +252,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_come_from_a_closed_set() {
+    fn type_labels_form_a_closed_set() {
         assert_eq!(type_label(&TypeUrl::from_static(chancery_model::types::CLUSTER)), "cluster");
         assert_eq!(type_label(&TypeUrl::new("example.com/anything").unwrap()), "other");
     }
 
     #[test]
-    fn names_follow_the_rules() {
+    fn metric_names_follow_the_naming_rules() {
         for metric in METRICS {
             assert!(metric.name.starts_with("chancery_xds_"), "{}", metric.name);
             assert_eq!(

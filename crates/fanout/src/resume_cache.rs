@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_was_left_with_is_kept_for_a_while() {
+    fn resume_state_of_a_node_expires() {
         let (resume_cache, start) = (ResumeCache::default(), Instant::now());
         put(&resume_cache, "a", start);
         put(&resume_cache, "a", start + KEEP / 2);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_streams_is_bounded_for_a_node_and_in_all() {
+    fn resume_cache_bounds_streams_per_node_and_in_total() {
         let (resume_cache, now) = (ResumeCache::default(), Instant::now());
         put(&resume_cache, "one", now);
         for _ in 0..STREAMS_MAX + 3 {

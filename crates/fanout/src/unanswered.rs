@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_known_whoever_comes_and_goes() {
+    fn oldest_unanswered_time_is_correct_after_changes() {
         let mut unanswered = UnansweredClients::default();
         assert_eq!(unanswered.oldest(5_000), None);
         unanswered.change(None, Some(3));

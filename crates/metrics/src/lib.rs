@@ -1,6 +1,6 @@
 //! The description of a metric. Each crate that records metrics declares them in one table, `METRICS`.
 //!
-//! The server test `what_is_scraped_is_what_the_tables_describe` compares the tables with `/metrics`, and
+//! The server test `scraped_metrics_match_the_described_tables` compares the tables with `/metrics`, and
 //! `cargo xtask metrics` generates `docs/metrics.md` from them.
 
 /// A metric, as used for registration, documentation and dashboards.

@@ -198,7 +198,7 @@ mod tests {
         Timeouts { first: Duration::from_secs(10), idle: Duration::from_secs(60) };
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_due_by_what_it_has_done() {
+    async fn connection_timeout_depends_on_its_activity() {
         let peer = ([127, 0, 0, 1], 1).into();
         let start = Instant::now();
         let activity = Activity::new(peer);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_lets_a_burst_through_and_then_the_rate() {
+    fn bucket_admits_a_burst_and_then_the_rate() {
         let mut bucket = Bucket::new(10, 3);
         let start = bucket.at;
         assert_eq!((0..5).filter(|_| bucket.take(start, 1)).count(), 3);

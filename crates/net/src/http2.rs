@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_however_they_are_cut() {
+    fn frame_count_is_independent_of_chunking() {
         let mut bytes = vec![b'P'; PREFACE.len()];
         for (kind, len) in
             [(4, 6), (1, 30), (DATA, 200), (DATA, 0), (CONTINUATION, 3), (6, 8), (3, 4)]
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_any_length_fits_into_a_goaway() {
+    fn goaway_text_is_truncated_to_fit() {
         for len in [0, 1, 247, 248, 1000] {
             let frame = goaway(&"x".repeat(len));
             assert_eq!(usize::from(frame[2]) + HEAD_BYTES, frame.len(), "{len}");

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_valid_and_each_rule_is_checked() {
+    fn defaults_are_valid_and_each_rule_is_checked() {
         assert_eq!(Config::default().validate(), Ok(()));
         let key = |change: fn(&mut Config)| {
             let mut config = Config::default();

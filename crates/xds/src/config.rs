@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_valid_and_a_refusal_names_key_value_and_rule() {
+    fn defaults_are_valid_and_error_names_key_value_and_rule() {
         assert_eq!(Config::default().validate(), Ok(()));
         let error = |config: Config| config.validate().unwrap_err().to_string();
         assert_eq!(

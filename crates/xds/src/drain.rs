@@ -66,7 +66,7 @@ mod tests {
 
     /// OPS-15, T11: few connections end at once, and many end within a bounded time.
     #[test]
-    fn the_more_connections_the_longer_a_drain_within_its_bound() {
+    fn drain_duration_grows_with_connections_up_to_its_bound() {
         let max = Duration::from_secs(5);
         assert_eq!(spread(0, 2000, max), Duration::ZERO);
         assert_eq!(spread(20, 2000, max), Duration::from_millis(10));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_fill_the_time() {
+    fn drain_turns_are_spread_over_the_drain_duration() {
         let limits =
             Limits { connections_max: 10_000, per_peer_max: usize::MAX, eviction: Eviction::Never };
         let slots = Slots::new(limits, metrics::Gauge::noop());

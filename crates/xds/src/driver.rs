@@ -160,7 +160,7 @@ mod tests {
 
     /// OPS-13: the ages of connections vary around the configured age.
     #[test]
-    fn ages_are_spread_by_a_tenth() {
+    fn connection_ages_vary_by_ten_percent() {
         let ages: Vec<f64> =
             (0..100).map(|_| jittered(Duration::from_secs(100)).as_secs_f64()).collect();
         assert!(ages.iter().all(|age| (90.0..=110.0).contains(age)), "{ages:?}");

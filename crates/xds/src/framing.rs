@@ -383,7 +383,7 @@ mod tests {
 
     /// T8: the memory of all large requests together is bounded, and small requests do not wait.
     #[tokio::test]
-    async fn a_large_message_waits_for_room() {
+    async fn large_message_waits_for_memory() {
         const LEN: usize = 600 << 10;
         let large = message(LEN);
         let bounds = bounds(1 << 20, 0);
@@ -402,7 +402,7 @@ mod tests {
 
     /// T8: a message takes memory for received bytes, and never less than its buffer holds.
     #[tokio::test]
-    async fn who_announces_much_and_sends_little_takes_no_room() {
+    async fn announced_message_takes_memory_for_received_bytes_only() {
         const MIB: usize = 1 << 20;
         let large = message(8 * MIB);
         for sent in [PREFIX_BYTES, 100, FREE_BYTES, FREE_BYTES + 1, 100_000, MIB, 5 * MIB] {
@@ -442,7 +442,7 @@ mod tests {
 
     /// T8: a message that holds memory must make progress.
     #[tokio::test(start_paused = true)]
-    async fn a_large_message_has_to_go_on_arriving() {
+    async fn stalled_large_message_is_rejected() {
         let bounds = bounds(8 << 20, 8 << 20);
         let before = bounds.budget.free();
         let large = message(8 << 20);
@@ -465,7 +465,7 @@ mod tests {
 
     /// The time that a message waits for other messages does not count.
     #[tokio::test(start_paused = true)]
-    async fn waiting_for_room_is_not_being_slow() {
+    async fn memory_wait_does_not_count_as_stall() {
         let large = message(600 << 10);
         let bounds = bounds(1 << 20, 0);
         let mut first = frames(&large, 16 << 10, &bounds, Then::End);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_found_however_they_are_cut() {
+    fn message_framing_is_independent_of_chunking() {
         let bytes = b"\0\0\0\0\x03abc\0\0\0\0\0\0\0\0\0\x01d";
         for chunk in 1..=bytes.len() {
             let messages = read(bytes, chunk, 3).unwrap();
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_errors_are_distinguished() {
+    fn framing_errors_have_distinct_kinds() {
         let long = FrameError::TooLong { len: 4, max: 3 };
         assert_eq!(read(b"\0\0\0\0\x04", 1, 3), Err(long));
         assert_eq!(read(b"\x01\0\0\0\x01a", 2, 3), Err(FrameError::Undeclared));

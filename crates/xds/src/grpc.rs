@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_percent_encoded_and_cut() {
+    fn status_message_is_percent_encoded_and_truncated() {
         let end = End::new(EndCode::InvalidArgument, "é\n".repeat(2000));
         let headers = trailers(&end);
         assert_eq!(headers["grpc-status"], "3");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_grpc_with_protobuf_is_grpc() {
+    fn only_protobuf_content_types_are_accepted_as_grpc() {
         for (value, expected) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_read_as_grpc_writes_it() {
+    fn timeout_header_is_parsed_in_grpc_format() {
         let read = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(GRPC_TIMEOUT, HeaderValue::from_bytes(text.as_bytes()).unwrap());

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn arrived_bytes_take_memory() {
+    fn received_bytes_reserve_memory() {
         let budget = budget();
         let mut held = None;
         for (bytes, free) in [(1, 9), (1024, 9), (1025, 8), (4096, 6), (100, 6)] {
@@ -126,7 +126,7 @@ mod tests {
 
     /// T8: requests that each hold a part and need more do not wait for each other forever.
     #[test]
-    fn of_those_that_are_stuck_one_goes_on_and_gives_back_what_it_had() {
+    fn one_of_several_blocked_requests_proceeds_and_releases_memory() {
         let budget = budget();
         let (mut first, mut second, mut third) = (None, None, None);
         for held in [&mut first, &mut second, &mut third] {
@@ -152,7 +152,7 @@ mod tests {
 
     /// L14: smaller requests have a separate budget while they wait for their shards.
     #[test]
-    fn requests_that_wait_for_their_shards_are_bounded_together() {
+    fn requests_waiting_for_shards_share_one_bound() {
         let budget = budget();
         let held: Vec<_> = (0..128)
             .map(|_| budget.queue(256 << 10).now_or_never().expect("there is memory"))
@@ -165,7 +165,7 @@ mod tests {
 
     /// OPS-12: the largest request fits, however small the budget is.
     #[test]
-    fn one_request_always_fits_in() {
+    fn largest_request_fits_into_any_budget() {
         let budget = MemoryBudget::new(1, 4 << 10);
         let (mut first, mut second) = (None, None);
         budget.cover(&mut first, 4 << 10).now_or_never().expect("the lane is free");

@@ -44,7 +44,7 @@ mod tests {
     /// SVC-01, -02, -03, -05: the paths are exactly those of every service of Table 1; VHDS and LEDS
     /// only as delta.
     #[test]
-    fn the_paths_are_those_of_the_protocol() {
+    fn method_paths_match_the_protocol() {
         let mut paths: Vec<String> = Methods::new().0.into_keys().collect();
         paths.sort();
         let expected = "\

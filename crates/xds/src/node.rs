@@ -269,7 +269,7 @@ mod tests {
 
     /// SOTW-06, SOTW-02: a node is required once per stream.
     #[test]
-    fn the_first_request_needs_a_node_with_an_id() {
+    fn first_request_without_node_id_is_rejected() {
         assert_eq!(reader().read(None), Err(NodeError::Missing));
         assert_eq!(reader().read(Some(Bytes::new())), Err(NodeError::Missing));
         assert_eq!(reader().read(bytes(&node("", "c"))), Err(NodeError::NoId));
@@ -281,7 +281,7 @@ mod tests {
 
     /// SOTW-03: a different id or cluster is rejected; different metadata is adopted.
     #[test]
-    fn a_node_may_change_what_it_says_but_not_who_it_is() {
+    fn node_may_change_metadata_but_not_identity() {
         let mut reader = reader();
         reader.read(bytes(&node("a", "c"))).unwrap().unwrap();
         let error = reader.read(bytes(&node("b", "c"))).unwrap_err();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_bounded() {
+    fn oversized_node_is_rejected() {
         let long = node(&"x".repeat(2000), "");
         assert!(matches!(reader().read(bytes(&long)), Err(NodeError::TooLong { .. })));
         let mut wide = node("a", "");
@@ -335,7 +335,7 @@ mod tests {
 
     /// L14: the values that the decoder would build are counted before it builds them.
     #[test]
-    fn values_that_nobody_uses_are_bounded_before_decoding() {
+    fn unused_metadata_values_are_bounded_before_decoding() {
         let list = |n: usize| {
             let values = vec![value(Kind::BoolValue(true)); n];
             value(Kind::ListValue(prost_types::ListValue { values }))
@@ -358,7 +358,7 @@ mod tests {
 
     /// L14: one long key above many scalars gives each of them a long path.
     #[test]
-    fn paths_of_scalars_are_bounded_together() {
+    fn total_length_of_metadata_paths_is_bounded() {
         let scalars = fields(["b", "c", "d"].map(|key| (key, value(Kind::BoolValue(true)))));
         let with = |len: usize| {
             let all = [("x".repeat(len), value(Kind::StructValue(scalars.clone())))];

@@ -152,7 +152,7 @@ mod tests {
 
     /// OPS-17: thousands of new connections can keep only their own threads busy.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn new_connections_do_not_run_on_the_threads_of_the_others() {
+    async fn new_connections_run_on_separate_threads() {
         let (opening, tracker) = (NewConnections::start().unwrap(), TaskTracker::new());
         let ((gate, wait), (told, heard)) =
             (mpsc::channel::<()>(), tokio::sync::oneshot::channel());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn an_established_connection_moves_to_the_threads_of_the_others() {
+    async fn established_connection_moves_to_shared_threads() {
         let (opening, tracker, connection) =
             (NewConnections::start().unwrap(), TaskTracker::new(), connection());
         let (threads, mut polled) = tokio::sync::mpsc::channel(8);
@@ -198,7 +198,7 @@ mod tests {
     /// OPS-17: thousands of clients that leave at once do not occupy the threads for established
     /// connections.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_connection_that_its_client_closes_leaves_the_threads_of_the_others() {
+    async fn connection_closed_by_client_leaves_shared_threads() {
         let (opening, tracker, connection) =
             (NewConnections::start().unwrap(), TaskTracker::new(), connection());
         connection.establish();

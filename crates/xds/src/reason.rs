@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_is_in_its_own_place() {
+    fn reason_list_matches_discriminants() {
         for (place, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, place, "{}", reason.label());
         }

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_write_has_to_be_there() {
+    fn missing_acknowledged_write_is_reported_as_lost() {
         assert_eq!(check(vec![acked(put("new"), 3)], None, &with(3, &all("new", 3))), []);
         let lost = check(vec![acked(put("new"), 3)], None, &with(2, &[]));
         assert_eq!(
@@ -478,14 +478,14 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_deletion_has_to_stay() {
+    fn undone_acknowledged_deletion_is_reported_as_lost() {
         let gone = with(3, &[("writer-000-a", None), ("writer-000-b", None)]);
         assert_eq!(check(vec![acked(Op::Drop, 3)], None, &gone), []);
         assert_eq!(check(vec![acked(Op::Drop, 3)], None, &with(3, &[])), [Kind::Lost; 2]);
     }
 
     #[test]
-    fn a_write_in_flight_is_there_as_a_whole_or_not_at_all() {
+    fn partial_write_in_flight_is_reported() {
         assert_eq!(check(vec![], Some(put("new")), &with(2, &[])), []);
         assert_eq!(check(vec![], Some(put("new")), &with(3, &all("new", 3))), []);
         let [a, b, c] = all("new", 3);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_in_flight_does_not_hide_the_loss_of_the_one_before() {
+    fn write_in_flight_does_not_hide_loss_of_previous_write() {
         let acks = || vec![acked(put("new"), 3)];
         assert_eq!(check(acks(), Some(put("next")), &with(3, &[])), [Kind::Lost; 3]);
         assert_eq!(check(acks(), Some(put("next")), &with(4, &all("next", 4))), []);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_bytes_of_the_same_value_have_to_be_the_same() {
+    fn changed_version_or_body_of_same_value_is_reported() {
         let mut now = with(2, &[]);
         now.clusters.get_mut("keep").unwrap().version.tag = 8;
         assert_eq!(check(vec![], None, &now), [Kind::Changed]);
@@ -533,14 +533,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_appears_that_nobody_wrote_and_nothing_disappears() {
+    fn phantom_and_missing_values_are_reported() {
         let now = with(2, &[("ghost", Some(("boo", 2)))]);
         assert_eq!(check(vec![], None, &now), [Kind::Phantom]);
         assert_eq!(check(vec![], None, &with(2, &[("keep", None)])), [Kind::Lost]);
     }
 
     #[test]
-    fn revisions_are_counted_and_the_incarnation_stays() {
+    fn revision_gap_and_changed_incarnation_are_reported() {
         assert_eq!(check(vec![], None, &with(3, &[])), [Kind::RevisionCount]);
         let back = with(1, &[]);
         assert!(check(vec![], None, &back).contains(&Kind::RevisionBack));
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_was_given_has_to_be_there_with_the_same_bytes() {
+    fn value_received_by_client_must_persist_with_equal_bytes() {
         let mut history = History::new(observation(2, BEFORE), 1);
         let reports = || vec![Report { acked: vec![], in_flight: Some(put("new")) }];
         let pushed = |seen| vec![Pushed { name: "writer-000-a".to_owned(), seen }];
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_the_beginning_of_the_next_time() {
+    fn settled_observation_is_the_next_baseline() {
         let mut history = History::new(observation(2, BEFORE), 1);
         history.record(vec![Report { acked: vec![], in_flight: Some(put("new")) }], vec![]);
         let now = with(3, &all("new", 3));

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_update_is_counted_for_every_client_however_it_came() {
+    fn every_update_is_counted_once_per_client() {
         let arrivals = Arrivals::new(10);
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_apart_and_what_is_due_in_none_is_not_reported() {
+    fn parts_are_separate_and_updates_outside_are_not_reported() {
         let arrivals = Arrivals::new(0);
         let now = Instant::now();
         let first = arrivals.begin();

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn growth_is_that_of_the_line_to_its_begin() {
+    fn growth_is_the_fitted_line_relative_to_its_start() {
         let points: Vec<(f64, f64)> =
             (0..=100).map(|n| (f64::from(n), 50.0 + f64::from(n) / 20.0)).collect();
         let course = Course::of(&points).unwrap();

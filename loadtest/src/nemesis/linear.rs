@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_in_order_is_linearizable() {
+    fn sequential_history_is_linearizable() {
         holds(&[]);
         holds(&[
             (0, 1, Read(None)),
@@ -427,20 +427,20 @@ mod tests {
     }
 
     #[test]
-    fn two_that_swap_the_same_value_are_found() {
+    fn two_swaps_of_the_same_value_are_found() {
         breaks(&[(0, 1, Write(1)), (2, 5, Swap(Some(1), 2)), (2, 5, Swap(Some(1), 3))]);
         breaks(&[(0, 1, Write(1)), (2, 3, Delete), (4, 5, Delete)]);
     }
 
     #[test]
-    fn a_value_out_of_nowhere_and_one_from_the_future_are_found() {
+    fn unwritten_value_and_value_from_the_future_are_found() {
         breaks(&[(0, 1, Read(Some(7)))]);
         breaks(&[(0, 1, Read(Some(7))), (2, 3, Write(7))]);
         breaks(&[(0, 1, Read(Some(7))), (2, NEVER, Write(7))]);
     }
 
     #[test]
-    fn an_unknown_outcome_may_come_late_or_never_but_only_once() {
+    fn unknown_outcome_may_take_effect_at_most_once() {
         holds(&[(0, NEVER, Write(1)), (1, 2, Write(2)), (3, 4, Read(Some(2)))]);
         holds(&[(0, NEVER, Write(1)), (1, 2, Write(2)), (3, 4, Read(Some(1)))]);
         holds(&[(0, NEVER, Delete), (1, 2, Write(2)), (3, 4, Read(None))]);
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn random_histories_are_judged_as_by_trying_all_orders() {
+    fn random_histories_match_brute_force_verdict() {
         let mut random = Random::new(7);
         let mut found = [0_u32; 2];
         for _ in 0..20_000 {

@@ -518,14 +518,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_is_the_longest_silence_around_a_loss() {
+    fn gap_is_the_longest_pause_around_a_fault() {
         let acks: Vec<Time> = vec![0, 100, 1_000_000, 1_100_000, 3_000_000, 3_100_000, 9_000_000];
         let found = gaps(&[1_050_000, 20_000_000], &acks);
         assert_eq!(found, [Duration::from_micros(1_900_000)]);
     }
 
     #[test]
-    fn faults_are_known_by_name() {
+    fn fault_names_are_parsed() {
         assert_eq!(parse_fault("kill_leader"), Ok(Fault::KillLeader));
         assert!(parse_fault("rain").is_err());
     }

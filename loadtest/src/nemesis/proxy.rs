@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_holds_one_direction_up_and_loses_nothing() {
+    async fn cut_blocks_one_direction_without_loss() {
         let (network, mut stream) = network().await;
         stream.write_u8(1).await.unwrap();
         assert_eq!(answer(&mut stream, LONG).await, Some(1));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_delay_is_as_long_as_it_should_be() {
+    async fn delay_has_the_configured_duration() {
         let (network, mut stream) = network().await;
         network.set(Rules::default().delay(1, 2, SHORT).delay(2, 1, SHORT));
         let start = Instant::now();

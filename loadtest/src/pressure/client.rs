@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_has_of_the_newest_revision_is_not_owed_to_it() {
+    fn received_newest_revision_is_no_longer_owed() {
         let deliveries = Deliveries::new(3, 2);
         let (one, two) =
             (deliveries.join(Pace::Fast).unwrap(), deliveries.join(Pace::Slow).unwrap());

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_counts_if_a_part_of_it_is_in_the_time() {
+    fn pause_counts_if_it_overlaps_the_interval() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let acked = [at(0), at(50), at(60), at(100), at(101), at(300)];
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_has_to_be_there_and_what_failed_may_be() {
+    fn acknowledged_write_must_persist_and_failed_write_may() {
         let written =
             Written { name: "a".into(), last_acked: 5, last_tried: 7, ..Written::default() };
         let is_kept = |n| written.is_kept(&BTreeMap::from([("a".to_owned(), n)]));

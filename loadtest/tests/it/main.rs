@@ -30,7 +30,7 @@ fn broken(report: &Value) -> Vec<&str> {
 
 /// Kills the server ten times under write load. The long form is `loadtest crash --kills 200`.
 #[test]
-fn nothing_acknowledged_is_lost_by_kill_9() {
+fn kill_9_loses_no_acknowledged_write() {
     let (code, report) = loadtest(&["crash", "--kills", "10", "--writers", "8", "--kept", "50"]);
     assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
     let findings = &report["findings"];
@@ -41,7 +41,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
 
 /// Runs one round of each main fault on three replicas. The long form is `loadtest nemesis`.
 #[test]
-fn no_promise_is_broken_whatever_happens_to_the_replicas() {
+fn faults_of_replicas_break_no_guarantee() {
     // More time for progress and less load, because other tests run at the same time.
     let (code, report) = loadtest(&["nemesis", "--short", "--progress=30", "--rate-min=3"]);
     assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
@@ -59,7 +59,7 @@ fn no_promise_is_broken_whatever_happens_to_the_replicas() {
 /// threads of the fan-out. Each attempt then has an election. With separate threads for Raft, no attempt has
 /// one. The test also fails if replicas are stopped for two seconds, one after the other.
 #[test]
-fn fan_out_delays_no_heartbeat() {
+fn fan_out_does_not_delay_heartbeats() {
     let (code, report) = loadtest(&["pressure"]);
     assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
     let findings = &report["findings"];
@@ -71,7 +71,7 @@ fn fan_out_delays_no_heartbeat() {
 /// Each stream receives one resource per change, for any size of the view. A gate that cannot hold is
 /// reported, and makes the exit code 1.
 #[test]
-fn one_change_is_one_resource_on_the_wire_of_each_stream() {
+fn one_change_sends_one_resource_per_stream() {
     let (code, report) = loadtest(&[
         "fanout",
         "--resources=5,500",
@@ -94,7 +94,7 @@ fn one_change_is_one_resource_on_the_wire_of_each_stream() {
 /// The long form is `loadtest hostile`. Every update reaches every healthy client, no client remains at the
 /// end, and a gate that cannot hold is reported.
 #[test]
-fn clients_that_do_not_read_or_acknowledge_keep_nothing_from_the_others() {
+fn hostile_clients_do_not_delay_updates_of_others() {
     let (code, report) = loadtest(&[
         "hostile",
         "--clients=20",
@@ -131,7 +131,7 @@ fn clients_that_do_not_read_or_acknowledge_keep_nothing_from_the_others() {
 
 /// The long form is `loadtest idle`.
 #[test]
-fn what_idle_clients_cost_is_measured_by_kind() {
+fn memory_of_idle_clients_is_measured_by_kind() {
     let (code, report) = loadtest(&[
         "idle",
         "--clients=200",
@@ -149,7 +149,7 @@ fn what_idle_clients_cost_is_measured_by_kind() {
 /// The long form is `loadtest rolling`. Every stream continues at another replica, and no client receives a
 /// resource again. No write is lost. A gate that cannot hold is reported.
 #[test]
-fn streams_go_on_at_another_replica_when_theirs_is_restarted() {
+fn streams_continue_at_another_replica_during_restart() {
     let (code, report) = loadtest(&[
         "rolling",
         "--delta=50",
@@ -178,7 +178,7 @@ fn streams_go_on_at_another_replica_when_theirs_is_restarted() {
 
 /// The long form is `loadtest coldstart`.
 #[test]
-fn a_cold_start_is_measured_with_all_that_was_there() {
+fn cold_start_is_measured_with_existing_data() {
     let (code, report) =
         loadtest(&["coldstart", "--resources=1500", "--rounds=2", "--seconds-max=1e-9"]);
     let seconds = "seconds from the start of the process to ready, median, data not in memory";
@@ -190,7 +190,7 @@ fn a_cold_start_is_measured_with_all_that_was_there() {
 
 /// The long form is `loadtest etcd`.
 #[test]
-fn both_are_written_to_in_turns_and_compared_by_round() {
+fn chancery_and_etcd_are_compared_by_alternating_rounds() {
     let (code, report) = loadtest(&[
         "etcd",
         "--rounds=2",

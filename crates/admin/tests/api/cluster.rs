@@ -8,7 +8,7 @@ use crate::support::{Server, clusters};
 const ID: &str = "00112233445566778899aabbccddeeff";
 
 #[tokio::test]
-async fn a_write_that_is_sent_twice_takes_effect_once() {
+async fn write_sent_twice_takes_effect_once() {
     let server = Server::start().await;
     let uri = format!("/v1/apply?request_id={ID}");
     let first = server.done("POST", &uri, &clusters(&["a"], "1s")).await;
@@ -44,7 +44,7 @@ async fn a_write_that_is_sent_twice_takes_effect_once() {
 }
 
 #[tokio::test]
-async fn every_read_can_do_without_a_leader() {
+async fn every_read_succeeds_without_a_leader() {
     let server = Server::start().await;
     server.done("POST", "/v1/apply", &clusters(&["a"], "1s")).await;
     for uri in [
@@ -66,7 +66,7 @@ async fn every_read_can_do_without_a_leader() {
 }
 
 #[tokio::test]
-async fn the_members_are_shown_and_changed() {
+async fn members_can_be_listed_and_changed() {
     let server = Server::start().await;
     let status = server.done("GET", "/v1/cluster", "").await;
     assert_eq!((&status["voters_up"], &status["quorum"]), (&json!(1), &json!(1)));

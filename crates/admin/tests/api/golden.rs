@@ -8,7 +8,7 @@ use prost_reflect::Cardinality;
 /// Every message, field, number and type, and every method. The lines of the file must not change.
 /// New lines are added with `UPDATE_GOLDEN=1 cargo test -p chancery-admin --test api`.
 #[test]
-fn names_numbers_and_types_of_the_api_stay() {
+fn api_names_numbers_and_types_do_not_change() {
     let mut lines = BTreeSet::new();
     let ours = |name: &str| name.strip_prefix("chancery.admin.v1.").map(str::to_owned);
     for message in own_pool().all_messages().filter(|message| !message.is_map_entry()) {

@@ -34,7 +34,7 @@ async fn a_refused_manifest_names_its_file_in_the_status_or_in_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_have_their_codes() {
+async fn rejected_calls_return_expected_grpc_codes() {
     let server = Server::start().await;
     let mut client = server.grpc();
     let none = client.apply(pb::ApplyRequest::default()).await.unwrap_err();
@@ -53,7 +53,7 @@ async fn refusals_have_their_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_several_deletes_that_is_not_there_keeps_all() {
+async fn delete_with_one_missing_resource_deletes_nothing() {
     let server = Server::start().await;
     let mut client = server.grpc();
     let request = apply(&clusters(&["a"], "1s"), pb::WriteOptions::default());

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{REQUEST_BYTES_MAX, Server, clusters};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_applied_can_be_read_changed_pruned_and_deleted() {
+async fn applied_resources_can_be_read_changed_pruned_and_deleted() {
     let server = Server::start().await;
     let applied = server
         .done("POST", "/v1/apply?label=4fe1&author=ann&reason=why", &clusters(&["a", "b"], "1s"))
@@ -211,7 +211,7 @@ async fn a_web_page_cannot_read_or_change_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wait_that_asked_nobody_is_not_complete() {
+async fn wait_without_asked_sessions_is_not_complete() {
     let server = Server::start().await;
     let done = server.done("POST", "/v1/apply?wait=1s", &clusters(&["a"], "1s")).await;
     let wait = &done["wait"];
@@ -262,7 +262,7 @@ async fn secret_is_never_shown_and_its_mark_is_rejected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_of_many_pieces_is_one_json() {
+async fn list_sent_in_many_chunks_is_one_json_document() {
     let server = Server::start().await;
     let names: Vec<String> = (0..1500).map(|n| format!("c{n:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -57,7 +57,7 @@ async fn a_node_is_shown_from_pending_to_acknowledged() {
 
 /// A rejection is shown to the author, with the text of the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
+async fn wait_ended_by_rejection_names_node_and_reason() {
     let server = Server::start().await;
     server.done("POST", "/v1/apply", &clusters(&["web"], "1s")).await;
     let mut client = Client::open(&server, "n1");
@@ -107,7 +107,7 @@ async fn a_wait_that_ends_with_a_rejection_says_who_and_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_for_a_silent_client_ends_with_its_name() {
+async fn wait_for_silent_client_times_out_and_names_it() {
     let server = Server::start().await;
     let mut client = Client::open(&server, "silent");
     client.subscribe(CLUSTER).await;
@@ -192,7 +192,7 @@ async fn session_that_leaves_during_a_wait_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_tells_the_way_from_the_node_to_the_resource() {
+async fn explain_shows_path_from_node_to_resource() {
     let server = Server::start().await;
     let assignments = "assignments:\n\
         - {name: others, priority: 20, match: {cluster: web}, scopes: [web]}\n\

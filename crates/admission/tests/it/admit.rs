@@ -63,7 +63,7 @@ fn recorded_resources_are_admitted_with_their_children() {
 }
 
 #[test]
-fn everything_that_a_manifest_can_have_is_read() {
+fn manifest_with_all_features_is_admitted() {
     let transaction = admitted(include_str!("data/mixed.yaml"));
     assert_eq!(
         summary(&transaction),
@@ -102,7 +102,7 @@ fn scopes_of(assignment: &Assignment, id: &str, b: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_scope_of_a_document_goes_before_that_of_the_command() {
+fn document_scope_overrides_command_scope() {
     let options = Options::new(scope("mine"));
     let cluster = "resources:\n- {\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, \
                    name: a}\n";
@@ -114,7 +114,7 @@ fn the_scope_of_a_document_goes_before_that_of_the_command() {
 
 /// A manifest with assignments alone must not delete the resources of a fleet.
 #[test]
-fn only_scopes_that_the_input_speaks_of_are_pruned() {
+fn prune_covers_only_scopes_named_in_the_input() {
     let options = Options { prune: Prune::Prune, ..Options::new(scope("default")) };
     let pruned = |content: &str| admitted_with(content, &options).prune;
     let assignments = "assignments: [{name: a, scopes: [x]}]";
@@ -126,7 +126,7 @@ fn only_scopes_that_the_input_speaks_of_are_pruned() {
 }
 
 #[test]
-fn the_revision_that_is_expected_becomes_a_precondition() {
+fn expected_revision_becomes_a_precondition() {
     let options = Options { if_revision: Some(Revision(7)), ..Options::new(scope("default")) };
     let transaction = admitted_with("resources: []", &options);
     assert_eq!(transaction.preconditions, [Precondition::Revision(Revision(7))]);
@@ -134,7 +134,7 @@ fn the_revision_that_is_expected_becomes_a_precondition() {
 
 /// The key `expect` of a wrapped resource applies to its scope.
 #[test]
-fn what_is_expected_of_a_resource_becomes_a_precondition() {
+fn resource_expectation_becomes_a_precondition() {
     let content = "scope: edge
 resources:
 - resource: {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}
@@ -163,7 +163,7 @@ resources:
 }
 
 #[test]
-fn files_are_one_transaction_and_a_resource_is_in_one_of_them() {
+fn files_form_one_transaction_and_duplicate_resource_is_rejected() {
     let cluster = |name: &str| {
         format!(
             "resources:\n- {{\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: \
@@ -210,7 +210,7 @@ fn empty_and_unreadable_files_are_named() {
 
 /// The same document as YAML, as JSON, and as YAML that looks like JSON.
 #[test]
-fn json_and_yaml_mean_the_same() {
+fn json_and_yaml_admit_equal_resources() {
     let url = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
     let contents = [
         format!("resources:\n- \"@type\": {url}\n  name: 'a'\n  connect_timeout: 1.50s\n"),
@@ -338,7 +338,7 @@ fn large_integers_are_stored_exactly() {
 
 /// `{"@type": …, "value": <base64>}` is an encoded body, also of a known type.
 #[test]
-fn an_encoded_body_of_a_known_type_has_its_name_inside() {
+fn encoded_body_of_known_type_provides_resource_name() {
     let content = "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, value: CgF3EAM=}]";
     let transaction = admitted(content);
     assert_eq!(summary(&transaction), ["default Cluster w [\"w\"]"]);
@@ -346,7 +346,7 @@ fn an_encoded_body_of_a_known_type_has_its_name_inside() {
 }
 
 #[test]
-fn only_clusters_that_ask_for_endpoints_have_them_as_children() {
+fn only_eds_clusters_have_endpoints_as_children() {
     for (rest, children) in [
         ("type: STATIC", "[]"),
         ("type: STRICT_DNS, eds_cluster_config: {service_name: s}", "[]"),
@@ -362,7 +362,7 @@ fn only_clusters_that_ask_for_endpoints_have_them_as_children() {
 
 /// ADS-11, ADS-19: secrets and filter configurations that clients request by name.
 #[test]
-fn secrets_and_filter_configurations_are_children_of_what_refers_to_them() {
+fn secrets_and_filter_configs_are_children_of_referring_resources() {
     let package = "type.googleapis.com/envoy";
     let sds = |name: &str| format!("{{name: {name}, sds_config: {{ads: {{}}}}}}");
     let (x, y) = (sds("x"), sds("y"));

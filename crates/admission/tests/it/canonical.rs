@@ -108,7 +108,7 @@ fn shuffled(json: &Json, rng: &mut Rng) -> String {
 /// SVC-22, SVC-25: the type defines the name of a resource. An endpoint assignment has the name of its
 /// cluster, and an extension that of its filter.
 #[test]
-fn a_resource_has_the_name_that_clients_ask_for() {
+fn resource_name_is_the_name_clients_request() {
     for known in &types::KNOWN {
         let Some(field) = known.name_field else { continue };
         let resource = json!({"@type": known.url, field: "asked/for"});
@@ -123,7 +123,7 @@ fn a_resource_has_the_name_that_clients_ask_for() {
 
 /// SVC-23: admission does not enforce the validation rules of the API's messages, which clients enforce.
 #[test]
-fn the_rules_of_clients_are_not_enforced() {
+fn client_validation_rules_are_not_enforced() {
     for resource in [
         // The priority is above 128, and the weight is 0.
         json!({"@type": types::ENDPOINT, "cluster_name": "x", "endpoints": [
@@ -177,7 +177,7 @@ const LISTENER: &str = r#"{"resources": [{
 
 /// Versions that clients hold across upgrades depend on these bytes.
 #[test]
-fn the_bytes_never_change_between_releases() {
+fn canonical_bytes_are_stable_between_releases() {
     let body = draft(LISTENER).body;
     let hex: String = body.iter().map(|byte| format!("{byte:02x}")).collect();
     let golden = "\
@@ -229,7 +229,7 @@ fn encoded_bodies_that_do_not_parse_are_refused_with_the_place() {
 }
 
 #[test]
-fn a_body_inside_an_any_has_to_parse_too() {
+fn malformed_body_inside_any_is_rejected() {
     // transport_socket { name: "t" typed_config { UpstreamTlsContext, value: truncated } }
     let url = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
     let mut any = vec![0x0a, u8::try_from(url.len()).unwrap()];
@@ -250,7 +250,7 @@ fn a_body_inside_an_any_has_to_parse_too() {
 }
 
 #[test]
-fn types_that_are_not_known_pass_as_bytes_in_both_directions() {
+fn unknown_types_pass_as_bytes_in_both_directions() {
     let thing = TypeUrl::new("type.googleapis.com/acme.Thing").unwrap();
     let body = Bytes::from_static(b"\xff\x00anything");
     let draft = draft_from_body(&thing, Some("t"), body.clone()).unwrap();

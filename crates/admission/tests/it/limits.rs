@@ -68,7 +68,7 @@ fn documents_of_an_input_are_bounded() {
 }
 
 #[test]
-fn admission_ends_soon_when_nobody_waits() {
+fn admission_stops_soon_after_cancellation() {
     let one = "- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: x}\n";
     let content = format!("resources:\n{}", one.repeat(200_000));
     for file in ["a.yaml", "a.json"] {
@@ -108,7 +108,7 @@ fn maximum_depth_is_reported() {
 }
 
 #[test]
-fn a_struct_that_no_client_could_read_is_refused() {
+fn too_deeply_nested_struct_is_rejected() {
     let metadata = |depth: usize| {
         let (open, close) = ("{\"a\":".repeat(depth), "}".repeat(depth));
         format!(
@@ -143,7 +143,7 @@ fn a_struct_that_no_client_could_read_is_refused() {
 
 /// Admission rejects such a body, but the conversion to JSON may get it from elsewhere.
 #[test]
-fn a_tower_of_anys_is_shown_without_overflowing_the_stack() {
+fn deeply_nested_any_is_converted_without_stack_overflow() {
     let url = "type.googleapis.com/google.protobuf.Any";
     let field = |key: u8, content: &[u8]| {
         let mut out = vec![key];
@@ -162,7 +162,7 @@ fn a_tower_of_anys_is_shown_without_overflowing_the_stack() {
 }
 
 #[test]
-fn aliases_cannot_expand_to_a_billion_values() {
+fn yaml_alias_expansion_is_bounded() {
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let last = level - 1;
@@ -195,7 +195,7 @@ fn laughs(levels: usize) -> String {
 
 /// The cost of an input is proportional to its length, regardless of the number of its documents and files.
 #[test]
-fn a_short_input_stands_for_a_few_thousand_values_at_most() {
+fn alias_expansion_is_proportional_to_input_length() {
     let too_many = "the aliases expand to too many values";
     // 11 thousand and 111 thousand values, from a few hundred bytes.
     let said = admit_one("a.yaml", &laughs(4)).unwrap_err();
@@ -214,7 +214,7 @@ fn a_short_input_stands_for_a_few_thousand_values_at_most() {
 
 /// Real manifests share one block of settings among all their resources.
 #[test]
-fn a_fleet_of_resources_can_share_a_block_of_settings() {
+fn resources_can_share_settings_by_yaml_alias() {
     let metadata: Vec<String> = (0..150).map(|n| format!("k{n}: v")).collect();
     let mut content = format!(
         "resources:\n- \"@type\": {0}\n  name: first\n  metadata: &shared\n    filter_metadata: {{a: {{{1}}}}}\n",
@@ -244,7 +244,7 @@ fn anchors_and_merge_keys_work() {
 }
 
 #[test]
-fn many_problems_are_cut_off_and_many_resources_are_not() {
+fn problem_count_is_limited_and_resource_count_is_not() {
     let bad: Vec<String> = (0..5000)
         .map(|n| format!("{{\"@type\": \"{}\", \"name\": \"c{n}\", \"nope\": 1}}", types::CLUSTER))
         .collect();
@@ -264,7 +264,7 @@ fn many_problems_are_cut_off_and_many_resources_are_not() {
 }
 
 #[test]
-fn what_goes_with_a_resource_is_limited() {
+fn resource_aliases_and_labels_are_limited() {
     let aliases: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
     let content = format!(
         "resources: [{{resource: {{'@type': {}, name: a}}, aliases: ['{}'], labels: {{a: {}}}}}]",
@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn no_text_makes_it_panic(
+    fn admission_of_arbitrary_text_does_not_panic(
         seed in 0..SEEDS.len(),
         edits in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 0..8),
         file in prop::sample::select(vec!["a.yaml", "a.json", "-"]),
@@ -336,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn admission_of_arbitrary_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for type_url in types::KNOWN.iter().map(|known| TypeUrl::from_static(known.url)) {
             let _ = draft_from_body(&type_url, Some("a/b"), Bytes::from(bytes.clone()));
             let _ = body_to_json(&type_url, &bytes);
@@ -346,7 +346,7 @@ proptest! {
 
     /// SVC-23: a reader of the declared type can read every admitted body.
     #[test]
-    fn what_is_admitted_parses(
+    fn admitted_body_parses_as_its_declared_type(
         seed in 1..u64::MAX,
         edits in prop::collection::vec((any::<usize>(), any::<u8>()), 0..4),
     ) {

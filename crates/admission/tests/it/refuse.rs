@@ -17,7 +17,7 @@ fn problems(file: &str, content: &str) -> String {
 ///
 /// A case in the data file has a title after `=== `, a manifest, a line `+++ says`, and the problems.
 #[test]
-fn every_mistake_is_named_with_its_place() {
+fn mistake_in_manifest_is_reported_with_its_location() {
     let cases = include_str!("data/refused.txt");
     let mut wrong = String::new();
     let mut n = 0;

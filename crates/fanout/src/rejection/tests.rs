@@ -96,7 +96,7 @@ fn key_material_is_hidden_by_its_form() {
 }
 
 #[test]
-fn short_secret_is_hidden_where_it_stands() {
+fn short_secret_is_hidden_as_a_whole_word() {
     assert_eq!(cleaned_of("password 'hunter2' is bad", b"hunter2"), "password '[redacted]' is bad");
     assert_eq!(cleaned_of("password pin=abc, abcd", b"abc"), "password pin=[redacted], abcd");
     assert_eq!(cleaned_of("a text", b""), "a text");

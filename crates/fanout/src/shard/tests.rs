@@ -24,7 +24,7 @@ mod storm;
 /// SOTW-90, SOTW-91: a change is sent to the sessions that subscribe to it, and no other session is
 /// queued.
 #[test]
-fn a_change_reaches_those_who_care_and_no_other() {
+fn change_reaches_only_subscribed_sessions() {
     let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x", "1"), ("y", "1")]);
     let mut x = desk.subscribe("n1", ENDPOINT, &["x"]);
@@ -44,7 +44,7 @@ fn a_change_reaches_those_who_care_and_no_other() {
 /// SOTW-112, OPS-10: while a stream cannot take a message, commits coalesce into one response. The
 /// response is built when the stream can take it.
 #[test]
-fn commits_fold_while_the_client_does_not_read() {
+fn commits_coalesce_while_client_does_not_read() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -65,7 +65,7 @@ fn commits_fold_while_the_client_does_not_read() {
 
 /// Requests of a client are handled while the client does not read.
 #[test]
-fn requests_are_handled_while_nothing_can_be_written() {
+fn requests_are_handled_while_stream_cannot_be_written() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     desk.put("default", ENDPOINT, &[("x", "1")]);
@@ -85,7 +85,7 @@ fn requests_are_handled_while_nothing_can_be_written() {
 
 /// A client that never acknowledges receives the newest state after the ACK timeout.
 #[test]
-fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
+fn silent_client_receives_newest_state_after_ack_timeout() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -101,7 +101,7 @@ fn a_silent_client_is_sent_the_newest_state_after_the_timeout() {
 
 /// SOTW-111: closing a stream frees everything that the shard holds for it.
 #[test]
-fn a_closed_stream_leaves_nothing() {
+fn closed_stream_frees_all_shard_state() {
     let mut desk = ShardHarness::new();
     desk.assign("own", "*", &["node/{node.id}", "mesh"]);
     desk.put("mesh", CLUSTER, &[("a", "1")]);
@@ -122,7 +122,7 @@ fn a_closed_stream_leaves_nothing() {
 
 /// OPS-10: short streams leave nothing that grows, neither in queues nor in timers.
 #[test]
-fn streams_that_come_and_go_leave_nothing_that_grows() {
+fn short_streams_do_not_grow_queues_or_timers() {
     let session = chancery_protocol::Config {
         ack_close_after_ms: Some(3_600_000),
         ..chancery_protocol::Config::default()
@@ -175,7 +175,7 @@ fn a_node_without_assignment_receives_nothing_until_it_has_one() {
 /// A changed assignment moves the affected nodes by the difference of their views. No node is served
 /// from its old scopes afterwards.
 #[test]
-fn changed_assignments_move_nodes_by_the_difference() {
+fn changed_assignment_sends_nodes_the_view_difference() {
     let mut desk = ShardHarness::with(Config { turn_work_max: 1, ..Config::default() });
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
     desk.put("blue", CLUSTER, &[("b", "2"), ("c", "1")]);
@@ -231,7 +231,7 @@ fn changed_node_metadata_changes_the_assignment() {
 
 /// A turn is bounded, whatever the number of marked sessions.
 #[test]
-fn a_turn_is_bounded() {
+fn turn_work_is_bounded() {
     let mut desk = ShardHarness::with(Config { turn_work_max: 2, ..Config::default() });
     let mut clients: Vec<Client> =
         (0..5).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
@@ -286,7 +286,7 @@ fn a_refused_request_ends_its_stream() {
 
 /// SOTW-28: the unsettled streams are those that have not acknowledged, each with the reason.
 #[test]
-fn the_unsettled_are_those_who_have_not_acknowledged() {
+fn unsettled_streams_are_those_without_acknowledgment() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut good = desk.subscribe("good", CLUSTER, &[]);
@@ -389,7 +389,7 @@ fn secret_of_an_unanswered_response_is_not_kept() {
 
 /// A node that a commit moves is unsettled from that commit on, even before the shard has moved it.
 #[test]
-fn a_node_that_is_to_move_is_unsettled() {
+fn node_is_unsettled_from_commit_that_reassigns_it() {
     let mut desk = ShardHarness::new();
     desk.put("blue", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -404,7 +404,7 @@ fn a_node_that_is_to_move_is_unsettled() {
 
 /// After a state of another history, sessions compare everything.
 #[test]
-fn another_incarnation_is_compared_completely() {
+fn new_incarnation_is_compared_completely() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -419,7 +419,7 @@ fn another_incarnation_is_compared_completely() {
 
 /// A shard that ends for any reason ends its streams with UNAVAILABLE.
 #[test]
-fn a_shard_that_ends_ends_its_streams() {
+fn ended_shard_closes_its_streams_as_unavailable() {
     let mut desk = ShardHarness::new();
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
     desk.settle();

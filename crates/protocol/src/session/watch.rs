@@ -196,7 +196,7 @@ mod tests {
 
     /// SOTW-34: each request has one of five kinds, which metrics count.
     #[test]
-    fn a_request_is_one_of_five_things() {
+    fn request_is_classified_into_five_kinds() {
         let mut world = World::new();
         world.put(ENDPOINT, &["x", "y"], "1");
         assert_eq!(world.send(ENDPOINT, &["x"], ""), RequestKind::Subscribe);
@@ -214,7 +214,7 @@ mod tests {
     /// The overdue response belongs to the type with the longest silence, whatever the other types
     /// do.
     #[test]
-    fn the_longest_silence_is_what_is_overdue() {
+    fn longest_unanswered_type_is_overdue() {
         let mut world = World::new();
         world.put(CLUSTER, &["a"], "1");
         world.put(ENDPOINT, &["x"], "1");
@@ -235,7 +235,7 @@ mod tests {
     /// CLI-G-13: gRPC unsubscribes from a type with an empty list, and does not answer later
     /// responses of that type.
     #[test]
-    fn a_type_that_names_nothing_owes_no_answer() {
+    fn type_without_names_owes_no_answer() {
         let mut world = World::new();
         world.put(ENDPOINT, &["x"], "1");
         world.send(ENDPOINT, &["x"], "");
@@ -280,7 +280,7 @@ mod tests {
     /// SOTW-43, SOTW-70: a full state is planned but not sent when the client requests more names.
     /// The response includes these names.
     #[test]
-    fn a_planned_full_state_follows_the_newest_request() {
+    fn planned_full_state_includes_newly_requested_names() {
         let mut world = World::new();
         world.put(CLUSTER, &["a"], "1");
         world.put(LISTENER, &["l", "m"], "1");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_response_says_nothing_certain_about_skipped_ones() {
+    fn skipped_response_may_be_rejected_with_the_next_one() {
         let mut rejected = RejectedRevisions::default();
         rejected.record(carried(3, 5, 7), "no".to_owned());
         let of = |revision| rejected.message(Revision(revision));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_and_bytes_follow_the_removals() {
+    fn oldest_time_and_text_bytes_match_pending_removals() {
         let mut removals = PendingRemovals::default();
         assert_eq!((removals.oldest(), removals.text_bytes()), (None, 0));
         for (text, since) in [("a", 7), ("bb", 5), ("ccc", 5), ("a", 1)] {

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_a_late_request_become_urgent_when_the_client_has_caught_up() {
+    fn stale_request_names_become_urgent_after_client_catches_up() {
         let mut work = Work::default();
         work.requested.insert(ResourceName::new("a").unwrap());
         work.on_names_added(true, false);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_stay_changed_until_a_plan() {
+    fn all_names_remain_changed_until_planned() {
         let mut work = Work { changed: Changed::All, ..Work::default() };
         let name = ResourceName::new("a").unwrap();
         work.forget(&name);

@@ -31,30 +31,30 @@ use script::Profile;
 
 /// SOTW-92, ADS-08, ADS-11, ADS-12, CLI-E-01: Envoy, SotW.
 #[test]
-fn envoy_sotw_converges_and_no_rule_is_broken_on_the_way() {
+fn envoy_sotw_converges_without_violations() {
     run::all(Profile::EnvoySotw, 600, 22_000);
 }
 
 /// DELTA-52, ADS-08, ADS-11, CLI-E-20, CLI-E-26: Envoy, delta.
 #[test]
-fn envoy_delta_converges_and_no_rule_is_broken_on_the_way() {
+fn envoy_delta_converges_without_violations() {
     run::all(Profile::EnvoyDelta, 600, 22_000);
 }
 
 /// SOTW-92, ADS-08, CLI-G-02, CLI-G-07, CLI-G-09: gRPC.
 #[test]
-fn grpc_converges_and_no_rule_is_broken_on_the_way() {
+fn grpc_converges_without_violations() {
     run::all(Profile::Grpc, 600, 22_000);
 }
 
 /// SOTW-34 to -37, SOTW-40 to -50, SOTW-60 to -68, SOTW-100: a SotW client with arbitrary requests.
 #[test]
-fn any_sotw_client_converges_and_no_rule_is_broken_on_the_way() {
+fn any_sotw_client_converges_without_violations() {
     run::all(Profile::AnySotw, 600, 22_000);
 }
 
 /// DELTA-14, DELTA-20 to -38, DELTA-40 to -58: a delta client with arbitrary requests.
 #[test]
-fn any_delta_client_converges_and_no_rule_is_broken_on_the_way() {
+fn any_delta_client_converges_without_violations() {
     run::all(Profile::AnyDelta, 600, 22_000);
 }

@@ -7,7 +7,7 @@ use crate::check;
 /// ADS-03, ADS-05 to -08, CLI-E-16: one publish for Envoy adds a cluster, moves the route and
 /// removes the old cluster.
 #[test]
-fn make_before_break_for_envoy_in_delta() {
+fn envoy_delta_gets_make_before_break() {
     check(
         Delta,
         "",
@@ -44,7 +44,7 @@ fn make_before_break_for_envoy_in_delta() {
 /// ADS-08, SOTW-15, CLI-E-02, CLI-E-17: the same in SotW. A full state that still has the old
 /// cluster is sent in between, with a version of its own.
 #[test]
-fn make_before_break_for_envoy_in_sotw() {
+fn envoy_sotw_gets_make_before_break() {
     check(
         Sotw,
         "",
@@ -81,7 +81,7 @@ fn make_before_break_for_envoy_in_sotw() {
 /// ADS-08, CLI-G-01, CLI-G-02: gRPC learns of the new cluster from the route, and drops the old one
 /// itself.
 #[test]
-fn make_before_break_for_grpc() {
+fn grpc_gets_make_before_break() {
     check(
         Sotw,
         "",
@@ -238,7 +238,7 @@ fn a_rejected_cluster_does_not_block_the_routes() {
 /// A delta client that resumes with an older state loses nothing. Routes come after their clusters,
 /// and removals come last.
 #[test]
-fn a_resume_at_another_state_breaks_nothing() {
+fn resume_at_another_state_keeps_update_order() {
     check(
         Delta,
         "",
@@ -339,7 +339,7 @@ fn a_request_is_answered_with_the_newest_state() {
 
 /// ADS-08: a client that never acknowledges clusters still gets the routes before the removal.
 #[test]
-fn silence_about_clusters_does_not_turn_the_order_round() {
+fn unacknowledged_clusters_do_not_reverse_the_order() {
     for (protocol, route, all, done) in [(Delta, "+r", "n=1", "-a"), (Sotw, "r", "n=1 a=1", "n=1")]
     {
         check(
@@ -370,7 +370,7 @@ fn silence_about_clusters_does_not_turn_the_order_round() {
 
 /// ADS-08: each removal waits for its own referrers, not for those of an earlier removal.
 #[test]
-fn removals_wait_each_for_its_own() {
+fn removal_waits_only_for_its_own_referrers() {
     check(
         Delta,
         "",
@@ -401,7 +401,7 @@ fn removals_wait_each_for_its_own() {
 
 /// ADS-06, CLI-E-03: a request for one route does not let another route overtake its cluster.
 #[test]
-fn asking_for_one_route_does_not_let_another_through() {
+fn request_for_one_route_does_not_release_another() {
     check(
         Delta,
         "",
@@ -490,7 +490,7 @@ fn a_rejection_ends_with_its_resource() {
 /// ADS-03, ADS-04: one commit changes every type. The types go out in order, each as soon as the types that
 /// it needs are acknowledged. Types on which nothing depends do not wait.
 #[test]
-fn a_change_of_everything_goes_out_in_order() {
+fn change_of_every_type_is_sent_in_dependency_order() {
     check(
         Delta,
         "",
@@ -574,7 +574,7 @@ fn types_do_not_share_nonces() {
 
 /// CLI-E-22: Envoy sends queued ACKs before new subscriptions. Either order works.
 #[test]
-fn an_acknowledgement_may_come_before_the_subscription_it_led_to() {
+fn acknowledgment_may_precede_the_subscription_it_causes() {
     check(
         Delta,
         "",

@@ -8,7 +8,7 @@ use crate::world::{check, check_with};
 /// ADS-12, ADS-14: a cluster without endpoints changes. A later repeated request, which is for another
 /// cluster, does not send all endpoints.
 #[test]
-fn a_static_cluster_brings_no_endpoints() {
+fn changed_static_cluster_does_not_resend_endpoints() {
     check(
         Sotw,
         "",
@@ -41,7 +41,7 @@ fn a_static_cluster_brings_no_endpoints() {
 
 /// ADS-18: the same for a listener that is subscribed by name.
 #[test]
-fn a_named_listener_gets_its_routes_again() {
+fn changed_named_listener_gets_its_routes_again() {
     check(
         Delta,
         "",
@@ -66,7 +66,7 @@ fn a_named_listener_gets_its_routes_again() {
 /// DELTA-19, ADS-09: a client rejects a part after it acknowledged a later one. The rejection
 /// counts, and the clusters of the old routes stay.
 #[test]
-fn a_part_may_be_rejected_after_a_later_one_was_acknowledged() {
+fn rejection_of_part_counts_after_later_part_was_acknowledged() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
     check_with(
         Delta,
@@ -127,7 +127,7 @@ fn a_changed_cluster_gets_its_endpoints_again() {
 
 /// ADS-11: a new cluster refers to endpoints that the client already has. They are sent again.
 #[test]
-fn a_new_cluster_gets_endpoints_that_another_has() {
+fn new_cluster_gets_endpoints_shared_with_another_cluster() {
     check(
         Delta,
         "",
@@ -220,7 +220,7 @@ fn a_changed_listener_gets_its_routes_again() {
 
 /// ADS-18: a changed listener's repeated request for its routes, at the same version, is answered.
 #[test]
-fn routes_asked_for_again_are_answered() {
+fn repeated_request_for_routes_is_answered() {
     check(
         Sotw,
         "",
@@ -270,7 +270,7 @@ fn endpoints_do_not_overtake_their_cluster() {
 /// ADS-01, ADS-16, ADS-23, DELTA-03, SOTW-12, SOTW-106, P-43: types may be requested in any order,
 /// and each has its own state.
 #[test]
-fn children_can_be_asked_for_first() {
+fn children_may_be_requested_before_parents() {
     check(
         Sotw,
         "",
@@ -291,7 +291,7 @@ fn children_can_be_asked_for_first() {
 
 /// ADS-19, ADS-20, CLI-E-47, P-49: a requested name is answered even if no resource refers to it.
 #[test]
-fn names_that_nobody_refers_to_are_answered() {
+fn unreferenced_names_are_answered() {
     check(
         Delta,
         "",

@@ -7,7 +7,7 @@ use crate::{check, world::check_with};
 /// DELTA-10, DELTA-31, DELTA-42, DELTA-44, DELTA-51, DELTA-52, CLI-E-20: a legacy wildcard receives
 /// everything, and then the changes.
 #[test]
-fn a_wildcard_gets_all_and_then_what_changes() {
+fn wildcard_receives_everything_and_then_changes() {
     check(
         Delta,
         "CDS",
@@ -32,7 +32,7 @@ fn a_wildcard_gets_all_and_then_what_changes() {
 /// DELTA-35, DELTA-55: an opening wildcard over an empty view gets an empty response. No other
 /// request does.
 #[test]
-fn only_an_opening_wildcard_is_answered_with_nothing() {
+fn only_opening_wildcard_gets_empty_response() {
     check(
         Delta,
         "CDS",
@@ -77,7 +77,7 @@ fn a_subscribed_name_is_answered_and_stays_subscribed() {
 /// DELTA-01, DELTA-12, DELTA-14, DELTA-15, CLI-E-23, P-20: a request with a stale nonce still
 /// subscribes.
 #[test]
-fn a_nonce_never_hides_a_subscription() {
+fn request_with_stale_nonce_still_subscribes() {
     check(
         Delta,
         "EDS",
@@ -121,7 +121,7 @@ fn after_a_rejection_only_changes_are_sent() {
 
 /// DELTA-19: one response is in flight, and changes meanwhile coalesce.
 #[test]
-fn changes_while_waiting_fold_into_one() {
+fn changes_during_unanswered_response_coalesce() {
     check(
         Delta,
         "CDS",
@@ -140,7 +140,7 @@ fn changes_while_waiting_fold_into_one() {
 /// DELTA-20: if an ordinary name is in both lists, subscribe takes precedence. For `*`, unsubscribe
 /// does.
 #[test]
-fn a_name_in_both_lists_is_subscribed_and_a_star_is_not() {
+fn name_in_both_lists_is_subscribed_and_wildcard_is_not() {
     check(
         Delta,
         "CDS",
@@ -157,7 +157,7 @@ fn a_name_in_both_lists_is_subscribed_and_a_star_is_not() {
 /// DELTA-23, DELTA-25 to -28: an unsubscription gets no response. A later subscription sends the
 /// resource again.
 #[test]
-fn unsubscribing_is_silent_and_forgets() {
+fn unsubscription_gets_no_response_and_is_forgotten() {
     check(
         Delta,
         "EDS",
@@ -177,7 +177,7 @@ fn unsubscribing_is_silent_and_forgets() {
 
 /// DELTA-24, P-27: beside a wildcard, an unsubscription from a name is answered.
 #[test]
-fn a_name_given_up_beside_a_wildcard_is_answered() {
+fn unsubscribed_name_beside_wildcard_is_answered() {
     check(
         Delta,
         "CDS",
@@ -199,7 +199,7 @@ fn a_name_given_up_beside_a_wildcard_is_answered() {
 /// DELTA-30, DELTA-32 to -34, DELTA-36, DELTA-37: the sequence of requests in the protocol
 /// documents.
 #[test]
-fn a_wildcard_begins_and_ends_by_its_star() {
+fn asterisk_starts_and_ends_wildcard() {
     check(
         Delta,
         "CDS",
@@ -227,7 +227,7 @@ fn a_wildcard_begins_and_ends_by_its_star() {
 
 /// DELTA-34: an opening request that only unsubscribes starts no wildcard.
 #[test]
-fn an_opening_unsubscribe_is_no_wildcard() {
+fn opening_unsubscription_does_not_start_wildcard() {
     check(
         Delta,
         "CDS",
@@ -258,7 +258,7 @@ fn endpoints_have_no_wildcard() {
 /// DELTA-45, DELTA-46, DELTA-58, DELTA-59, DELTA-70, P-22: on a resume, the server sends the
 /// differences and removes deleted resources.
 #[test]
-fn a_resume_sends_only_what_differs() {
+fn resume_sends_only_differences() {
     check(
         Delta,
         "CDS",
@@ -290,7 +290,7 @@ fn a_resume_with_nothing_new_sends_no_resource() {
 
 /// DELTA-22, P-21: subscribed names are sent even if the client claims to hold them.
 #[test]
-fn what_is_listed_and_asked_for_is_sent() {
+fn subscribed_name_with_initial_version_is_sent() {
     check(
         Delta,
         "EDS",
@@ -305,7 +305,7 @@ fn what_is_listed_and_asked_for_is_sent() {
 
 /// CLI-E-21: a client that only claims to hold names is subscribed to them.
 #[test]
-fn what_is_only_listed_is_subscribed() {
+fn name_with_initial_version_only_is_subscribed() {
     check(
         Delta,
         "EDS",
@@ -377,7 +377,7 @@ fn extension_and_runtime_removals_are_not_announced() {
 
 /// DELTA-53, OPS-12: a large state is sent in parts, with the removals in the last one.
 #[test]
-fn a_large_state_is_cut() {
+fn large_state_is_sent_in_parts() {
     let config = Config { response_bytes_target: 200, ..Config::DEFAULTS };
     check_with(
         Delta,
@@ -398,7 +398,7 @@ fn a_large_state_is_cut() {
 
 /// DELTA-47: a name occurs at most once in a response, whatever happened to it meanwhile.
 #[test]
-fn a_resource_that_comes_and_goes_while_waiting_is_never_mentioned_twice() {
+fn response_contains_each_name_at_most_once() {
     check(
         Delta,
         "CDS",
@@ -420,7 +420,7 @@ fn a_resource_that_comes_and_goes_while_waiting_is_never_mentioned_twice() {
 
 /// DELTA-11, DELTA-12: a request without a nonce answers no response.
 #[test]
-fn a_spontaneous_request_is_no_acknowledgement() {
+fn request_without_nonce_does_not_acknowledge() {
     check(
         Delta,
         "EDS",
@@ -439,7 +439,7 @@ fn a_spontaneous_request_is_no_acknowledgement() {
 
 /// DELTA-05: a first request opens the type, whatever its nonce.
 #[test]
-fn a_nonce_of_another_stream_does_not_matter() {
+fn first_request_with_foreign_nonce_opens_the_type() {
     check(
         Delta,
         "CDS",
@@ -454,7 +454,7 @@ fn a_nonce_of_another_stream_does_not_matter() {
 /// DELTA-26, DELTA-04: later empty lists change nothing, and a subscription does not depend on
 /// other streams.
 #[test]
-fn empty_lists_change_nothing() {
+fn later_empty_lists_keep_the_subscription() {
     check(
         Delta,
         "EDS",
@@ -494,7 +494,7 @@ fn a_removed_name_stays_subscribed() {
 
 /// DELTA-50: a resource that another scope hides or reveals is an ordinary change.
 #[test]
-fn other_scopes_are_the_smallest_change() {
+fn changed_scopes_send_only_differences() {
     check(
         Delta,
         "CDS",
@@ -531,7 +531,7 @@ fn held_resource_with_unparsable_version_is_removed() {
 
 /// DELTA-01, DELTA-15, DELTA-16: one request rejects, subscribes and unsubscribes.
 #[test]
-fn a_request_may_do_everything_at_once() {
+fn one_request_rejects_subscribes_and_unsubscribes() {
     check(
         Delta,
         "EDS",
@@ -553,7 +553,7 @@ fn a_request_may_do_everything_at_once() {
 /// DELTA-13, DELTA-19: an ACK accepts the versions of the response that it names, even after a
 /// later response.
 #[test]
-fn an_ack_is_for_the_response_that_it_names() {
+fn ack_accepts_versions_of_the_named_response() {
     check(
         Delta,
         "EDS",
@@ -583,7 +583,7 @@ fn an_ack_is_for_the_response_that_it_names() {
 /// DELTA-56, DELTA-70: only subscribed resources are sent. After a reconnect, these are the newly
 /// requested ones.
 #[test]
-fn what_is_not_asked_for_again_is_not_sent() {
+fn reconnected_stream_gets_only_newly_requested_names() {
     check(
         Delta,
         "EDS",
@@ -605,7 +605,7 @@ fn what_is_not_asked_for_again_is_not_sent() {
 
 /// SOTW-93, DELTA-53: all parts of a state are from one commit. Later commits are sent after them.
 #[test]
-fn parts_are_of_one_commit() {
+fn parts_of_a_state_come_from_one_commit() {
     let config = Config { response_bytes_target: 200, ..Config::DEFAULTS };
     for (protocol, names) in [(chancery_protocol::Protocol::Sotw, "a,b,c,d"), (Delta, "+a,b,c,d")] {
         let script = match protocol {

@@ -31,7 +31,7 @@ fn version_update_after_ack() {
 /// SOTW-07: the text before that figure. The response may also come later, when the resources
 /// become available.
 #[test]
-fn an_answer_may_come_later() {
+fn missing_resource_is_sent_when_it_is_created() {
     check(
         Sotw,
         "EDS",
@@ -68,7 +68,7 @@ fn no_version_update_after_nack() {
 
 /// SOTW-13, SOTW-23, SOTW-27: figure "ACK after NACK" (later-ack, 2018 and 2020).
 #[test]
-fn ack_after_nack() {
+fn ack_after_nack_accepts_the_corrected_version() {
     check(
         Sotw,
         "EDS",
@@ -90,7 +90,7 @@ fn ack_after_nack() {
 /// 2018 and 2020). The figure sends both resources again, but only the new one is required
 /// (SOTW-75).
 #[test]
-fn several_endpoints_on_the_same_stream() {
+fn added_endpoint_is_sent_on_the_same_stream() {
     check(
         Sotw,
         "EDS",
@@ -110,7 +110,7 @@ fn several_endpoints_on_the_same_stream() {
 /// (eds-distinct-stream, 2018 and 2020). Each stream has its own nonces and receives only its own
 /// resource.
 #[test]
-fn several_endpoints_on_distinct_streams() {
+fn each_stream_gets_only_its_own_endpoint() {
     check(
         Sotw,
         "EDS",
@@ -136,7 +136,7 @@ fn several_endpoints_on_distinct_streams() {
 /// (cds-eds-resources, 2018 and 2020). The hint in the figure is the subscription: the server sends
 /// the added endpoints.
 #[test]
-fn a_new_cluster_leads_to_a_longer_list_of_endpoints() {
+fn endpoints_added_for_new_cluster_are_sent() {
     check(
         Sotw,
         "",
@@ -163,7 +163,7 @@ fn a_new_cluster_leads_to_a_longer_list_of_endpoints() {
 /// SOTW-20, SOTW-34, SOTW-35: figure "EDS update race motivates nonces" (update-race, 2018 and 2020). The
 /// request at X does not reject Y, and the server answers the names in it.
 #[test]
-fn a_race_of_an_update_and_a_longer_list() {
+fn request_with_older_nonce_is_not_a_nack_and_adds_names() {
     check(
         Sotw,
         "EDS",
@@ -189,7 +189,7 @@ fn a_race_of_an_update_and_a_longer_list() {
 /// SOTW-33, SOTW-34, SOTW-38: figure "Requests become stale" (stale-requests, 2018 and 2020). One request is
 /// replaced by a later one at the same version. The nonce of another is no longer the last.
 #[test]
-fn requests_become_stale() {
+fn superseded_requests_are_stale() {
     check(
         Sotw,
         "EDS",
@@ -212,7 +212,7 @@ fn requests_become_stale() {
 /// SOTW-12, ADS-01, ADS-05, CLI-E-16: figure "EDS/CDS multiplexed on an ADS stream" (ads, 2018 and 2020).
 /// Each type has its own version and nonce. The endpoints do not wait for the ACK of the clusters.
 #[test]
-fn endpoints_and_clusters_on_one_stream() {
+fn types_on_one_stream_have_separate_versions_and_nonces() {
     check(
         Sotw,
         "",
@@ -239,7 +239,7 @@ fn endpoints_and_clusters_on_one_stream() {
 /// 2020), as one transaction. The server sends both clusters, then the route, then the state without the old
 /// cluster.
 #[test]
-fn a_route_moves_from_one_cluster_to_another() {
+fn moved_route_is_sent_between_cluster_addition_and_removal() {
     check(
         Sotw,
         "",
@@ -277,7 +277,7 @@ fn a_route_moves_from_one_cluster_to_another() {
 /// current rules (C2), it keeps its wildcard, and `wc` is sent whether or not the wildcard sent it
 /// before.
 #[test]
-fn an_incremental_session() {
+fn incremental_session_matches_the_protocol_figure() {
     check(
         Delta,
         "CDS",
@@ -309,7 +309,7 @@ fn an_incremental_session() {
 /// (incremental-reconnect, 2018 and 2020). Resources that the client still holds are not sent again. The
 /// server does not rely on what it sent on the earlier stream.
 #[test]
-fn an_incremental_reconnect() {
+fn incremental_reconnect_resends_nothing_held() {
     check(
         Delta,
         "CDS",
@@ -331,7 +331,7 @@ fn an_incremental_reconnect() {
 
 /// DELTA-46, DELTA-58: the same after the state has changed. Only the difference is sent.
 #[test]
-fn an_incremental_reconnect_to_a_newer_state() {
+fn incremental_reconnect_to_newer_state_sends_only_difference() {
     check(
         Delta,
         "CDS",
@@ -353,7 +353,7 @@ fn an_incremental_reconnect_to_a_newer_state() {
 /// resources changes, or is requested in addition. SotW sends all listeners and clusters. Other types, and
 /// delta, send the one resource.
 #[test]
-fn one_of_many_resources_changes() {
+fn changed_resource_is_sent_alone_or_with_full_state_by_type() {
     let check_three = |protocol, kind: &str, add: &str, all: &str, first: &str, changed: &str| {
         check(
             protocol,
@@ -386,7 +386,7 @@ fn one_of_many_resources_changes() {
 /// SOTW-46, DELTA-23, DELTA-28: "Unsubscribing From Resources" (2020). The client subscribes to A
 /// and B, then to A only.
 #[test]
-fn from_two_resources_to_one() {
+fn shorter_name_list_unsubscribes_from_the_missing_name() {
     check(
         Sotw,
         "EDS",
@@ -423,7 +423,7 @@ fn from_two_resources_to_one() {
 /// and "Deleting Resources" (2020). In SotW, only listeners and clusters can express it. In delta, the name
 /// is in `removed_resources` (2020 has a resource without body). A resource that is created later is sent.
 #[test]
-fn a_resource_that_does_not_exist_and_then_does() {
+fn absent_resource_is_reported_and_sent_after_creation() {
     check(
         Sotw,
         "EDS",
@@ -460,7 +460,7 @@ fn a_resource_that_does_not_exist_and_then_does() {
 /// (2020). A name that the client subscribes to again is sent again. An alias works like a name. Superfluous
 /// unsubscriptions are ignored.
 #[test]
-fn forgotten_resources_aliases_and_phantoms() {
+fn resubscription_resends_and_aliases_work_like_names() {
     check(
         Delta,
         "VHDS",
@@ -485,7 +485,7 @@ fn forgotten_resources_aliases_and_phantoms() {
 /// SOTW-20, SOTW-45, P-02: figure of a rejection that the version does not show (error-detail-nack, current
 /// text). The added resource is bad. The version is the one that the client acknowledged before.
 #[test]
-fn a_rejection_that_only_the_error_shows() {
+fn request_with_error_detail_at_same_version_is_a_nack() {
     check(
         Sotw,
         "EDS",
@@ -507,7 +507,7 @@ fn a_rejection_that_only_the_error_shows() {
 /// SOTW-61 to -63, SOTW-65, C2: the current text's example of a client that adds a name to its wildcard,
 /// drops the wildcard, and then drops the name. The last request equals the first, but is not a wildcard.
 #[test]
-fn a_wildcard_that_gains_a_name_and_ends() {
+fn sotw_wildcard_gains_a_name_and_ends_without_reopening() {
     check(
         Sotw,
         "CDS",
@@ -537,7 +537,7 @@ fn a_wildcard_that_gains_a_name_and_ends() {
 /// SOTW-61, SOTW-62, SOTW-66: an empty list first subscribes to everything, and after a name to
 /// nothing. On a new stream, it subscribes to everything again.
 #[test]
-fn an_empty_list_means_what_the_stream_has_seen() {
+fn empty_list_meaning_depends_on_earlier_names_of_the_stream() {
     check(
         Sotw,
         "CDS",
@@ -560,7 +560,7 @@ fn an_empty_list_means_what_the_stream_has_seen() {
 /// DELTA-31 to -33, DELTA-36: the current text's incremental example. The client opens a wildcard,
 /// adds a name, drops `*`, and drops the name. Then it subscribes to nothing.
 #[test]
-fn an_incremental_wildcard_that_gains_a_name_and_ends() {
+fn incremental_wildcard_gains_a_name_and_ends() {
     check(
         Delta,
         "CDS",
@@ -590,7 +590,7 @@ fn an_incremental_wildcard_that_gains_a_name_and_ends() {
 /// DELTA-24, DELTA-37, P-27: the current text's ambiguous case. The client unsubscribes from a name
 /// beside a wildcard, and only the server knows whether the wildcard covers it.
 #[test]
-fn an_unsubscription_that_only_the_server_understands() {
+fn ambiguous_unsubscription_beside_wildcard_is_answered() {
     check(
         Delta,
         "CDS",

@@ -7,7 +7,7 @@ use crate::check;
 /// CLI-E-01, CLI-E-38: Envoy requests the runtime first, then clusters with their endpoints, then listeners
 /// with their dependencies. The server does not wait for a type that was not requested.
 #[test]
-fn a_start_asks_for_one_type_after_the_other() {
+fn startup_types_are_answered_without_waiting_for_others() {
     for (protocol, plus) in [(Sotw, ""), (Delta, "+")] {
         check(
             protocol,
@@ -49,7 +49,7 @@ fn a_start_asks_for_one_type_after_the_other() {
 /// CLI-E-06, SOTW-29: Envoy acknowledges clusters before they work. Routes to a new cluster also
 /// wait for the ACK of its endpoints, and the removal of the old cluster waits for the routes.
 #[test]
-fn acknowledged_cluster_does_not_count_as_working() {
+fn route_to_acknowledged_cluster_waits_for_its_endpoints() {
     check(
         Delta,
         "",
@@ -83,7 +83,7 @@ fn acknowledged_cluster_does_not_count_as_working() {
 /// CLI-E-07, SOTW-21, SOTW-28: a NACK has code 13 and the previous version. Its error is only in
 /// that request, so the next request is an ordinary one.
 #[test]
-fn a_rejection_keeps_the_version_and_says_why_once() {
+fn nack_keeps_previous_version_and_has_error_once() {
     check(
         Sotw,
         "",
@@ -136,7 +136,7 @@ fn a_type_that_was_never_asked_for_is_not_sent() {
 /// flight, and never answers. Nothing else waits, and the type continues when Envoy requests it
 /// again.
 #[test]
-fn response_without_a_watch_blocks_nothing() {
+fn unanswered_response_without_watch_delays_no_other_type() {
     check(
         Sotw,
         "",
@@ -166,7 +166,7 @@ fn response_without_a_watch_blocks_nothing() {
 /// without nonces, and with the types in the order of their first use. Each stream receives the
 /// full state.
 #[test]
-fn every_reconnect_is_served_in_full() {
+fn every_reconnect_receives_the_full_state() {
     let mut script = "
         commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1 RDS/r=1
         -> CDS
@@ -200,7 +200,7 @@ fn every_reconnect_is_served_in_full() {
 /// CLI-E-14: Envoy may delay its requests and ACKs to limit their rate. A late answer counts for
 /// the response that it names.
 #[test]
-fn late_answer_counts_for_the_response_it_names() {
+fn late_answer_applies_to_the_response_it_names() {
     check(
         Sotw,
         "",
@@ -228,7 +228,7 @@ fn late_answer_counts_for_the_response_it_names() {
 /// CLI-E-15, SOTW-23: Envoy may reject a valid resource for reasons of its build. The resource is
 /// not sent again, and other types continue.
 #[test]
-fn a_rejection_for_reasons_of_its_own_stops_nothing_else() {
+fn rejection_of_valid_resource_does_not_stop_other_types() {
     for (protocol, name) in [(Sotw, "e"), (Delta, "+e")] {
         check(
             protocol,
@@ -259,7 +259,7 @@ fn a_rejection_for_reasons_of_its_own_stops_nothing_else() {
 /// Only its error text names the bad ones, which the server does not evaluate. It sends no resource
 /// of the response again until that resource changes.
 #[test]
-fn nobody_reads_which_resource_was_bad() {
+fn error_text_of_nack_is_not_evaluated() {
     for kind in ["CDS", "LDS"] {
         check(
             Delta,
@@ -318,7 +318,7 @@ fn nobody_reads_which_resource_was_bad() {
 /// CLI-E-24, DELTA-47: Envoy rejects a response with a duplicate name. A resource that is
 /// subscribed by names, aliases and a wildcard is sent once.
 #[test]
-fn a_resource_that_is_asked_for_in_every_way_comes_once() {
+fn resource_subscribed_in_several_ways_is_sent_once() {
     check(
         Delta,
         "",
@@ -371,7 +371,7 @@ fn absent_endpoints_of_a_cluster_are_reported_at_once() {
 /// CLI-E-11, CLI-E-32, SVC-22, SOTW-48: an EDS watch accepts exactly the assignment of its name. A
 /// stream for one cluster receives only that one.
 #[test]
-fn a_stream_for_one_cluster_gets_its_endpoints_alone() {
+fn stream_for_one_cluster_gets_only_its_endpoints() {
     check(
         Sotw,
         "EDS",
@@ -393,7 +393,7 @@ fn a_stream_for_one_cluster_gets_its_endpoints_alone() {
 /// waits indefinitely for its first answers. The server sends every answer that the protocol
 /// allows.
 #[test]
-fn client_that_would_wait_forever_gets_an_answer() {
+fn client_without_fetch_timeout_gets_first_answers() {
     for protocol in [Sotw, Delta] {
         for kind in ["CDS", "LDS", "SRDS"] {
             check(protocol, "", &format!("\n-> {kind}\n<- {kind}\n"));
@@ -411,7 +411,7 @@ fn client_that_would_wait_forever_gets_an_answer() {
 /// incarnation of this one. They have no meaning here: the server sends everything, and removes what does not
 /// exist here.
 #[test]
-fn versions_of_another_server_mean_nothing() {
+fn versions_of_another_server_are_ignored() {
     check(
         Sotw,
         "",
@@ -441,7 +441,7 @@ fn versions_of_another_server_mean_nothing() {
 /// CLI-E-46, ADS-21: with `validate_clusters`, Envoy rejects a route to a cluster that does not exist. So a
 /// route follows its cluster and the ACK of the endpoints. A rejected route is not sent again.
 #[test]
-fn a_route_finds_its_cluster_when_it_comes() {
+fn route_arrives_after_its_cluster() {
     check(
         Sotw,
         "",
@@ -481,7 +481,7 @@ fn a_route_finds_its_cluster_when_it_comes() {
 /// ADS-25, ADS-14: a change of endpoints sends no cluster. Changes of clusters during an unanswered
 /// response coalesce into one response.
 #[test]
-fn endpoints_change_without_their_cluster_and_clusters_change_together() {
+fn endpoint_change_sends_no_cluster_and_cluster_changes_coalesce() {
     for protocol in [Sotw, Delta] {
         let (name, rest) = if protocol == Sotw { ("a", "a=1 b=3 c=2") } else { ("+a", "b=3 c=2") };
         let first = if protocol == Sotw { "a=1 b=1 c=1" } else { "b=1" };

@@ -64,14 +64,14 @@ fn replaced_but_for_the_last(other: &str) -> String {
 /// SOTW-28, DELTA-19: the rejection of a large first state applies until all of it was replaced,
 /// and the client has acknowledged the replacement.
 #[test]
-fn it_stands_until_all_of_it_was_replaced() {
+fn rejection_of_first_state_lasts_until_all_is_replaced() {
     rejected(Delta, &replaced_but_for_the_last(""));
 }
 
 /// SOTW-27, SOTW-28: a newer resource does not count as rejected if the client accepts it, and does
 /// if the client rejects it.
 #[test]
-fn what_is_new_since_then_counts_for_itself() {
+fn newer_resource_has_its_own_verdict() {
     rejected(
         Delta,
         &replaced_but_for_the_last(
@@ -89,7 +89,7 @@ fn what_is_new_since_then_counts_for_itself() {
 
 /// SOTW-27: a deleted resource counts as replaced.
 #[test]
-fn what_is_deleted_stands_no_longer() {
+fn deleted_resource_counts_as_replaced() {
     let all_but_one = (1..MANY).map(|n| format!("-LDS/n{n:04}")).collect::<Vec<_>>().join(" ");
     let gone = (1..MANY).map(|n| format!("-n{n:04}")).collect::<Vec<_>>().join(" ");
     rejected(
@@ -114,7 +114,7 @@ fn what_is_deleted_stands_no_longer() {
 /// DELTA-36, SOTW-27: after the wildcard ends, only the subscribed names count. A resource that the
 /// client requested again and accepted is not rejected.
 #[test]
-fn of_a_few_names_only_those_count() {
+fn only_subscribed_names_count_after_wildcard_ends() {
     rejected(
         Delta,
         "
@@ -141,7 +141,7 @@ fn of_a_few_names_only_those_count() {
 
 /// SOTW-27, SOTW-70: a full state replaces all of the previous one.
 #[test]
-fn a_full_state_replaces_it_whole() {
+fn full_state_replaces_rejected_state_completely() {
     let shown = list("", 1..MANY, "1");
     rejected(
         Sotw,
@@ -160,7 +160,7 @@ fn a_full_state_replaces_it_whole() {
 /// SOTW-27, SOTW-64: when a wildcard ends, only the remaining resources of a rejected full state
 /// count. Found by the model.
 #[test]
-fn a_wildcard_that_ends_leaves_what_it_names() {
+fn only_remaining_names_of_rejected_state_count_after_wildcard_ends() {
     rejected(
         Sotw,
         "
@@ -176,7 +176,7 @@ fn a_wildcard_that_ends_leaves_what_it_names() {
 /// DELTA-19, SOTW-28: if one part of a first state is rejected, all of it counts as rejected,
 /// whatever happens to the other parts.
 #[test]
-fn one_part_counts_for_all() {
+fn rejected_part_rejects_the_whole_first_state() {
     let (put, shown) = (list("LDS/", 0..MANY, "1"), list("", 0..MANY, "1"));
     let large = "x".repeat(100_000);
     let config = Config { response_bytes_target: large.len(), ..Config::DEFAULTS };
@@ -211,7 +211,7 @@ fn one_part_counts_for_all() {
 /// an older removal is still unsent. Before the fix, the next ACK ended the rejection. The endpoints of the
 /// cluster that the client kept were removed.
 #[test]
-fn a_change_before_the_ack_of_the_first_state_counts_for_itself() {
+fn change_before_ack_of_first_state_keeps_its_own_rejection() {
     check_with(
         Delta,
         "",
@@ -245,7 +245,7 @@ fn a_change_before_the_ack_of_the_first_state_counts_for_itself() {
 /// client still has the previous version. Before the fix, the rejection ended when the removal was
 /// detected.
 #[test]
-fn a_rejection_outlasts_a_removal_that_is_held_back() {
+fn rejection_lasts_while_removal_is_pending() {
     check_with(
         Delta,
         "",
@@ -281,7 +281,7 @@ fn a_rejection_outlasts_a_removal_that_is_held_back() {
 
 /// ADS-09: the same for a full state by names.
 #[test]
-fn a_rejection_of_a_name_outlasts_a_removal_that_is_held_back() {
+fn rejection_of_a_name_lasts_while_removal_is_pending() {
     check_with(
         Sotw,
         "",
@@ -315,7 +315,7 @@ fn a_rejection_of_a_name_outlasts_a_removal_that_is_held_back() {
 /// ADS-09, SOTW-28: the same for one resource of a large first state, after all others were
 /// replaced.
 #[test]
-fn a_rejected_first_state_outlasts_a_removal_that_is_held_back() {
+fn rejection_of_first_state_lasts_while_removal_is_pending() {
     check_with(
         Delta,
         "",
@@ -349,7 +349,7 @@ fn a_rejected_first_state_outlasts_a_removal_that_is_held_back() {
 
 /// SOTW-27: a rejection ends with the name, even if the removal was held back. Found by the model.
 #[test]
-fn a_rejection_of_a_removed_resource_ends_with_its_name() {
+fn rejection_of_removed_resource_ends_when_name_is_unsubscribed() {
     check_with(
         Sotw,
         "",

@@ -10,7 +10,7 @@ use crate::{check, world::check_with};
 /// CLI-G-02, CLI-G-17, CLI-G-27, SOTW-79: a starting channel requests everything by name, level by
 /// level. A missing leaf gets no empty response, and is sent when it exists.
 #[test]
-fn a_channel_asks_for_its_tree_by_name() {
+fn channel_gets_its_resources_by_name_level_by_level() {
     check(
         Sotw,
         "",
@@ -39,7 +39,7 @@ fn a_channel_asks_for_its_tree_by_name() {
 
 /// CLI-G-03: a gRPC server requests one listener by its address, with IPv6 in brackets.
 #[test]
-fn a_server_asks_for_the_listener_of_its_address() {
+fn grpc_server_gets_the_listener_of_its_address() {
     for name in ["server/0.0.0.0:50051", "server/[::]:50051", "server/[2001:db8::1]:443"] {
         check(
             Sotw,
@@ -61,7 +61,7 @@ fn a_server_asks_for_the_listener_of_its_address() {
 
 /// CLI-G-04, SOTW-48: the response has exactly the requested names.
 #[test]
-fn names_are_exact() {
+fn response_contains_exactly_the_requested_names() {
     check(
         Sotw,
         "",
@@ -80,7 +80,7 @@ fn names_are_exact() {
 /// shrink and grow with one nonce, because an ACK overtakes queued subscriptions. The server
 /// processes each list in turn.
 #[test]
-fn lists_shrink_and_grow_with_one_nonce() {
+fn name_lists_with_one_nonce_are_processed_in_turn() {
     check(
         Sotw,
         "",
@@ -107,7 +107,7 @@ fn lists_shrink_and_grow_with_one_nonce() {
 /// CLI-G-08, SOTW-16, SOTW-100: a client reconnects with its versions, without nonces, and with the
 /// types in any order. Types without names are left out.
 #[test]
-fn a_reconnect_asks_in_any_order() {
+fn reconnect_is_served_in_any_type_order() {
     check(
         Sotw,
         "",
@@ -142,7 +142,7 @@ fn a_reconnect_asks_in_any_order() {
 /// CLI-G-10, SOTW-78: a client gives up on a name after 15 seconds. Existing resources are sent at
 /// once, even if everything else waits for an answer.
 #[test]
-fn what_exists_never_waits_for_long() {
+fn existing_resource_is_sent_immediately() {
     check(
         Sotw,
         "",
@@ -193,7 +193,7 @@ fn a_rejection_has_code_three_and_the_older_version() {
 /// CLI-G-07, CLI-G-13: the last watch of a type ends while a response is in flight. The client neither
 /// acknowledges nor rejects it, and does not request the type for a while. Nothing else waits for it.
 #[test]
-fn a_type_that_is_given_up_is_not_waited_for() {
+fn unanswered_response_of_unsubscribed_type_delays_nothing() {
     check(
         Sotw,
         "",
@@ -219,7 +219,7 @@ fn a_type_that_is_given_up_is_not_waited_for() {
 /// CLI-G-14, SOTW-36, SOTW-112: a slow application reads and answers late. The changes meanwhile
 /// coalesce into one response.
 #[test]
-fn a_slow_reader_gets_one_response_for_all_it_missed() {
+fn slow_reader_gets_missed_changes_in_one_response() {
     let mut script = "
         commit EDS/a=0
         -> EDS a
@@ -272,7 +272,7 @@ fn responses_for_grpc_stay_below_its_limit() {
 /// CLI-G-25, ADS-02: one node opens one stream for each channel. Each stream has its own names, nonces and
 /// responses. The end of one stream does not affect the others.
 #[test]
-fn one_node_has_many_streams() {
+fn streams_of_one_node_are_independent() {
     check(
         Sotw,
         "",
@@ -329,7 +329,7 @@ fn a_collection_of_endpoints_is_served_by_name() {
 /// CLI-G-30, CLI-G-16, ADS-02: a client comes back with all its resources while its old stream is
 /// still open. Both streams are served.
 #[test]
-fn a_client_that_comes_back_is_served_beside_its_old_stream() {
+fn reconnected_client_is_served_beside_its_old_stream() {
     for (protocol, ask) in [(Sotw, "-> CDS c v=X"), (Delta, "-> CDS +c irv=c@held")] {
         let name = if protocol == Sotw { "c" } else { "+c" };
         check(

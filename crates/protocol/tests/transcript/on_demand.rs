@@ -6,7 +6,7 @@ use crate::check;
 
 /// DELTA-29: a client can subscribe to an alias.
 #[test]
-fn an_alias_finds_its_resource() {
+fn subscription_to_alias_gets_the_resource() {
     check(
         Delta,
         "EDS",
@@ -46,7 +46,7 @@ fn unknown_virtual_host_is_reported_by_an_alias() {
 /// DELTA-68, CLI-E-40, P-52: an on-demand subscription to a cluster is answered at once and stays,
 /// even if the cluster does not exist.
 #[test]
-fn a_cluster_on_demand_is_answered_at_once() {
+fn on_demand_cluster_is_answered_at_once() {
     check(
         Delta,
         "CDS",
@@ -77,7 +77,7 @@ fn held_unknown_virtual_host_is_reported_once() {
 
 /// DELTA-47: a removed name that is now an alias is removed in a response of its own.
 #[test]
-fn a_name_that_became_an_alias_is_removed_apart() {
+fn name_that_became_an_alias_is_removed_in_separate_response() {
     check(
         Delta,
         "VHDS",
@@ -96,7 +96,7 @@ fn a_name_that_became_an_alias_is_removed_apart() {
 
 /// DELTA-42: a resource that was subscribed by an alias is removed by its name and by the alias.
 #[test]
-fn a_removal_names_the_resource_itself() {
+fn removal_lists_the_resource_name_and_the_alias() {
     check(
         Delta,
         "VHDS",
@@ -115,7 +115,7 @@ fn a_removal_names_the_resource_itself() {
 /// removal. The server sends both answers. First the name does not exist, which Envoy does not treat as a
 /// removal; then the resource is removed.
 #[test]
-fn a_virtual_host_that_is_held_and_gone_is_also_removed() {
+fn deleted_virtual_host_held_by_client_is_removed() {
     for (opening, again, absent) in [
         ("-> VHDS +r/v", "+r/v", "~r/v"),
         ("-> VHDS +r/a.test", "+r/a.test", "~r/a.test"),
@@ -149,7 +149,7 @@ fn a_virtual_host_that_is_held_and_gone_is_also_removed() {
 /// DELTA-46: a virtual host that a client only claims to hold, and that no longer exists, is
 /// removed.
 #[test]
-fn a_virtual_host_that_is_only_listed_and_gone_is_removed() {
+fn deleted_virtual_host_with_initial_version_only_is_removed() {
     check(
         Delta,
         "",
@@ -164,7 +164,7 @@ fn a_virtual_host_that_is_only_listed_and_gone_is_removed() {
 /// DELTA-42, DELTA-47: a deleted virtual host reappears, or is requested by its other name, before
 /// its removal was sent.
 #[test]
-fn a_virtual_host_that_comes_back_in_time_is_not_removed() {
+fn virtual_host_recreated_before_removal_is_not_removed() {
     check(
         Delta,
         "",
@@ -207,7 +207,7 @@ fn a_virtual_host_that_comes_back_in_time_is_not_removed() {
 
 /// DELTA-47, DELTA-64: two virtual hosts with the same domain are sent in separate responses.
 #[test]
-fn an_alias_is_only_once_in_a_response() {
+fn alias_occurs_once_in_a_response() {
     check(
         Delta,
         "VHDS",

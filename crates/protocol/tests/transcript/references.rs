@@ -40,14 +40,14 @@ fn references_move(protocol: Protocol, parent: &str, child: &str, again: &str) {
 
 /// ADS-11, CLI-E-12: clusters and their endpoints.
 #[test]
-fn endpoints_come_again_when_clusters_exchange_them() {
+fn endpoints_are_resent_when_clusters_swap_them() {
     references_move(Sotw, "CDS", "EDS", "x=1 y=1");
     references_move(Delta, "CDS", "EDS", "x=1 y=1");
 }
 
 /// ADS-19: clusters and their secrets.
 #[test]
-fn secrets_come_again_when_clusters_exchange_them() {
+fn secrets_are_resent_when_clusters_swap_them() {
     references_move(Sotw, "CDS", "SDS", "x=1 y=1");
     references_move(Delta, "CDS", "SDS", "x=1 y=1");
 }
@@ -55,7 +55,7 @@ fn secrets_come_again_when_clusters_exchange_them() {
 /// ADS-18: listeners and their routes. In delta, a new listener uses the routes that the client
 /// has.
 #[test]
-fn routes_come_again_when_listeners_exchange_them() {
+fn routes_are_resent_when_listeners_swap_them() {
     references_move(Sotw, "LDS", "RDS", "x=1 y=1");
     references_move(Delta, "LDS", "RDS", "y=1");
 }
@@ -63,7 +63,7 @@ fn routes_come_again_when_listeners_exchange_them() {
 /// ADS-12: scopes and their routes. Envoy drops the routes of the first scope and subscribes to them for the
 /// new scope. Its list of names is unchanged, so without a response the new scope never has routes.
 #[test]
-fn routes_come_again_when_scopes_exchange_them() {
+fn routes_are_resent_when_scopes_swap_them() {
     references_move(Sotw, "SRDS", "RDS", "x=1 y=1");
     references_move(Delta, "SRDS", "RDS", "y=1");
 }
@@ -71,14 +71,14 @@ fn routes_come_again_when_scopes_exchange_them() {
 /// ADS-19: listeners and their secrets. The new listener refers to a secret that Envoy holds, with a source
 /// configuration of its own. In delta, Envoy waits for the secret and sends no request.
 #[test]
-fn secrets_come_again_when_listeners_exchange_them() {
+fn secrets_are_resent_when_listeners_swap_them() {
     references_move(Sotw, "LDS", "SDS", "x=1 y=1");
     references_move(Delta, "LDS", "SDS", "x=1 y=1");
 }
 
 /// ADS-19: listeners and the extensions of their filters.
 #[test]
-fn extensions_come_again_when_listeners_exchange_them() {
+fn extensions_are_resent_when_listeners_swap_them() {
     references_move(Sotw, "LDS", "ECDS", "x=1 y=1");
     references_move(Delta, "LDS", "ECDS", "y=1");
 }
@@ -161,7 +161,7 @@ fn an_empty_name_is_answered_as_absent() {
 /// SOTW-90, DELTA-51: a resource is no longer shadowed by another scope. It is sent even with equal
 /// bytes, because the client does not have its version. A new client would get this version, too.
 #[test]
-fn an_uncovered_resource_is_sent_for_its_version() {
+fn unshadowed_resource_is_sent_for_its_version() {
     for (protocol, names) in [(Sotw, "x"), (Delta, "+x")] {
         check(
             protocol,
@@ -219,7 +219,7 @@ fn a_repeated_request_for_children_of_an_unknown_type_is_answered() {
 /// ADS-11, ADS-19: secrets are sent again after the endpoints of their cluster, whether these wait
 /// for an ACK or for a request. Envoy requests the secrets of a cluster when it has its endpoints.
 #[test]
-fn secrets_come_again_after_the_endpoints_of_their_cluster() {
+fn secrets_are_resent_after_the_endpoints_of_their_cluster() {
     for protocol in [Sotw, Delta] {
         let (c_and_d, d, x) = match protocol {
             Sotw => ("c=2 d=1", "c,d", "x"),

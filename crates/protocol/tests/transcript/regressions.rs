@@ -18,7 +18,7 @@ use crate::{check, world::check_with};
 /// SOTW-40, SOTW-46: a list repeats a name and drops another, so that its length does not change. The
 /// server notices the dropped name.
 #[test]
-fn a_repeated_name_does_not_hide_a_dropped_one() {
+fn repeated_name_does_not_hide_unsubscribed_name() {
     check(
         Sotw,
         "",
@@ -60,7 +60,7 @@ fn names_of_a_stale_request_are_answered_with_the_next_ack() {
 /// ADS-06, ADS-22: a wait that is over does not shorten the next one. Before the fix, the start of the wait
 /// was kept when only requested names were sent, so the next change seemed overdue.
 #[test]
-fn a_wait_that_is_over_does_not_shorten_the_next() {
+fn finished_wait_does_not_shorten_the_next_one() {
     check(
         Sotw,
         "",
@@ -102,7 +102,7 @@ fn a_late_wildcard_does_not_wait_for_an_ack() {
 /// ADS-08, ADS-11: endpoints that a new cluster needs again are deleted. Their removal waits for its turn.
 /// Before the fix, the server treated the need of the cluster as a request of the client.
 #[test]
-fn a_removal_is_no_answer_to_a_parent() {
+fn removal_of_needed_endpoints_waits_for_its_turn() {
     check(
         Delta,
         "",
@@ -127,7 +127,7 @@ fn a_removal_is_no_answer_to_a_parent() {
 /// DELTA-42, DELTA-52: a resource that a client names beside a wildcard is sent before other changes, and
 /// once. If it is deleted before these changes, it is removed.
 #[test]
-fn what_was_sent_ahead_of_a_wildcard_is_known() {
+fn resource_sent_ahead_of_wildcard_is_tracked() {
     check(
         Delta,
         "",
@@ -173,7 +173,7 @@ fn held_and_deleted_resource_is_removed_without_a_subscription() {
 
 /// SOTW-50, ADS-12: a repeated request asks for children only. For clusters, it gets no response.
 #[test]
-fn a_repeated_request_for_parents_is_silent() {
+fn repeated_request_for_parents_gets_no_response() {
     check(
         Sotw,
         "",
@@ -193,7 +193,7 @@ fn a_repeated_request_for_parents_is_silent() {
 /// SOTW-90, ADS-14: a cluster that disappears and reappears before its removal was sent is unchanged, and
 /// its endpoints are not sent again.
 #[test]
-fn what_comes_back_before_its_removal_was_sent_is_no_change() {
+fn resource_recreated_before_its_removal_is_unchanged() {
     check(
         Sotw,
         "",
@@ -219,7 +219,7 @@ fn what_comes_back_before_its_removal_was_sent_is_no_change() {
 
 /// ADS-14: a client that subscribes to a name that its wildcard covers gets an answer, but no endpoints.
 #[test]
-fn naming_what_the_wildcard_brought_does_not_touch_its_children() {
+fn subscription_to_wildcard_resource_does_not_resend_children() {
     check(
         Sotw,
         "",
@@ -241,7 +241,7 @@ fn naming_what_the_wildcard_brought_does_not_touch_its_children() {
 /// ADS-08, SOTW-75: the client acknowledges the first part of a split state. The old cluster stays until the
 /// client acknowledges the part with the route that leaves it.
 #[test]
-fn a_part_is_not_the_whole() {
+fn ack_of_one_part_does_not_release_removals() {
     let config = Config { response_bytes_target: 60, ..Config::DEFAULTS };
     check_with(
         Sotw,
@@ -274,7 +274,7 @@ fn a_part_is_not_the_whole() {
 /// DELTA-21, DELTA-44: a name that is requested again while its answer is in a planned response is answered
 /// by that response.
 #[test]
-fn what_is_on_its_way_is_not_sent_twice() {
+fn name_in_planned_response_is_sent_once() {
     check(
         Delta,
         "",
@@ -298,7 +298,7 @@ fn what_is_on_its_way_is_not_sent_twice() {
 /// SOTW-90: a cluster is deleted when the client subscribes to everything. It is not removed again when the
 /// client subscribes to names.
 #[test]
-fn what_a_full_state_has_removed_is_not_removed_again() {
+fn resource_removed_by_full_state_is_not_removed_again() {
     check(
         Sotw,
         "",
@@ -319,7 +319,7 @@ fn what_a_full_state_has_removed_is_not_removed_again() {
 /// SOTW-36: names that were requested and unsubscribed before an answer do not make a later change urgent.
 /// Both requests come before the stream can take a response.
 #[test]
-fn what_was_given_up_is_not_urgent() {
+fn unsubscribed_names_are_not_urgent() {
     let request = |names: &[&str], nonce: &str| {
         Request::Sotw(SotwRequest {
             type_url: types::LISTENER.to_owned(),
@@ -348,7 +348,7 @@ fn what_was_given_up_is_not_urgent() {
 
 /// SOTW-34, SOTW-36: answered names of a stale request do not make later names urgent.
 #[test]
-fn what_was_late_and_is_answered_makes_nothing_urgent() {
+fn answered_names_of_stale_request_are_not_urgent() {
     check(
         Sotw,
         "",
@@ -394,7 +394,7 @@ fn restarted_wildcard_removes_deleted_resources_in_flight() {
 
 /// DELTA-44: a wildcard starts while a resource and its removal are in flight. It is not removed again.
 #[test]
-fn a_wildcard_that_begins_repeats_no_removal() {
+fn new_wildcard_does_not_repeat_removal_in_flight() {
     check(
         Delta,
         "",
@@ -417,7 +417,7 @@ fn a_wildcard_that_begins_repeats_no_removal() {
 /// sent anything, so the client still has the old route and needs its old cluster. The commit and the ACK of
 /// the listener come before the stream can take a response.
 #[test]
-fn a_route_that_comes_back_holds_its_old_cluster() {
+fn recreated_route_keeps_its_old_cluster() {
     let scope = ScopeName::new("default").unwrap();
     let key = |t: &str, name: &str| ResourceKey {
         type_url: TypeUrl::new(t).unwrap(),
@@ -482,7 +482,7 @@ fn a_route_that_comes_back_holds_its_old_cluster() {
 /// DELTA-52, DELTA-28: the client unsubscribes from a planned resource and starts a wildcard. The resource
 /// is sent once.
 #[test]
-fn a_wildcard_gets_what_was_given_up_once() {
+fn new_wildcard_gets_unsubscribed_planned_resource_once() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
     let cluster = |body: &str| {
         let key = ResourceKey {
@@ -521,7 +521,7 @@ fn a_wildcard_gets_what_was_given_up_once() {
 /// unsubscribed from beside a wildcard or during a response, and names that it claims to hold. An attack on
 /// a running server found that unsubscribed names did not count.
 #[test]
-fn names_that_are_given_up_and_not_answered_count() {
+fn unanswered_unsubscribed_names_count_towards_the_limit() {
     let config = Config { names_max: 100, response_bytes_target: 1, ..Config::DEFAULTS };
     let scope = ScopeName::new("default").unwrap();
     let put = |state: &State, name: &str| {
@@ -586,7 +586,7 @@ fn names_that_are_given_up_and_not_answered_count() {
 /// them, before the old cluster is removed. This holds also if the routes waited for an answer and then for
 /// other types. Before the fix, the cluster was removed a moment after the routes.
 #[test]
-fn late_routes_are_taken_before_the_old_cluster_goes() {
+fn late_routes_precede_removal_of_the_old_cluster() {
     check(
         Sotw,
         "",
@@ -646,7 +646,7 @@ fn children_follow_the_last_part_of_their_parents() {
 /// SOTW-27, ADS-09: a rejection ends with the ACK of the replacement, even if the client unsubscribes from
 /// the unsent rest of that state. Before the fix, it held removals back until the type changed again.
 #[test]
-fn a_rejection_ends_though_the_rest_of_the_state_is_given_up() {
+fn rejection_ends_even_if_rest_of_state_is_unsubscribed() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
     check_with(
         Sotw,
@@ -670,7 +670,7 @@ fn a_rejection_ends_though_the_rest_of_the_state_is_given_up() {
 /// removal later. Before the fix, a type counted as complete up to the revision before its last scan, though
 /// it could hold back an older removal.
 #[test]
-fn a_removal_waits_for_one_that_was_found_later() {
+fn removal_waits_for_removal_detected_later() {
     check(
         Delta,
         "",

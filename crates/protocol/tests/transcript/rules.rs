@@ -10,7 +10,7 @@ use crate::{check, world::check_with};
 /// SOTW-16, SOTW-11: nonces and versions are compared only for equality. A nonce that looks like a
 /// valid one, or like a number, does not match.
 #[test]
-fn a_nonce_that_only_looks_like_ours_answers_nothing() {
+fn similar_nonce_does_not_acknowledge() {
     let likes = ["01", "+1", "1.0", "0x1", "0", "-1", "18446744073709551617", "2", "\u{661}"];
     for (protocol, name) in [(Sotw, "a"), (Delta, "")] {
         for nonce in likes {
@@ -43,7 +43,7 @@ fn a_nonce_that_only_looks_like_ours_answers_nothing() {
 /// SOTW-25, SOTW-38: an ACK or NACK causes a response only if it changes the subscription or newer
 /// content is waiting.
 #[test]
-fn an_answer_is_answered_only_for_a_reason() {
+fn ack_or_nack_gets_response_only_for_changes() {
     for verdict in ["", "nack"] {
         check(
             Sotw,
@@ -72,7 +72,7 @@ fn an_answer_is_answered_only_for_a_reason() {
 /// SOTW-51, DELTA-40: a resource outside the node's scopes does not exist for the node, whichever
 /// other nodes see it. The stream continues.
 #[test]
-fn what_a_node_may_not_see_does_not_exist_for_it() {
+fn resource_outside_of_node_scopes_does_not_exist() {
     check(
         Sotw,
         "",
@@ -105,7 +105,7 @@ fn what_a_node_may_not_see_does_not_exist_for_it() {
 
 /// SOTW-110: a problem with one resource or one type does not end a stream.
 #[test]
-fn trouble_with_a_resource_or_a_type_ends_no_stream() {
+fn problem_with_resource_or_type_does_not_end_stream() {
     check(
         Sotw,
         "",
@@ -132,7 +132,7 @@ fn trouble_with_a_resource_or_a_type_ends_no_stream() {
 
 /// SOTW-110, SOTW-52, SVC-08: an error that ends a stream names the rule and both values.
 #[test]
-fn a_request_that_breaks_a_rule_ends_its_stream() {
+fn invalid_request_ends_its_stream() {
     let config = Config { names_max: 2, types_max: 1, ..Config::DEFAULTS };
     for (event, text) in [
         ("-> EDS a,b,c", "this stream subscribes to 3 names, at most 2 are allowed (names_max)"),
@@ -260,7 +260,7 @@ fn rejection_messages_count_as_retained_bytes() {
 /// SVC-04, SVC-15: v2 types are separate types with exactly their own names. The SDS type of v2 has
 /// a lower-case `auth`.
 #[test]
-fn a_v2_type_is_a_type_of_its_own() {
+fn v2_type_is_a_separate_type() {
     check(
         Sotw,
         "",
@@ -281,7 +281,7 @@ fn a_v2_type_is_a_type_of_its_own() {
 
 /// SVC-25: an extension is requested by the name of the filter.
 #[test]
-fn an_extension_is_asked_for_by_its_filters_name() {
+fn extension_is_requested_by_filter_name() {
     check(
         Sotw,
         "",
@@ -330,7 +330,7 @@ fn a_secret_is_kept_until_nothing_refers_to_it() {
 /// DELTA-65: Envoy drops its virtual hosts when the route's `vhds` changes, and requests them
 /// again. All are sent.
 #[test]
-fn virtual_hosts_that_are_asked_for_again_are_sent_again() {
+fn virtual_hosts_requested_again_are_sent_again() {
     check(
         Delta,
         "",
@@ -358,7 +358,7 @@ fn virtual_hosts_that_are_asked_for_again_are_sent_again() {
 /// DELTA-69: the passage of time sends nothing. There are no heartbeats, for virtual hosts as for
 /// any other type.
 #[test]
-fn time_alone_sends_nothing() {
+fn passage_of_time_sends_nothing() {
     check(
         Delta,
         "",

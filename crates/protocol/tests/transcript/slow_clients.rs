@@ -12,7 +12,7 @@ use crate::world::{check, check_with};
 /// cluster and points the route at it. After 5 s, the route is sent after the clusters of the same
 /// state.
 #[test]
-fn a_route_that_waits_no_longer_follows_its_cluster() {
+fn route_sent_after_timeout_follows_its_cluster() {
     for (protocol, name, first, second, third) in [
         (Delta, "+r", "b=1", "c=1", "d=1"),
         (Sotw, "r", "a=1 b=1", "a=1 b=1 c=1", "a=1 b=1 c=1 d=1"),
@@ -54,7 +54,7 @@ fn a_route_that_waits_no_longer_follows_its_cluster() {
 /// ADS-03, ADS-06, ADS-22: endpoints, listeners and routes of one state follow its clusters in this
 /// order, whatever is unanswered.
 #[test]
-fn all_types_before_a_route_are_sent_when_it_waits_no_longer() {
+fn types_preceding_a_timed_out_route_are_sent_first() {
     check(
         Delta,
         "",
@@ -93,7 +93,7 @@ fn all_types_before_a_route_are_sent_when_it_waits_no_longer() {
 /// ADS-06, ADS-26: a route that is requested while changed clusters wait for an answer is sent at
 /// once, after these clusters.
 #[test]
-fn a_route_that_is_asked_for_follows_its_cluster() {
+fn requested_route_follows_its_cluster() {
     for (protocol, ask, also, first, second) in
         [(Delta, "+r", "+s", "b=1", "c=1"), (Sotw, "r", "r,s @3", "a=1 b=1", "a=1 b=1 c=1")]
     {
@@ -127,7 +127,7 @@ fn a_route_that_is_asked_for_follows_its_cluster() {
 /// ADS-06, SOTW-36, SOTW-75: endpoints are sent in parts, each after the ACK of the previous part.
 /// They wait for these ACKs at most as long as the route that follows them.
 #[test]
-fn the_rest_of_the_endpoints_goes_before_a_route_that_waits_no_longer() {
+fn remaining_endpoints_precede_a_timed_out_route() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
     check_with(
         Sotw,
@@ -158,7 +158,7 @@ fn the_rest_of_the_endpoints_goes_before_a_route_that_waits_no_longer() {
 /// ADS-22: a client that never answers receives each state of the route within the ACK timeout,
 /// after its clusters.
 #[test]
-fn a_silent_client_gets_routes_and_clusters_in_order() {
+fn silent_client_gets_each_route_after_its_clusters() {
     check(
         Delta,
         "",
@@ -190,7 +190,7 @@ fn a_silent_client_gets_routes_and_clusters_in_order() {
 /// ADS-06: the rest of the routes follows the rest of the endpoints that were requested after the
 /// routes were planned. Found by the model.
 #[test]
-fn the_rest_of_the_routes_follows_endpoints_that_were_asked_for_since() {
+fn remaining_routes_follow_endpoints_requested_later() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
     check_with(
         Sotw,
@@ -215,7 +215,7 @@ fn the_rest_of_the_routes_follows_endpoints_that_were_asked_for_since() {
 /// ADS-05: endpoints that were requested after the routes were planned precede the remaining
 /// routes. Other endpoints do not precede their changed cluster. Found by the model.
 #[test]
-fn endpoints_that_were_asked_for_take_no_others_before_their_cluster() {
+fn requested_endpoints_do_not_release_others_before_their_cluster() {
     let config = Config { response_bytes_target: 1, ..Config::DEFAULTS };
     check_with(
         Sotw,

@@ -7,7 +7,7 @@ use crate::check;
 /// SOTW-01, SOTW-10, SOTW-61, SOTW-69 to -71, SOTW-84, CLI-E-01: an empty list opens a wildcard,
 /// and each response has all resources.
 #[test]
-fn a_wildcard_is_answered_with_all_and_again_with_all() {
+fn every_wildcard_response_has_all_resources() {
     check(
         Sotw,
         "",
@@ -29,7 +29,7 @@ fn a_wildcard_is_answered_with_all_and_again_with_all() {
 
 /// SOTW-69: an empty view is answered when it is known to be empty.
 #[test]
-fn a_wildcard_over_nothing_is_answered_with_nothing() {
+fn wildcard_over_empty_view_gets_empty_response() {
     check(
         Sotw,
         "",
@@ -70,7 +70,7 @@ fn a_rejection_is_not_answered_until_something_changes() {
 
 /// SOTW-20, SOTW-21: a request with an error is a NACK, whatever its version.
 #[test]
-fn a_rejection_at_the_same_version_is_one() {
+fn request_with_error_at_same_version_is_a_rejection() {
     check(
         Sotw,
         "",
@@ -109,7 +109,7 @@ fn a_rejection_may_change_the_subscription() {
 
 /// SOTW-36, SOTW-92, SOTW-93: changes during an unanswered response coalesce into the next one.
 #[test]
-fn changes_while_waiting_fold_into_one() {
+fn changes_during_unanswered_response_coalesce() {
     check(
         Sotw,
         "",
@@ -129,7 +129,7 @@ fn changes_while_waiting_fold_into_one() {
 /// ADS-22, SOTW-31: the server sends nothing twice to a silent client, and sends the newest state
 /// after the timeout.
 #[test]
-fn silence_holds_changes_back_for_a_bounded_time() {
+fn unanswered_response_delays_changes_for_a_bounded_time() {
     check(
         Sotw,
         "",
@@ -172,7 +172,7 @@ fn a_stale_nonce_gets_no_response() {
 /// SOTW-34, SOTW-35: the requests of a client are always late because the type changes often. The
 /// client gets all names that it requests, and nothing for names that it unsubscribes from.
 #[test]
-fn names_of_stale_requests_are_taken() {
+fn names_of_stale_requests_take_effect() {
     check(
         Sotw,
         "",
@@ -197,7 +197,7 @@ fn names_of_stale_requests_are_taken() {
 
 /// SOTW-08: the last of several requests before the first response takes effect.
 #[test]
-fn the_last_of_several_first_requests_counts() {
+fn last_of_several_first_requests_takes_effect() {
     check(
         Sotw,
         "",
@@ -234,7 +234,7 @@ fn an_empty_nonce_is_never_stale() {
 
 /// SOTW-04, SOTW-05, SOTW-11: a first request opens the type, whatever its nonce and version.
 #[test]
-fn a_nonce_of_another_stream_does_not_matter() {
+fn first_request_with_foreign_nonce_opens_the_type() {
     check(
         Sotw,
         "",
@@ -256,7 +256,7 @@ fn a_nonce_of_another_stream_does_not_matter() {
 /// SOTW-38, SOTW-50, CLI-E-04: a request that changes nothing gets no response, whatever the order
 /// of its names.
 #[test]
-fn a_repeated_request_is_silent() {
+fn repeated_request_gets_no_response() {
     check(
         Sotw,
         "",
@@ -273,7 +273,7 @@ fn a_repeated_request_is_silent() {
 
 /// SOTW-90, SOTW-91: changes that the node does not see cause no response.
 #[test]
-fn changes_elsewhere_cause_nothing() {
+fn changes_outside_of_the_view_cause_no_response() {
     check(
         Sotw,
         "",
@@ -291,7 +291,7 @@ fn changes_elsewhere_cause_nothing() {
 
 /// DELTA-50: another list of scopes is sent like any change.
 #[test]
-fn another_list_of_scopes_is_a_change() {
+fn changed_scope_list_is_sent_like_any_change() {
     check(
         Sotw,
         "",
@@ -335,7 +335,7 @@ fn an_answer_with_an_older_version_is_not_a_rejection() {
 /// SOTW-04, SOTW-100, SOTW-102, SOTW-105, P-01: a new stream receives everything, whatever version
 /// the client has.
 #[test]
-fn a_version_of_an_earlier_stream_saves_nothing() {
+fn new_stream_receives_everything_despite_earlier_version() {
     check(
         Sotw,
         "",

@@ -24,7 +24,7 @@ fn added_names_are_answered_though_nothing_changed() {
 
 /// SOTW-43, CLI-G-09, P-08: each response of a full-state type is complete.
 #[test]
-fn named_clusters_come_all_together() {
+fn response_of_full_state_type_contains_all_named_clusters() {
     check(
         Sotw,
         "",
@@ -43,7 +43,7 @@ fn named_clusters_come_all_together() {
 
 /// SOTW-44, SOTW-46, P-05: a name that the client subscribes to again is sent again.
 #[test]
-fn a_name_that_was_dropped_is_sent_again() {
+fn resubscribed_name_is_sent_again() {
     check(
         Sotw,
         "",
@@ -85,7 +85,7 @@ fn an_empty_list_after_names_unsubscribes() {
 
 /// SOTW-60, SOTW-62 to -67: all transitions in the protocol documents.
 #[test]
-fn wildcard_and_names_mix() {
+fn wildcard_and_names_can_be_combined() {
     check(
         Sotw,
         "",
@@ -138,7 +138,7 @@ fn endpoints_have_no_wildcard() {
 /// SOTW-77 to -81, SOTW-07, SOTW-72, CLI-G-27: a missing resource is sent when it appears. Missing
 /// clusters and listeners get an empty response.
 #[test]
-fn a_missing_name_is_remembered() {
+fn missing_resource_is_sent_when_it_appears() {
     check(
         Sotw,
         "",
@@ -195,7 +195,7 @@ fn scoped_routes_are_sent_in_full() {
 
 /// SOTW-76: a missing runtime gets no empty response, because Envoy would reject it.
 #[test]
-fn a_missing_runtime_is_not_answered_with_nothing() {
+fn missing_runtime_gets_no_empty_response() {
     check(
         Sotw,
         "",
@@ -211,7 +211,7 @@ fn a_missing_runtime_is_not_answered_with_nothing() {
 
 /// SOTW-48, SOTW-74: only subscribed resources are sent, and none twice.
 #[test]
-fn only_what_is_asked_for_is_sent_and_once() {
+fn subscribed_resources_are_sent_once_and_no_others() {
     check(
         Sotw,
         "",
@@ -228,7 +228,7 @@ fn only_what_is_asked_for_is_sent_and_once() {
 /// SOTW-41, SOTW-49, CLI-E-03: a client sends many requests, each a superset of the last, or one
 /// with all names.
 #[test]
-fn a_list_may_grow_name_by_name() {
+fn name_list_may_grow_name_by_name() {
     check(
         Sotw,
         "",
@@ -273,7 +273,7 @@ fn the_legacy_wildcard_is_per_type() {
 /// SVC-06, SVC-15: type URLs are compared exactly. Another spelling, or the v2 URL, is another
 /// type.
 #[test]
-fn another_spelling_is_another_type() {
+fn type_url_with_different_spelling_is_another_type() {
     check(
         Sotw,
         "",
@@ -320,7 +320,7 @@ fn an_unknown_type_can_be_asked_for() {
 
 /// SOTW-46: names that the client unsubscribes from while a state is sent in parts are not sent.
 #[test]
-fn parts_of_what_was_given_up_are_not_sent() {
+fn unsubscribed_parts_of_a_state_are_not_sent() {
     let config = chancery_protocol::Config {
         response_bytes_target: 200,
         ..chancery_protocol::Config::DEFAULTS
@@ -342,7 +342,7 @@ fn parts_of_what_was_given_up_are_not_sent() {
 
 /// SOTW-47: a wildcard that ends before its answer is not answered.
 #[test]
-fn a_wildcard_given_up_at_once_is_not_answered() {
+fn wildcard_ended_before_its_answer_is_not_answered() {
     use chancery_protocol::{Config, Request, Session, SotwRequest, StreamKind};
     let kind = StreamKind { protocol: Sotw, type_url: None };
     let mut session = Session::new(kind, std::sync::Arc::new(Config::DEFAULTS));
@@ -361,7 +361,7 @@ fn a_wildcard_given_up_at_once_is_not_answered() {
 
 /// SOTW-87: the parent is deleted and the client unsubscribes from its child, in either order.
 #[test]
-fn a_deleted_parent_and_its_child_may_go_in_either_order() {
+fn parent_deletion_and_child_unsubscription_work_in_either_order() {
     for child_first in [true, false] {
         let (before, after) = match child_first {
             true => ("-> EDS b @2", ""),

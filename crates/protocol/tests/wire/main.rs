@@ -66,7 +66,7 @@ fn encode(response: Response) -> (Bytes, Vec<Bytes>) {
 /// SVC-16, SVC-17, SVC-20, SVC-21, SOTW-17, SOTW-113: resources of the type of the response,
 /// without a wrapper.
 #[test]
-fn a_sotw_response_reads_as_one() {
+fn sotw_response_decodes_as_discovery_response() {
     let state = state(&[Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
     let mut responses = opening(Protocol::Sotw, &state, Config::DEFAULTS);
     let (bytes, _) = encode(responses.remove(0));
@@ -84,7 +84,7 @@ fn a_sotw_response_reads_as_one() {
 /// SVC-16, SVC-18, SVC-22, DELTA-51, DELTA-54: the name, the version and exactly the published
 /// bytes.
 #[test]
-fn a_delta_response_reads_as_one() {
+fn delta_response_decodes_as_delta_discovery_response() {
     let state = state(&[Bytes::from_static(b"one")]);
     let mut responses = opening(Protocol::Delta, &state, Config::DEFAULTS);
     let (bytes, _) = encode(responses.remove(0));
@@ -103,7 +103,7 @@ fn a_delta_response_reads_as_one() {
 /// SOTW-14, SOTW-15, DELTA-51, CLI-E-44: the same history gives the same versions of types and resources.
 /// Another incarnation of the cluster gives other type versions. Other content gives other versions of both.
 #[test]
-fn versions_follow_from_history_and_content() {
+fn versions_depend_on_history_and_content() {
     let versions = |incarnation, bodies: &[&'static str]| {
         let mut state = State::new(Incarnation(incarnation));
         for body in bodies {
@@ -132,7 +132,7 @@ fn versions_follow_from_history_and_content() {
 /// DELTA-73, DELTA-42, DELTA-41: a removal is a name in `removed_resources`. Nothing is sent with
 /// constraints, so nothing is removed with them.
 #[test]
-fn a_removal_is_a_name() {
+fn removal_is_a_name_in_removed_resources() {
     let type_url = types::CLUSTER.to_owned();
     let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
     let mut session = Session::new(kind, Arc::new(Config::DEFAULTS));
@@ -154,7 +154,7 @@ fn a_removal_is_a_name() {
 /// Large resources are passed on by reference, and small ones are copied together. Both give the
 /// same message.
 #[test]
-fn large_resources_are_shared_and_small_ones_put_together() {
+fn large_resources_are_shared_and_small_ones_copied() {
     let sizes = [10, 5_000, 4_000, 20, 70_000, 3_000, 3_000, 3_000, 3_000, 3_000, 3_000, 1];
     let bodies: Vec<Bytes> = sizes.iter().map(|n| Bytes::from(vec![b'x'; *n])).collect();
     let state = state(&bodies);
@@ -193,7 +193,7 @@ fn large_resources_are_shared_and_small_ones_put_together() {
 /// OPS-12, SOTW-70, DELTA-53: a delta response is split at the target size. A full state is never
 /// split.
 #[test]
-fn only_delta_is_cut() {
+fn only_delta_responses_are_split() {
     let state = state(&vec![Bytes::from(vec![b'x'; 1000]); 50]);
     let config = Config { response_bytes_target: 10_000, ..Config::DEFAULTS };
     let sotw = opening(Protocol::Sotw, &state, config.clone());

@@ -76,7 +76,7 @@ mod tests {
     const ODD: &str = "a\u{2028}b\u{202e}c\u{200b}d\u{9b}e\u{3164}f\u{115f}g\u{34f}h\u{e0041}";
 
     #[test]
-    fn text_for_people_has_no_unprintable_characters() {
+    fn text_output_has_no_unprintable_characters() {
         let (mut out, output) = (Vec::new(), Output::Text);
         Answer { out: &mut out, output }
             .text(|out| writeln!(out, "one {ODD}\ntwo {:?}", "\u{3164}"))

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn command_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_to_listen_on_is_no_name() {
+    fn listen_address_with_host_name_is_rejected() {
         for (line, rule) in [
             (
                 "serve --raft localhost:1",
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn global_flags_may_stand_anywhere() {
+    fn global_flags_are_accepted_at_any_position() {
         let cli = parse("get cds --server h:1 -o json").unwrap();
         assert_eq!((cli.server.as_str(), cli.output), ("h:1", Output::Json));
         let cli = parse("--server h:1 -o yaml get cds web").unwrap();

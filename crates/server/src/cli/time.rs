@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_shown_as_a_date() {
+    fn timestamp_is_shown_as_a_date() {
         for (millis, expected) in [
             (0, ""),
             (1000, "1970-01-01T00:00:01Z"),

@@ -426,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_is_described_and_nothing_else() {
+    fn every_configuration_key_is_described_and_no_other() {
         let described: Vec<String> = KEYS
             .iter()
             .flat_map(|(section, keys)| {
@@ -447,14 +447,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back_as_the_same_configuration() {
+    fn printed_configuration_parses_as_the_same_configuration() {
         let config = Config::default();
         assert_eq!(toml::from_str::<Config>(&render(&config)).unwrap(), config);
     }
 
     /// The page on hostile clients has rows `| \`xds.key\` | \`default\` |`.
     #[test]
-    fn defaults_in_the_page_on_hostile_clients_are_the_defaults() {
+    fn hostile_clients_page_shows_the_actual_defaults() {
         let page = include_str!("../../../../docs/hostile-clients.md");
         let table = table(&Config::default());
         let mut n_limits = 0;

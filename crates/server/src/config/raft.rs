@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_rule_is_named_with_its_key() {
+    fn raft_rule_violation_names_its_key() {
         let broken = |change: fn(&mut Raft)| {
             let rules = raft(change).rules();
             assert_eq!(rules.len(), 1, "{rules:?}");
@@ -260,7 +260,7 @@ mod tests {
     /// T15: with certificates a port may listen on any address. With only some of the files it
     /// would accept everybody.
     #[test]
-    fn certificates_are_given_as_a_whole_or_not_at_all() {
+    fn incomplete_certificate_settings_are_rejected() {
         let tls = |cert: &str, key: &str, ca: &str, name: &str| {
             raft(|raft| {
                 raft.address = "10.0.0.1:18002".parse().unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_listens_everywhere_says_where_it_is() {
+    fn replica_listening_on_all_addresses_requires_advertise_address() {
         let everywhere = |change: fn(&mut Raft)| {
             raft(|raft| {
                 raft.address = "0.0.0.0:18002".parse().unwrap();

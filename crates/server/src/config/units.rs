@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_with_a_unit_reads_back_as_it_is_shown() {
+    fn value_with_unit_parses_as_displayed() {
         for text in ["0ms", "250ms", "1s", "90s", "5m", "1h"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
         }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn invalid_value_or_unit_is_rejected() {
         for text in ["", "5", "s", "-1s", "1.5s", "1 s", "1d", "99999999999999999999s"] {
             assert!(text.parse::<Span>().is_err(), "{text:?}");
         }

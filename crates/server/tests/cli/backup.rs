@@ -34,7 +34,7 @@ fn names(directory: &Path) -> Vec<String> {
 /// A state is saved while it is in use. It is restored into an empty directory, and served from
 /// there with the same versions at a later revision.
 #[test]
-fn a_state_is_saved_and_restored() {
+fn backup_can_be_restored() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let text = |name: &str| path(name).display().to_string();
@@ -94,7 +94,7 @@ fn a_state_is_saved_and_restored() {
 
 /// Other files in the directory stay as they are, whatever their names and types.
 #[test]
-fn a_backup_touches_nothing_but_its_file() {
+fn backup_changes_no_other_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let text = |name: &str| path(name).display().to_string();
@@ -127,7 +127,7 @@ fn a_backup_touches_nothing_but_its_file() {
 
 /// A backup can go through a pipe. The summary goes to standard error.
 #[test]
-fn a_backup_goes_to_the_standard_output() {
+fn backup_is_written_to_standard_output() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("data"), directory.path().join("file"));
     let server = Server::start(&data);
@@ -155,7 +155,7 @@ fn a_backup_goes_to_the_standard_output() {
 }
 
 #[test]
-fn a_file_that_is_no_backup_is_refused_and_nothing_is_made() {
+fn restore_from_invalid_file_fails_and_creates_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (file, data) = (directory.path().join("file"), directory.path().join("data"));
     let restore = || {

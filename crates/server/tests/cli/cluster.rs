@@ -175,7 +175,7 @@ pub(crate) fn joined(root: &Path) -> [Replica; 3] {
 }
 
 #[test]
-fn a_cluster_is_formed_broken_and_repaired() {
+fn cluster_survives_replica_loss_and_is_repaired() {
     let root = tempfile::tempdir().unwrap();
     let mut replicas = joined(root.path());
     let all = replicas.each_ref().map(|replica| replica.admin.as_str()).join(",");
@@ -220,7 +220,7 @@ fn a_cluster_is_formed_broken_and_repaired() {
 /// A replica that was removed while it runs receives no more messages. It detects its removal and
 /// ends, so that its clients connect to other replicas.
 #[test]
-fn a_replica_that_was_removed_ends() {
+fn removed_replica_exits() {
     let root = tempfile::tempdir().unwrap();
     let mut replicas = joined(root.path());
     let leader = index(&replicas[0].wait_voters(3)["leader"]);
@@ -393,7 +393,7 @@ fn replica_that_waits_to_join_ends_on_sigterm() {
 /// Several replicas without configured replication addresses run on one machine. A replica with a
 /// configured address listens on it, or fails with the reason.
 #[test]
-fn the_default_address_for_replicas_is_no_obstacle() {
+fn occupied_default_replication_address_does_not_prevent_start() {
     let root = tempfile::tempdir().unwrap();
     // If the bind fails, another process has the address, so that it is in use anyway.
     let _taken = TcpListener::bind("127.0.0.1:18002");

@@ -30,7 +30,7 @@ const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// Each kind of inactivity has its own time limit.
 #[test]
-fn a_connection_that_says_nothing_is_closed() {
+fn silent_connection_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start_with(
         &directory.path().join("data"),
@@ -69,7 +69,7 @@ fn a_connection_that_says_nothing_is_closed() {
 }
 
 #[test]
-fn full_port_still_answers() {
+fn port_at_connection_limit_answers_health_checks() {
     let directory = tempfile::tempdir().unwrap();
     let max = [("CHANCERY_ADMIN_CONNECTIONS_MAX", "4")];
     let server = Server::start_with(&directory.path().join("data"), &max);

@@ -192,7 +192,7 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
 /// L1, L11: a follower that starts with an older copy of its directory is not ready and says why.
 /// The leader stays ready, accepts writes and reports the follower. An empty directory repairs it.
 #[test]
-fn replica_whose_directory_went_back_stops_and_the_leader_stays_ready() {
+fn replica_with_rolled_back_directory_stops_and_leader_stays_ready() {
     let root = tempfile::tempdir().unwrap();
     let mut replicas = joined(root.path());
     let leader = index(&replicas[0].wait_voters(3)["leader"]);

@@ -69,7 +69,7 @@ fn failed_start_reports_the_reason_and_exits_with_1() {
 }
 
 #[test]
-fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
+fn shutdown_takes_bounded_time_despite_open_connections() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let mut server = Server::start(&data);
@@ -101,7 +101,7 @@ fn it_ends_in_bounded_time_whatever_its_clients_hold_open() {
 
 /// The first write after a start took half a second longer than the second one.
 #[test]
-fn what_the_first_write_needs_is_there_before_the_ready_line() {
+fn descriptors_are_loaded_before_the_ready_line() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let server = Server::start_with(&data, &[("CHANCERY_LOG", "info,chancery=debug")]);
@@ -117,7 +117,7 @@ fn what_the_first_write_needs_is_there_before_the_ready_line() {
 }
 
 #[test]
-fn one_port_answers_http_and_the_log_is_json_if_wanted() {
+fn admin_port_answers_http_and_json_log_is_optional() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let server = Server::start(&data);
@@ -154,7 +154,7 @@ fn one_port_answers_http_and_the_log_is_json_if_wanted() {
 
 /// After the first signal the replica waits for requests to end; after the second one it does not.
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_ends_the_process_immediately() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let mut server = Server::start(&data);

@@ -220,7 +220,7 @@ fn selected(document: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
 
 /// An alert rule of the documentation that selects nothing would never fire.
 #[test]
-fn every_alert_rule_selects_something() {
+fn every_alert_rule_selects_a_metric() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     let scrape = Scrape::of(&server);
@@ -245,7 +245,7 @@ fn every_alert_rule_selects_something() {
 /// Each metric of a table exists from the start with its kind and its help, so that alerts see 0
 /// instead of no data. Every metric that appears later is in a table, too.
 #[test]
-fn what_is_scraped_is_what_the_tables_describe() {
+fn scraped_metrics_match_the_described_tables() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     let described = described();

@@ -143,7 +143,7 @@ fn versions(response: &DeltaDiscoveryResponse) -> BTreeMap<String, String> {
 /// state of the third replica in a cluster that accepts writes. Clients receive only the
 /// differences.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_commands_for_a_lost_majority_bring_the_cluster_back() {
+async fn documented_recovery_commands_restore_a_cluster_without_majority() {
     let machines = Machines::new();
     let serve = |replica: usize, join: &str| {
         let line = format!(

@@ -109,7 +109,7 @@ fn without_leader() -> String {
 /// The first attempt is written and its answer is lost. The other attempts reach a replica without
 /// a leader, which reports that it has written nothing.
 #[test]
-fn a_write_that_may_be_there_is_not_said_not_to_be() {
+fn write_with_unknown_outcome_is_not_reported_as_unwritten() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     let (cut, idle) = (cut_when_written(&server.admin), without_leader());

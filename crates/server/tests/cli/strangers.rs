@@ -19,7 +19,7 @@ fn metric(server: &Server, sample: &str) -> f64 {
 /// Without free file descriptors the replication port accepts no connections. It accepts them again
 /// as soon as descriptors are free.
 #[test]
-fn the_replication_port_outlives_a_lack_of_files() {
+fn replication_port_survives_file_descriptor_exhaustion() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("first");
     let first = Server::start_by(&["sh", "-c", FILES], &data, &[]);

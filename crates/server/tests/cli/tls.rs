@@ -96,7 +96,7 @@ fn days_before(year: u64) -> f64 {
 /// replicas shows it. Replaced files are loaded without a restart; then replicas of the new CA can
 /// join.
 #[test]
-fn processes_with_certificates_keep_to_themselves() {
+fn cluster_with_certificates_rejects_other_ca() {
     let root = tempfile::tempdir().unwrap();
     let [ca, other, new] = ["ca", "other", "new"].map(Ca::new);
     let mut replicas = [1, 2, 3, 4].map(|id| Replica::new(root.path(), id));

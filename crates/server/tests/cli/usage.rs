@@ -14,7 +14,7 @@ fn code_and_error(args: &[&str]) -> (i32, String) {
 
 /// Exit code 1 means rejected or failed, 2 means wrong usage. The reason goes to standard error.
 #[test]
-fn exit_codes_tell_failure_from_wrong_usage() {
+fn exit_codes_distinguish_failure_from_wrong_usage() {
     for (args, code, text) in [
         (["apply"].as_slice(), 2, "--file"),
         (&["frobnicate"], 2, "unrecognized subcommand"),
@@ -109,7 +109,7 @@ fn unknown_variable_is_reported() {
 }
 
 #[test]
-fn help_and_version_and_completions_are_no_failure() {
+fn help_version_and_completions_exit_with_success() {
     for (args, text) in [
         (["--help"].as_slice(), "an xds control plane"),
         (&["apply", "--help"], "--prune"),
@@ -134,7 +134,7 @@ fn help_and_version_and_completions_are_no_failure() {
 }
 
 #[test]
-fn version_without_a_server_tells_its_own() {
+fn version_without_a_server_shows_client_version() {
     let mut command = chancery();
     command.args(["version", "-o", "json", "--server", "127.0.0.1:1"]);
     let done = run(command, "");

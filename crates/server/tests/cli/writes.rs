@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::{Server, clusters};
 
 #[test]
-fn what_is_applied_is_there_and_can_be_changed_and_pruned() {
+fn applied_resources_can_be_listed_changed_and_pruned() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     let applied =
@@ -137,7 +137,7 @@ fn a_directory_is_one_transaction_and_its_problems_name_their_files() {
 
 /// The examples of the README work, and `expect: absent` holds once.
 #[test]
-fn the_manifests_of_the_readme_are_taken() {
+fn readme_manifests_are_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     let readme = include_str!("../../../../README.md");
@@ -179,7 +179,7 @@ fn all_unmet_expectations_are_reported() {
 }
 
 #[test]
-fn everything_else_answers_in_text_and_in_json() {
+fn remaining_commands_answer_in_text_and_json() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&directory.path().join("data"));
     server.json(&["apply", "-f", "-"], &clusters(&["web"], "1s"));

@@ -34,21 +34,21 @@ const LIFE: Duration = Duration::from_secs(90);
 /// OPS-13, SOTW-14, SOTW-100, CLI-E-10: the connection of an aggregated SotW stream ends at its
 /// age, five times. Envoy receives the same versions, and changes nothing.
 #[test]
-fn sotw_ads_lives_through_five_ends_of_its_connection() -> Result<()> {
+fn sotw_ads_survives_five_connection_ends() -> Result<()> {
     ages(Mode::SotwAds)
 }
 
 /// OPS-13, DELTA-58, DELTA-70, CLI-E-21: the connection of an aggregated delta stream ends at its
 /// age, five times. Resources that Envoy reports as present are not sent again.
 #[test]
-fn delta_ads_lives_through_five_ends_of_its_connection() -> Result<()> {
+fn delta_ads_survives_five_connection_ends() -> Result<()> {
     ages(Mode::DeltaAds)
 }
 
 /// OPS-13, DELTA-58, DELTA-70, ADS-24: all delta streams of an Envoy share one connection, which
 /// ends at its age, five times.
 #[test]
-fn delta_per_type_lives_through_five_ends_of_its_connection() -> Result<()> {
+fn delta_per_type_survives_five_connection_ends() -> Result<()> {
     ages(Mode::DeltaPerType)
 }
 
@@ -134,19 +134,19 @@ fn expect_moved_streams(chancery: &Chancery) -> Result<()> {
 
 /// OPS-13, CLI-G-15: C-core reconnects at once each time its connection has ended at its age.
 #[test]
-fn c_core_lives_through_five_ends_of_its_connection() -> Result<()> {
+fn c_core_survives_five_connection_ends() -> Result<()> {
     grpc_ages(Kind::Python)
 }
 
 /// OPS-13, CLI-G-15: grpc-js reconnects each time its connection has ended at its age.
 #[test]
-fn grpc_js_lives_through_five_ends_of_its_connection() -> Result<()> {
+fn grpc_js_survives_five_connection_ends() -> Result<()> {
     grpc_ages(Kind::Node)
 }
 
 /// OPS-13, CLI-G-15: grpc-go reconnects each time its connection has ended at its age.
 #[test]
-fn grpc_go_lives_through_five_ends_of_its_connection() -> Result<()> {
+fn grpc_go_survives_five_connection_ends() -> Result<()> {
     grpc_ages(Kind::Go)
 }
 
@@ -177,13 +177,13 @@ fn grpc_ages(kind: Kind) -> Result<()> {
 /// OPS-15, CLI-E-13: SIGTERM ends an aggregated SotW stream with GOAWAY. Envoy continues to serve,
 /// reconnects to the restarted server, and applies later changes.
 #[test]
-fn sotw_ads_lives_through_a_drain_and_a_restart() -> Result<()> {
+fn sotw_ads_survives_drain_and_restart() -> Result<()> {
     drained(Mode::SotwAds)
 }
 
 /// OPS-15, CLI-E-13: SIGTERM ends an aggregated delta stream with GOAWAY, and Envoy reconnects.
 #[test]
-fn delta_ads_lives_through_a_drain_and_a_restart() -> Result<()> {
+fn delta_ads_survives_drain_and_restart() -> Result<()> {
     drained(Mode::DeltaAds)
 }
 
@@ -263,7 +263,7 @@ fn frequent_pings_of_envoy_are_answered() -> Result<()> {
 /// OPS-14: an Envoy that no longer answers loses its stream. When it continues, it reconnects and
 /// receives what it has missed.
 #[test]
-fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
+fn frozen_envoy_is_disconnected_and_reconnects() -> Result<()> {
     const NODE: &str = "envoy-frozen";
     let settings =
         [("CHANCERY_XDS_KEEPALIVE_INTERVAL", "1s"), ("CHANCERY_XDS_KEEPALIVE_TIMEOUT", "1s")];
@@ -301,7 +301,7 @@ fn a_frozen_envoy_is_let_go_and_comes_back() -> Result<()> {
 /// ADS-06, ADS-08, DELTA-46, DELTA-58, OPS-13: clusters and routes change continuously, even right
 /// after the connection of a delta stream has ended.
 #[test]
-fn delta_ads_follows_moves_through_ends_of_its_connection() -> Result<()> {
+fn delta_ads_follows_route_moves_across_connection_ends() -> Result<()> {
     storm(Mode::DeltaAds)
 }
 
@@ -341,13 +341,13 @@ fn storm(mode: Mode) -> Result<()> {
 /// stream. A SotW client does not report its resources when it reconnects, but the server remembers
 /// them.
 #[test]
-fn sotw_ads_takes_a_move_that_it_was_not_there_for() -> Result<()> {
+fn sotw_ads_gets_route_move_made_while_disconnected() -> Result<()> {
     missed_moves(Mode::SotwAds)
 }
 
 /// ADS-06, ADS-08, DELTA-46: the same in delta, where the client reports its resources.
 #[test]
-fn delta_ads_takes_a_move_that_it_was_not_there_for() -> Result<()> {
+fn delta_ads_gets_route_move_made_while_disconnected() -> Result<()> {
     missed_moves(Mode::DeltaAds)
 }
 
@@ -385,19 +385,19 @@ fn missed_moves(mode: Mode) -> Result<()> {
 /// ADS-06, ADS-08, CLI-G-08, CLI-G-15: clusters and routes change continuously, even while the
 /// connection ends. C-core reconnects with the resources that it had.
 #[test]
-fn c_core_follows_moves_through_ends_of_its_connection() -> Result<()> {
+fn c_core_follows_route_moves_across_connection_ends() -> Result<()> {
     grpc_moves(Kind::Python)
 }
 
 /// ADS-06, ADS-08, CLI-G-08, CLI-G-15: the same with grpc-js.
 #[test]
-fn grpc_js_follows_moves_through_ends_of_its_connection() -> Result<()> {
+fn grpc_js_follows_route_moves_across_connection_ends() -> Result<()> {
     grpc_moves(Kind::Node)
 }
 
 /// ADS-06, ADS-08, CLI-G-08, CLI-G-15: the same with grpc-go.
 #[test]
-fn grpc_go_follows_moves_through_ends_of_its_connection() -> Result<()> {
+fn grpc_go_follows_route_moves_across_connection_ends() -> Result<()> {
     grpc_moves(Kind::Go)
 }
 

@@ -24,31 +24,31 @@ fn n_rounds() -> usize {
 
 /// SOTW-36, SOTW-92, ADS-03, ADS-06, ADS-08: make-before-break repeatedly, without waiting.
 #[test]
-fn sotw_ads_follows_a_storm_of_moves() -> Result<()> {
+fn sotw_ads_follows_rapid_route_moves() -> Result<()> {
     storm(Mode::SotwAds, Interruption::None)
 }
 
 /// DELTA-42, DELTA-44, ADS-03, ADS-06, ADS-08: make-before-break repeatedly, without waiting.
 #[test]
-fn delta_ads_follows_a_storm_of_moves() -> Result<()> {
+fn delta_ads_follows_rapid_route_moves() -> Result<()> {
     storm(Mode::DeltaAds, Interruption::None)
 }
 
 /// SOTW-36, ADS-06, ADS-08: the same storm with the unified SotW client.
 #[test]
-fn the_unified_sotw_mux_follows_a_storm_of_moves() -> Result<()> {
+fn unified_sotw_mux_follows_rapid_route_moves() -> Result<()> {
     storm(Mode::SotwAdsUnified, Interruption::None)
 }
 
 /// DELTA-46, DELTA-58, ADS-08: the storm and the kills with the unified delta client.
 #[test]
-fn the_unified_delta_mux_follows_a_storm_of_moves_through_kills() -> Result<()> {
+fn unified_delta_mux_follows_rapid_route_moves_across_kills() -> Result<()> {
     storm(Mode::DeltaAdsUnified, Interruption::Kills)
 }
 
 /// DELTA-46, DELTA-58, ADS-08: the same with a server that is killed twice during the storm.
 #[test]
-fn delta_ads_follows_a_storm_of_moves_through_kills() -> Result<()> {
+fn delta_ads_follows_rapid_route_moves_across_kills() -> Result<()> {
     storm(Mode::DeltaAds, Interruption::Kills)
 }
 

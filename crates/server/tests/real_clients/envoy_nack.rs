@@ -18,25 +18,25 @@ use crate::support::{
 
 /// SOTW-20, SOTW-21, SOTW-23, SOTW-27, SOTW-28: a listener that cannot bind.
 #[test]
-fn sotw_nack_is_seen_and_recovered() -> Result<()> {
+fn sotw_nack_is_reported_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::SotwAds)
 }
 
 /// DELTA-11, DELTA-16, SOTW-28: a listener that cannot bind.
 #[test]
-fn delta_nack_is_seen_and_recovered() -> Result<()> {
+fn delta_nack_is_reported_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::DeltaAds)
 }
 
 /// SOTW-20, SOTW-21, SOTW-23: the same with the unified SotW client.
 #[test]
-fn a_nack_of_the_unified_sotw_mux_is_seen_and_recovered() -> Result<()> {
+fn unified_sotw_mux_nack_is_reported_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::SotwAdsUnified)
 }
 
 /// DELTA-11, DELTA-16: the same with the unified delta client.
 #[test]
-fn a_nack_of_the_unified_delta_mux_is_seen_and_recovered() -> Result<()> {
+fn unified_delta_mux_nack_is_reported_and_recovered() -> Result<()> {
     nack_and_recovery(Mode::DeltaAdsUnified)
 }
 
@@ -189,7 +189,7 @@ fn rollback_after_nack(mode: Mode) -> Result<()> {
 
 /// `apply --wait` reports the node that rejected the write, and its text.
 #[test]
-fn author_who_waits_learns_of_the_nack() -> Result<()> {
+fn apply_with_wait_reports_the_nack() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let a = upstream::spawn("a")?;

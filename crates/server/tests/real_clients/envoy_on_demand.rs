@@ -41,7 +41,7 @@ fn manager(mode: Mode) -> Value {
 /// server answers at once if it does not exist, and sends it after its creation. The subscription survives a
 /// restart.
 #[test]
-fn clusters_come_on_demand() -> Result<()> {
+fn clusters_are_delivered_on_demand() -> Result<()> {
     const NODE: &str = "envoy-odcds";
     in_directory(|dir| {
         let mode = Mode::DeltaAds;

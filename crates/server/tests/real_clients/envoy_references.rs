@@ -34,73 +34,73 @@ const PROMPT: Duration = Duration::from_secs(9);
 
 /// ADS-12, ADS-18: scopes and routes over SotW.
 #[test]
-fn sotw_scopes_exchange_their_routes() -> Result<()> {
+fn sotw_scopes_swap_routes_without_loss() -> Result<()> {
     scopes(Mode::SotwAds)
 }
 
 /// ADS-18: scopes and routes over delta.
 #[test]
-fn delta_scopes_exchange_their_routes() -> Result<()> {
+fn delta_scopes_swap_routes_without_loss() -> Result<()> {
     scopes(Mode::DeltaAds)
 }
 
 /// ADS-18: listeners and routes over SotW.
 #[test]
-fn sotw_listeners_exchange_their_routes() -> Result<()> {
+fn sotw_listeners_swap_routes_without_loss() -> Result<()> {
     listeners(Mode::SotwAds)
 }
 
 /// ADS-18: listeners and routes over delta.
 #[test]
-fn delta_listeners_exchange_their_routes() -> Result<()> {
+fn delta_listeners_swap_routes_without_loss() -> Result<()> {
     listeners(Mode::DeltaAds)
 }
 
 /// ADS-11: clusters and endpoints over SotW.
 #[test]
-fn sotw_clusters_exchange_their_endpoints() -> Result<()> {
+fn sotw_clusters_swap_endpoints_without_loss() -> Result<()> {
     clusters(Mode::SotwAds)
 }
 
 /// ADS-11: clusters and endpoints over delta.
 #[test]
-fn delta_clusters_exchange_their_endpoints() -> Result<()> {
+fn delta_clusters_swap_endpoints_without_loss() -> Result<()> {
     clusters(Mode::DeltaAds)
 }
 
 /// ADS-19: listeners and extensions over SotW.
 #[test]
-fn sotw_listeners_exchange_their_extensions() -> Result<()> {
+fn sotw_listeners_swap_extensions_without_loss() -> Result<()> {
     extensions(Mode::SotwAds)
 }
 
 /// ADS-19: listeners and extensions over delta.
 #[test]
-fn delta_listeners_exchange_their_extensions() -> Result<()> {
+fn delta_listeners_swap_extensions_without_loss() -> Result<()> {
     extensions(Mode::DeltaAds)
 }
 
 /// ADS-19: clusters and their client certificates over SotW.
 #[test]
-fn sotw_clusters_exchange_their_secrets() -> Result<()> {
+fn sotw_clusters_swap_secrets_without_loss() -> Result<()> {
     client_certificates(Mode::SotwAds)
 }
 
 /// ADS-19: clusters and their client certificates over delta.
 #[test]
-fn delta_clusters_exchange_their_secrets() -> Result<()> {
+fn delta_clusters_swap_secrets_without_loss() -> Result<()> {
     client_certificates(Mode::DeltaAds)
 }
 
 /// ADS-19: listeners and their certificates over SotW.
 #[test]
-fn sotw_listeners_exchange_their_secrets() -> Result<()> {
+fn sotw_listeners_swap_secrets_without_loss() -> Result<()> {
     server_certificates(Mode::SotwAds)
 }
 
 /// ADS-19: listeners and their certificates over delta.
 #[test]
-fn delta_listeners_exchange_their_secrets() -> Result<()> {
+fn delta_listeners_swap_secrets_without_loss() -> Result<()> {
     server_certificates(Mode::DeltaAds)
 }
 

@@ -41,13 +41,13 @@ fn delta_per_type_sees_the_same_state_after_a_kill() -> Result<()> {
 
 /// SOTW-14, SOTW-100: the same with the unified SotW client.
 #[test]
-fn the_unified_sotw_mux_sees_the_same_state_after_a_kill() -> Result<()> {
+fn unified_sotw_mux_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::SotwAdsUnified)
 }
 
 /// DELTA-22, DELTA-58, DELTA-70: the same with the unified delta client.
 #[test]
-fn the_unified_delta_mux_sees_the_same_state_after_a_kill() -> Result<()> {
+fn unified_delta_mux_sees_the_same_state_after_a_kill() -> Result<()> {
     same_state(Mode::DeltaAdsUnified)
 }
 
@@ -124,7 +124,7 @@ fn acked_versions(chancery: &Chancery, node: &str) -> Result<Vec<(String, String
 /// ADS-08, DELTA-46, DELTA-58: a cluster to which Envoy still routes is removed only after its
 /// routes have moved.
 #[test]
-fn delta_ads_loses_no_request_to_a_changed_state() -> Result<()> {
+fn delta_ads_loses_no_request_after_restart_with_changed_state() -> Result<()> {
     let n_failed = changed_state(Mode::DeltaAds)?;
     if n_failed > 0 {
         bail!("{n_failed} requests failed");
@@ -134,7 +134,7 @@ fn delta_ads_loses_no_request_to_a_changed_state() -> Result<()> {
 
 /// ADS-08, DELTA-46, DELTA-58: the same with the unified delta client.
 #[test]
-fn the_unified_delta_mux_loses_no_request_to_a_changed_state() -> Result<()> {
+fn unified_delta_mux_loses_no_request_after_restart_with_changed_state() -> Result<()> {
     let n_failed = changed_state(Mode::DeltaAdsUnified)?;
     if n_failed > 0 {
         bail!("{n_failed} requests failed");
@@ -145,7 +145,7 @@ fn the_unified_delta_mux_loses_no_request_to_a_changed_state() -> Result<()> {
 /// SOTW-100: the server cannot know which resources a SotW client has, so that some requests may
 /// fail. The test reports their number; afterwards no request fails.
 #[test]
-fn sotw_ads_recovers_to_a_changed_state() -> Result<()> {
+fn sotw_ads_recovers_after_restart_with_changed_state() -> Result<()> {
     let n_failed = changed_state(Mode::SotwAds)?;
     report(&format!("SotW, restart with changed state: {n_failed} requests failed"));
     Ok(())

@@ -28,13 +28,13 @@ const PROMPT: Duration = Duration::from_secs(9);
 /// SOTW-73, CLI-E-01, ADS-03: scopes are sent in full over SotW. A changed, added or removed scope
 /// does not affect the others.
 #[test]
-fn sotw_scoped_routes_come_and_go() -> Result<()> {
+fn sotw_scoped_routes_are_added_changed_and_removed() -> Result<()> {
     scoped_routes(Mode::SotwAds)
 }
 
 /// DELTA-42, DELTA-52, CLI-E-20, ADS-03: the same over delta.
 #[test]
-fn delta_scoped_routes_come_and_go() -> Result<()> {
+fn delta_scoped_routes_are_added_changed_and_removed() -> Result<()> {
     scoped_routes(Mode::DeltaAds)
 }
 
@@ -113,7 +113,7 @@ fn virtual_host(name: &str, cluster: &str) -> Value {
 /// server answers at once if a host does not exist, and sends it after its creation. Changes and removals
 /// arrive.
 #[test]
-fn virtual_hosts_come_on_demand() -> Result<()> {
+fn virtual_hosts_are_delivered_on_demand() -> Result<()> {
     const NODE: &str = "envoy-vhds";
     in_directory(|dir| {
         let mode = Mode::DeltaAds;

@@ -128,7 +128,7 @@ fn grpc_moves(kind: Kind) -> Result<()> {
 /// of them change repeatedly while connections end at their age. Each connection resumes at its
 /// position.
 #[test]
-fn a_large_state_in_parts_outlives_its_connections() -> Result<()> {
+fn large_state_in_parts_resumes_across_connections() -> Result<()> {
     const CLUSTERS: usize = 2000;
     const ROUNDS: usize = 4;
     const NODE: &str = "envoy-large";

@@ -20,13 +20,13 @@ const NODE: &str = "envoy-wedge";
 /// SOTW-31, SOTW-112, ADS-22: the unanswered response delays only clusters, and those at most by
 /// the timeout. The removal of the bad cluster ends the fault.
 #[test]
-fn sotw_clusters_that_are_never_acknowledged_block_nothing() -> Result<()> {
+fn sotw_unacknowledged_clusters_delay_no_other_type() -> Result<()> {
     wedge(Mode::SotwAds)
 }
 
 /// ADS-22: the same in delta.
 #[test]
-fn delta_clusters_that_are_never_acknowledged_block_nothing() -> Result<()> {
+fn delta_unacknowledged_clusters_delay_no_other_type() -> Result<()> {
     wedge(Mode::DeltaAds)
 }
 

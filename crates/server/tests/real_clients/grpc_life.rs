@@ -94,19 +94,19 @@ fn life(kind: Kind) -> Result<()> {
 
 /// SOTW-36, SOTW-92, ADS-06, ADS-08: make-before-break repeatedly, without waiting.
 #[test]
-fn c_core_loses_no_call_in_a_storm_of_moves() -> Result<()> {
+fn c_core_loses_no_call_during_rapid_route_moves() -> Result<()> {
     storm(Kind::Python)
 }
 
 /// SOTW-36, SOTW-92, ADS-06, ADS-08: the same storm over grpc-js.
 #[test]
-fn grpc_js_loses_no_call_in_a_storm_of_moves() -> Result<()> {
+fn grpc_js_loses_no_call_during_rapid_route_moves() -> Result<()> {
     storm(Kind::Node)
 }
 
 /// SOTW-36, SOTW-92, ADS-06, ADS-08: the same storm over grpc-go.
 #[test]
-fn grpc_go_loses_no_call_in_a_storm_of_moves() -> Result<()> {
+fn grpc_go_loses_no_call_during_rapid_route_moves() -> Result<()> {
     storm(Kind::Go)
 }
 
@@ -138,19 +138,19 @@ fn storm(kind: Kind) -> Result<()> {
 /// SOTW-20, SOTW-27, CLI-G-11, CLI-G-12: C-core's own text about the rejected resource; the old
 /// configuration serves.
 #[test]
-fn c_core_rejects_with_words_and_recovers() -> Result<()> {
+fn c_core_nack_text_is_reported_and_recovered() -> Result<()> {
     nack(Kind::Python)
 }
 
 /// SOTW-20, SOTW-27: the same with grpc-js.
 #[test]
-fn grpc_js_rejects_with_words_and_recovers() -> Result<()> {
+fn grpc_js_nack_text_is_reported_and_recovered() -> Result<()> {
     nack(Kind::Node)
 }
 
 /// SOTW-20, SOTW-27, CLI-G-11, CLI-G-12: the same with grpc-go.
 #[test]
-fn grpc_go_rejects_with_words_and_recovers() -> Result<()> {
+fn grpc_go_nack_text_is_reported_and_recovered() -> Result<()> {
     nack(Kind::Go)
 }
 

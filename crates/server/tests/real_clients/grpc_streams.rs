@@ -86,7 +86,7 @@ fn two_targets(kind: Kind, n_streams: usize) -> Result<()> {
 /// CLI-G-03, CLI-G-02: a gRPC server requests the listener of its address, serves by it, and
 /// applies its changes. Its client finds it by xDS, too.
 #[test]
-fn a_grpc_server_serves_by_its_listener() -> Result<()> {
+fn grpc_server_serves_by_its_listener_resource() -> Result<()> {
     const SERVICE: &str = "greeter.e2e";
     const SERVER: &str = "grpc-server-served";
     in_directory(|dir| {

@@ -56,7 +56,7 @@ async fn committed_entry_that_cannot_be_decoded_stops_the_replica() {
 
 /// After a failed sync the store acknowledges nothing again.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
+async fn failed_flush_stops_all_acknowledgments() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("mark");
     drop(HighWater::create(&mark, [1; 16]).unwrap());
@@ -78,7 +78,7 @@ async fn nothing_is_acknowledged_after_a_failure_to_make_durable() {
 /// Installing a large snapshot takes seconds. The thread that waits for it is free meanwhile,
 /// because it must answer heartbeats.
 #[tokio::test]
-async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
+async fn snapshot_installation_does_not_block_runtime_threads() {
     let (_guard, _log, mut machine) = build();
     let data = SnapshotData(Arc::new(Image { applied: Some(log_id(1, 1)), ..Image::new() }));
     let meta = data.meta();
@@ -94,7 +94,7 @@ async fn installing_a_snapshot_leaves_the_threads_of_the_runtime_to_others() {
 /// Applying a large transaction takes long. The thread that waits for it is free meanwhile, because
 /// it must answer heartbeats.
 #[tokio::test]
-async fn applying_entries_leaves_the_threads_of_the_runtime_to_others() {
+async fn applying_entries_does_not_block_runtime_threads() {
     let (_guard, _log, mut machine) = build();
     let form = Command::Form { cluster_id: [1; 16], incarnation: chancery_model::Incarnation(1) };
     let command = EncodedCommand(command_to_proto(&form).encode_to_vec().into());
@@ -165,7 +165,7 @@ impl StoreBuilder<Types, LogStore, Machine, Guard> for Direct {
 
 /// Log, vote, state machine and snapshot satisfy openraft's contract.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_storage_passes_the_suite_of_openraft() {
+async fn storage_passes_the_openraft_suite() {
     Suite::test_all(Direct).await.unwrap();
 }
 
@@ -222,6 +222,6 @@ impl StoreBuilder<Types, LogStore, Remote, Guard> for OverTheWire {
 
 /// A snapshot that was encoded and decoded equals the original.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_storage_passes_the_suite_with_snapshots_over_the_wire() {
+async fn storage_passes_the_openraft_suite_with_encoded_snapshots() {
     Suite::test_all(OverTheWire).await.unwrap();
 }

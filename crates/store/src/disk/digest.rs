@@ -142,14 +142,14 @@ mod tests {
     /// Replicas of different releases compare digests. A change that alters the digest of a state
     /// raises `ALGORITHM`.
     #[test]
-    fn digest_has_the_value_it_had_in_the_first_release() {
+    fn digest_of_first_release_is_unchanged() {
         let digest = image(2, 10).digest().unwrap();
         assert_eq!((ALGORITHM, digest.digest), (1, 0x3844_b219_e2b4_9bd7));
     }
 
     /// L13: two replicas find a position that both have applied, even if one of them lags.
     #[test]
-    fn replica_that_lags_has_a_position_in_common_with_the_others() {
+    fn lagging_replica_shares_a_digest_position_with_others() {
         let (ahead, behind) = (Digests::default(), Digests::default());
         for index in 1..=70_000 {
             ahead.note(&image(1, index));

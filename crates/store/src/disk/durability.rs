@@ -220,7 +220,7 @@ async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
 
 /// A vote is granted when it is on disk, and the next start finds it.
 #[tokio::test]
-async fn a_vote_is_given_when_it_is_synced() {
+async fn vote_is_granted_after_sync() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     let (database, mut log) = (Arc::clone(&store.database), store.log.clone());
@@ -244,7 +244,7 @@ async fn a_vote_is_given_when_it_is_synced() {
 
 /// A successful sync after a failed one does not prove that the lost data is on disk.
 #[tokio::test]
-async fn nothing_is_acknowledged_after_a_sync_that_has_failed() {
+async fn failed_sync_stops_all_acknowledgments() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     store.append(&[blank(1, 0)]).await.unwrap().unwrap();
@@ -263,7 +263,7 @@ async fn nothing_is_acknowledged_after_a_sync_that_has_failed() {
 /// Truncated entries, which another leader did not have, are gone for readers, for the next start,
 /// and for the high-water mark. The mark is lowered first.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_truncated_is_gone_for_good() {
+async fn truncated_entries_do_not_return() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     store.commit(&[form(0)]).await;
@@ -327,7 +327,7 @@ async fn state_that_cannot_be_stored_is_not_published() {
 /// Whatever part of the write-ahead log a power cut leaves, a start finds the state at one position
 /// of the log. Together with the rest of the log, it becomes the state at the end of the log.
 #[tokio::test]
-async fn whatever_a_power_cut_leaves_is_a_state_that_there_was() {
+async fn power_cut_leaves_an_earlier_state() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     let mut states = vec![Records::new()];
@@ -387,7 +387,7 @@ fn record_ends(content: &[u8]) -> Vec<usize> {
 
 /// A start that finds another vote than the acknowledged one is refused.
 #[tokio::test]
-async fn a_lost_vote_is_found_out() {
+async fn lost_vote_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     store.commit(&[form(0)]).await;
@@ -404,7 +404,7 @@ async fn a_lost_vote_is_found_out() {
 /// A snapshot replaces all earlier records, including those of an interrupted attempt, and is on
 /// disk when it is acknowledged.
 #[tokio::test]
-async fn an_installed_snapshot_replaces_all_that_was_there() {
+async fn installed_snapshot_replaces_all_records() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut leader = Store::create(from.path());
     leader.commit(&[form(0), put(1, "a", "1"), put(2, "b", "2"), delete(3, "a")]).await;
@@ -448,7 +448,7 @@ async fn an_installed_snapshot_replaces_all_that_was_there() {
 /// A replica that joins without data stores the leader's vote before it can be asked for a vote: it
 /// may have voted in that term before.
 #[test]
-fn a_replica_that_joins_has_the_vote_of_the_leader() {
+fn joining_replica_stores_the_vote_of_the_leader() {
     let dir = tempfile::tempdir().unwrap();
     let vote = Vote::new_committed(7, 2);
     let (directory, _) = Directory::open(dir.path(), None).unwrap();

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_mark_is_read_back() {
+    fn newest_high_water_mark_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mark");
         let mut file = HighWater::create(&path, [7; 16]).unwrap();
@@ -242,7 +242,7 @@ mod tests {
 
     /// The format of the first release is readable forever.
     #[test]
-    fn a_mark_has_the_bytes_it_had_in_the_first_release() {
+    fn high_water_format_of_first_release_is_unchanged() {
         let record = encode(5, &[0xab; 16], &mark(3, 300));
         let (sequence, cluster_id, read) = decode(&record).unwrap();
         assert_eq!((sequence, cluster_id, read), (5, [0xab; 16], mark(3, 300)));

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_last_entry_that_is_too_large_is_cut_as_well() {
+    fn oversized_last_entry_is_purged() {
         let mut size = LogSize::default();
         for index in 0..3 {
             size.append(index, 10);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_exact_to_a_stride() {
+    fn log_size_is_exact_to_one_stride() {
         let mut size = LogSize::default();
         assert_eq!((size.bytes(), size.cut(0)), (0, None));
         for index in 1..=1000 {

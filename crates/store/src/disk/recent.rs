@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_a_part_of_the_end_of_the_log() {
+    fn read_returns_a_range_of_recent_entries() {
         let recent = filled(5..=9, 10);
         let read = |from, to, bytes| indices(recent.read(from, to, bytes));
         assert_eq!(read(5, 10, usize::MAX), Some(vec![5, 6, 7, 8, 9]));
@@ -134,7 +134,7 @@ mod tests {
 
     /// The database lacks these entries, so readers must find them in memory.
     #[test]
-    fn entries_that_are_not_written_stay() {
+    fn unwritten_entries_stay_in_memory() {
         let mut recent = Recent::default();
         (1..=9).for_each(|index| recent.append(entry(index), BYTES_MAX / 4));
         assert_eq!(indices(recent.read(1, 100, usize::MAX)).map(|all| all.len()), Some(9));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn it_changes_with_the_log_and_is_bounded() {
+    fn recent_entries_follow_the_log_and_are_bounded() {
         let mut recent = filled(1..=9, 10);
         recent.truncate(8);
         recent.purge(2);

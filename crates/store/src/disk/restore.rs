@@ -263,7 +263,7 @@ mod tests {
 
     /// SOTW-15: a restore starts a new block of revisions, above all lost ones.
     #[test]
-    fn the_restored_revision_is_one_that_was_never_used() {
+    fn restored_revision_was_never_used() {
         let next = |revision| next_revision(Revision(revision)).map(|revision| revision.0);
         assert_eq!(next(0), Some(1 << 32));
         assert_eq!(next(4711), Some(1 << 32));

@@ -161,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn a_command_reads_back_as_itself(
+    fn command_encoding_round_trips(
         transaction in transactions(),
         preconditions in prop::collection::vec(preconditions(), 0..3),
     ) {
@@ -174,7 +174,7 @@ proptest! {
     /// The records written step by step, the content of a snapshot, and the loaded image are one
     /// state, down to the bytes.
     #[test]
-    fn written_loaded_and_sent_states_are_the_same(
+    fn written_loaded_and_sent_states_are_equal(
         transactions in prop::collection::vec(transactions(), 1..12),
     ) {
         let (mut image, mut records) = formed();
@@ -205,7 +205,7 @@ proptest! {
     /// A replica continues the same way whether it applied the whole log itself, was restarted, or
     /// received a snapshot. Revisions and versions depend on the log alone.
     #[test]
-    fn a_replica_goes_on_the_same_however_it_got_its_state(
+    fn replica_continues_equally_from_log_restart_or_snapshot(
         before in prop::collection::vec(transactions(), 0..5),
         after in prop::collection::vec(transactions(), 1..5),
     ) {
@@ -230,7 +230,7 @@ proptest! {
 
     /// Every committed entry is applied, or refused with a reason; none causes a panic.
     #[test]
-    fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn decoding_arbitrary_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(command) = pb::Command::decode(Bytes::from(bytes.clone()))
             && let Ok(ask) = command_from_proto(command)
         {
@@ -262,7 +262,7 @@ fn small_image() -> Image {
 
 /// The format of the first release is readable forever.
 #[test]
-fn a_snapshot_has_the_bytes_it_had_in_the_first_release() {
+fn snapshot_format_of_first_release_is_unchanged() {
     let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
     let golden = include_str!("golden/snapshot.hex");
     let golden: String = golden.split_whitespace().collect();
@@ -291,7 +291,7 @@ fn a_changed_or_shortened_snapshot_is_refused() {
 
 /// The loader detects a lost record and a record of an earlier time, even if each record is intact.
 #[test]
-fn a_lost_and_a_stale_record_are_found_out() {
+fn lost_or_stale_record_is_detected() {
     let image = small_image();
     let records = all_records(&image);
     for lost in records.keys() {
@@ -336,7 +336,7 @@ fn the_history_keeps_the_newest_revisions() {
 }
 
 #[test]
-fn a_second_form_changes_nothing() {
+fn second_form_command_changes_nothing() {
     let (mut image, mut records) = formed();
     let before = records.clone();
     let other = Command::Form { cluster_id: [1; 16], incarnation: Incarnation(1) };
@@ -382,7 +382,7 @@ fn a_repeated_request_takes_effect_once() {
 
 /// Each part of a transaction changes the digest; author, reason and time do not.
 #[test]
-fn a_digest_is_of_what_is_written() {
+fn digest_covers_exactly_the_written_content() {
     let scope = ScopeName::new("default").unwrap();
     let key =
         ResourceKey { type_url: TypeUrl::new("t").unwrap(), name: ResourceName::new("n").unwrap() };
@@ -413,7 +413,7 @@ fn a_digest_is_of_what_is_written() {
 /// that has loaded its state. A request without a digest comes from an earlier release, and is not
 /// compared.
 #[test]
-fn the_name_of_a_request_is_not_that_of_another_write() {
+fn request_id_reused_for_different_write_is_rejected() {
     let (mut image, mut records) = formed();
     let write = |n: i64, digest| {
         let Command::Transact { transaction, .. } = ask_put(n) else { unreachable!() };

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_found_and_a_torn_tail_is_not_one() {
+    fn invalid_record_type_is_detected_and_torn_tail_is_accepted() {
         assert_eq!(wrong_type(&[]), None);
         let whole = [record(100, 1), record(0, 2), record(7, 4)].concat();
         for len in 0..=whole.len() {

@@ -116,7 +116,7 @@ mod tests {
 
     /// The format of the first release is readable forever.
     #[test]
-    fn an_identity_has_the_text_it_had_in_the_first_release() {
+    fn identity_format_of_first_release_is_unchanged() {
         let text = "chancery data directory, format 1\n\
                     cluster 000102030405060708090a0b0c0d0e0f\n\
                     replica 3\n\
@@ -129,7 +129,7 @@ mod tests {
     /// The format since directories have instances. An older release reads it too, because it stops
     /// before that line.
     #[test]
-    fn an_identity_says_which_replica_of_its_number_it_is() {
+    fn identity_contains_the_instance() {
         let identity = Identity { instance: u64::MAX, ..IDENTITY };
         let text = identity.to_text();
         assert!(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_and_any_cut_is_damage() {
+    fn identity_with_flipped_bit_or_truncation_is_damaged() {
         let text = Identity { instance: 7, ..IDENTITY }.to_text().into_bytes();
         for bit in 0..text.len() * 8 {
             let mut damaged = text.clone();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_format_is_reported_as_newer_whatever_its_lines_are() {
+    fn identity_of_newer_format_is_reported_as_newer() {
         let body = "chancery data directory, format 2\nsomething new\n";
         let text = format!("{body}checksum {:016x}\n", xxh3_64(body.as_bytes()));
         assert_eq!(Identity::parse(text.as_bytes()), Err(IdentityError::Newer(2)));

@@ -152,7 +152,7 @@ mod tests {
 
     /// The format of the first release is readable forever.
     #[test]
-    fn log_entries_have_the_bytes_they_had_in_the_first_release() {
+    fn log_entry_format_of_first_release_is_unchanged() {
         assert_eq!(round_trip(EntryPayload::Blank), "012bbbefcb56c7e0c20a05080310ac021200");
         let command = EncodedCommand(Bytes::from_static(b"command"));
         assert_eq!(
@@ -171,7 +171,7 @@ mod tests {
 
     /// The format since members have instances.
     #[test]
-    fn a_member_keeps_its_instance() {
+    fn membership_entry_preserves_member_instance() {
         let peer =
             Peer { address: "a:1".to_owned(), learner: true, instance: 0x0102_0304_0506_0708 };
         let membership =
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_membership_whose_voter_is_nobody_is_refused() {
+    fn membership_with_unknown_voter_is_rejected() {
         let configs = vec![pb::Voters { replica_ids: vec![1] }];
         let message = pb::Membership { configs, peers: vec![] };
         assert!(membership_from_proto(message).is_err());

@@ -146,7 +146,7 @@ mod tests {
 
     /// The format of the first release is readable forever.
     #[test]
-    fn a_record_has_the_bytes_it_had_in_the_first_release() {
+    fn record_format_of_first_release_is_unchanged() {
         let record = seal(Family::Meta, b"purged", &pb::LogId { term: 3, index: 300 });
         assert_eq!(hex::encode(&record), "01c2ad46a2c60e026b080310ac02");
         let id: pb::LogId = open(Family::Meta, b"purged", record.into()).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_another_key_and_another_family_are_found_out() {
+    fn record_with_flipped_bit_or_wrong_key_or_family_is_rejected() {
         let record = seal(Family::Index, b"key", &pb::LogId { term: 1, index: 2 });
         let read = |family, key: &[u8], bytes: &[u8]| {
             open::<pb::LogId>(family, key, Bytes::copy_from_slice(bytes))

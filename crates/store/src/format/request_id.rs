@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_request_reads_back_as_it_is_shown() {
+    fn request_id_text_round_trips() {
         let id = RequestId::random().unwrap();
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(

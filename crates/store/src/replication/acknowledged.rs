@@ -150,7 +150,7 @@ mod tests {
 
     /// Another leader may truncate uncommitted entries, and never committed ones.
     #[test]
-    fn in_a_later_term_committed_entries_are_required() {
+    fn later_term_requires_committed_entries() {
         let acknowledged = with(20, 15);
         assert_eq!(required(&acknowledged, 7, 3), Some(20));
         assert_eq!(required(&acknowledged, 7, 4), Some(15));
@@ -173,7 +173,7 @@ mod tests {
 
     /// A replica that joins again without its data acknowledged nothing.
     #[test]
-    fn nothing_is_required_of_another_instance() {
+    fn new_instance_requires_no_entries() {
         let acknowledged = with(20, 15);
         assert_eq!(required(&acknowledged, 8, 3), None);
         acknowledged.add(follower(8, 3), Some(log_id(3, 4)), None);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn alarm_lasts_until_the_entry_is_there_or_the_replica_is_replaced() {
+    fn alarm_ends_when_entry_arrives_or_replica_is_replaced() {
         let membership = |instance| {
             let peers = BTreeMap::from([(2, Peer { instance, ..Peer::default() })]);
             let membership = Membership::new(vec![BTreeSet::from([2])], peers).unwrap();

@@ -64,7 +64,7 @@ async fn diverged(replica: &Replica) -> String {
 /// L1, L11: a follower whose directory was replaced by an older copy stops. The leader continues, names
 /// it, and accepts writes. With an empty directory, the follower joins again.
 #[tokio::test(flavor = "multi_thread")]
-async fn follower_that_went_back_stops_and_the_leader_leads_on() {
+async fn rolled_back_follower_stops_and_leader_continues() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = trio(dir.path()).await;
     let term = replicas[0].status().term;
@@ -99,7 +99,7 @@ async fn follower_that_went_back_stops_and_the_leader_leads_on() {
 
 /// L1: the leader of an earlier term remembers what a replica acknowledged. The current leader does not.
 #[tokio::test(flavor = "multi_thread")]
-async fn replica_that_went_back_learns_it_from_an_earlier_leader() {
+async fn rolled_back_replica_is_detected_by_an_earlier_leader() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = trio(dir.path()).await;
     let address = roll_back(dir.path(), &mut replicas, 3, 0).await;
@@ -137,7 +137,7 @@ async fn leader_remembers_what_was_acknowledged_in_an_earlier_term() {
 
 /// L1: a copy of the directory of a running replica does not take its place in the membership.
 #[tokio::test(flavor = "multi_thread")]
-async fn copy_of_a_living_replica_does_not_take_its_place() {
+async fn copy_of_running_replica_does_not_replace_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = trio(dir.path()).await;
     let third = replicas.pop().unwrap();
@@ -181,7 +181,7 @@ fn request(previous: Option<u64>, last: Option<u64>) -> AppendEntriesRequest<Typ
 /// L11: no answer of a follower makes Raft panic. Raft sees neither the denial of an acknowledged entry
 /// nor the acknowledgment of an entry that was not sent.
 #[test]
-fn no_answer_that_takes_an_acknowledgement_back_reaches_raft() {
+fn answer_that_revokes_acknowledgment_does_not_reach_raft() {
     let identity = Identity {
         cluster_id: [7; 16],
         replica_id: 1,

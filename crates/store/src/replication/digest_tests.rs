@@ -115,7 +115,7 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
 
 /// L13: if no majority agrees, the right state is unknown. Every replica raises the alarm and continues.
 #[tokio::test(flavor = "multi_thread")]
-async fn three_different_states_are_an_alarm_and_stop_nobody() {
+async fn three_different_states_raise_alarm_and_stop_no_replica() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = trio(dir.path()).await;
     let addresses: Vec<String> =
@@ -144,7 +144,7 @@ async fn three_different_states_are_an_alarm_and_stop_nobody() {
 /// L13: two entries with the same log ID and different content mean that a replica has reused a log ID.
 /// Raft would skip the second entry.
 #[tokio::test(flavor = "multi_thread")]
-async fn entry_with_the_log_id_of_another_stops_the_replica() {
+async fn different_entry_with_same_log_id_stops_the_replica() {
     let dir = tempfile::tempdir().unwrap();
     let replicas = trio(dir.path()).await;
     let (leader, follower) = (replicas[0].core(), replicas[1].core());

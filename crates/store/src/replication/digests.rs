@@ -241,7 +241,7 @@ mod tests {
 
     /// L13: an alarm lasts until the voter has the same state again, or is no longer a voter.
     #[test]
-    fn difference_is_an_alarm_until_it_is_over() {
+    fn digest_alarm_lasts_until_difference_ends() {
         let voters = BTreeSet::from([1, 2, 3]);
         let verdict = |compared: &[(u64, Option<u64>)]| Verdict {
             compared: compared.iter().copied().collect(),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_for_one_of_the_replicas_that_have_had_a_number() {
+    fn call_for_another_instance_of_the_replica_is_rejected() {
         let to = |to_instance| pb::Header { to_instance, ..of(20) };
         assert_eq!(check_callee(OWN, &to(10)), Ok(()));
         assert_eq!(check_callee(OWN, &to(0)), Ok(()), "the caller does not know the instance");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_a_replica_that_was_replaced_is_refused() {
+    fn call_of_replaced_replica_is_rejected() {
         assert_eq!(check_caller(&membership(20), &of(20)), Ok(()));
         let error = check_caller(&membership(20), &of(21)).unwrap_err();
         assert!(
@@ -172,7 +172,7 @@ mod tests {
     /// A replica that moves is not replaced, nor is one with a leader of an earlier release, which has no
     /// instances.
     #[test]
-    fn a_number_that_was_added_again_elsewhere_is_for_another_replica() {
+    fn replica_id_added_at_another_address_means_another_replica() {
         let at = |address: &str, instance| Peer {
             address: address.to_owned(),
             instance,
@@ -198,7 +198,7 @@ mod tests {
 
     /// A replica that was offline first learns of a replacement from the new replica itself.
     #[test]
-    fn who_knows_an_older_membership_does_not_refuse_the_newer_replica() {
+    fn stale_membership_does_not_reject_newer_instance() {
         let with = |term, index| {
             let membership_id = Some(pb::LogId { term, index });
             check_caller(&membership(20), &pb::Header { membership_id, ..of(21) })

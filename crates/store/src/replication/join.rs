@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_call_says_has_its_cause() {
+    fn failed_call_error_contains_its_cause() {
         let refused = std::io::Error::other("connection refused");
         let status = Status::from_error(Box::new(refused));
         assert!(cause(&status).contains("connection refused"), "{status}");

@@ -462,7 +462,7 @@ mod tests {
 
     /// The replica that joins logs this text, and `chancery cluster add` shows it.
     #[test]
-    fn membership_change_in_progress_is_reported_in_plain_words() {
+    fn membership_change_in_progress_is_reported_readably() {
         let in_progress = InProgress { committed: None, membership_log_id: Some(log_id(3, 7)) };
         let error = ChangeMembershipError::InProgress(in_progress);
         let text = change_error(&RaftError::APIError(error.into()));

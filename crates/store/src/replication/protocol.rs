@@ -50,7 +50,7 @@ mod tests {
 
     /// Adjacent releases communicate. Otherwise the error says which replica to upgrade.
     #[test]
-    fn replicas_with_a_version_in_common_speak_to_each_other() {
+    fn replicas_with_common_protocol_version_communicate() {
         let speaks = |oldest, newest| pb::Protocol { oldest, newest };
         let check = |own: (u32, u32), other: (u32, u32)| {
             check_with(&speaks(own.0, own.1), Some(&speaks(other.0, other.1)))

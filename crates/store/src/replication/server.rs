@@ -296,7 +296,7 @@ mod tests {
 
     /// Calls from another cluster or incarnation, for another replica, or with an unsupported protocol.
     #[test]
-    fn a_call_that_is_not_for_this_replica_is_refused() {
+    fn call_header_for_another_replica_is_rejected() {
         let (cluster_id, incarnation) = ([7; 16], Incarnation(5));
         let own = Identity { cluster_id, replica_id: 2, incarnation, instance: 9 };
         let caller = Identity { replica_id: 1, ..own };

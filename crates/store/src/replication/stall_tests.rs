@@ -33,7 +33,7 @@ async fn answers(replica: &Replica) -> bool {
 /// One write is being applied while another one is appended to the log. If each waited for the disk on
 /// a thread of the runtime, they would occupy both of its threads.
 #[tokio::test(flavor = "multi_thread")]
-async fn stalled_disk_leaves_the_threads_of_raft_free() {
+async fn stalled_disk_does_not_block_raft_threads() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { data_dir: dir.path().join("1"), free_bytes_min: 0, ..Config::default() };
     let replica = Replica::open(config).await.unwrap();

@@ -67,7 +67,7 @@ async fn pair(dir: &Path, change: impl Fn(&mut Config)) -> (Replica, Replica, Ar
 
 /// A read after a barrier sees all writes that were acknowledged before, also on a replica that is behind.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
+async fn barrier_waits_until_committed_writes_are_applied_locally() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) = pair(dir.path(), |_| {}).await;
     let held = database.fail_points.hold(Point::Apply);
@@ -89,7 +89,7 @@ async fn a_barrier_waits_until_what_was_committed_is_applied_here() {
 
 /// A writer that uses a replica which is behind sees the write there when it gets the answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
+async fn forwarded_write_is_answered_after_local_apply() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) = pair(dir.path(), |_| {}).await;
     let held = database.fail_points.hold(Point::Apply);
@@ -111,7 +111,7 @@ async fn a_forwarded_write_is_answered_when_it_is_applied_here() {
 
 /// A write with an unknown outcome is never reported as not written.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
+async fn write_with_unknown_outcome_may_have_taken_effect() {
     let dir = tempfile::tempdir().unwrap();
     let soon = |config: &mut Config| config.transact_timeout = Duration::from_secs(1);
     let (leader, learner, database) = pair(dir.path(), soon).await;
@@ -128,7 +128,7 @@ async fn a_write_of_which_nobody_knows_what_came_may_have_taken_effect() {
 /// A write through a replica that is far behind is retried, because its first attempt gets no answer. The
 /// first attempt was never written, and the leader must not refuse the retry as older than its history.
 #[tokio::test(flavor = "multi_thread")]
-async fn retry_through_replica_far_behind_is_written() {
+async fn retry_through_lagging_replica_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) = pair(dir.path(), |_| {}).await;
     let held = database.fail_points.hold(Point::Apply);
@@ -162,7 +162,7 @@ async fn retry_through_replica_far_behind_is_written() {
 
 /// A replica that does not catch up reports for certain that nothing was written.
 #[tokio::test(flavor = "multi_thread")]
-async fn write_through_replica_far_behind_is_refused_before_it_is_sent() {
+async fn write_through_lagging_replica_is_rejected_before_sending() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) =
         pair(dir.path(), |config| config.transact_timeout = Duration::from_secs(2)).await;
@@ -266,7 +266,7 @@ async fn calls(
 
 /// A replica refuses calls from another cluster, from another incarnation, and for another replica.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_call_that_is_for_others_is_listened_to() {
+async fn replication_port_rejects_calls_for_other_replicas() {
     let dir = tempfile::tempdir().unwrap();
     let replica = open(config(dir.path(), 1, &[])).await;
     let status = replica.status();
@@ -298,7 +298,7 @@ async fn no_call_that_is_for_others_is_listened_to() {
 /// grants nor gets a vote, and all its calls fail. The cluster keeps the address of the replacement, and the
 /// old replica detects that it was replaced.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_was_replaced_counts_for_nobody() {
+async fn replaced_replica_has_no_vote_and_no_effect() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, learner, database) = pair(dir.path(), |_| {}).await;
     drop(database);

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_to_check_is_the_host_of_the_address() {
+    fn tls_server_name_is_the_host_of_the_address() {
         assert_eq!(host_of("replica-1.chancery:18002"), "replica-1.chancery");
         assert_eq!(host_of("127.0.0.1:18002"), "127.0.0.1");
         assert_eq!(host_of("[::1]:18002"), "::1");

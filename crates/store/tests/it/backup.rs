@@ -54,7 +54,7 @@ async fn small() -> (TempDir, PathBuf) {
 /// SOTW-15: a restored cluster has the state and the resource versions of the backup, under another cluster
 /// and incarnation. Its revision was never used before. It continues from there, and survives a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_state_is_the_same_in_another_life() {
+async fn restored_state_is_equal_under_a_new_incarnation() {
     let dir = memory_dir();
     let old = open(&dir.path().join("old")).await;
     let id = RequestId::random().unwrap();
@@ -120,7 +120,7 @@ async fn a_restored_state_is_the_same_in_another_life() {
 
 /// Other replicas join a restored cluster with empty directories.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_replica_is_the_first_of_a_new_cluster() {
+async fn restored_replica_starts_a_new_cluster() {
     let (dir, file) = small().await;
     let options = RestoreOptions { replica_id: 7, ..options(&dir.path().join("7")) };
     restore(&file, &options).unwrap();
@@ -189,7 +189,7 @@ async fn writes_go_on_while_a_backup_is_read() {
 /// L1: the backup of a stopped replica includes log entries that were not applied. A leader that is
 /// gone may have acknowledged them. The directory stays unchanged.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_of_a_directory_has_all_that_its_log_has() {
+async fn directory_backup_includes_unapplied_log_entries() {
     let (dir, mut replicas) = three().await;
     commit(&replicas[0], put("before", b"1")).await;
     equal(&replicas.iter().collect::<Vec<_>>()).await;
@@ -224,7 +224,7 @@ async fn a_backup_of_a_directory_has_all_that_its_log_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_without_a_whole_replica_gives_no_backup() {
+async fn backup_of_incomplete_directory_fails() {
     let (dir, _) = small().await;
     let error = |path: &Path| Backup::of_directory(path).unwrap_err();
     assert!(matches!(error(&dir.path().join("none")), OpenError::NotADirectory { .. }));
@@ -305,7 +305,7 @@ async fn backup_of_another_format_is_refused_with_its_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_an_empty_directory_is_restored_into() {
+async fn restore_requires_an_empty_directory() {
     let (dir, file) = small().await;
     let old = dir.path().join("old");
     let before = state_files(&old);
@@ -340,7 +340,7 @@ async fn only_an_empty_directory_is_restored_into() {
 /// If the outer replica's directory is emptied, the inner replica would be lost. Both may also fill
 /// the same disk.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_restored_inside_the_directory_of_a_replica() {
+async fn restore_inside_a_replica_directory_is_rejected() {
     let (dir, file) = small().await;
     let old = dir.path().join("old");
     let before = state_files(&old);
@@ -360,7 +360,7 @@ async fn nothing_is_restored_inside_the_directory_of_a_replica() {
 /// A directory with an interrupted restore is never treated as empty: a replica would serve nothing
 /// to a fleet from it. The restore can be repeated.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_restore_is_not_started_from() {
+async fn replica_does_not_start_from_interrupted_restore() {
     let (dir, file) = small().await;
     let to = dir.path().join("new");
     restore(&file, &options(&to)).unwrap();
@@ -384,7 +384,7 @@ async fn an_interrupted_restore_is_not_started_from() {
 
 /// A failed restore on a disk that is too small leaves an empty directory, or none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_that_fails_leaves_nothing() {
+async fn failed_restore_leaves_no_files() {
     let (_dir, file) = small().await;
     let Some(disk) = SmallDisk::mount("16k") else { return };
     let to = disk.path().join("new");

@@ -1,6 +1,6 @@
 //! A child process that can be killed or run out of a resource: this test binary, started again.
 //!
-//! [`runs_what_its_parent_asks_for`] is an ordinary test. Without a parent, it briefly does the
+//! [`child_process_replica_writes_until_it_fails`] is an ordinary test. Without a parent, it briefly does the
 //! work of a child.
 
 use std::{
@@ -63,7 +63,7 @@ pub(crate) fn spawn(
     let mut command = Command::new(&words[0]);
     command
         .args(&words[1..])
-        .args(["--exact", "child::runs_what_its_parent_asks_for", "--nocapture"])
+        .args(["--exact", "child::child_process_replica_writes_until_it_fails", "--nocapture"])
         .env(DIRECTORY, dir)
         .env(ROUND, round.to_string())
         .stdout(Stdio::piped());
@@ -104,7 +104,7 @@ async fn write_until_it_fails(replica: &Replica, round: u64, limit: u64) -> Vec<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_what_its_parent_asks_for() {
+async fn child_process_replica_writes_until_it_fails() {
     let Some(dir) = std::env::var_os(DIRECTORY) else {
         let dir = tempfile::tempdir().unwrap();
         let replica = open(dir.path()).await;

@@ -69,7 +69,7 @@ pub(crate) async fn equal(replicas: &[&Replica]) {
 
 /// Three voters accept writes while one of them has no disk space, even if that one was the leader.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_without_space_lets_another_one_lead() {
+async fn leader_without_disk_space_yields_leadership() {
     let dir = memory_dir();
     let first = open_member(dir.path(), 1, &[]).await;
     let address = first.raft_address().to_owned();
@@ -98,7 +98,7 @@ async fn a_leader_without_space_lets_another_one_lead() {
 
 /// Replicas join by address, become voters, and accept writes.
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_join_and_take_writes_anywhere() {
+async fn joined_replicas_accept_writes_on_any_member() {
     let (_dir, replicas) = three().await;
     for (n, replica) in replicas.iter().enumerate() {
         let summary = commit(replica, put(&format!("r{n}"), b"1")).await;
@@ -117,7 +117,7 @@ async fn replicas_join_and_take_writes_anywhere() {
 /// After the loss of the leader, a new write is acknowledged, and all acknowledged writes are
 /// present.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_others_go_on_without_the_leader() {
+async fn cluster_continues_after_leader_loss() {
     let (dir, mut replicas) = three().await;
     commit(&replicas[1], put("before", b"1")).await;
     let leader = replicas[1].leader().unwrap();
@@ -137,7 +137,7 @@ async fn the_others_go_on_without_the_leader() {
 /// A learner hears the leader even when nothing is written. Otherwise it would report that there is
 /// no leader.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_learner_hears_the_leader_at_rest() {
+async fn idle_learner_knows_the_leader() {
     let dir = memory_dir();
     let first = open_member(dir.path(), 1, &[]).await;
     let join = [first.raft_address()];
@@ -185,7 +185,7 @@ async fn a_request_takes_effect_once_wherever_it_is_sent() {
 
 /// A replica without its data is removed, admitted again, and receives everything again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wiped_replica_comes_back() {
+async fn wiped_replica_rejoins_with_all_data() {
     let (dir, mut replicas) = three().await;
     for n in 0..20 {
         commit(&replicas[0], put(&format!("r{n}"), b"1")).await;
@@ -214,7 +214,7 @@ async fn a_wiped_replica_comes_back() {
 
 /// A new replica receives a snapshot if the log no longer has the first entries.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_replica_gets_a_snapshot() {
+async fn late_replica_receives_a_snapshot() {
     let dir = memory_dir();
     let few = |mut config: Config| {
         (config.snapshot_log_entries, config.log_entries_keep) = (50, 10);
@@ -244,7 +244,7 @@ async fn a_late_replica_gets_a_snapshot() {
 
 /// Leadership moves on request; members are added, promoted and removed.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_membership_changes_when_asked_to() {
+async fn membership_changes_on_request() {
     let (_dir, replicas) = three().await;
     let change = |change| replicas[1].change_members(change);
     change(MemberChange::TransferLeader(Some(3))).await.unwrap();
@@ -279,7 +279,7 @@ async fn the_membership_changes_when_asked_to() {
 /// A list of all replicas suffices: the first one forms the cluster after all of them have reported
 /// that they are in none, and not earlier.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_peers_forms_one_cluster() {
+async fn peer_list_forms_one_cluster() {
     let dir = memory_dir();
     let ports = [(); 3].map(|()| reserve_port());
     let peers: std::collections::BTreeMap<u64, String> =

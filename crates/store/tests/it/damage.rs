@@ -154,7 +154,7 @@ where
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn flipped_bits_are_refused_or_make_no_difference() {
+async fn flipped_bits_are_detected_or_harmless() {
     const ROUNDS: usize = 160;
     let template = Arc::new(Template::build().await);
     let refused: Arc<Mutex<BTreeMap<String, (usize, usize)>>> = Arc::default();
@@ -195,7 +195,7 @@ async fn flipped_bits_are_refused_or_make_no_difference() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn truncated_and_missing_files_are_refused_or_make_no_difference() {
+async fn truncated_and_missing_files_are_detected_or_harmless() {
     const ROUNDS: usize = 100;
     let template = Arc::new(Template::build().await);
     let names: Vec<PathBuf> = template.files.keys().cloned().collect();

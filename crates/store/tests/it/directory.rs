@@ -27,7 +27,7 @@ async fn replica_in(path: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_directory_is_private_and_says_whose_it_is() {
+async fn new_directory_is_private_and_contains_its_identity() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/b");
     replica_in(&path).await;
@@ -52,7 +52,7 @@ async fn a_file_in_place_of_the_directory_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_of_someone_else_is_refused() {
+async fn directory_with_foreign_files_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.tex"), "mine").unwrap();
     let error = refusal(config(dir.path())).await;
@@ -61,7 +61,7 @@ async fn a_directory_of_someone_else_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_data_directory_without_its_identity_is_not_taken_for_a_fresh_one() {
+async fn data_directory_without_identity_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     replica_in(dir.path()).await;
     fs::remove_file(dir.path().join("IDENTITY")).unwrap();
@@ -69,7 +69,7 @@ async fn a_data_directory_without_its_identity_is_not_taken_for_a_fresh_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_part_is_damage() {
+async fn directory_with_missing_part_is_damaged() {
     for part in ["HIGHWATER", "db"] {
         let dir = tempfile::tempdir().unwrap();
         replica_in(dir.path()).await;
@@ -104,7 +104,7 @@ async fn a_directory_of_another_replica_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_user_of_a_directory_is_refused_and_told_who_has_it() {
+async fn second_process_is_rejected_with_the_holder_of_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let replica = open(dir.path()).await;
     // The first replica continues to write to its files meanwhile.
@@ -144,7 +144,7 @@ async fn a_read_only_directory_is_refused() {
 
 /// A start that is interrupted before the replica is formed leaves nothing that anyone relies on.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_first_start_is_done_again() {
+async fn interrupted_first_start_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     replica_in(dir.path()).await;
     fs::rename(dir.path().join("IDENTITY"), dir.path().join("IDENTITY.new")).unwrap();
@@ -160,7 +160,7 @@ async fn an_interrupted_first_start_is_done_again() {
 
 /// A power cut while the first file is being written leaves a part of it, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_first_file_is_no_obstacle() {
+async fn torn_first_file_does_not_prevent_start() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("IDENTITY.new"), "chancery da").unwrap();
     replica_in(dir.path()).await;

@@ -107,7 +107,7 @@ async fn a_nearly_full_disk_refuses_writes_until_there_is_space() {
 
 /// The advice for a refused write does not apply to a start.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_not_formed_without_room_for_it() {
+async fn cluster_formation_without_disk_space_fails() {
     let Some(disk) = SmallDisk::mount("70m") else { return };
     let config = Config { free_bytes_min: 128 << 20, ..config(&disk.path().join("data")) };
     let error = Replica::open(config.clone()).await.unwrap_err();
@@ -135,7 +135,7 @@ async fn write_until_refused(replica: &Replica, round: u64) -> (u64, TransactErr
 /// The smallest permitted reserve suffices for the data in memory, also after restarts. A merge of
 /// tables may need more. The replica then stops writing, reports the reason, and has lost nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_is_nearly_full_loses_nothing() {
+async fn nearly_full_disk_loses_no_data() {
     let Some(disk) = SmallDisk::mount("256m") else { return };
     let config =
         Config { free_bytes_min: Config::FREE_BYTES_LEAST, ..config(&disk.path().join("data")) };
@@ -167,7 +167,7 @@ async fn a_disk_that_is_nearly_full_loses_nothing() {
 /// A disk that is full to the last byte: when there is space again, all acknowledged writes are
 /// present.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_loses_nothing_that_was_acknowledged() {
+async fn full_disk_loses_no_acknowledged_write() {
     let Some(disk) = SmallDisk::mount("48m") else { return };
     let config = Config { free_bytes_min: 0, ..config(&disk.path().join("data")) };
     let replica = Replica::open(config.clone()).await.unwrap();

@@ -131,7 +131,7 @@ async fn make() {
 
 /// A directory of the first release opens with all its content, accepts writes, and opens again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_of_the_first_release_opens_and_goes_on() {
+async fn directory_of_first_release_opens_and_accepts_writes() {
     if env::var_os("UPDATE_GOLDEN").is_some() {
         make().await;
     }

@@ -48,7 +48,7 @@ async fn concurrent_writers_share_syncs() {
 
 /// The log is purged after `snapshot_log_entries`, and a replica restarts from the rest.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_purged_log_is_no_obstacle_to_a_restart() {
+async fn replica_restarts_from_purged_log() {
     let dir = memory_dir();
     let config = Config { snapshot_log_entries: 50, log_entries_keep: 10, ..config(dir.path()) };
     for round in 0..3 {

@@ -15,7 +15,7 @@ use crate::{
 /// Resources that were removed while a replica was away are gone after a snapshot has updated the
 /// replica, and after its next start.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_takes_the_place_of_what_a_replica_had() {
+async fn snapshot_replaces_earlier_replica_state() {
     let dir = memory_dir();
     let few = |mut config: Config| {
         (config.snapshot_log_entries, config.log_entries_keep) = (50, 10);
@@ -75,7 +75,7 @@ async fn a_wiped_replica_does_not_vote() {
 /// A replica that was removed while it was away detects that, accepts no writes, and does not
 /// disturb the leader: it does not even stand for election.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removed_replica_disturbs_nobody() {
+async fn removed_replica_does_not_disturb_the_cluster() {
     let (dir, mut replicas) = three().await;
     let third = replicas.remove(2);
     third.shutdown().await.unwrap();
@@ -103,7 +103,7 @@ async fn a_removed_replica_disturbs_nobody() {
 /// The ID of a removed replica is added again for a replica elsewhere. The old replica still runs,
 /// and detects that it is not a member. It detects the same at its next start, at any address.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
+async fn replica_whose_id_was_reassigned_stops() {
     let (dir, mut replicas) = three().await;
     replicas[0].change_members(MemberChange::TransferLeader(Some(1))).await.unwrap();
     // Nothing listens there.
@@ -143,7 +143,7 @@ async fn a_replica_whose_number_was_added_again_elsewhere_ends() {
 /// The cluster does not confuse it with its successor, which has the same ID, and the old replica
 /// stops.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replaced_replica_that_comes_back_changes_nothing() {
+async fn returning_replaced_replica_changes_nothing() {
     let (dir, mut replicas) = three().await;
     commit(&replicas[0], put("a", b"1")).await;
     let join = replicas[0].raft_address().to_owned();
@@ -209,7 +209,7 @@ async fn a_replica_that_was_added_before_it_was_started_joins() {
 
 /// A running replica's ID is not given to another replica, which would take over its vote.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_number_of_a_living_replica_is_not_given_away() {
+async fn id_of_running_replica_is_not_reassigned() {
     let (_dir, replicas) = three().await;
     let address = replicas[0].raft_address().to_owned();
     let elsewhere = memory_dir();
@@ -262,7 +262,7 @@ async fn replica_of_another_cluster_at_the_address_of_a_member_is_reported() {
 
 /// After a change of the membership through the leader, the leader's status shows the change.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_the_membership_is_shown_when_it_is_done() {
+async fn completed_membership_change_is_shown() {
     let dir = memory_dir();
     let leader = open_member(dir.path(), 1, &[]).await;
     for n in 0..200 {
@@ -279,7 +279,7 @@ async fn a_change_of_the_membership_is_shown_when_it_is_done() {
 /// Concurrent changes of the membership are made one after the other. None is refused because of
 /// another one, which its caller may not know.
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_of_the_membership_wait_for_each_other() {
+async fn concurrent_membership_changes_are_serialized() {
     let (_dir, replicas) = three().await;
     let add = |replica_id: u64| {
         let address = format!("127.0.0.1:{replica_id}");

@@ -71,7 +71,7 @@ async fn command_that_cannot_be_applied_is_refused() {
 /// A replica with an impossible ID or address is not admitted. An unreachable member would count
 /// towards the majority.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_number_or_address_that_none_can_have_is_refused() {
+async fn invalid_replica_id_or_address_is_rejected() {
     let dir = memory_dir();
     let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
     let address = replica.raft_address().to_owned();
@@ -103,7 +103,7 @@ async fn a_number_or_address_that_none_can_have_is_refused() {
 /// A replica with data names its cluster while it starts. If it reported no cluster, another
 /// replica would form a second one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_starts_says_of_which_cluster_it_is() {
+async fn starting_replica_reports_its_cluster() {
     let dir = memory_dir();
     let mut config = member_config(dir.path(), 1, &[]);
     let replica = Replica::open(config.clone()).await.unwrap();

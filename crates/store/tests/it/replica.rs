@@ -7,7 +7,7 @@ use chancery_model::Revision;
 use crate::support::{commit, config, open, put, render, revision};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_keeps_everything() {
+async fn restart_keeps_all_data() {
     let dir = tempfile::tempdir().unwrap();
     let replica = open(dir.path()).await;
     for n in 1..=20 {

@@ -130,13 +130,13 @@ async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
 /// Garbage, silent connections, and a flood of both keep no replica out, even when they always
 /// exceed the connection limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_keep_no_replica_out() {
+async fn unknown_connections_do_not_block_replicas() {
     strangers_keep_nobody_out(|_| None).await;
 }
 
 /// The same with TLS, where strangers do not get beyond the handshake.
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_keep_no_replica_out_with_tls() {
+async fn unknown_connections_do_not_block_replicas_with_tls() {
     let dir = memory_dir();
     let ca = Ca::new(dir.path(), "ca");
     strangers_keep_nobody_out(|id| Some(ca.sign(&id.to_string(), "127.0.0.1"))).await;
@@ -146,7 +146,7 @@ async fn strangers_keep_no_replica_out_with_tls() {
 /// or sends a part of the preface, after some seconds. It closes one that is silent after the
 /// preface when it does not answer a probe.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_come_to_nothing_are_closed() {
+async fn connections_without_http2_or_activity_are_closed() {
     let dir = memory_dir();
     let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
     let address = replica.raft_address().to_owned();

@@ -70,7 +70,7 @@ async fn stays_out(config: Config) {
 /// T15: three replicas form a cluster over TLS and write to each other. A plaintext connection, a
 /// certificate of another CA, and one for another name are refused, on either side.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_replicas_with_a_certificate_of_the_ca_are_talked_to() {
+async fn only_replicas_with_certificate_of_the_ca_are_accepted() {
     let dir = memory_dir();
     let (ca, other) = (Ca::new(dir.path(), "ca"), Ca::new(dir.path(), "other"));
     let tls = |id: u64| Some(ca.sign(&id.to_string(), "127.0.0.1"));
@@ -110,7 +110,7 @@ async fn only_replicas_with_a_certificate_of_the_ca_are_talked_to() {
 /// The port itself refuses a peer without a certificate, or with one of another CA, independently
 /// of the checks in replicas. It sends nothing but a TLS alert to a peer that does not speak TLS.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_port_refuses_whoever_has_no_certificate() {
+async fn port_rejects_peer_without_valid_certificate() {
     use tokio_rustls::rustls::{
         ClientConfig, RootCertStore,
         crypto::ring,
@@ -170,7 +170,7 @@ async fn the_port_refuses_whoever_has_no_certificate() {
 
 /// One name for all replicas suffices if addresses are not known in advance.
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_can_have_one_name_for_all() {
+async fn certificates_can_share_one_name() {
     let dir = memory_dir();
     let ca = Ca::new(dir.path(), "ca");
     let tls = || TlsConfig {
@@ -230,7 +230,7 @@ async fn certificates_are_replaced_while_replicas_run() {
 
 /// Unusable files are reported before anything is opened, with the file and the reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn unusable_files_are_named() {
+async fn unusable_tls_files_are_named_in_the_error() {
     let dir = memory_dir();
     let (ca, other) = (Ca::new(dir.path(), "ca"), Ca::new(dir.path(), "other"));
     let good = ca.sign("good", "127.0.0.1");

@@ -32,7 +32,7 @@ fn texts(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_sotw_request_is_read_as_prost_reads_it() {
+fn sotw_request_scan_equals_prost_decoding() {
     let message = DiscoveryRequest {
         version_info: "1-7".into(),
         node: Some(Bytes::from_static(b"node")),
@@ -57,7 +57,7 @@ fn a_sotw_request_is_read_as_prost_reads_it() {
 }
 
 #[test]
-fn a_delta_request_is_read_as_prost_reads_it() {
+fn delta_request_scan_equals_prost_decoding() {
     let held = [("a", "1a-00000001"), ("b", ""), ("c", "x")];
     let held = held.map(|(name, version)| (name.to_owned(), version.to_owned()));
     let message = DeltaDiscoveryRequest {
@@ -81,7 +81,7 @@ fn a_delta_request_is_read_as_prost_reads_it() {
 
 /// L14: unused fields of a request are skipped and not counted, however many there are.
 #[test]
-fn fields_that_are_not_used_are_skipped_however_many() {
+fn unused_fields_are_skipped_without_limit() {
     let mut bytes = BytesMut::new();
     let details = [0x1a, 0].repeat(100_000);
     put_len_field(&mut bytes, 7, &details);
@@ -99,7 +99,7 @@ fn fields_that_are_not_used_are_skipped_however_many() {
 /// L14: a request with 16 million names, or versions, is rejected after the first one beyond the limit,
 /// before anything is built.
 #[test]
-fn names_over_the_limit_are_refused_where_they_are() {
+fn names_over_the_limit_stop_the_scan_immediately() {
     for key in [0x1a, 0x22, 0x2a] {
         let message: Bytes = [key, 0].repeat(100_000).into();
         let mut scan = Scan::new(Protocol::Delta, message.len(), LIMITS);
@@ -134,7 +134,7 @@ fn a_long_name_is_refused_in_every_list() {
 
 /// A step ends after a fixed number of tokens, also inside a nested message.
 #[test]
-fn a_scan_is_made_of_bounded_steps() {
+fn scan_steps_are_bounded() {
     let mut messages = vec![[0x42, 0].repeat(100_000)];
     for field in [5, 7] {
         let mut bytes = BytesMut::new();

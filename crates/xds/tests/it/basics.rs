@@ -9,7 +9,7 @@ use crate::support::*;
 
 /// DELTA-05, SVC-02: a wildcard client receives everything, and then only changes.
 #[tokio::test]
-async fn a_delta_client_gets_everything_once_and_then_only_changes() {
+async fn delta_client_receives_everything_once_and_then_changes() {
     let server = Server::start().await;
     server.put(CDS, &[("a", "1"), ("b", "1"), ("c", "1")]);
     let mut client = server.delta(DELTA_ADS).await;
@@ -107,7 +107,7 @@ async fn an_aggregated_stream_refuses_a_request_without_type() {
 
 /// SVC-10: a request for an unknown type opens an ordinary subscription.
 #[tokio::test]
-async fn an_unknown_type_is_an_ordinary_one() {
+async fn unknown_type_is_served_like_a_known_type() {
     let server = Server::start().await;
     let mut client = server.delta(DELTA_ADS).await;
     client.subscribe("type.googleapis.com/example.Widget", &["w"]).await;
@@ -164,7 +164,7 @@ async fn a_rejected_response_is_recorded_and_not_repeated() {
 
 /// DELTA-70, -72: a client that reconnects with its resource versions receives only the difference.
 #[tokio::test]
-async fn a_client_that_comes_back_is_sent_what_it_lacks() {
+async fn reconnected_client_receives_only_the_difference() {
     let server = Server::start().await;
     server.put(CDS, &[("a", "1"), ("b", "1"), ("c", "1")]);
     let mut client = server.delta(DELTA_ADS).await;
@@ -189,7 +189,7 @@ async fn a_client_that_comes_back_is_sent_what_it_lacks() {
 
 /// DELTA-71, OPS-12: a request far above gRPC's usual limit of 4 MiB is accepted.
 #[tokio::test]
-async fn a_client_may_come_back_with_a_hundred_thousand_names() {
+async fn client_may_reconnect_with_many_names() {
     let server = Server::start().await;
     server.put(CDS, &[("last", "1")]);
     let mut client = server.delta(DELTA_ADS).await;
@@ -210,7 +210,7 @@ async fn a_client_may_come_back_with_a_hundred_thousand_names() {
 /// OPS-12: a large delta response is split into parts that every gRPC client accepts, and a large
 /// resource arrives whole.
 #[tokio::test]
-async fn a_large_delta_is_cut() {
+async fn large_delta_response_is_split() {
     let server = Server::start().await;
     let body = "x".repeat(100_000);
     let all: Vec<String> = (0..100).map(|n| format!("c{n:03}")).collect();

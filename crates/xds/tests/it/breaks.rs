@@ -8,7 +8,7 @@ use crate::support::*;
 
 /// L11: a connection that is cut, sends nothing, or sends garbage leaves nothing behind.
 #[tokio::test]
-async fn connections_that_break_are_freed() {
+async fn broken_connections_are_freed() {
     let config = chancery_xds::Config {
         first_stream_timeout: Duration::from_millis(200),
         close_timeout: Duration::from_millis(200),
@@ -33,7 +33,7 @@ async fn connections_that_break_are_freed() {
 
 /// L11: a connection that breaks at any moment while streams open leaves nothing behind.
 #[tokio::test]
-async fn connections_that_break_while_streams_open_are_freed() {
+async fn connections_broken_during_stream_opening_are_freed() {
     let server = Server::start().await;
     for round in 0..200 {
         let stream = TcpStream::connect(server.address).await.unwrap();

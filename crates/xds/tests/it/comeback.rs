@@ -60,7 +60,7 @@ async fn ask_again(client: &Sotw, type_url: &str, names: &[&str], version: &str)
 /// ADS-08, OPS-13, SOTW-15, SOTW-100: a wildcard client reconnects. It gets the cluster that its routes refer
 /// to until it acknowledges the new routes. The version shows that this is another state.
 #[tokio::test]
-async fn a_removed_cluster_stays_until_the_routes_have_moved() {
+async fn removed_cluster_is_kept_until_routes_have_moved() {
     let (_server, version, mut client) = moved_meanwhile(Asks::All).await;
     ask_again(&client, CDS, &[], &version).await;
     ask_again(&client, RDS, &["r"], "1").await;
@@ -78,7 +78,7 @@ async fn a_removed_cluster_stays_until_the_routes_have_moved() {
 /// ADS-08, CLI-G-08, CLI-G-09: the same with names. The client unsubscribes from one of them when its
 /// routes have moved.
 #[tokio::test]
-async fn a_removed_cluster_stays_as_long_as_it_is_asked_for() {
+async fn removed_cluster_is_kept_while_it_is_requested() {
     const BOTH: &[&str] = &["old", "new"];
     let (server, version, mut client) = moved_meanwhile(Asks::Names(&["old"])).await;
     ask_again(&client, CDS, &["old"], &version).await;
@@ -103,7 +103,7 @@ async fn a_removed_cluster_stays_as_long_as_it_is_asked_for() {
 /// SOTW-100, SOTW-105: a client receives only the current state if it has no version, an invented
 /// version, or another node ID.
 #[tokio::test]
-async fn nothing_is_kept_for_who_does_not_say_that_it_has_it() {
+async fn client_without_known_version_gets_only_current_state() {
     let (server, version, fresh) = moved_meanwhile(Asks::All).await;
     let stranger = server.sotw(SOTW_ADS).await;
     stranger

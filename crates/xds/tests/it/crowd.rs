@@ -13,11 +13,11 @@ const EACH: u8 = 100;
 /// nobody, and leave nothing behind. The test runs in a separate process because of its file
 /// descriptors and memory.
 #[test]
-fn thousands_of_idle_connections_cost_little_and_delay_nobody() {
+fn thousands_of_idle_connections_use_little_memory_and_delay_no_client() {
     if is_child() {
         return runtime().block_on(crowd());
     }
-    let test = "crowd::thousands_of_idle_connections_cost_little_and_delay_nobody";
+    let test = "crowd::thousands_of_idle_connections_use_little_memory_and_delay_no_client";
     print!("{}", in_child(test, &[], "ulimit -n 10000"));
 }
 

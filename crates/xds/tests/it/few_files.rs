@@ -8,11 +8,11 @@ use crate::support::*;
 /// descriptors are free again, it accepts connections again. The limit applies to the whole process, so
 /// the test runs in a separate one.
 #[test]
-fn accepting_outlives_a_lack_of_files() {
+fn accept_loop_survives_file_descriptor_exhaustion() {
     if is_child() {
         return runtime().block_on(run_out_of_files());
     }
-    in_child("few_files::accepting_outlives_a_lack_of_files", &[], "ulimit -n 64");
+    in_child("few_files::accept_loop_survives_file_descriptor_exhaustion", &[], "ulimit -n 64");
 }
 
 async fn run_out_of_files() {

@@ -36,7 +36,7 @@ const CONTROL: (&str, &str) = (
 
 /// T1, T6: a connection with bytes that are not HTTP/2 is closed.
 #[tokio::test]
-async fn bytes_that_are_no_http2_close_their_connection() {
+async fn invalid_http2_closes_its_connection() {
     let server = Server::start().await;
     let mut good = Good::start(&server).await;
     let tls: &[u8] =
@@ -189,7 +189,7 @@ async fn pings_of_a_client_that_keeps_its_connection_alive_are_answered() {
 
 /// T5: a window update exceeds the maximum size of a window.
 #[tokio::test]
-async fn windows_that_overflow_cost_their_stream_or_their_connection() {
+async fn window_overflow_closes_its_stream_or_connection() {
     let server = Server::start().await;
     let mut good = Good::start(&server).await;
     let most = i32::MAX.to_be_bytes();

@@ -94,7 +94,7 @@ async fn a_v2_type_is_answered_in_v3() {
 
 /// DELTA-74, SVC-05: delta is not served by REST, and delta-only types are not served by REST.
 #[tokio::test]
-async fn there_is_no_delta_by_rest() {
+async fn rest_does_not_serve_delta() {
     let server = Server::start().await;
     for path in [
         "/v3/discovery:virtual_hosts",
@@ -183,7 +183,7 @@ fn large_node() -> (Node, Bytes) {
 /// CLI-E-05, CLI-E-41, CLI-G-05, CLI-G-19, SOTW-02, SVC-19: Envoy sends a large node with each request,
 /// and gRPC with the first only. Both are served alike, and unknown features have no effect.
 #[tokio::test]
-async fn a_node_in_each_request_or_in_the_first_is_one_node() {
+async fn node_may_be_sent_in_every_request_or_only_the_first() {
     let server = Server::start().await;
     server.put(CDS, &[("a", "0")]);
     let (known, bytes) = large_node();

@@ -44,7 +44,7 @@ async fn end_of_stream(client: &mut Frames) {
 /// OPS-13: the server sends GOAWAY on a connection that reaches its maximum age. Its streams continue in the
 /// grace time, in which new streams on another connection are served. Then the old streams end.
 #[tokio::test]
-async fn goaway_comes_before_streams_end_for_their_age() {
+async fn goaway_precedes_stream_end_at_maximum_age() {
     let config = Config {
         connection_age_max: Some(Duration::from_millis(500)),
         connection_age_grace: Duration::from_secs(3),
@@ -71,7 +71,7 @@ async fn goaway_comes_before_streams_end_for_their_age() {
 /// that its library had not sent at the GOAWAY go to the next connection. gRPC does this itself; tonic leaves
 /// it to its caller.
 #[tokio::test]
-async fn a_client_survives_its_connections_age_without_a_failed_stream() {
+async fn client_survives_connection_age_without_failed_stream() {
     let config = Config {
         connection_age_max: Some(Duration::from_millis(200)),
         connection_age_grace: Duration::from_secs(30),
@@ -104,7 +104,7 @@ async fn a_client_survives_its_connections_age_without_a_failed_stream() {
 /// OPS-15, T11: a drain sends GOAWAY to all clients at once. Their streams end one after the other, and
 /// are served until then.
 #[tokio::test]
-async fn a_drain_tells_all_at_once_and_ends_them_one_after_the_other() {
+async fn drain_sends_goaway_to_all_and_ends_streams_one_by_one() {
     const N: usize = 60;
     let config = Config {
         drain_connections_per_second: 20,
@@ -144,7 +144,7 @@ async fn a_drain_tells_all_at_once_and_ends_them_one_after_the_other() {
 
 /// OPS-15: a stream is served in a drain until its turn to end.
 #[tokio::test]
-async fn streams_are_served_until_their_turn_in_a_drain() {
+async fn draining_stream_is_served_until_its_turn() {
     let config = Config {
         drain_connections_per_second: 1,
         drain_spread_max: Duration::from_secs(3600),
@@ -166,7 +166,7 @@ async fn streams_are_served_until_their_turn_in_a_drain() {
 
 /// Ends of connections are counted by reason.
 #[tokio::test]
-async fn ends_of_connections_are_counted_by_reason() {
+async fn connection_ends_are_counted_by_reason() {
     let config = Config {
         idle_timeout: Duration::from_millis(300),
         first_stream_timeout: Duration::from_secs(600),

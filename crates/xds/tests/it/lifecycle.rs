@@ -10,7 +10,7 @@ use crate::support::*;
 /// SOTW-111: a half-closed stream ends with OK after the response to its request, and its state is
 /// freed.
 #[tokio::test]
-async fn a_client_that_closes_its_half_is_served_and_ended_with_ok() {
+async fn half_closed_stream_is_served_and_ends_with_ok() {
     let server = Server::start().await;
     server.put(CDS, &[("a", "a1")]);
     let mut client = server.sotw(SOTW_ADS).await;
@@ -91,7 +91,7 @@ async fn a_drain_does_not_wait_for_clients_that_do_not_read() {
 /// OPS-13, SOTW-110, CLI-G-15: a connection reaches its maximum age. After the grace time, its streams end
 /// with a status that clients treat as normal: OK, with the reason as text.
 #[tokio::test]
-async fn a_connection_ends_at_its_age() {
+async fn connection_ends_at_its_maximum_age() {
     let config = chancery_xds::Config {
         connection_age_max: Some(Duration::from_millis(300)),
         connection_age_grace: Duration::from_millis(300),
@@ -110,7 +110,7 @@ async fn a_connection_ends_at_its_age() {
 
 /// A connection without a stream is closed after the timeout; a connection with a stream is not.
 #[tokio::test]
-async fn only_connections_without_streams_are_idle() {
+async fn only_connections_without_streams_are_closed_as_idle() {
     let config = chancery_xds::Config {
         idle_timeout: Duration::from_millis(200),
         first_stream_timeout: Duration::from_millis(200),
@@ -175,7 +175,7 @@ async fn a_changed_assignment_moves_a_connected_node() {
 
 /// SOTW-92, DELTA-05: many clients reach the same newest state after many commits.
 #[tokio::test]
-async fn everyone_converges_under_load() {
+async fn all_clients_converge_under_load() {
     let server = Server::start().await;
     server.put(CDS, &[("a", "0")]);
     let mut tasks = Vec::new();

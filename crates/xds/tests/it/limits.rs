@@ -125,7 +125,7 @@ fn cases() -> Vec<Case> {
 /// OPS-11, SOTW-52, T8: each limit of a request accepts requests at the limit. Requests beyond it are
 /// rejected with a text that names the limit.
 #[tokio::test]
-async fn every_limit_of_a_request_holds_to_the_last() {
+async fn request_limits_accept_the_maximum_and_reject_more() {
     let mut fanout = fanout_config();
     fanout.session.names_max = 100;
     fanout.session.types_max = 3;
@@ -347,7 +347,7 @@ async fn connections_beyond_the_limit_of_an_address_are_rejected() {
 
 /// OPS-17, T8: large requests without memory wait, and proceed when there is memory.
 #[tokio::test]
-async fn large_requests_wait_for_room_one_after_the_other() {
+async fn large_requests_wait_for_memory_one_after_another() {
     let config = Config {
         // There is memory for one request at a time.
         large_requests_bytes_max: 8 << 20,
@@ -387,7 +387,7 @@ async fn large_requests_wait_for_room_one_after_the_other() {
 
 /// T8: a large request that stops halfway ends its stream and releases its memory.
 #[tokio::test]
-async fn a_large_request_that_does_not_go_on_is_given_up() {
+async fn stalled_large_request_ends_its_stream() {
     let config = Config { large_request_timeout: Duration::from_secs(2), ..Config::default() };
     let server = Server::with(config, fanout_config()).await;
     let mut good = Good::start(&server).await;

@@ -7,13 +7,13 @@ use chancery_xds::Config;
 
 use crate::support::*;
 
-const TEST: &str = "lost::a_client_whose_network_is_gone_is_freed";
+const TEST: &str = "lost::client_with_lost_network_is_freed";
 
 /// OPS-14, L11: packets to a client vanish, so neither kernel reports the end of the connection. Probes
 /// detect a client without pending data, and a client with pending data. The test needs a network
 /// namespace; where that is not permitted, the tests of probes in `silent` have to suffice.
 #[test]
-fn a_client_whose_network_is_gone_is_freed() {
+fn client_with_lost_network_is_freed() {
     if is_child() {
         return runtime().block_on(lose_the_network());
     }

@@ -78,7 +78,7 @@ async fn a_client_that_never_answers_is_reported() {
 /// CLI-E: by default, a client that is silent on one response is never closed. Its answer to the
 /// response that corrects it suffices.
 #[tokio::test]
-async fn silence_on_one_response_ends_with_the_answer_to_a_later_one() {
+async fn answer_to_later_response_ends_earlier_silence() {
     let mut fanout = fanout_config();
     fanout.session.ack_timeout_ms = 50;
     let server = Server::with(chancery_xds::Config::default(), fanout).await;

@@ -12,7 +12,7 @@ use crate::support::*;
 /// SVC-26: requests that are not served are rejected in their own protocol: a gRPC status, or an HTTP
 /// status.
 #[tokio::test]
-async fn what_is_not_served_says_so() {
+async fn unserved_request_is_rejected_in_its_own_protocol() {
     let server = Server::start().await;
     let unknown = format!("{ADS}/FetchEverything");
     let raw = call(&server, grpc(&unknown).body(()).unwrap()).await;
@@ -41,7 +41,7 @@ async fn what_is_not_served_says_so() {
 
 /// The server sends response headers before the client has sent anything.
 #[tokio::test]
-async fn headers_come_at_once() {
+async fn response_headers_are_sent_before_the_first_request() {
     let server = Server::start().await;
     let raw = call(&server, grpc(DELTA_ADS).body(()).unwrap()).await;
     assert_eq!(raw.response.status(), StatusCode::OK);
@@ -103,7 +103,7 @@ async fn malformed_input_ends_its_own_stream_only() {
 
 /// SOTW-06, SOTW-03: a client identifies itself in the first request, and keeps its identity.
 #[tokio::test]
-async fn a_client_has_to_say_who_it_is() {
+async fn request_without_node_identity_is_rejected() {
     let server = Server::start().await;
     let request =
         |node| DiscoveryRequest { type_url: CDS.into(), node, ..DiscoveryRequest::default() };
@@ -126,7 +126,7 @@ async fn a_client_has_to_say_who_it_is() {
 
 /// OPS-20, L11: requests with random damage, on every kind of stream, affect no other client.
 #[tokio::test]
-async fn damaged_requests_harm_nobody() {
+async fn damaged_requests_affect_no_other_client() {
     let server = Server::start().await;
     server.put(EDS, &[("x", "1")]);
     let mut good = Good::start(&server).await;
@@ -201,7 +201,7 @@ async fn a_stream_ends_at_the_deadline_that_its_client_set() {
 
 /// SOTW-02, CLI-E-05: Envoy's large node in every request is read once.
 #[tokio::test]
-async fn a_large_node_in_every_request_is_taken() {
+async fn large_node_in_every_request_is_accepted() {
     let server = Server::start().await;
     let mut good = Good::start(&server).await;
     let extension = |n: usize| ("x".repeat(110) + &n.to_string(), "y".repeat(10));
@@ -271,7 +271,7 @@ async fn stale_nonces_and_floods_of_acks_are_ignored() {
 
 /// SOTW-28, T9: of many rejections with huge messages, one is kept, truncated, and none is answered.
 #[tokio::test]
-async fn floods_of_rejections_are_kept_as_one() {
+async fn flood_of_rejections_keeps_one_truncated_message() {
     let server = Server::start().await;
     let mut good = Good::start(&server).await;
     server.put(CDS, &[("bad", "1")]);
@@ -311,7 +311,7 @@ async fn floods_of_rejections_are_kept_as_one() {
 /// T9: endless changes of subscriptions, with existing, missing and repeated names, cost only the
 /// current subscriptions.
 #[tokio::test]
-async fn churn_of_subscriptions_leaves_nothing_behind() {
+async fn subscription_churn_does_not_leak_memory() {
     let server = Server::start().await;
     let all: Vec<String> = (0..1000).map(|n| format!("e{n}")).collect();
     server.put(EDS, &all[..500].iter().map(|name| (name.as_str(), "1")).collect::<Vec<_>>());

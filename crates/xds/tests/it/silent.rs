@@ -23,7 +23,7 @@ fn impatient() -> Config {
 /// SOTW-112, L12: clients that never read delay no other client. The server neither stores nor builds their
 /// responses before it can write them, even if answers of these clients are long overdue.
 #[tokio::test]
-async fn clients_that_never_read_delay_nobody() {
+async fn clients_that_never_read_delay_no_other_client() {
     let mut fanout = fanout_config();
     fanout.session.ack_timeout_ms = 100;
     let server = Server::with(Config::default(), fanout).await;
@@ -122,7 +122,7 @@ async fn a_client_that_never_acknowledges_is_pending_and_still_served() {
 /// The replica closes the connection. One client is silent. One sends a request now and then, so that it
 /// needs no probe. One sends until both directions are stuck.
 #[tokio::test]
-async fn clients_that_take_nothing_from_their_sockets_are_cut_off() {
+async fn clients_that_do_not_read_their_sockets_are_disconnected() {
     let server = Server::with(impatient(), fanout_config()).await;
     let large = "x".repeat(1 << 20);
     let all: Vec<String> = (0..32).map(|n| format!("c{n}")).collect();
@@ -194,7 +194,7 @@ async fn a_client_that_does_not_answer_a_probe_is_closed() {
 
 /// T5, T7: connections that send nothing, too little, or too slowly are closed.
 #[tokio::test]
-async fn connections_that_do_not_come_to_a_stream_are_closed() {
+async fn connections_without_a_stream_are_closed() {
     let server = Server::with(impatient(), fanout_config()).await;
     let mut good = Good::start(&server).await;
     let settings = frame(SETTINGS, 0, 0, &[]);
@@ -254,7 +254,7 @@ async fn a_header_that_is_never_finished_ends_its_connection() {
 /// T7: a stream without a request takes a place and nothing else, and is not ended. Envoy keeps such a
 /// stream open if none of its configuration comes over it.
 #[tokio::test]
-async fn streams_that_never_ask_are_left_alone() {
+async fn streams_without_a_request_are_kept_open() {
     let server = Server::with(impatient(), fanout_config()).await;
     let mut good = Good::start(&server).await;
     let channel = server.channel().await;
@@ -276,7 +276,7 @@ async fn streams_that_never_ask_are_left_alone() {
 /// T8, OPS-17: announced large requests that do not arrive, or stop halfway, delay no large request of
 /// other clients.
 #[tokio::test]
-async fn requests_that_do_not_come_delay_no_large_one() {
+async fn unsent_large_requests_do_not_delay_other_large_requests() {
     let server = Server::start().await;
     server.put(CDS, &[("a", "1")]);
     let announced = 64_u32 << 20;

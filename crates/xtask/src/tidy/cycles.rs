@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_do_not_count() {
+    fn cycle_through_tests_is_not_reported() {
         let lib = ("lib.rs", "mod x; mod y;");
         let x = ("x.rs", "pub struct X; #[cfg(test)] mod tests { use crate::y::Y; }");
         let y = ("y.rs", "use crate::x::X; pub struct Y;");

@@ -48,7 +48,7 @@ fn broken(history: &History) -> Vec<Guarantee> {
 }
 
 #[test]
-fn what_is_as_it_should_be_breaks_nothing() {
+fn valid_history_has_no_violation() {
     let history = History::new();
     let first = write(&history, 1);
     read(&history, Some((first, 1)), 1);
@@ -87,7 +87,7 @@ fn a_lost_write_is_a_violation_with_its_history() {
 }
 
 #[test]
-fn a_refusal_that_should_not_be_is_a_violation() {
+fn unjustified_refusal_is_a_violation() {
     let history = History::new();
     let first = write(&history, 1);
     let swap = begin(&history, |new| Action::Swap(Some(first), new));
@@ -96,7 +96,7 @@ fn a_refusal_that_should_not_be_is_a_violation() {
 }
 
 #[test]
-fn revisions_that_do_not_grow_with_time_are_a_violation() {
+fn non_increasing_revisions_are_a_violation() {
     for (first, second) in [(5, 5), (5, 4)] {
         let history = History::new();
         write(&history, first);
@@ -111,7 +111,7 @@ fn revisions_that_do_not_grow_with_time_are_a_violation() {
 }
 
 #[test]
-fn what_nobody_wrote_is_a_violation() {
+fn unwritten_value_is_a_violation() {
     let history = History::new();
     let value = write(&history, 1);
     let other = ReceivedCluster { name: name(1), ..received(value, Some(version(1, 1)), 7) };
@@ -147,7 +147,7 @@ fn two_contents_of_a_version_and_two_versions_of_a_value_are_violations() {
 }
 
 #[test]
-fn a_value_after_a_newer_one_is_a_violation_even_if_that_is_known_only_later() {
+fn older_value_after_newer_one_is_a_violation_once_order_is_known() {
     let history = History::new();
     let (old, new) = (write(&history, 1), write(&history, 2));
     history.followed("x", old, new);

@@ -70,7 +70,7 @@ fn held(client: &Client) -> Vec<u64> {
 }
 
 #[test]
-fn a_delta_client_holds_what_it_was_given_and_not_what_was_removed() {
+fn delta_client_tracks_received_and_removed_resources() {
     let mut client = client(Protocol::Delta);
     client.take_delta(delta(1)).unwrap();
     client.take_delta(delta(2)).unwrap();
@@ -82,7 +82,7 @@ fn a_delta_client_holds_what_it_was_given_and_not_what_was_removed() {
 }
 
 #[test]
-fn going_back_is_found_with_a_removal_in_between_too() {
+fn version_regression_is_found_across_a_removal() {
     let mut client = client(Protocol::Delta);
     client.take_delta(delta(3)).unwrap();
     client.take_delta(delta(2)).unwrap();
@@ -102,7 +102,7 @@ fn going_back_is_found_with_a_removal_in_between_too() {
 }
 
 #[test]
-fn what_a_delta_client_has_already_is_found_to_be_sent_again() {
+fn resent_delta_resource_is_found() {
     let mut client = client(Protocol::Delta);
     client.take_delta(delta(1)).unwrap();
     client.take_delta(delta(1)).unwrap();
@@ -111,7 +111,7 @@ fn what_a_delta_client_has_already_is_found_to_be_sent_again() {
 }
 
 #[test]
-fn a_sotw_client_holds_what_the_last_response_has() {
+fn sotw_client_tracks_the_last_response() {
     let mut client = client(Protocol::Sotw);
     client.take_sotw(sotw(Some(1))).unwrap();
     client.take_sotw(sotw(Some(2))).unwrap();

@@ -74,7 +74,7 @@ fn change_concerns_sessions_that_subscribe_to_it_and_see_it() {
 }
 
 #[test]
-fn unanswered_response_of_another_type_does_not_matter() {
+fn unanswered_response_of_other_type_does_not_delay_acknowledgment() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -207,7 +207,7 @@ fn rejection_does_not_concern_writes_of_other_resources() {
 
 /// A name that the client adds after its type was acknowledged is part of the same write.
 #[test]
-fn answer_to_a_name_that_was_added_later_counts() {
+fn acknowledgment_of_name_added_later_settles_the_write() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
     let both = change(&desk, "default", CLUSTER, &["a", "b"]);

@@ -8,7 +8,7 @@ use crate::EndCode;
 
 /// OPS-18: events of streams are counted in the metrics.
 #[test]
-fn what_happens_is_counted() {
+fn stream_events_are_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
         crate::metrics::register();
@@ -81,7 +81,7 @@ fn has(text: &str, slot: &str) {
 
 /// Unnecessary responses are counted by reason.
 #[test]
-fn what_is_not_sent_is_counted_by_its_reason() {
+fn unnecessary_responses_are_counted_by_reason() {
     let text = recorded(|desk| {
         desk.assign("both", "*", &["front", "back"]);
         desk.put("front", CLUSTER, &[("a", "1")]);
@@ -111,7 +111,7 @@ fn what_is_not_sent_is_counted_by_its_reason() {
 
 /// Gauges show rejecting streams, owed answers and blocked transports, and return to zero.
 #[test]
-fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
+fn stream_state_gauges_return_to_zero() {
     let standing = |text: &str, rejecting: u8, unanswered: u64, blocked: u8| {
         has(text, &format!("chancery_xds_rejecting_streams {rejecting}"));
         has(text, &format!("chancery_xds_oldest_unanswered_seconds{{shard=\"0\"}} {unanswered}"));
@@ -142,7 +142,7 @@ fn what_stands_now_is_a_gauge_that_comes_back_to_zero() {
 
 /// Waiting times are measured from their start.
 #[test]
-fn waits_are_measured_from_where_they_begin() {
+fn waiting_times_are_measured_from_their_start() {
     let text = recorded(|desk| {
         desk.put("default", CLUSTER, &[("a", "1")]);
         let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -166,7 +166,7 @@ fn waits_are_measured_from_where_they_begin() {
 
 /// Convergence is measured from the earliest change in a response to the answer to its last part.
 #[test]
-fn convergence_is_that_of_the_first_change_in_a_response() {
+fn convergence_is_measured_from_first_change_in_response() {
     let text = recorded(|desk| {
         desk.put("default", CLUSTER, &[("a", "1")]);
         let mut client = desk.subscribe("n1", CLUSTER, &[]);

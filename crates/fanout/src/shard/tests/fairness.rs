@@ -43,7 +43,7 @@ fn turns_until(
 
 /// While one client loads 100,000 resources, the update of another client waits for one part of them.
 #[test]
-fn a_huge_sync_does_not_hold_up_a_small_update() {
+fn large_sync_does_not_delay_small_update() {
     let mut desk = desk();
     let mut small = settled(&mut desk);
     let names: Vec<String> = (0..100_000).map(|n| format!("c{n:06}")).collect();
@@ -72,7 +72,7 @@ fn a_huge_sync_does_not_hold_up_a_small_update() {
 /// OPS-17: clients that connect all at once are served one after the other, type by type. Connected
 /// clients continue to be served.
 #[test]
-fn many_clients_that_connect_do_not_hold_up_a_small_update() {
+fn many_connecting_clients_do_not_delay_small_update() {
     let mut desk = desk();
     let mut small = settled(&mut desk);
     desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
@@ -105,7 +105,7 @@ fn many_clients_that_connect_do_not_hold_up_a_small_update() {
 /// A commit that affects many streams delays the updates of others only by the marking. Marking costs
 /// an eighth of a step per stream.
 #[test]
-fn a_commit_for_many_does_not_hold_up_who_was_waiting() {
+fn commit_for_many_streams_does_not_delay_pending_update() {
     let mut desk = desk();
     let mut many: Vec<Client> = Vec::new();
     for n in 0..200 {
@@ -126,7 +126,7 @@ fn a_commit_for_many_does_not_hold_up_who_was_waiting() {
 
 /// Queries about all streams are answered in pages. A turn handles one page.
 #[tokio::test]
-async fn questions_about_all_streams_are_answered_in_pages() {
+async fn queries_about_all_streams_are_answered_in_pages() {
     let mut desk = ShardHarness::with(Config { turn_work_max: 10, ..Config::default() });
     let _clients: Vec<Client> =
         (0..95).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();

@@ -19,7 +19,7 @@ fn small() -> ShardHarness {
 
 /// Marking many sessions after one commit takes many short turns. Other work proceeds in between.
 #[test]
-fn a_commit_for_many_sessions_marks_them_in_steps() {
+fn commit_marks_many_sessions_in_steps() {
     let mut desk = small();
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut many: Vec<Client> = (0..100)
@@ -60,7 +60,7 @@ fn a_commit_for_many_sessions_marks_them_in_steps() {
 
 /// A shard does not report a revision as settled before all sessions are marked.
 #[test]
-fn nobody_is_settled_for_a_revision_that_is_still_being_told() {
+fn revision_is_not_settled_before_all_sessions_are_marked() {
     let mut desk = small();
     let mut clients: Vec<Client> =
         (0..40).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
@@ -82,7 +82,7 @@ fn nobody_is_settled_for_a_revision_that_is_still_being_told() {
 
 /// A state of another history marks all sessions, in steps too.
 #[test]
-fn another_history_marks_sessions_in_steps() {
+fn new_incarnation_marks_sessions_in_steps() {
     let mut desk = small();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut clients: Vec<Client> =
@@ -103,7 +103,7 @@ fn another_history_marks_sessions_in_steps() {
 
 /// The iteration over names may pause too: at a resource's own name, its aliases, and its old aliases.
 #[test]
-fn subscribers_of_an_alias_are_marked_after_a_pause() {
+fn alias_subscribers_are_marked_after_a_pause() {
     let mut desk = small();
     let put = |desk: &mut ShardHarness, body: &'static str, aliases: &[&str]| {
         let aliases = aliases.iter().map(|alias| ResourceName::new(alias).unwrap()).collect();
@@ -349,7 +349,7 @@ fn expected(desk: &ShardHarness, player: &ModelClient) -> BTreeMap<String, u64> 
 /// SOTW-92, SOTW-93: every client converges to its view in any interleaving of commits, requests and
 /// turns. It never goes back, and never sees half of a commit.
 #[test]
-fn in_any_interleaving_everybody_converges_and_sees_commits_whole() {
+fn clients_converge_and_see_whole_commits_in_any_interleaving() {
     let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
     let runs = if is_long { 5_000 } else { 100 };
     (1..=runs).for_each(play);

@@ -51,7 +51,7 @@ fn read_all(desk: &mut ShardHarness, client: &mut Client) -> Vec<String> {
 /// L12: the thread for large work handles a request with many names. Other streams are served
 /// meanwhile, and the next requests of the same stream wait.
 #[test]
-fn a_large_request_is_taken_beside_the_shard() {
+fn large_request_is_handled_outside_of_the_shard() {
     let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x000007", "1"), ("y", "1")]);
     let mut hog = desk.open();
@@ -74,7 +74,7 @@ fn a_large_request_is_taken_beside_the_shard() {
 
 /// L3, L5: a change reaches a session that is away, or whose names are being registered.
 #[test]
-fn changes_that_come_while_a_session_is_away_reach_it() {
+fn change_during_offload_reaches_the_session() {
     let mut desk = ShardHarness::new();
     let mut client = desk.open();
     desk.send(&client, Some("n1"), ask(many(5_000)));
@@ -101,7 +101,7 @@ fn changes_that_come_while_a_session_is_away_reach_it() {
 
 /// L3, L5: changes of names that a session subscribed to earlier reach it while it is away.
 #[test]
-fn changes_of_earlier_names_reach_a_session_that_is_away() {
+fn change_of_earlier_name_reaches_offloaded_session() {
     let mut desk = ShardHarness::new();
     let mut client = desk.open();
     desk.send(&client, Some("n1"), ask(many(5_000)));
@@ -123,7 +123,7 @@ fn changes_of_earlier_names_reach_a_session_that_is_away() {
 /// ADS-08: a reconnecting client requests its further types right after the first. If the first
 /// request is large, the wait of removals starts when the request has been handled.
 #[test]
-fn removals_wait_from_when_a_large_request_was_taken() {
+fn removal_wait_starts_after_large_request_is_handled() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("last", "1")]);
     let mut client = desk.open();
@@ -151,7 +151,7 @@ fn removals_wait_from_when_a_large_request_was_taken() {
 /// SOTW-111: a stream that ends while its session is away leaves nothing after the session has
 /// returned.
 #[test]
-fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
+fn stream_that_ends_during_offload_frees_its_state() {
     let mut desk = ShardHarness::new();
     for turns in 0..20 {
         let client = desk.open();
@@ -173,7 +173,7 @@ fn a_stream_that_ends_while_its_session_is_away_leaves_nothing() {
 
 /// The thread for large work also moves a session with many names to other scopes.
 #[test]
-fn a_large_session_moves_to_other_scopes() {
+fn large_session_is_moved_to_other_scopes_by_offload() {
     let mut desk = ShardHarness::new();
     desk.assign("own", "*", &["one"]);
     desk.put("one", ENDPOINT, &[("x000001", "1")]);
@@ -197,7 +197,7 @@ fn a_large_session_moves_to_other_scopes() {
 /// L11: a stream over its share is rejected when the memory for subscriptions is used up. Only that
 /// stream ends.
 #[test]
-fn a_stream_over_its_share_is_refused() {
+fn stream_over_its_memory_share_is_rejected() {
     let config = Config { subscriptions_bytes_max: 1 << 20, ..Config::default() };
     let mut desk = ShardHarness::with(config);
     desk.put("default", ENDPOINT, &[("x000001", "1")]);
@@ -261,7 +261,7 @@ fn pending_removals_do_not_occupy_the_shard() {
 
 /// L12: a large session that waits for its client's answer is not polled repeatedly.
 #[test]
-fn large_session_that_awaits_an_answer_rests() {
+fn large_session_awaiting_answer_is_not_polled() {
     let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x000007", "1")]);
     let mut client = desk.open();
@@ -292,7 +292,7 @@ fn large_session_that_awaits_an_answer_rests() {
 
 /// L12: large requests of ended streams neither delay those of other streams nor keep their memory.
 #[test]
-fn large_request_of_a_stream_that_has_ended_is_not_taken() {
+fn large_request_of_ended_stream_is_not_handled() {
     let mut desk = ShardHarness::new();
     let (go, gate) = std::sync::mpsc::channel::<()>();
     desk.shard.large.submit(0, Box::new(move || gate.recv().unwrap_or_default()));

@@ -26,7 +26,7 @@ fn pass(desk: &mut ShardHarness, client: &mut Client, ms: u64) {
 /// A stream whose client leaves a response unanswered for longer than the limit ends with an
 /// explanation, to the millisecond. All its memory is freed.
 #[test]
-fn a_stream_whose_client_never_answers_is_closed() {
+fn stream_of_client_that_never_answers_is_closed() {
     let mut desk = desk();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -52,7 +52,7 @@ fn a_stream_whose_client_never_answers_is_closed() {
 
 /// A stream whose client does not even read is closed too: its response waits in the slot.
 #[test]
-fn a_stream_whose_client_never_reads_is_closed() {
+fn stream_of_client_that_never_reads_is_closed() {
     let mut desk = desk();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -70,7 +70,7 @@ fn a_stream_whose_client_never_reads_is_closed() {
 
 /// Any answer counts, including a rejection.
 #[test]
-fn a_client_that_answers_in_the_end_stays() {
+fn client_that_answers_late_is_not_closed() {
     let mut desk = desk();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -98,7 +98,7 @@ fn a_client_that_answers_in_the_end_stays() {
 /// A client that answers a long state part by part is not silent. Once it stops, its silence starts at
 /// its last answer.
 #[test]
-fn silence_begins_with_the_last_answer() {
+fn silence_is_measured_from_last_answer() {
     let session = chancery_protocol::Config {
         ack_close_after_ms: Some(PATIENCE_MS),
         response_bytes_target: 1,
@@ -122,7 +122,7 @@ fn silence_begins_with_the_last_answer() {
 
 /// One unanswered type is enough to close the stream: answers of other types do not count.
 #[test]
-fn answers_of_other_types_do_not_count() {
+fn answers_of_other_types_do_not_prevent_close() {
     let mut desk = desk();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);
@@ -153,7 +153,7 @@ fn answers_of_other_types_do_not_count() {
 /// CLI-G-13: a client does not answer a response of a type that it has just unsubscribed from. It is
 /// not silent.
 #[test]
-fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
+fn response_of_unsubscribed_type_requires_no_answer() {
     let mut desk = desk();
     desk.put("default", ENDPOINT, &[("x", "1")]);
     let mut client = desk.subscribe("n1", ENDPOINT, &["x"]);
@@ -172,7 +172,7 @@ fn a_response_of_a_type_that_was_given_up_needs_no_answer() {
 
 /// By default, no client is closed for its silence.
 #[test]
-fn by_default_no_silent_client_is_closed() {
+fn silent_client_is_not_closed_by_default() {
     let mut desk = ShardHarness::new();
     desk.put("default", CLUSTER, &[("a", "1")]);
     let mut client = desk.subscribe("n1", CLUSTER, &[]);

@@ -54,7 +54,7 @@ fn turns_until_sent(desk: &mut ShardHarness, client: &mut Client) -> usize {
 /// OPS-17: acknowledgments of established streams overtake the storm. A session has one response in
 /// flight, so a delayed acknowledgment would delay its next update.
 #[test]
-fn acknowledgments_and_updates_overtake_a_thousand_new_streams() {
+fn acknowledgments_and_updates_overtake_new_streams() {
     let mut desk = ShardHarness::new();
     let mut small = settled(&mut desk);
     let mut many = storm(&mut desk);
@@ -70,7 +70,7 @@ fn acknowledgments_and_updates_overtake_a_thousand_new_streams() {
 
 /// Queries of the admin API do not wait behind the storm either.
 #[test]
-fn questions_overtake_a_thousand_new_streams() {
+fn queries_overtake_new_streams() {
     let mut desk = ShardHarness::new();
     let small = settled(&mut desk);
     let many = storm(&mut desk);
@@ -83,7 +83,7 @@ fn questions_overtake_a_thousand_new_streams() {
 
 /// A transport that asks for the next message is answered before a thousand ended streams are freed.
 #[test]
-fn transports_overtake_a_thousand_ended_streams() {
+fn transport_reads_overtake_ended_streams() {
     let mut desk = ShardHarness::new();
     let mut small = settled(&mut desk);
     let many = storm(&mut desk);
@@ -111,7 +111,7 @@ fn transports_overtake_a_thousand_ended_streams() {
 /// New streams are opened, served and freed every few turns, however much work established streams
 /// have.
 #[test]
-fn new_streams_progress_while_the_others_always_have_work() {
+fn new_streams_progress_while_established_streams_are_busy() {
     let mut desk = ShardHarness::with(Config { turn_work_max: 8, ..Config::default() });
     let mut small = settled(&mut desk);
     let mut many = storm(&mut desk);
@@ -136,7 +136,7 @@ fn new_streams_progress_while_the_others_always_have_work() {
 /// A turn does one kind of bulk, so that it is short: requests of new streams, their polls, or ends of
 /// streams.
 #[test]
-fn a_turn_does_one_kind_of_bulk() {
+fn turn_handles_one_kind_of_bulk_work() {
     let mut desk = ShardHarness::new();
     let mut many = storm(&mut desk);
     desk.settle();
@@ -161,7 +161,7 @@ fn a_turn_does_one_kind_of_bulk() {
 
 /// A stream's requests are handled in the order in which it sent them, whatever their lanes.
 #[test]
-fn a_streams_requests_keep_their_order() {
+fn requests_of_a_stream_keep_their_order() {
     let mut desk = ShardHarness::new();
     desk.put("default", ENDPOINT, &[("x", "1"), ("y", "1")]);
     let mut small = settled(&mut desk);

@@ -273,7 +273,7 @@ mod tests {
     /// Concurrent commands do not write to the same file, and the first file to get the name keeps
     /// it.
     #[test]
-    fn two_backups_at_once_do_not_touch_each_other() {
+    fn concurrent_backups_do_not_share_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let create = || match Pending::create(&path, false).unwrap().target {

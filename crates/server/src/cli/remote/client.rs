@@ -274,7 +274,7 @@ mod tests {
     /// The error of a server that stopped during a request names the server and the time of
     /// silence.
     #[tokio::test]
-    async fn a_server_that_falls_silent_is_named_with_how_long_it_was() {
+    async fn silent_server_is_reported_with_name_and_duration() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let servers = Servers::new(&address);

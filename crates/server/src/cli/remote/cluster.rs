@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_is_read_at_a_glance() {
+    fn status_text_summarizes_members_and_warnings() {
         let member = |replica_id: u64, role: &str| pb::MemberStatus {
             replica_id,
             role: role.to_owned(),

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_read_in_the_order_of_its_paths_with_all_below() {
+    fn directory_is_read_recursively_in_path_order() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         fs::create_dir_all(root.join("b/inner")).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_config_map_is_read_once_and_links_that_lead_back_are_not_followed() {
+    fn mounted_config_map_is_read_once_and_symlink_cycles_are_skipped() {
         use std::os::unix::fs::symlink;
 
         let directory = tempfile::tempdir().unwrap();

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_resource_is_its_body_and_each_scope_has_a_document() {
+    fn plain_resource_is_printed_as_body_and_scopes_as_documents() {
         let text = manifest(&[resource("a", "one"), resource("b", "two")]).unwrap();
         let documents: Vec<&str> = text.split("---\n").collect();
         assert_eq!(documents.len(), 2);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_the_body_is_around_it() {
+    fn metadata_outside_of_the_body_is_printed_in_the_wrapper() {
         let mut resource = resource("a", "one");
         resource.ttl_ms = 1500;
         resource.labels.insert("team".into(), "shop".into());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_without_a_known_name_field_has_the_name_around_it() {
+    fn resource_of_unknown_type_has_its_name_in_the_wrapper() {
         let mut resource = resource("a", "one");
         resource.type_url = "example.com/x.Y".into();
         assert_eq!(entry(&resource)["name"], "one");

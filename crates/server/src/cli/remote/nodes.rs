@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_nodes_is_a_table_with_what_is_not_well() {
+    fn node_table_shows_problems_of_each_node() {
         let subscription = |type_url: &str, state: &str| pb::SubscriptionStatus {
             type_url: type_url.into(),
             state: state.into(),

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_takes_a_time_or_none() {
+    fn wait_flag_accepts_an_optional_duration() {
         let wait =
             |args: &[&str]| Flags::try_parse_from([&["x"], args].concat()).unwrap().write.wait();
         assert_eq!(wait(&[]), None);
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_write_that_changed_nothing_does_not_say_written() {
+    fn verdict_on_unchanged_write_does_not_say_written() {
         for replicas_not_asked in [0, 2] {
             let asked = replicas_not_asked;
             let wait =
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn session_that_leaves_unanswered_makes_the_outcome_unknown() {
+    fn session_that_leaves_before_answering_makes_outcome_unknown() {
         let wait = pb::WaitResult { settled: true, asked: 1, left: 1, ..Default::default() };
         let failure = verdict(&pb::WriteResponse::default(), &wait).unwrap_err();
         let told = "0 of 1 session of this replica acknowledged; 1 session left before answering";

@@ -263,7 +263,7 @@ fn every_unusable_certificate_file_is_reported_with_its_key() {
 
 /// An unknown word in `log.level` silenced the log.
 #[test]
-fn levels_of_the_log_are_words_that_are_known() {
+fn unknown_log_level_is_rejected() {
     for (level, wrong) in [
         ("inof", "inof"),
         ("", ""),
@@ -357,7 +357,7 @@ fn plaintext_on_another_address_needs_a_flag() {
 }
 
 #[test]
-fn the_environment_overrides_the_file_and_a_flag_both() {
+fn flag_overrides_environment_and_environment_overrides_file() {
     let loaded = load_with(
         "[xds]\naddress = '127.0.0.1:1'\n[store]\nsnapshot_log_entries = 7",
         &[
@@ -392,7 +392,7 @@ fn the_environment_overrides_the_file_and_a_flag_both() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn missing_configuration_file_is_named() {
     let flags = Flags { file: Some("/nowhere/chancery.toml".into()), values: vec![] };
     let error = load(&flags, [], NamedFiles::Check).unwrap_err();
     let error = error.errors[0].to_string();

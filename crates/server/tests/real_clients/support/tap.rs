@@ -159,7 +159,7 @@ impl Parser {
 }
 
 #[test]
-fn pings_and_goaways_are_found_however_the_bytes_are_cut() {
+fn pings_and_goaways_are_found_in_any_chunking() {
     let mut bytes = vec![b'p'; PREFACE];
     let frame = |kind, flags, payload: &[u8]| {
         let length = u8::try_from(payload.len()).unwrap_or(u8::MAX);

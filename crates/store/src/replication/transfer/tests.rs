@@ -190,7 +190,7 @@ async fn a_slow_receiver_gets_the_whole_snapshot() {
 
 /// Written bytes count as progress. After the last piece, the sender sees no other progress.
 #[tokio::test(flavor = "multi_thread")]
-async fn writing_a_snapshot_is_progress() {
+async fn snapshot_writes_count_as_progress() {
     let dir = tempfile::tempdir().unwrap();
     let database = Arc::new(Database::open(dir.path(), Access::Create).unwrap());
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
@@ -204,7 +204,7 @@ async fn writing_a_snapshot_is_progress() {
 
 /// The sender gives up a stalled transfer, so that it can start again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_is_stuck_is_given_up() {
+async fn stalled_receiver_aborts_the_transfer() {
     let (reads, writes) =
         tokio::join!(send_to(Behavior::ReadsNothing), send_to(Behavior::WritesNothing));
     for (sent, took) in [reads, writes] {
