@@ -163,13 +163,13 @@ fn deeply_nested_any_is_converted_without_stack_overflow() {
 
 #[test]
 fn yaml_alias_expansion_is_bounded() {
-    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    let mut nested_aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let last = level - 1;
         let aliases = vec![format!("*a{last}"); 10].join(", ");
-        laughs.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+        nested_aliases.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
     }
-    let said = admit_one("a.yaml", &laughs).unwrap_err();
+    let said = admit_one("a.yaml", &nested_aliases).unwrap_err();
     assert!(
         said.ends_with("document 1: not YAML: the aliases expand to too many values"),
         "{said}"
@@ -184,13 +184,13 @@ fn yaml_alias_expansion_is_bounded() {
 }
 
 /// Returns a document in which each level has ten aliases of the one before: 10^`levels` values.
-fn laughs(levels: usize) -> String {
-    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+fn nested_aliases(levels: usize) -> String {
+    let mut nested_aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..levels {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
-        laughs.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+        nested_aliases.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
     }
-    laughs
+    nested_aliases
 }
 
 /// The cost of an input is proportional to its length, regardless of the number of its documents and files.
@@ -198,15 +198,15 @@ fn laughs(levels: usize) -> String {
 fn alias_expansion_is_proportional_to_input_length() {
     let too_many = "the aliases expand to too many values";
     // 11 thousand and 111 thousand values, from a few hundred bytes.
-    let said = admit_one("a.yaml", &laughs(4)).unwrap_err();
+    let said = admit_one("a.yaml", &nested_aliases(4)).unwrap_err();
     assert!(said.contains("a0: unknown key"), "{said}");
-    let said = admit_one("a.yaml", &laughs(5)).unwrap_err();
+    let said = admit_one("a.yaml", &nested_aliases(5)).unwrap_err();
     assert!(said.ends_with(too_many), "{said}");
-    let documents = format!("{}---\n", laughs(4)).repeat(10) + "resuorces: []\n";
+    let documents = format!("{}---\n", nested_aliases(4)).repeat(10) + "resuorces: []\n";
     let said = admit_one("a.yaml", &documents).unwrap_err();
     assert_eq!(said.matches(too_many).count(), 10, "{said}");
     assert!(said.ends_with("document 11: resuorces: unknown key; did you mean \"resources\"?"));
-    let file = |n| Manifest { file: format!("{n}.yaml"), content: laughs(4) };
+    let file = |n| Manifest { file: format!("{n}.yaml"), content: nested_aliases(4) };
     let files: Vec<Manifest> = (0..10).map(file).collect();
     let problems = admit(&files, &Options::new(scope())).unwrap_err();
     assert_eq!(problems.iter().filter(|p| p.rule.ends_with(too_many)).count(), 10);

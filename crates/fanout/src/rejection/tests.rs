@@ -123,25 +123,25 @@ fn secret_of_another_unanswered_response_is_hidden() {
 }
 
 /// Pseudorandom numbers that are the same in each run.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % sides
+        usize::try_from(self.0 >> 33).unwrap() % n
     }
 
     fn bytes(&mut self, len: usize, letters: &[u8]) -> Vec<u8> {
-        (0..len).map(|_| letters[self.roll(letters.len())]).collect()
+        (0..len).map(|_| letters[self.below(letters.len())]).collect()
     }
 
     fn secret(&mut self) -> Vec<u8> {
         const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        match self.roll(4) {
+        match self.below(4) {
             0 => {
                 let mut pem = b"-----BEGIN PRIVATE KEY-----\n".to_vec();
-                for _ in 0..1 + self.roll(4) {
+                for _ in 0..1 + self.below(4) {
                     pem.extend(self.bytes(64, LETTERS));
                     pem.push(b'\n');
                 }
@@ -149,16 +149,16 @@ impl Dice {
                 pem
             }
             1 => {
-                let len = 8 + self.roll(40);
+                let len = 8 + self.below(40);
                 self.bytes(len, b"abcdefghijklmnopqrstuvwxyz")
             }
             2 => {
-                let len = 8 + self.roll(60);
+                let len = 8 + self.below(60);
                 self.bytes(len, b"aZ09 \t\n\"'\\{}[]:;,<>#%&$-_=/nrtx7")
             }
             _ => {
                 let all: Vec<u8> = (0..=255).collect();
-                let len = 8 + self.roll(60);
+                let len = 8 + self.below(60);
                 self.bytes(len, &all)
             }
         }
@@ -183,12 +183,12 @@ fn escaped(secret: &[u8]) -> String {
 /// L: no run of 8 bytes of a secret remains, in whatever form a client quotes it or a part of it.
 #[test]
 fn no_part_of_a_secret_survives_in_any_known_form() {
-    let mut dice = Dice(7);
+    let mut random = Random(7);
     for round in 0..4000 {
-        let secret = dice.secret();
-        let start = dice.roll(secret.len() - 7);
-        let part = &secret[start..start + 8 + dice.roll(secret.len() - start - 7)];
-        let quoted = match dice.roll(6) {
+        let secret = random.secret();
+        let start = random.below(secret.len() - 7);
+        let part = &secret[start..start + 8 + random.below(secret.len() - start - 7)];
+        let quoted = match random.below(6) {
             0 => String::from_utf8_lossy(part).into_owned(),
             1 => escaped(part),
             2 => escaped(escaped(part).as_bytes()),
@@ -196,7 +196,7 @@ fn no_part_of_a_secret_survives_in_any_known_form() {
             4 => URL_SAFE_NO_PAD.encode(&secret),
             _ => format!("{:?}", String::from_utf8_lossy(part)),
         };
-        let text = match dice.roll(8) {
+        let text = match random.below(8) {
             0 => format!("Failed to load private key from <inline>: {quoted}"),
             1 => format!("Error adding/updating secret(s) cert: '{quoted}' is bad\nother: fine"),
             2 => format!(
@@ -284,13 +284,13 @@ const ENCODINGS: [(Encoding, usize); 20] = [
 /// OPS-19: no run of eight bytes of a secret remains in an encoding in which clients print bytes.
 #[test]
 fn encoded_secret_is_hidden() {
-    let mut dice = Dice(11);
+    let mut random = Random(11);
     for round in 0..60 {
-        let secret = dice.secret();
-        let start = dice.roll(secret.len() - 7);
+        let secret = random.secret();
+        let start = random.below(secret.len() - 7);
         // The part is too short to be hidden by its form.
         let longest = 16.min(secret.len() - start);
-        let part = &secret[start..start + 8 + dice.roll(longest - 7)];
+        let part = &secret[start..start + 8 + random.below(longest - 7)];
         for (n, (encode, letters)) in ENCODINGS.iter().enumerate() {
             let quoted = encode(part);
             let shown = cleaned_of(&format!("cannot load the key {quoted} of cert 12"), &secret);
@@ -310,9 +310,9 @@ fn encoded_secret_is_hidden() {
 /// A key in PEM form may be quoted as the decoded bytes of its base64 text.
 #[test]
 fn decoded_bytes_of_a_pem_key_are_hidden() {
-    let mut dice = Dice(13);
+    let mut random = Random(13);
     let all: Vec<u8> = (0..=255).collect();
-    let der = dice.bytes(96, &all);
+    let der = random.bytes(96, &all);
     let pem = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
         wrapped(&STANDARD.encode(&der), 64, "\n")
@@ -324,10 +324,10 @@ fn decoded_bytes_of_a_pem_key_are_hidden() {
 /// The value of a secret before the rejected one is no longer known. Its form reveals it.
 #[test]
 fn key_material_that_is_not_known_is_hidden_by_its_form() {
-    let mut dice = Dice(17);
+    let mut random = Random(17);
     let all: Vec<u8> = (0..=255).collect();
     let mut der = b"\x30\x82\x04\xa4\x02\x01\x00".to_vec();
-    der.extend(dice.bytes(57, &all));
+    der.extend(random.bytes(57, &all));
     for (n, (encode, letters)) in ENCODINGS.iter().enumerate() {
         let quoted = encode(&der);
         let shown = cleaned_of(&format!("cannot load the key {quoted}"), b"other");

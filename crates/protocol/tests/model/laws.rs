@@ -7,13 +7,13 @@ use chancery_protocol::Protocol;
 
 use crate::{
     cover::{Cover, Law, law},
-    ledger::{Content, Got, Ledger, Line, Reply, Sent, Told, Why},
+    ledger::{Content, Got, LastReport, Ledger, Reply, SendReason, Sent, TypeLedger},
     naive::{N_TYPES, Oracle, Seen, TYPES, is_full_state, properties},
     order,
 };
 
 /// The context in which a response is checked.
-pub(crate) struct Bench<'a> {
+pub(crate) struct CheckContext<'a> {
     pub(crate) oracle: &'a Oracle,
     pub(crate) now: u64,
     pub(crate) ack_timeout: u64,
@@ -26,32 +26,32 @@ pub(crate) struct Bench<'a> {
 
 impl Ledger {
     /// Checks a response and records it in the ledger.
-    pub(crate) fn on_reply(&mut self, reply: &Reply, bench: &mut Bench<'_>) -> Law {
+    pub(crate) fn on_reply(&mut self, reply: &Reply, context: &mut CheckContext<'_>) -> Law {
         let t = reply.t;
-        bench.cover.hit("responses");
-        bench.cover.add("resources", reply.resources.len());
-        bench.cover.add("removals", reply.removed.len());
-        bench.cover.add("absent names reported by alias", reply.absent.len());
-        self.check_form(reply, bench)?;
-        let Some(seen) = bench.oracle.seen_at(reply.revision) else {
+        context.cover.hit("responses");
+        context.cover.add("resources", reply.resources.len());
+        context.cover.add("removals", reply.removed.len());
+        context.cover.add("absent names reported by alias", reply.absent.len());
+        self.check_form(reply, context)?;
+        let Some(seen) = context.oracle.seen_at(reply.revision) else {
             law!(false, "OPS-05", "a response though the node has no assignment: {reply:?}");
             return Ok(());
         };
         let full = is_full_state(self.protocol, t);
-        self.lines[t].check_content(reply, full, seen, bench)?;
+        self.lines[t].check_content(reply, full, seen, context)?;
         self.lines[t].check_asked(reply, seen)?;
-        check_size(reply, full, bench)?;
-        self.check_pace(reply, bench)?;
-        self.lines[t].check_wait(bench)?;
+        check_size(reply, full, context)?;
+        self.check_pace(reply, context)?;
+        self.lines[t].check_wait(context)?;
         if full {
-            self.lines[t].check_full_state(reply, seen, bench)?;
+            self.lines[t].check_full_state(reply, seen, context)?;
         } else {
-            self.lines[t].check_needed(reply, seen, bench)?;
+            self.lines[t].check_needed(reply, seen, context)?;
         }
         if self.aggregated {
-            order::check_additions(self, reply, seen, bench)?;
+            order::check_additions(self, reply, seen, context)?;
         }
-        self.enter(reply, full, seen, bench);
+        self.enter(reply, full, seen, context);
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl Ledger {
     /// SOTW-92: no state is older than a previous one. Late binding: a response is built from the
     /// newest state, unless it is the rest of a split state. SOTW-74, DELTA-47: no name occurs
     /// twice.
-    fn check_form(&mut self, reply: &Reply, bench: &Bench<'_>) -> Law {
+    fn check_form(&mut self, reply: &Reply, context: &CheckContext<'_>) -> Law {
         let line = &self.lines[reply.t];
         law!(!reply.nonce.is_empty(), "SOTW-10", "the nonce is empty");
         law!(
@@ -71,7 +71,7 @@ impl Ledger {
             reply.nonce
         );
         law!(!reply.version.is_empty(), "SOTW-17", "the version is empty");
-        let (old, new) = (line.revision, bench.oracle.revision());
+        let (old, new) = (line.revision, context.oracle.revision());
         law!(reply.revision >= old, "SOTW-92", "revision {} after {old}", reply.revision);
         let is_rest = line.n_sent > 0 && reply.revision == old;
         // A type that directly follows other types is planned together with them.
@@ -101,25 +101,25 @@ impl Ledger {
 
     /// SOTW-36: while a response is unanswered, the next response of its type waits for the ACK
     /// timeout. Exceptions are a new request of the client, and the rest of a split state.
-    fn check_pace(&self, reply: &Reply, bench: &mut Bench<'_>) -> Law {
+    fn check_pace(&self, reply: &Reply, context: &mut CheckContext<'_>) -> Law {
         let line = &self.lines[reply.t];
-        let waits = |at: u64| at + bench.ack_timeout > bench.now;
+        let waits = |at: u64| at + context.ack_timeout > context.now;
         let Some((_, at)) = line.unacked.back().filter(|(_, at)| waits(*at)) else {
-            bench.cover.hit_if(!line.unacked.is_empty(), "sent after an ACK timeout");
+            context.cover.hit_if(!line.unacked.is_empty(), "sent after an ACK timeout");
             return Ok(());
         };
         let asked = line.opening || line.urgent || line.owed.values().any(|fresh| *fresh);
         let is_rest = self.protocol == Protocol::Delta && reply.revision == line.revision;
-        let hurries = self.is_awaited(reply.t, bench);
-        bench.cover.hit_if(hurries && !asked && !is_rest, "sent early for a later type");
+        let hurries = self.is_awaited(reply.t, context);
+        context.cover.hit_if(hurries && !asked && !is_rest, "sent early for a later type");
         law!(
             asked || is_rest || hurries,
             "SOTW-36",
             "a response is unanswered since {at}, the time is {}: {reply:?}",
-            bench.now
+            context.now
         );
-        bench.cover.hit_if(asked, "answers during an unanswered response");
-        bench.cover.hit_if(is_rest && !asked, "parts of a split state");
+        context.cover.hit_if(asked, "answers during an unanswered response");
+        context.cover.hit_if(is_rest && !asked, "parts of a split state");
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Ledger {
 
     /// ADS-06, ADS-22, ADS-26: returns whether a later type must not wait any longer, because it
     /// has waited for an ACK timeout or was requested.
-    fn is_awaited(&self, t: usize, bench: &Bench<'_>) -> bool {
+    fn is_awaited(&self, t: usize, context: &CheckContext<'_>) -> bool {
         (0..N_TYPES).filter(|other| self.types_before(*other).any(|before| before == t)).any(
             |other| {
                 let line = &self.lines[other];
@@ -143,13 +143,13 @@ impl Ledger {
                 // The ledger does not record since when a child waits to be sent again.
                 asked
                     || !line.child_due.is_empty()
-                    || self.waited(other, bench.now) >= bench.ack_timeout
+                    || self.waited(other, context.now) >= context.ack_timeout
             },
         )
     }
 
-    fn enter(&mut self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) {
-        let is_late = self.waited(reply.t, bench.now) >= bench.ack_timeout;
+    fn enter(&mut self, reply: &Reply, full: bool, seen: &Seen, context: &mut CheckContext<'_>) {
+        let is_late = self.waited(reply.t, context.now) >= context.ack_timeout;
         let line = &mut self.lines[reply.t];
         line.overdue = is_late || (line.overdue && reply.revision == line.revision);
         let mut parents = Vec::new();
@@ -158,13 +158,13 @@ impl Ledger {
             let again = line.opening || line.full_due || line.owed.contains_key(&got.name);
             let changed = old.as_ref() != Some(&got.version);
             let why = match (changed, old.is_none()) {
-                (true, true) => Some(Why::New),
-                (true, false) => Some(Why::Changed),
-                (false, _) => again.then_some(Why::AskedAgain),
+                (true, true) => Some(SendReason::New),
+                (true, false) => Some(SendReason::Changed),
+                (false, _) => again.then_some(SendReason::AskedAgain),
             };
             parents.extend(why.map(|why| (got.body.clone(), why)));
             let was_due = line.child_due.contains(&got.name);
-            bench
+            context
                 .cover
                 .hit_if(was_due && old.as_ref() == Some(&got.version), "children sent again");
         }
@@ -177,9 +177,9 @@ impl Ledger {
             (line.full_due, line.opening) = (false, false);
         }
         for got in &reply.resources {
-            line.enter_resource(got, bench.now);
+            line.enter_resource(got, context.now);
             // The rest of a split state may have resources that no longer exist.
-            let now = bench.oracle.seen();
+            let now = context.oracle.seen();
             if now.is_some_and(|now| now.get(reply.t, &got.name).is_none()) {
                 line.lapsed.insert(got.name.clone());
             }
@@ -201,13 +201,13 @@ impl Ledger {
         if line.unacked.is_empty() {
             line.passed.clear();
         }
-        line.unacked.push_back((reply.nonce.clone(), bench.now));
+        line.unacked.push_back((reply.nonce.clone(), context.now));
         line.last_nonce.clone_from(&reply.nonce);
         line.revision = reply.revision;
         line.revisions.insert(reply.revision);
         line.n_sent += 1;
         line.due_since = None;
-        line.mark_due(reply.t, bench.oracle.seen().map_or(seen, |seen| seen), bench.now);
+        line.mark_due(reply.t, context.oracle.seen().map_or(seen, |seen| seen), context.now);
         for (body, why) in parents {
             self.on_parent_sent(reply.t, &body, why);
         }
@@ -216,7 +216,7 @@ impl Ledger {
 
 /// OPS-12, DELTA-53: checks that responses are split at the byte target, by names as well as
 /// resources.
-fn check_size(reply: &Reply, full: bool, bench: &mut Bench<'_>) -> Law {
+fn check_size(reply: &Reply, full: bool, context: &mut CheckContext<'_>) -> Law {
     let n = reply.resources.len() + reply.removed.len() + reply.absent.len();
     // Each resource takes at least its body and two bytes. Each name takes at least its length, or
     // twice its length, and two bytes.
@@ -224,28 +224,34 @@ fn check_size(reply: &Reply, full: bool, bench: &mut Bench<'_>) -> Law {
     let removed = reply.removed.iter().map(|name| name.len() + 2);
     let absent = reply.absent.iter().map(|name| 2 * name.len() + 2);
     let bytes: usize = resources.chain(removed).chain(absent).sum();
-    bench.cover.hit_if(reply.removed.len() > 1, "responses with several removals");
-    law!(full || n < 2 || bytes <= bench.bytes_target, "OPS-12", "{bytes} bytes: {reply:?}");
+    context.cover.hit_if(reply.removed.len() > 1, "responses with several removals");
+    law!(full || n < 2 || bytes <= context.bytes_target, "OPS-12", "{bytes} bytes: {reply:?}");
     Ok(())
 }
 
-impl Line {
+impl TypeLedger {
     /// ADS-22: checks that other types delay a change by at most one ACK timeout, after the type's
     /// own.
-    fn check_wait(&self, bench: &Bench<'_>) -> Law {
-        let (Some(since), Some(prompt)) = (self.due_since, bench.prompt_since) else {
+    fn check_wait(&self, context: &CheckContext<'_>) -> Law {
+        let (Some(since), Some(prompt)) = (self.due_since, context.prompt_since) else {
             return Ok(());
         };
         let since = since.max(prompt);
-        let own = self.unacked.back().map_or(0, |(_, at)| at + bench.ack_timeout);
-        let end = since.max(own) + bench.ack_timeout;
-        law!(bench.now <= end, "ADS-22", "sent at {}, the latest time was {end}", bench.now);
+        let own = self.unacked.back().map_or(0, |(_, at)| at + context.ack_timeout);
+        let end = since.max(own) + context.ack_timeout;
+        law!(context.now <= end, "ADS-22", "sent at {}, the latest time was {end}", context.now);
         Ok(())
     }
 
     /// SOTW-93, SOTW-14: checks that a response shows the state of one revision. A full state may
     /// hold back removed resources, in the client's version, until nothing refers to them (ADS-08).
-    fn check_content(&self, reply: &Reply, full: bool, seen: &Seen, bench: &mut Bench<'_>) -> Law {
+    fn check_content(
+        &self,
+        reply: &Reply,
+        full: bool,
+        seen: &Seen,
+        context: &mut CheckContext<'_>,
+    ) -> Law {
         for got in &reply.resources {
             match seen.of[reply.t].get(&got.name) {
                 Some(item) => {
@@ -266,7 +272,7 @@ impl Line {
                         "{got:?} does not exist at revision {}, and was sent as {known:?}",
                         reply.revision
                     );
-                    bench.cover.hit("resources held back in a full state");
+                    context.cover.hit("resources held back in a full state");
                 }
             }
         }
@@ -293,7 +299,7 @@ impl Line {
 
     /// SOTW-70, SOTW-73, SOTW-43: checks that a full state is complete. SOTW-90, SOTW-23: it is
     /// sent only if it differs from the previous one, or was requested.
-    fn check_full_state(&self, reply: &Reply, seen: &Seen, bench: &mut Bench<'_>) -> Law {
+    fn check_full_state(&self, reply: &Reply, seen: &Seen, context: &mut CheckContext<'_>) -> Law {
         let now: Content =
             (reply.resources.iter()).map(|got| (got.name.clone(), got.version.clone())).collect();
         for name in seen.of[reply.t].keys() {
@@ -308,8 +314,8 @@ impl Line {
             "SOTW-90",
             "sent again although nothing has changed: {reply:?}"
         );
-        bench.cover.hit_if(asked, "requested full states");
-        bench.cover.hit_if(
+        context.cover.hit_if(asked, "requested full states");
+        context.cover.hit_if(
             before.keys().any(|name| !now.contains_key(name)),
             "full states with fewer resources",
         );
@@ -323,7 +329,7 @@ impl Line {
     /// reason (SOTW-23, DELTA-16, DELTA-17). DELTA-44, DELTA-40, P-30: a removal is sent once, for
     /// a resource that the client has or has just requested. DELTA-55, SOTW-79: an empty response
     /// answers only a first request, of a type for which clients wait.
-    fn check_needed(&self, reply: &Reply, seen: &Seen, bench: &mut Bench<'_>) -> Law {
+    fn check_needed(&self, reply: &Reply, seen: &Seen, context: &mut CheckContext<'_>) -> Law {
         let owes = |name: &String| self.owed.contains_key(name) || self.may.contains(name);
         for got in &reply.resources {
             let all = || std::iter::once(&got.name).chain(&got.aliases);
@@ -339,22 +345,22 @@ impl Line {
                 TYPES[reply.t],
                 got.version
             );
-            bench.cover.hit_if(!other && asked, "unchanged resources sent on request");
+            context.cover.hit_if(!other && asked, "unchanged resources sent on request");
         }
         for name in reply.removed.iter().chain(&reply.absent) {
             let known = self.sent.contains_key(name)
-                || self.told.get(name) == Some(&Told::There)
+                || self.told.get(name) == Some(&LastReport::There)
                 || self.extra.contains(name);
             // If a wildcard ends, the rest of a split state is dropped. It is no longer known
             // whether the client received a name beside it, so the name is reported again.
-            let again = self.may.contains(name) && self.told.get(name) == Some(&Told::Absent);
+            let again = self.may.contains(name) && self.told.get(name) == Some(&LastReport::Absent);
             law!(
                 known || again || self.owed.contains_key(name),
                 "DELTA-44",
                 "{name} is removed, but the client neither has it nor requested it"
             );
-            bench.cover.hit_if(!known, "names that do not exist");
-            bench.cover.hit_if(
+            context.cover.hit_if(!known, "names that do not exist");
+            context.cover.hit_if(
                 self.extra.contains(name),
                 "removals of resources that a client claims to hold",
             );
@@ -367,7 +373,7 @@ impl Line {
             "DELTA-55",
             "an empty response that no client waits for: {reply:?}"
         );
-        bench.cover.hit_if(empty, "empty answers to a first request");
+        context.cover.hit_if(empty, "empty answers to a first request");
         Ok(())
     }
 
@@ -380,7 +386,7 @@ impl Line {
             self.may.remove(name);
             self.child_due.remove(name);
             if self.asked.names.contains(name) {
-                self.told.insert(name.clone(), Told::There);
+                self.told.insert(name.clone(), LastReport::There);
             }
         }
     }
@@ -390,7 +396,7 @@ impl Line {
         self.may.remove(name);
         self.child_due.remove(name);
         if self.asked.names.contains(name) {
-            self.told.insert(name.clone(), Told::Absent);
+            self.told.insert(name.clone(), LastReport::Absent);
         }
     }
 

@@ -25,14 +25,14 @@ pub(crate) struct Sent {
 
 /// The last information that the client received about a name that it subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum LastReport {
     Absent,
     There,
 }
 
 /// The reason for which a parent was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum SendReason {
     /// The client did not have it.
     New,
     /// The client had another version.
@@ -43,13 +43,13 @@ pub(crate) enum Why {
 
 /// The ledger of one type.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct TypeLedger {
     pub(crate) asked: Asked,
     /// Whether the opening request claims resources of an earlier stream.
     pub(crate) resumed: bool,
     pub(crate) opened_at: u64,
     pub(crate) sent: BTreeMap<String, Sent>,
-    pub(crate) told: BTreeMap<String, Told>,
+    pub(crate) told: BTreeMap<String, LastReport>,
     /// Names that were requested and not answered since. The value is whether the request was up to
     /// date (SOTW-34).
     pub(crate) owed: BTreeMap<String, bool>,
@@ -109,7 +109,7 @@ pub(crate) struct Line {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) protocol: Protocol,
-    pub(crate) lines: [Line; N_TYPES],
+    pub(crate) lines: [TypeLedger; N_TYPES],
     pub(crate) nonces: BTreeSet<String>,
     /// Whether the stream carries several types.
     pub(crate) aggregated: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Ledger {
 
 /// The kind of answer in a request, by the naive reading of its nonce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum AnswerKind {
     None,
     Ack,
     Nack,
@@ -143,7 +143,7 @@ impl Ledger {
         request: &Request,
         seen: Option<&Seen>,
         now: u64,
-    ) -> Word {
+    ) -> AnswerKind {
         let before = self.lines[t].asked.clone();
         let (line, protocol) = (&mut self.lines[t], self.protocol);
         let (nonce, error) = match request {
@@ -178,19 +178,19 @@ impl Ledger {
             }
         }
         match (answered, error) {
-            (false, _) => Word::None,
-            (true, false) => Word::Ack,
-            (true, true) => Word::Nack,
+            (false, _) => AnswerKind::None,
+            (true, false) => AnswerKind::Ack,
+            (true, true) => AnswerKind::Nack,
         }
     }
 
     /// SOTW-20, SOTW-21, DELTA-11: the presence of the error decides, and the nonce identifies the
     /// response.
-    pub(crate) fn check_receipt(word: Word, receipt: &Receipt, cover: &mut Cover) -> Law {
+    pub(crate) fn check_receipt(word: AnswerKind, receipt: &Receipt, cover: &mut Cover) -> Law {
         let found = match &receipt.verdict {
-            None => Word::None,
-            Some(Verdict::Ack { .. }) => Word::Ack,
-            Some(Verdict::Nack { .. }) => Word::Nack,
+            None => AnswerKind::None,
+            Some(Verdict::Ack { .. }) => AnswerKind::Ack,
+            Some(Verdict::Nack { .. }) => AnswerKind::Nack,
         };
         law!(
             found == word,
@@ -198,9 +198,9 @@ impl Ledger {
             "the request is {word:?}, but the session treated it as {found:?}"
         );
         cover.hit(match word {
-            Word::None => "requests that answer nothing",
-            Word::Ack => "acks",
-            Word::Nack => "nacks",
+            AnswerKind::None => "requests that answer nothing",
+            AnswerKind::Ack => "acks",
+            AnswerKind::Nack => "nacks",
         });
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Ledger {
             if self.protocol == Protocol::Sotw && !is_full_state(self.protocol, t) {
                 // ADS-20, ADS-26: an unanswered request stays valid if its resource reappears
                 // before the answer.
-                let Line { owed, maybe, .. } = &mut *line;
+                let TypeLedger { owed, maybe, .. } = &mut *line;
                 owed.retain(|name, _| {
                     let exists = seen.get(t, name).is_some();
                     if !exists {
@@ -228,7 +228,7 @@ impl Ledger {
     }
 
     /// ADS-11, ADS-14: records that a parent was sent that is new or changed for the client.
-    pub(crate) fn on_parent_sent(&mut self, t: usize, body: &str, why: Why) {
+    pub(crate) fn on_parent_sent(&mut self, t: usize, body: &str, why: SendReason) {
         let children = children(t, body);
         for (child, line) in self.lines.iter_mut().enumerate() {
             let has_known = children.iter().any(|(known, _)| *known == child);
@@ -243,16 +243,18 @@ impl Ledger {
             // it may have dropped them. A client that requests a sent resource again may have lost
             // its children.
             match (t, why) {
-                (CDS, Why::New) | (_, Why::Changed) => line.child_due.insert(name),
-                (_, Why::New) if self.protocol == Protocol::Sotw => line.child_due.insert(name),
-                (_, Why::New) => continue,
-                (_, Why::AskedAgain) => line.may.insert(name),
+                (CDS, SendReason::New) | (_, SendReason::Changed) => line.child_due.insert(name),
+                (_, SendReason::New) if self.protocol == Protocol::Sotw => {
+                    line.child_due.insert(name)
+                }
+                (_, SendReason::New) => continue,
+                (_, SendReason::AskedAgain) => line.may.insert(name),
             };
         }
     }
 }
 
-impl Line {
+impl TypeLedger {
     /// Returns whether the request answers a response, by its nonce. In SotW, the last nonce
     /// answers all responses, and an earlier nonce only its own. In delta, a nonce also accepts the
     /// earlier responses, but the client may still reject them (DELTA-19).
@@ -349,7 +351,7 @@ impl Line {
                 let sent = Sent { version, aliases, at: now };
                 if self.asked.covers(&name, &[]) {
                     self.sent.insert(name.clone(), sent);
-                    self.told.insert(name, Told::There);
+                    self.told.insert(name, LastReport::There);
                 } else {
                     self.extra.insert(name);
                 }
@@ -372,7 +374,10 @@ impl Line {
             self.owed.retain(|name, _| asked.names.contains(name));
             for name in &self.asked.names {
                 let is_there = self.sent.contains_key(name);
-                self.told.insert(name.clone(), if is_there { Told::There } else { Told::Absent });
+                self.told.insert(
+                    name.clone(),
+                    if is_there { LastReport::There } else { LastReport::Absent },
+                );
             }
             // A client that ends its wildcard is sent everything that it still names, even if a
             // part was sent before.

@@ -3,7 +3,7 @@
 use crate::{
     client::Client,
     cover::{Law, law},
-    laws::Bench,
+    laws::CheckContext,
     ledger::{Ledger, Reply, base36},
     naive::{CDS, EDS, LDS, RDS, SRDS, Seen, TYPES, is_full_state, references},
 };
@@ -24,18 +24,18 @@ pub(crate) fn check_additions(
     ledger: &Ledger,
     reply: &Reply,
     seen: &Seen,
-    bench: &mut Bench<'_>,
+    context: &mut CheckContext<'_>,
 ) -> Law {
     let line = &ledger.lines[reply.t];
-    let is_late = ledger.waited(reply.t, bench.now) >= bench.ack_timeout;
-    bench.cover.hit_if(is_late, "sent after waiting for other types");
+    let is_late = ledger.waited(reply.t, context.now) >= context.ack_timeout;
+    context.cover.hit_if(is_late, "sent after waiting for other types");
     for got in &reply.resources {
         if reply.t == RDS {
             for (t, cluster) in references(RDS, &got.body) {
-                check_sent(ledger, t, &cluster, got.name.as_str(), seen, bench)?;
+                check_sent(ledger, t, &cluster, got.name.as_str(), seen, context)?;
                 if let Some(item) = seen.of[CDS].get(&cluster) {
                     for (t, child) in references(CDS, &item.body) {
-                        check_sent(ledger, t, &child, got.name.as_str(), seen, bench)?;
+                        check_sent(ledger, t, &child, got.name.as_str(), seen, context)?;
                     }
                 }
             }
@@ -49,7 +49,7 @@ pub(crate) fn check_additions(
         }
         let follows = line.child_due.contains(&got.name) || line.may.contains(&got.name);
         if reply.t == EDS && !follows {
-            check_behind_clusters(ledger, reply, &got.name, seen, bench)?;
+            check_behind_clusters(ledger, reply, &got.name, seen, context)?;
         }
     }
     Ok(())
@@ -61,17 +61,17 @@ fn check_sent(
     name: &str,
     route: &str,
     seen: &Seen,
-    bench: &mut Bench<'_>,
+    context: &mut CheckContext<'_>,
 ) -> Law {
     let line = &ledger.lines[t];
     let Some(item) = seen.of[t].get(name) else { return Ok(()) };
     // The rest of a split state may refer to resources that no longer exist and can no longer be
     // sent.
-    let is_there = bench.oracle.seen().is_none_or(|now| now.of[t].contains_key(name));
+    let is_there = context.oracle.seen().is_none_or(|now| now.of[t].contains_key(name));
     if !is_there || !line.asked.covers(name, &[]) {
         return Ok(());
     }
-    bench.cover.hit("routes to subscribed clusters");
+    context.cover.hit("routes to subscribed clusters");
     law!(
         line.sent.contains_key(name),
         "ADS-06",
@@ -87,7 +87,7 @@ fn check_behind_clusters(
     reply: &Reply,
     endpoints: &str,
     seen: &Seen,
-    bench: &mut Bench<'_>,
+    context: &mut CheckContext<'_>,
 ) -> Law {
     let clusters = &ledger.lines[CDS];
     for cluster in seen.of[CDS].values() {
@@ -99,7 +99,7 @@ fn check_behind_clusters(
             .sent
             .get(&cluster.name)
             .is_some_and(|sent| sent.version.starts_with(&base36(cluster.changed)));
-        bench.cover.hit("endpoints of subscribed clusters");
+        context.cover.hit("endpoints of subscribed clusters");
         law!(
             is_sent || clusters.revision > reply.revision,
             "ADS-05",
@@ -118,12 +118,12 @@ pub(crate) fn check_removals(
     ledger: &Ledger,
     client: &Client,
     reply: &Reply,
-    bench: &mut Bench<'_>,
+    context: &mut CheckContext<'_>,
 ) -> Law {
     if !ledger.aggregated {
         return Ok(());
     }
-    let Some(seen) = bench.oracle.seen() else { return Ok(()) };
+    let Some(seen) = context.oracle.seen() else { return Ok(()) };
     if ledger.lines[reply.t].full_due {
         // The client has just subscribed to everything: its earlier subscriptions are no longer
         // known.
@@ -131,9 +131,10 @@ pub(crate) fn check_removals(
     }
     let removed = removed(ledger, reply);
     for name in &removed {
-        bench.cover.hit("removals of sent resources");
-        let since = bench.oracle.gone_since.get(&(reply.t, name.clone()));
-        let (waited, gone_at) = since.map_or((0, 0), |(at, revision)| (bench.now - at, *revision));
+        context.cover.hit("removals of sent resources");
+        let since = context.oracle.gone_since.get(&(reply.t, name.clone()));
+        let (waited, gone_at) =
+            since.map_or((0, 0), |(at, revision)| (context.now - at, *revision));
         for parent in [CDS, LDS, RDS, SRDS] {
             let line = &ledger.lines[parent];
             for (referrer, held) in &client.held[parent] {
@@ -145,7 +146,7 @@ pub(crate) fn check_removals(
                 if !refers(&held.body) || !line.asked.covers(referrer, &[]) {
                     continue;
                 }
-                if bench.oracle.referred(gone_at, (parent, referrer), (reply.t, name)) {
+                if context.oracle.referred(gone_at, (parent, referrer), (reply.t, name)) {
                     continue;
                 }
                 let current = |version: &str| version.starts_with(&base36(now.changed));
@@ -153,9 +154,9 @@ pub(crate) fn check_removals(
                 // referrer deleted, which SotW does not report (SOTW-85). A later commit restored
                 // it. Each removal waits for its own revision. Otherwise a busy type would hold all
                 // of them back (ADR 0004, 4).
-                let then = bench.oracle.seen_at(gone_at);
+                let then = context.oracle.seen_at(gone_at);
                 if then.is_some_and(|seen| !seen.of[parent].contains_key(referrer)) {
-                    bench.cover.hit("removals beside a restored referrer");
+                    context.cover.hit("removals beside a restored referrer");
                     continue;
                 }
                 let rejects = client
@@ -164,9 +165,9 @@ pub(crate) fn check_removals(
                     .any(|(t, name, version)| *t == parent && name == referrer && current(version));
                 // The client was sent the replacement, and has had its time to answer.
                 let given_up = sent.is_some_and(|sent| {
-                    sent.version != held.version && sent.at + bench.ack_timeout <= bench.now
+                    sent.version != held.version && sent.at + context.ack_timeout <= context.now
                 });
-                let expired = waited >= REMOVAL_WAITS * bench.ack_timeout || given_up;
+                let expired = waited >= REMOVAL_WAITS * context.ack_timeout || given_up;
                 law!(
                     expired && !rejects,
                     "ADS-08",
@@ -174,7 +175,7 @@ pub(crate) fn check_removals(
                      {now:?} will replace (rejected: {rejects})",
                     TYPES[reply.t]
                 );
-                bench.cover.hit("removals after the longest wait");
+                context.cover.hit("removals after the longest wait");
             }
         }
     }

@@ -84,7 +84,7 @@ impl World<'_> {
 
     /// Checks a client that never answers. ADS-22, SOTW-31, CLI-E-08: it is still sent everything
     /// in bounded time, if the caller polls only when the session asks for it.
-    pub(crate) fn starve(&mut self) -> Law {
+    pub(crate) fn check_silent_client(&mut self) -> Law {
         self.client.muted = [true; N_TYPES];
         self.prompt_since = Some(self.now);
         for step in 0.. {

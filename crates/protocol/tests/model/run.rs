@@ -61,7 +61,7 @@ impl Plan {
 
 /// Runs all cases of one profile.
 pub(crate) fn all(profile: Profile, short: u64, long: u64) {
-    hush();
+    suppress_panic_messages();
     let plan = Plan::new(short, long);
     let mut cover = Cover::default();
     let mut events = 0;
@@ -106,7 +106,7 @@ fn say(text: &str) {
 }
 
 /// Suppresses the messages of caught panics. They are shown once, with the case.
-fn hush() {
+fn suppress_panic_messages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let loud = std::panic::take_hook();
@@ -160,7 +160,7 @@ fn play(case: &Case, cover: &mut Cover, log: Option<&mut Vec<String>>) -> Law {
         step(&mut world, case, event)?;
     }
     if case.events.len().is_multiple_of(3) {
-        world.starve()?;
+        world.check_silent_client()?;
     }
     world.settle()
 }

@@ -16,7 +16,7 @@ use chancery_view::{Differ, View, changed_collections};
 use crate::{
     client::{Client, Which},
     cover::{Cover, Law, law},
-    laws::Bench,
+    laws::CheckContext,
     ledger::{Content, Got, Ledger, Reply},
     naive::{Asked, Change, N_TYPES, Oracle, SCOPES, TYPES, children, is_full_state, type_url},
     order,
@@ -243,7 +243,7 @@ impl<'a> World<'a> {
             let reply = self.read(&response)?;
             let now = self.now;
             self.note(|| format!("{now} <- {}", reply.shown()));
-            let mut bench = Bench {
+            let mut context = CheckContext {
                 oracle: &self.oracle,
                 now: self.now,
                 ack_timeout: ACK_TIMEOUT,
@@ -251,8 +251,8 @@ impl<'a> World<'a> {
                 prompt_since: self.prompt_since,
                 cover: self.cover,
             };
-            order::check_removals(&self.ledger, &self.client, &reply, &mut bench)?;
-            self.ledger.on_reply(&reply, &mut bench)?;
+            order::check_removals(&self.ledger, &self.client, &reply, &mut context)?;
+            self.ledger.on_reply(&reply, &mut context)?;
             self.pipe.push_back(reply);
         }
         self.cover.hit("no room in the transport");

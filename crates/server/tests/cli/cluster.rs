@@ -213,8 +213,8 @@ fn cluster_survives_replica_loss_and_is_repaired() {
     replicas[other].wait_voters(3);
     assert_eq!(names(&replicas[other].json(&["get"])).len(), 2);
 
-    leadership_moves_and_members_change(&replicas, other);
-    what_is_left_without_a_quorum(&mut replicas);
+    check_leader_transfer_and_membership(&replicas, other);
+    check_reads_without_quorum(&mut replicas);
 }
 
 /// A replica that was removed while it runs receives no more messages. It detects its removal and
@@ -247,7 +247,7 @@ fn removed_replica_exits() {
     replicas[removed].wait_voters(3);
 }
 
-fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
+fn check_leader_transfer_and_membership(replicas: &[Replica; 3], to: usize) {
     let asked = &replicas[(to + 1) % 3];
     let id = replicas[to].id.to_string();
     let done = asked.run(&["cluster", "transfer-leader", &id], "");
@@ -275,7 +275,7 @@ fn leadership_moves_and_members_change(replicas: &[Replica; 3], to: usize) {
 
 /// OPS-04: a replica serves the state that it has, whichever replicas are lost. It cannot know
 /// whether that state is current.
-fn what_is_left_without_a_quorum(replicas: &mut [Replica; 3]) {
+fn check_reads_without_quorum(replicas: &mut [Replica; 3]) {
     replicas[0].kill();
     replicas[1].kill();
     let left = &mut replicas[2];

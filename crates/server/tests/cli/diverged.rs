@@ -84,7 +84,7 @@ async fn send_other_entry(to: &Replica, from: u64) -> Status {
 
 /// Checks the status, the metrics and the transfer of leadership while the replica `wrong` has
 /// diverged.
-fn every_replica_reports(replicas: &[Replica], leader: usize, wrong: usize) {
+fn check_divergence_reports(replicas: &[Replica], leader: usize, wrong: usize) {
     let id = replicas[wrong].id;
     for replica in replicas {
         let text = replica.run(&["cluster", "status"], "").out;
@@ -172,7 +172,7 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
     }
 
     replicas[leader].apply("b");
-    every_replica_reports(&replicas, leader, wrong);
+    check_divergence_reports(&replicas, leader, wrong);
     replicas[wrong].terminate();
     backup_needs_a_flag(root.path(), &replicas[wrong]);
     replicas[wrong].start(&[]);

@@ -42,7 +42,7 @@ fn wait_for(has: bool, replica: &Replica, what: &str) {
 fn silent_leader_is_reported_as_no_leader() {
     let root = tempfile::tempdir().unwrap();
     let replicas = joined(root.path());
-    elections_are_counted_where_somebody_stood(&replicas);
+    check_elections_are_counted_by_candidate(&replicas);
     for leads in [false, true] {
         let leader = index(&replicas[0].wait_voters(3)["leader"]);
         let left = if leads { leader } else { (leader + 1) % 3 };
@@ -74,7 +74,7 @@ fn silent_leader_is_reported_as_no_leader() {
 
 /// The first replica has elected itself. Another one stands for election when leadership is
 /// transferred to it.
-fn elections_are_counted_where_somebody_stood(replicas: &[Replica; 3]) {
+fn check_elections_are_counted_by_candidate(replicas: &[Replica; 3]) {
     let elections = |replica: &Replica| metric(replica, "chancery_raft_elections_total");
     assert!(elections(&replicas[0]) >= 1.0);
     let leader = index(&replicas[0].wait_voters(3)["leader"]);

@@ -68,7 +68,7 @@ impl Machines {
         Server::spawn(self.command(replica, line))
     }
 
-    fn do_it(&self, replica: usize, line: &str) {
+    fn run(&self, replica: usize, line: &str) {
         let status = self.command(replica, line).status().unwrap();
         let log = fs::read_to_string(self.path(replica, "log")).unwrap();
         assert!(status.success(), "{line}: {log}");
@@ -182,7 +182,7 @@ async fn documented_recovery_commands_restore_a_cluster_without_majority() {
     for (replica, line) in commands("When the majority is lost") {
         match line.starts_with("chancery serve") {
             true => drop(servers.insert(replica, machines.serve(replica, &line))),
-            false => machines.do_it(replica, &line),
+            false => machines.run(replica, &line),
         }
     }
     assert_eq!(servers.keys().copied().collect::<Vec<_>>(), [1, 2, 3], "the page names all three");

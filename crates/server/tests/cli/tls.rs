@@ -76,15 +76,15 @@ fn metric(replica: &Replica, sample: &str) -> f64 {
 }
 
 /// Returns the year on whose first day the certificate of a replica expires.
-fn good_until(replica: &Replica) -> u64 {
+fn certificate_expiry_year(replica: &Replica) -> u64 {
     let left = metric(replica, "chancery_raft_certificate_seconds_left");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let expires = now + Duration::from_secs_f64(left);
     let days = (expires.as_secs_f64() / 86_400.0).round();
-    (1970..2200).find(|year| (days_before(*year) - days).abs() < 0.5).unwrap()
+    (1970..2200).find(|year| (days_before_year(*year) - days).abs() < 0.5).unwrap()
 }
 
-fn days_before(year: u64) -> f64 {
+fn days_before_year(year: u64) -> f64 {
     let leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
     };
@@ -116,7 +116,7 @@ fn cluster_with_certificates_rejects_other_ca() {
     let all = [&*one, &*two, &*three];
     for (replica, name) in all.iter().zip(["a", "b", "c"]) {
         replica.apply(name);
-        assert_eq!(good_until(replica), 2090);
+        assert_eq!(certificate_expiry_year(replica), 2090);
     }
     for replica in all {
         assert_eq!(names(&replica.json(&["get"])).len(), 3);
@@ -151,7 +151,9 @@ fn cluster_with_certificates_rejects_other_ca() {
         files.place(new.sign(2095), &[&ca, &new]);
     }
     for replica in [&*one, &*two, &*three] {
-        eventually("the new certificate is used", || (good_until(replica) == 2095).then_some(()));
+        eventually("the new certificate is used", || {
+            (certificate_expiry_year(replica) == 2095).then_some(())
+        });
     }
     files[3].place(new.sign(2096), &[&new]);
     fs::remove_dir_all(&four.directory).unwrap_or_default();
@@ -159,7 +161,7 @@ fn cluster_with_certificates_rejects_other_ca() {
     four.wait_voters(4);
     four.apply("d");
     assert_eq!(names(&one.json(&["get"])).len(), 4);
-    assert_eq!(good_until(four), 2096);
+    assert_eq!(certificate_expiry_year(four), 2096);
     for replica in [four, three, two, one] {
         replica.terminate();
     }

@@ -89,7 +89,7 @@ fn ages(mode: Mode) -> Result<()> {
         })?;
         chancery.wait_for_node("envoy-ages", "synced", &TYPES)?;
 
-        tap.seen().expect_no_blame()?;
+        tap.seen().expect_no_goaway_error()?;
         expect_moved_streams(&chancery)?;
         let again = envoy.change_counts()?;
         if again != counts {
@@ -168,7 +168,7 @@ fn grpc_ages(kind: Kind) -> Result<()> {
             client.wait_for_only(if to_b { "b" } else { "a" })
         })?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        tap.seen().expect_no_blame()?;
+        tap.seen().expect_no_goaway_error()?;
         expect_moved_streams(&chancery)?;
         client.wait_for_more(100)
     })
@@ -222,7 +222,7 @@ fn expect_goaway(tap: &Tap) -> Result<()> {
     if seen.goaways.is_empty() {
         bail!("no GOAWAY was sent: {seen:?}");
     }
-    seen.expect_no_blame()
+    seen.expect_no_goaway_error()
 }
 
 /// OPS-14, CLI-E-43: an Envoy that sends four PINGs per second keeps its connection.
@@ -330,7 +330,7 @@ fn storm(mode: Mode) -> Result<()> {
             Ok((envoy.active_cluster_names()? == [format!("cluster-{n_rounds}")]).then_some(()))
         })?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        tap.seen().expect_no_blame()?;
+        tap.seen().expect_no_goaway_error()?;
         envoy.expect_running()?;
         load.finish_without_failure(500)?;
         Ok(())
@@ -421,7 +421,7 @@ fn grpc_moves(kind: Kind) -> Result<()> {
         })?;
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        tap.seen().expect_no_blame()?;
+        tap.seen().expect_no_goaway_error()?;
         client.wait_for_more(100)?;
         client.expect_own_faults(5 * u64::try_from(n_rounds)?)
     })

@@ -269,7 +269,7 @@ fn extensions(mode: Mode) -> Result<()> {
 
 /// Returns a TLS context with a certificate from SDS. A different `fetch_timeout` creates a
 /// separate subscription to the same secret (ADS-18), so that Envoy requests the secret again.
-fn showing(mode: Mode, secret: &str, fetch_timeout: &str) -> Value {
+fn tls_context_with_secret(mode: Mode, secret: &str, fetch_timeout: &str) -> Value {
     let mut source = mode.config_source();
     source["initial_fetch_timeout"] = json!(fetch_timeout);
     json!({"tls_certificate_sds_secret_configs": [{"name": secret, "sds_config": source}]})
@@ -277,7 +277,7 @@ fn showing(mode: Mode, secret: &str, fetch_timeout: &str) -> Value {
 
 /// Returns a route to the service that adds a property of the listener's TLS connection to the
 /// request. The service returns it.
-fn route_telling(what: &str) -> Value {
+fn route_with_tls_property(what: &str) -> Value {
     let mut route = route("service", "service");
     route["request_headers_to_add"] = json!([{
         "header": {"key": "x-subject", "value": what},
@@ -288,15 +288,15 @@ fn route_telling(what: &str) -> Value {
 
 /// Returns listeners `l1` to `l3`, each with a route to its own cluster, `c1` to `c3`. The
 /// clusters' endpoints are the ports `to`.
-fn ways(mode: Mode, ports: [u16; 3], to: [u16; 3]) -> Vec<Value> {
-    let mut ways = Vec::new();
+fn routed_listeners(mode: Mode, ports: [u16; 3], to: [u16; 3]) -> Vec<Value> {
+    let mut routed_listeners = Vec::new();
     for (n, (port, to)) in ports.into_iter().zip(to).enumerate() {
         let (listener_name, cluster_name) = (format!("l{}", n + 1), format!("c{}", n + 1));
-        ways.push(listener(mode, &listener_name, port, &cluster_name, &listener_name));
-        ways.push(route(&cluster_name, &cluster_name));
-        ways.push(endpoints(&cluster_name, to));
+        routed_listeners.push(listener(mode, &listener_name, port, &cluster_name, &listener_name));
+        routed_listeners.push(route(&cluster_name, &cluster_name));
+        routed_listeners.push(endpoints(&cluster_name, to));
     }
-    ways
+    routed_listeners
 }
 
 /// Requests go through a listener and its cluster, over TLS to another listener of the same Envoy.
@@ -314,14 +314,17 @@ fn client_certificates(mode: Mode) -> Result<()> {
         let mut base = vec![
             cluster(mode, "service", "1s"),
             endpoints("service", service),
-            route_telling("%DOWNSTREAM_PEER_SUBJECT%"),
+            route_with_tls_property("%DOWNSTREAM_PEER_SUBJECT%"),
             listener_over_tls(listener(mode, "tls", tls, "service", "tls"), &context),
             x.shown("x")?,
             y.shown("y")?,
         ];
-        base.extend(ways(mode, ports, [tls; 3]));
+        base.extend(routed_listeners(mode, ports, [tls; 3]));
         let of = |name: &str, secret: &str, fetch_timeout: &str| {
-            cluster_over_tls(cluster(mode, name, "1s"), &showing(mode, secret, fetch_timeout))
+            cluster_over_tls(
+                cluster(mode, name, "1s"),
+                &tls_context_with_secret(mode, secret, fetch_timeout),
+            )
         };
         let with = |clusters: &[Value]| [base.as_slice(), clusters].concat();
         let before = with(&[of("c1", "x", "15s"), of("c2", "y", "15s")]);
@@ -342,7 +345,7 @@ fn server_certificates(mode: Mode) -> Result<()> {
         let mut base = vec![
             cluster(mode, "service", "1s"),
             endpoints("service", service),
-            route_telling("%DOWNSTREAM_LOCAL_SUBJECT%"),
+            route_with_tls_property("%DOWNSTREAM_LOCAL_SUBJECT%"),
             x.shown("x")?,
             y.shown("y")?,
         ];
@@ -350,9 +353,9 @@ fn server_certificates(mode: Mode) -> Result<()> {
         for name in ["c1", "c2", "c3"] {
             base.push(cluster_over_tls(cluster(mode, name, "1s"), &context));
         }
-        base.extend(ways(mode, ports, behind));
+        base.extend(routed_listeners(mode, ports, behind));
         let of = |name: &str, port: u16, secret: &str, fetch_timeout: &str| {
-            let context = showing(mode, secret, fetch_timeout);
+            let context = tls_context_with_secret(mode, secret, fetch_timeout);
             listener_over_tls(listener(mode, name, port, "service", name), &context)
         };
         let with = |listeners: &[Value]| [base.as_slice(), listeners].concat();

@@ -180,7 +180,7 @@ fn large_state_in_parts_resumes_across_connections() -> Result<()> {
             }
             Ok(Some(()))
         })?;
-        tap.seen().expect_no_blame()?;
+        tap.seen().expect_no_goaway_error()?;
         if envoy.stat("cluster_manager.cds.update_rejected")? > 0 {
             bail!("Envoy rejected clusters");
         }

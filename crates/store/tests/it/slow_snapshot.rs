@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const SNAPSHOT_BYTES: usize = 5 << 20;
 
 /// Forwards connections to `to`, slowly in that direction.
-async fn slow_way(listener: TcpListener, to: String) {
+async fn forward_slowly(listener: TcpListener, to: String) {
     while let Ok((stream, _)) = listener.accept().await {
         let to = to.clone();
         tokio::spawn(async move {
@@ -69,7 +69,7 @@ async fn a_snapshot_over_a_slow_network_arrives() {
 
     let way = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (advertise, listen) = (way.local_addr().unwrap(), reserve_address());
-    let way = tokio::spawn(slow_way(way, listen.to_string()));
+    let way = tokio::spawn(forward_slowly(way, listen.to_string()));
     let start = Instant::now();
     let second = Replica::open(Config {
         listen: Some(listen),

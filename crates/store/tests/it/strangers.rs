@@ -76,15 +76,15 @@ fn flood(address: &str, seed: u64, stop: &AtomicBool, connections: &AtomicU64) {
 }
 
 /// Stops the floods when the test ends, even by a panic.
-struct Ends(Arc<AtomicBool>);
+struct StopOnDrop(Arc<AtomicBool>);
 
-impl Drop for Ends {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
+async fn check_replicas_join_despite_flood(tls: impl Fn(u64) -> Option<TlsConfig>) {
     let dir = memory_dir();
     let config = |id: u64, join: &[&str]| Config {
         connections_max: CONNECTIONS_MAX,
@@ -97,7 +97,7 @@ async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
     eventually("two voters", async || voters(&first).await == [1, 2]).await;
 
     let (stop, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let _ends = Ends(Arc::clone(&stop));
+    let _ends = StopOnDrop(Arc::clone(&stop));
     let floods: Vec<_> = (0..2)
         .map(|seed| {
             let (address, stop) = (address.clone(), Arc::clone(&stop));
@@ -131,7 +131,7 @@ async fn strangers_keep_nobody_out(tls: impl Fn(u64) -> Option<TlsConfig>) {
 /// exceed the connection limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_connections_do_not_block_replicas() {
-    strangers_keep_nobody_out(|_| None).await;
+    check_replicas_join_despite_flood(|_| None).await;
 }
 
 /// The same with TLS, where strangers do not get beyond the handshake.
@@ -139,7 +139,7 @@ async fn unknown_connections_do_not_block_replicas() {
 async fn unknown_connections_do_not_block_replicas_with_tls() {
     let dir = memory_dir();
     let ca = Ca::new(dir.path(), "ca");
-    strangers_keep_nobody_out(|id| Some(ca.sign(&id.to_string(), "127.0.0.1"))).await;
+    check_replicas_join_despite_flood(|id| Some(ca.sign(&id.to_string(), "127.0.0.1"))).await;
 }
 
 /// The port closes a connection without HTTP/2 immediately. It closes a connection that is silent,

@@ -62,7 +62,7 @@ fn with_tls(dir: &Path, id: u64, join: &[&str], tls: Option<TlsConfig>) -> Confi
 }
 
 /// Checks that a replica is not admitted.
-async fn stays_out(config: Config) {
+async fn expect_not_admitted(config: Config) {
     let opened = tokio::time::timeout(Duration::from_secs(3), Replica::open(config)).await;
     assert!(opened.is_err(), "{opened:?}");
 }
@@ -89,9 +89,9 @@ async fn only_replicas_with_certificate_of_the_ca_are_accepted() {
     }
     equal(&[&first, &second, &third]).await;
 
-    stays_out(with_tls(dir.path(), 4, &[&address], None)).await;
+    expect_not_admitted(with_tls(dir.path(), 4, &[&address], None)).await;
     let foreign = Some(other.sign("5", "127.0.0.1"));
-    stays_out(with_tls(dir.path(), 5, &[&address], foreign)).await;
+    expect_not_admitted(with_tls(dir.path(), 5, &[&address], foreign)).await;
     // This replica trusts the cluster's CA, but has a certificate of another CA: it does not even
     // try.
     let mixed = TlsConfig { ca: ca.dir.join("ca.pem"), ..other.sign("6", "127.0.0.1") };
@@ -99,7 +99,7 @@ async fn only_replicas_with_certificate_of_the_ca_are_accepted() {
     assert!(matches!(refused, Err(OpenError::Tls(TlsError::Untrusted { .. }))), "{refused:?}");
     // This replica expects another name than the certificates have.
     let named = TlsConfig { server_name: Some("chancery".into()), ..ca.sign("7", "127.0.0.1") };
-    stays_out(with_tls(dir.path(), 7, &[&address], Some(named))).await;
+    expect_not_admitted(with_tls(dir.path(), 7, &[&address], Some(named))).await;
     assert_eq!(first.status().learners, Vec::<u64>::new());
 
     for replica in [&first, &second, &third] {
@@ -215,14 +215,14 @@ async fn certificates_are_replaced_while_replicas_run() {
         let from = TlsConfig { server_name: Some("all".into()), ..from.clone() };
         with_tls(dir.path(), id, &[&address], Some(from))
     };
-    stays_out(joiner(2, &new.sign("2", "all"))).await;
+    expect_not_admitted(joiner(2, &new.sign("2", "all"))).await;
     // Unusable files change nothing.
     fs::write(&tls.cert, "no certificate").unwrap();
     let second = Replica::open(joiner(3, &old.sign("3", "all"))).await.unwrap();
     second.shutdown().await.unwrap();
     place(&new.sign("1b", "all"), &pem(&new));
     let third = Replica::open(joiner(4, &new.sign("4", "all"))).await.unwrap();
-    stays_out(joiner(5, &old.sign("5", "all"))).await;
+    expect_not_admitted(joiner(5, &old.sign("5", "all"))).await;
     for replica in [&third, &first] {
         replica.shutdown().await.unwrap();
     }

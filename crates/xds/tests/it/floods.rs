@@ -11,7 +11,7 @@ use crate::support::*;
 
 /// Checks that the connection has ended with `ENHANCE_YOUR_CALM` and this text, was counted, and has
 /// left nothing. A client on another connection is served meanwhile.
-async fn was_calmed(
+async fn expect_enhance_your_calm(
     server: &Server,
     good: &mut Good,
     what: &str,
@@ -81,7 +81,14 @@ async fn rapid_resets_close_their_connection() {
             (round * 100..(round + 1) * 100).flat_map(pair).collect()
         })
         .await;
-    was_calmed(&server, &mut good, "rapid reset", last, (HTTP2_FLOOD, "too_many_resets")).await;
+    expect_enhance_your_calm(
+        &server,
+        &mut good,
+        "rapid reset",
+        last,
+        (HTTP2_FLOOD, "too_many_resets"),
+    )
+    .await;
 }
 
 /// T5: streams are reset by the server because of client errors (CVE-2025-8671).
@@ -100,7 +107,7 @@ async fn streams_that_have_to_be_reset_close_their_connection() {
         })
         .await;
     let expected = (HTTP2_FLOOD, "too_many_internal_resets");
-    was_calmed(&server, &mut good, "made you reset", last, expected).await;
+    expect_enhance_your_calm(&server, &mut good, "made you reset", last, expected).await;
 }
 
 /// T5: headers never end (RUSTSEC-2024-0332).
@@ -116,7 +123,7 @@ async fn headers_without_end_close_their_connection() {
         })
         .await;
     let expected = (HTTP2_FLOOD, "too_many_continuations");
-    was_calmed(&server, &mut good, "CONTINUATION", last, expected).await;
+    expect_enhance_your_calm(&server, &mut good, "CONTINUATION", last, expected).await;
 }
 
 /// T5: a few bytes of compressed headers expand to a very large header list.
@@ -132,7 +139,7 @@ async fn an_hpack_bomb_closes_its_connection() {
     client.send(&frame(HEADERS, END_HEADERS, 1, &bomb)).await;
     let last = client.end().await;
     let expected = (HTTP2_FLOOD, "header_list_way_too_large");
-    was_calmed(&server, &mut good, "HPACK bomb", last, expected).await;
+    expect_enhance_your_calm(&server, &mut good, "HPACK bomb", last, expected).await;
 }
 
 /// T5: data frames have no data.
@@ -148,7 +155,7 @@ async fn empty_data_frames_close_their_connection() {
         })
         .await;
     let expected = (HTTP2_FLOOD, "too_many_data_frames");
-    was_calmed(&server, &mut good, "empty DATA", last, expected).await;
+    expect_enhance_your_calm(&server, &mut good, "empty DATA", last, expected).await;
 }
 
 /// T5: frames without data each cost an answer or a check.
@@ -167,7 +174,7 @@ async fn floods_of_control_frames_close_their_connection() {
         let mut good = Good::start(&server).await;
         let client = Frames::start(&server).await;
         let last = client.flood(|_| bytes.repeat(500)).await;
-        was_calmed(&server, &mut good, what, last, CONTROL).await;
+        expect_enhance_your_calm(&server, &mut good, what, last, CONTROL).await;
     }
 }
 

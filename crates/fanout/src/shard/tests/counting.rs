@@ -3,7 +3,7 @@
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
-use super::desk::ShardHarness;
+use super::harness::ShardHarness;
 use crate::EndCode;
 
 /// OPS-18: events of streams are counted in the metrics.
@@ -12,28 +12,28 @@ fn stream_events_are_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
         crate::metrics::register();
-        let mut desk = ShardHarness::new();
-        desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
-        let mut client = desk.subscribe("n1", CLUSTER, &[]);
-        let first = desk.read(&mut client);
-        desk.ack(&client, &first[0]);
-        desk.settle();
-        desk.ms += 1;
-        desk.put("default", CLUSTER, &[("a", "2")]);
-        let second = desk.read(&mut client);
-        desk.nack(&client, &second[0], "no");
-        desk.put("default", CLUSTER, &[("a", "3")]);
-        let third = desk.read(&mut client);
-        desk.ms += 40;
-        desk.ack(&client, &third[0]);
-        let mut refused = desk.open();
-        desk.send(&refused, Some("n2"), DeltaRequest::default());
+        let mut harness = ShardHarness::new();
+        harness.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
+        let mut client = harness.subscribe("n1", CLUSTER, &[]);
+        let first = harness.read(&mut client);
+        harness.ack(&client, &first[0]);
+        harness.settle();
+        harness.ms += 1;
+        harness.put("default", CLUSTER, &[("a", "2")]);
+        let second = harness.read(&mut client);
+        harness.nack(&client, &second[0], "no");
+        harness.put("default", CLUSTER, &[("a", "3")]);
+        let third = harness.read(&mut client);
+        harness.ms += 40;
+        harness.ack(&client, &third[0]);
+        let mut refused = harness.open();
+        harness.send(&refused, Some("n2"), DeltaRequest::default());
         assert_eq!(refused.end().code, EndCode::InvalidArgument);
         drop(refused);
-        let gone = desk.subscribe("n3", ENDPOINT, &["x"]);
-        desk.settle();
+        let gone = harness.subscribe("n3", ENDPOINT, &["x"]);
+        harness.settle();
         drop(gone);
-        desk.settle();
+        harness.settle();
     });
     let text = recorder.handle().render();
     for slot in [
@@ -82,27 +82,27 @@ fn has(text: &str, slot: &str) {
 /// Unnecessary responses are counted by reason.
 #[test]
 fn unnecessary_responses_are_counted_by_reason() {
-    let text = recorded(|desk| {
-        desk.assign("both", "*", &["front", "back"]);
-        desk.put("front", CLUSTER, &[("a", "1")]);
-        let mut client = desk.subscribe("n1", CLUSTER, &[]);
-        let first = desk.read(&mut client);
+    let text = recorded(|harness| {
+        harness.assign("both", "*", &["front", "back"]);
+        harness.put("front", CLUSTER, &[("a", "1")]);
+        let mut client = harness.subscribe("n1", CLUSTER, &[]);
+        let first = harness.read(&mut client);
         // Three commits while the client owes an answer: the second and third fold into the first.
         for body in ["2", "3", "4"] {
-            desk.put("front", CLUSTER, &[("a", body)]);
+            harness.put("front", CLUSTER, &[("a", body)]);
         }
-        desk.ack(&client, &first[0]);
-        let second = desk.read(&mut client);
+        harness.ack(&client, &first[0]);
+        let second = harness.read(&mut client);
         assert_eq!(second.len(), 1);
-        desk.nack(&client, &second[0], "no");
-        assert!(desk.read(&mut client).is_empty(), "the same content is not sent again");
-        desk.put("front", CLUSTER, &[("a", "5")]);
-        let third = desk.read(&mut client);
-        desk.ack(&client, &third[0]);
-        desk.settle();
+        harness.nack(&client, &second[0], "no");
+        assert!(harness.read(&mut client).is_empty(), "the same content is not sent again");
+        harness.put("front", CLUSTER, &[("a", "5")]);
+        let third = harness.read(&mut client);
+        harness.ack(&client, &third[0]);
+        harness.settle();
         // The other scope shadows this resource.
-        desk.put("back", CLUSTER, &[("a", "6")]);
-        assert!(desk.read(&mut client).is_empty());
+        harness.put("back", CLUSTER, &[("a", "6")]);
+        assert!(harness.read(&mut client).is_empty());
     });
     has(&text, "chancery_xds_suppressed_resends_total{reason=\"folded\"} 2");
     has(&text, "chancery_xds_suppressed_resends_total{reason=\"rejected\"} 1");
@@ -117,47 +117,47 @@ fn stream_state_gauges_return_to_zero() {
         has(text, &format!("chancery_xds_oldest_unanswered_seconds{{shard=\"0\"}} {unanswered}"));
         has(text, &format!("chancery_xds_blocked_streams {blocked}"));
     };
-    let play = |desk: &mut ShardHarness, steps: usize| {
-        desk.put("default", CLUSTER, &[("a", "1")]);
-        let mut bad = desk.subscribe("bad", CLUSTER, &[]);
-        let first = desk.read(&mut bad);
-        desk.nack(&bad, &first[0], "no");
-        let silent = desk.subscribe("silent", CLUSTER, &[]);
-        desk.settle();
-        desk.ms += 7_900;
+    let play = |harness: &mut ShardHarness, steps: usize| {
+        harness.put("default", CLUSTER, &[("a", "1")]);
+        let mut bad = harness.subscribe("bad", CLUSTER, &[]);
+        let first = harness.read(&mut bad);
+        harness.nack(&bad, &first[0], "no");
+        let silent = harness.subscribe("silent", CLUSTER, &[]);
+        harness.settle();
+        harness.ms += 7_900;
         // The silent client has not read the first response yet.
-        desk.put("default", CLUSTER, &[("a", "2")]);
-        desk.settle();
+        harness.put("default", CLUSTER, &[("a", "2")]);
+        harness.settle();
         if steps == 1 {
             return;
         }
-        let second = desk.read(&mut bad);
-        desk.ack(&bad, &second[0]);
+        let second = harness.read(&mut bad);
+        harness.ack(&bad, &second[0]);
         drop(silent);
-        desk.settle();
+        harness.settle();
     };
-    standing(&recorded(|desk| play(desk, 1)), 1, 7, 1);
-    standing(&recorded(|desk| play(desk, 2)), 0, 0, 0);
+    standing(&recorded(|harness| play(harness, 1)), 1, 7, 1);
+    standing(&recorded(|harness| play(harness, 2)), 0, 0, 0);
 }
 
 /// Waiting times are measured from their start.
 #[test]
 fn waiting_times_are_measured_from_their_start() {
-    let text = recorded(|desk| {
-        desk.put("default", CLUSTER, &[("a", "1")]);
-        let mut client = desk.subscribe("n1", CLUSTER, &[]);
+    let text = recorded(|harness| {
+        harness.put("default", CLUSTER, &[("a", "1")]);
+        let mut client = harness.subscribe("n1", CLUSTER, &[]);
         // The session was marked now, and is polled half a second later.
-        desk.ms += 500;
-        let first = desk.read(&mut client);
-        desk.ack(&client, &first[0]);
-        desk.settle();
-        desk.put("default", CLUSTER, &[("a", "2")]);
-        desk.settle();
-        desk.ms += 6_000;
-        desk.put("default", CLUSTER, &[("a", "3")]);
-        desk.settle();
-        desk.ms += 250;
-        assert_eq!(desk.read(&mut client).len(), 2, "the client reads in the end");
+        harness.ms += 500;
+        let first = harness.read(&mut client);
+        harness.ack(&client, &first[0]);
+        harness.settle();
+        harness.put("default", CLUSTER, &[("a", "2")]);
+        harness.settle();
+        harness.ms += 6_000;
+        harness.put("default", CLUSTER, &[("a", "3")]);
+        harness.settle();
+        harness.ms += 250;
+        assert_eq!(harness.read(&mut client).len(), 2, "the client reads in the end");
     });
     has(&text, "chancery_xds_queue_wait_seconds_sum{lane=\"bulk\"} 0.5");
     has(&text, "chancery_xds_transport_wait_seconds_sum 0.25");
@@ -167,59 +167,59 @@ fn waiting_times_are_measured_from_their_start() {
 /// Convergence is measured from the earliest change in a response to the answer to its last part.
 #[test]
 fn convergence_is_measured_from_first_change_in_response() {
-    let text = recorded(|desk| {
-        desk.put("default", CLUSTER, &[("a", "1")]);
-        let mut client = desk.subscribe("n1", CLUSTER, &[]);
-        let first = desk.read(&mut client);
+    let text = recorded(|harness| {
+        harness.put("default", CLUSTER, &[("a", "1")]);
+        let mut client = harness.subscribe("n1", CLUSTER, &[]);
+        let first = harness.read(&mut client);
         for _ in 0..2 {
-            desk.put("default", CLUSTER, &[("a", &desk.ms.to_string())]);
-            desk.settle();
-            desk.ms += 1_000;
+            harness.put("default", CLUSTER, &[("a", &harness.ms.to_string())]);
+            harness.settle();
+            harness.ms += 1_000;
         }
-        desk.ack(&client, &first[0]);
-        let second = desk.read(&mut client);
-        desk.ms += 500;
-        desk.ack(&client, &second[0]);
-        desk.settle();
+        harness.ack(&client, &first[0]);
+        let second = harness.read(&mut client);
+        harness.ms += 500;
+        harness.ack(&client, &second[0]);
+        harness.settle();
         // A type to which a client subscribes only now does not count.
-        let other = desk.subscribe("n2", ENDPOINT, &["x"]);
-        desk.settle();
+        let other = harness.subscribe("n2", ENDPOINT, &["x"]);
+        harness.settle();
         drop(other);
     });
     has(&text, "chancery_xds_convergence_seconds_count 1");
     has(&text, "chancery_xds_convergence_seconds_sum 2.5");
-    let text = recorded(|desk| {
+    let text = recorded(|harness| {
         let session = chancery_protocol::Config { response_bytes_target: 1, ..Default::default() };
-        *desk = ShardHarness::with(crate::Config { session, ..Default::default() });
-        let mut client = desk.subscribe("n1", CLUSTER, &[]);
-        let first = desk.read(&mut client);
-        desk.ack(&client, &first[0]);
-        desk.settle();
-        desk.put("default", CLUSTER, &[("a", "1"), ("b", "1"), ("c", "1")]);
-        let parts = desk.read(&mut client);
+        *harness = ShardHarness::with(crate::Config { session, ..Default::default() });
+        let mut client = harness.subscribe("n1", CLUSTER, &[]);
+        let first = harness.read(&mut client);
+        harness.ack(&client, &first[0]);
+        harness.settle();
+        harness.put("default", CLUSTER, &[("a", "1"), ("b", "1"), ("c", "1")]);
+        let parts = harness.read(&mut client);
         assert_eq!(parts.len(), 3);
         for part in &parts {
-            desk.ms += 1_000;
-            desk.ack(&client, part);
+            harness.ms += 1_000;
+            harness.ack(&client, part);
         }
     });
     has(&text, "chancery_xds_convergence_seconds_count 1");
     has(&text, "chancery_xds_convergence_seconds_sum 3");
-    let text = recorded(|desk| {
-        desk.assign("both", "*", &["front", "back"]);
-        desk.put("front", CLUSTER, &[("a", "1")]);
-        let mut client = desk.subscribe("n1", CLUSTER, &[]);
-        let first = desk.read(&mut client);
-        desk.ack(&client, &first[0]);
-        desk.settle();
+    let text = recorded(|harness| {
+        harness.assign("both", "*", &["front", "back"]);
+        harness.put("front", CLUSTER, &[("a", "1")]);
+        let mut client = harness.subscribe("n1", CLUSTER, &[]);
+        let first = harness.read(&mut client);
+        harness.ack(&client, &first[0]);
+        harness.settle();
         // No client sees this change, so no client waits for it.
-        desk.put("back", CLUSTER, &[("a", "2")]);
-        desk.settle();
-        desk.ms += 60_000;
-        desk.put("front", CLUSTER, &[("a", "3")]);
-        let second = desk.read(&mut client);
-        desk.ms += 250;
-        desk.ack(&client, &second[0]);
+        harness.put("back", CLUSTER, &[("a", "2")]);
+        harness.settle();
+        harness.ms += 60_000;
+        harness.put("front", CLUSTER, &[("a", "3")]);
+        let second = harness.read(&mut client);
+        harness.ms += 250;
+        harness.ack(&client, &second[0]);
     });
     has(&text, "chancery_xds_convergence_seconds_sum 0.25");
 }

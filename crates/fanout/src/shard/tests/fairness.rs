@@ -3,38 +3,38 @@
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
-use super::desk::{Client, ShardHarness, text};
+use super::harness::{Client, ShardHarness, text};
 use crate::{Config, event::Event};
 
 /// Creates a shard with one step of each kind per turn, and small responses.
-fn desk() -> ShardHarness {
+fn harness() -> ShardHarness {
     let session =
         chancery_protocol::Config { response_bytes_target: 4 << 10, ..Default::default() };
     ShardHarness::with(Config { turn_work_max: 1, session, ..Config::default() })
 }
 
 /// Connects a client that has acknowledged its only resource, an endpoint.
-fn settled(desk: &mut ShardHarness) -> Client {
-    desk.put("default", ENDPOINT, &[("x", "1")]);
-    let mut client = desk.subscribe("small", ENDPOINT, &["x"]);
-    let first = desk.read(&mut client);
+fn settled(harness: &mut ShardHarness) -> Client {
+    harness.put("default", ENDPOINT, &[("x", "1")]);
+    let mut client = harness.subscribe("small", ENDPOINT, &["x"]);
+    let first = harness.read(&mut client);
     assert_eq!(text(&first), "x=1");
-    desk.ack(&client, &first[0]);
-    desk.settle();
+    harness.ack(&client, &first[0]);
+    harness.settle();
     client
 }
 
 /// Takes turns until the client receives a message. Runs `meanwhile` before each turn.
 fn turns_until(
-    desk: &mut ShardHarness,
+    harness: &mut ShardHarness,
     client: &mut Client,
     mut meanwhile: impl FnMut(&mut ShardHarness),
 ) -> usize {
     for turns in 1..100 {
-        meanwhile(desk);
-        desk.turn();
+        meanwhile(harness);
+        harness.turn();
         if let Some(response) = client.take() {
-            desk.ack(client, &response);
+            harness.ack(client, &response);
             return turns;
         }
     }
@@ -44,24 +44,24 @@ fn turns_until(
 /// While one client loads 100,000 resources, the update of another client waits for one part of them.
 #[test]
 fn large_sync_does_not_delay_small_update() {
-    let mut desk = desk();
-    let mut small = settled(&mut desk);
+    let mut harness = harness();
+    let mut small = settled(&mut harness);
     let names: Vec<String> = (0..100_000).map(|n| format!("c{n:06}")).collect();
     let clusters: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
-    desk.put("default", CLUSTER, &clusters);
-    desk.settle();
-    let mut huge = desk.subscribe("huge", CLUSTER, &[]);
+    harness.put("default", CLUSTER, &clusters);
+    harness.settle();
+    let mut huge = harness.subscribe("huge", CLUSTER, &[]);
     let mut got = 0;
     let mut rounds = 0;
     while got < names.len() {
         rounds += 1;
         let version = (rounds + 1).to_string();
-        desk.put("default", ENDPOINT, &[("x", &version)]);
-        let turns = turns_until(&mut desk, &mut small, |desk| {
+        harness.put("default", ENDPOINT, &[("x", &version)]);
+        let turns = turns_until(&mut harness, &mut small, |harness| {
             // The client acknowledges each part at once, so it always waits for the next.
             if let Some(part) = huge.take() {
                 got += part.resources.len();
-                desk.ack(&huge, &part);
+                harness.ack(&huge, &part);
             }
         });
         assert!(turns <= 4, "the update waited for {turns} turns, in round {rounds}");
@@ -73,31 +73,31 @@ fn large_sync_does_not_delay_small_update() {
 /// clients continue to be served.
 #[test]
 fn many_connecting_clients_do_not_delay_small_update() {
-    let mut desk = desk();
-    let mut small = settled(&mut desk);
-    desk.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
-    desk.settle();
-    let mut many: Vec<Client> = (0..1000).map(|_| desk.open()).collect();
+    let mut harness = harness();
+    let mut small = settled(&mut harness);
+    harness.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
+    harness.settle();
+    let mut many: Vec<Client> = (0..1000).map(|_| harness.open()).collect();
     let mut round = 1;
     for (type_url, names) in [(CLUSTER, vec![]), (ENDPOINT, vec!["y".to_owned()])] {
         for (n, client) in many.iter().enumerate() {
             let type_url = type_url.to_owned();
             let request =
                 DeltaRequest { type_url, subscribe: names.clone().into(), ..Default::default() };
-            desk.send(client, Some(&format!("n{n}")), request);
+            harness.send(client, Some(&format!("n{n}")), request);
         }
-        assert_eq!(desk.shard.queue.len(), 1000);
-        while desk.shard.queue.len() > 1 {
+        assert_eq!(harness.shard.queue.len(), 1000);
+        while harness.shard.queue.len() > 1 {
             round += 1;
-            desk.put("default", ENDPOINT, &[("x", &round.to_string())]);
-            let turns = turns_until(&mut desk, &mut small, |_| {});
+            harness.put("default", ENDPOINT, &[("x", &round.to_string())]);
+            let turns = turns_until(&mut harness, &mut small, |_| {});
             assert!(turns <= 4, "the update waited for {turns} turns, in round {round}");
         }
         let served = many.iter_mut().filter_map(Client::take).count();
         assert_eq!(served, many.len(), "all new clients are served too");
         // The transports ask for the next message.
         assert!(many.iter_mut().filter_map(Client::take).next().is_none());
-        desk.settle();
+        harness.settle();
     }
     assert!(round > 200, "{round} rounds: the clients were served too soon for the test");
 }
@@ -106,41 +106,41 @@ fn many_connecting_clients_do_not_delay_small_update() {
 /// an eighth of a step per stream.
 #[test]
 fn commit_for_many_streams_does_not_delay_pending_update() {
-    let mut desk = desk();
+    let mut harness = harness();
     let mut many: Vec<Client> = Vec::new();
     for n in 0..200 {
-        let mut client = desk.subscribe(&format!("n{n}"), CLUSTER, &[]);
-        let first = desk.read(&mut client);
-        desk.ack(&client, &first[0]);
+        let mut client = harness.subscribe(&format!("n{n}"), CLUSTER, &[]);
+        let first = harness.read(&mut client);
+        harness.ack(&client, &first[0]);
         many.push(client);
     }
-    let mut small = settled(&mut desk);
-    desk.put("default", ENDPOINT, &[("x", "2")]);
-    desk.put("default", CLUSTER, &[("a", "1")]);
-    let turns = turns_until(&mut desk, &mut small, |_| {});
+    let mut small = settled(&mut harness);
+    harness.put("default", ENDPOINT, &[("x", "2")]);
+    harness.put("default", CLUSTER, &[("a", "1")]);
+    let turns = turns_until(&mut harness, &mut small, |_| {});
     assert!(turns <= 2, "its update waited for {turns} turns");
     for client in &mut many {
-        assert_eq!(text(&desk.read(client)), "a=1");
+        assert_eq!(text(&harness.read(client)), "a=1");
     }
 }
 
 /// Queries about all streams are answered in pages. A turn handles one page.
 #[tokio::test]
 async fn queries_about_all_streams_are_answered_in_pages() {
-    let mut desk = ShardHarness::with(Config { turn_work_max: 10, ..Config::default() });
+    let mut harness = ShardHarness::with(Config { turn_work_max: 10, ..Config::default() });
     let _clients: Vec<Client> =
-        (0..95).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
-    desk.settle();
+        (0..95).map(|n| harness.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
+    harness.settle();
     let mut from = Some(0);
     let (mut pages, mut found) = (0, 0);
     while let Some(at) = from {
         let (reply, answer) = tokio::sync::oneshot::channel();
-        desk.post(Event::Status { from: at, reply });
+        harness.post(Event::Status { from: at, reply });
         // The next query waits for the next turn.
-        desk.post(Event::Status { from: 0, reply: tokio::sync::oneshot::channel().0 });
-        desk.turn();
-        assert_eq!(desk.n_events(), 1, "a page is a whole turn's work");
-        desk.events.updates.clear();
+        harness.post(Event::Status { from: 0, reply: tokio::sync::oneshot::channel().0 });
+        harness.turn();
+        assert_eq!(harness.n_events(), 1, "a page is a whole turn's work");
+        harness.events.updates.clear();
         let page = answer.await.unwrap();
         assert!(page.items.len() <= 10);
         (pages, found, from) = (pages + 1, found + page.items.len(), page.next);

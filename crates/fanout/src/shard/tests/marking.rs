@@ -10,7 +10,7 @@ use chancery_proto::discovery::DeltaDiscoveryResponse;
 use chancery_protocol::DeltaRequest;
 use chancery_view::View;
 
-use super::desk::{Client, ShardHarness, key_of, scope, text};
+use super::harness::{Client, ShardHarness, key_of, scope, text};
 use crate::{Config, UnacknowledgedState, event::Event, marking::MARKS_PER_STEP, shard::Flow};
 
 fn small() -> ShardHarness {
@@ -20,114 +20,116 @@ fn small() -> ShardHarness {
 /// Marking many sessions after one commit takes many short turns. Other work proceeds in between.
 #[test]
 fn commit_marks_many_sessions_in_steps() {
-    let mut desk = small();
-    desk.put("default", ENDPOINT, &[("x", "1")]);
+    let mut harness = small();
+    harness.put("default", ENDPOINT, &[("x", "1")]);
     let mut many: Vec<Client> = (0..100)
         .map(|n| {
-            let mut client = desk.subscribe(&format!("n{n}"), CLUSTER, &[]);
-            let first = desk.read(&mut client);
-            desk.ack(&client, &first[0]);
+            let mut client = harness.subscribe(&format!("n{n}"), CLUSTER, &[]);
+            let first = harness.read(&mut client);
+            harness.ack(&client, &first[0]);
             client
         })
         .collect();
-    desk.settle();
-    desk.put("default", CLUSTER, &[("a", "1")]);
-    assert!(desk.shard.queue.len() <= MARKS_PER_STEP, "{}", desk.shard.queue.len());
-    assert!(desk.shard.marking.is_some());
+    harness.settle();
+    harness.put("default", CLUSTER, &[("a", "1")]);
+    assert!(harness.shard.queue.len() <= MARKS_PER_STEP, "{}", harness.shard.queue.len());
+    assert!(harness.shard.marking.is_some());
     // A new client is answered before all sessions are marked. It takes turns with the marked ones.
-    let mut other = desk.open();
+    let mut other = harness.open();
     let request = DeltaRequest {
         type_url: ENDPOINT.to_owned(),
         subscribe: vec!["x".to_owned()].into(),
         ..DeltaRequest::default()
     };
-    desk.send(&other, Some("other"), request);
+    harness.send(&other, Some("other"), request);
     let mut turns = 0;
     let answered = loop {
-        assert_eq!(desk.turn(), Flow::Again);
+        assert_eq!(harness.turn(), Flow::Again);
         turns += 1;
         if let Some(response) = other.take() {
             break response;
         }
         assert!(turns < 5, "not answered in {turns} turns");
     };
-    assert!(desk.shard.marking.is_some(), "the others are still being marked");
+    assert!(harness.shard.marking.is_some(), "the others are still being marked");
     assert_eq!(text(&[answered]), "x=1");
     for client in &mut many {
-        assert_eq!(text(&desk.read(client)), "a=1");
+        assert_eq!(text(&harness.read(client)), "a=1");
     }
 }
 
 /// A shard does not report a revision as settled before all sessions are marked.
 #[test]
 fn revision_is_not_settled_before_all_sessions_are_marked() {
-    let mut desk = small();
+    let mut harness = small();
     let mut clients: Vec<Client> =
-        (0..40).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
+        (0..40).map(|n| harness.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
     for client in &mut clients {
-        let first = desk.read(client);
-        desk.ack(client, &first[0]);
+        let first = harness.read(client);
+        harness.ack(client, &first[0]);
     }
-    desk.settle();
-    assert_eq!(desk.unsettled(), []);
-    let before = desk.state.revision;
-    desk.put("default", CLUSTER, &[("a", "1")]);
-    assert!(desk.shard.marking.is_some());
-    assert_eq!(desk.unsettled()[0].state, UnacknowledgedState::Behind(before));
-    while desk.shard.marking.is_some() {
-        desk.turn();
+    harness.settle();
+    assert_eq!(harness.unsettled(), []);
+    let before = harness.state.revision;
+    harness.put("default", CLUSTER, &[("a", "1")]);
+    assert!(harness.shard.marking.is_some());
+    assert_eq!(harness.unsettled()[0].state, UnacknowledgedState::Behind(before));
+    while harness.shard.marking.is_some() {
+        harness.turn();
     }
-    assert!(desk.unsettled().iter().all(|lagging| lagging.state == UnacknowledgedState::Pending));
+    assert!(
+        harness.unsettled().iter().all(|lagging| lagging.state == UnacknowledgedState::Pending)
+    );
 }
 
 /// A state of another history marks all sessions, in steps too.
 #[test]
 fn new_incarnation_marks_sessions_in_steps() {
-    let mut desk = small();
-    desk.put("default", CLUSTER, &[("a", "1")]);
+    let mut harness = small();
+    harness.put("default", CLUSTER, &[("a", "1")]);
     let mut clients: Vec<Client> =
-        (0..40).map(|n| desk.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
+        (0..40).map(|n| harness.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
     for client in &mut clients {
-        let first = desk.read(client);
-        desk.ack(client, &first[0]);
+        let first = harness.read(client);
+        harness.ack(client, &first[0]);
     }
-    desk.settle();
-    desk.state = Arc::new(State::new(Incarnation(2)));
-    desk.put("default", CLUSTER, &[("b", "2")]);
-    assert!(desk.shard.marking.is_some() && desk.shard.queue.len() <= MARKS_PER_STEP);
-    desk.ms += 10_000;
+    harness.settle();
+    harness.state = Arc::new(State::new(Incarnation(2)));
+    harness.put("default", CLUSTER, &[("b", "2")]);
+    assert!(harness.shard.marking.is_some() && harness.shard.queue.len() <= MARKS_PER_STEP);
+    harness.ms += 10_000;
     for client in &mut clients {
-        assert_eq!(text(&desk.read(client)), "-a b=2");
+        assert_eq!(text(&harness.read(client)), "-a b=2");
     }
 }
 
 /// The iteration over names may pause too: at a resource's own name, its aliases, and its old aliases.
 #[test]
 fn alias_subscribers_are_marked_after_a_pause() {
-    let mut desk = small();
-    let put = |desk: &mut ShardHarness, body: &'static str, aliases: &[&str]| {
+    let mut harness = small();
+    let put = |harness: &mut ShardHarness, body: &'static str, aliases: &[&str]| {
         let aliases = aliases.iter().map(|alias| ResourceName::new(alias).unwrap()).collect();
         let key = key_of(ENDPOINT, "own");
         let draft = ResourceDraft { aliases, ..ResourceDraft::new(key, body.into()) };
         let upserts = vec![Upsert { scope: scope("default"), draft }];
-        desk.apply(&Transaction { upserts, ..Transaction::default() });
+        harness.apply(&Transaction { upserts, ..Transaction::default() });
     };
-    put(&mut desk, "1", &["one", "two"]);
+    put(&mut harness, "1", &["one", "two"]);
     let mut clients = Vec::new();
     for (n, name) in ["own", "one", "two", "three"].iter().cycle().take(60).enumerate() {
-        let mut client = desk.subscribe(&format!("n{n}"), ENDPOINT, &[name]);
-        let first = desk.read(&mut client);
+        let mut client = harness.subscribe(&format!("n{n}"), ENDPOINT, &[name]);
+        let first = harness.read(&mut client);
         assert_eq!(text(&first), if *name == "three" { "-three" } else { "own=1" });
-        desk.ack(&client, &first[0]);
+        harness.ack(&client, &first[0]);
         clients.push(client);
     }
-    desk.settle();
-    put(&mut desk, "2", &["two", "three"]);
+    harness.settle();
+    put(&mut harness, "2", &["two", "three"]);
     for (n, client) in clients.iter_mut().enumerate() {
         // The alias "one" no longer exists.
         let expected = if n % 4 == 1 { "-one" } else { "own=2" };
-        desk.ms += 2_000;
-        assert_eq!(text(&desk.read(client)), expected, "n{n}");
+        harness.ms += 2_000;
+        assert_eq!(text(&harness.read(client)), expected, "n{n}");
     }
 }
 
@@ -169,10 +171,10 @@ impl Random {
 }
 
 impl ModelClient {
-    fn start(desk: &mut ShardHarness, node: String, names: Vec<&'static str>) -> Self {
-        let client = desk.open();
+    fn start(harness: &mut ShardHarness, node: String, names: Vec<&'static str>) -> Self {
+        let client = harness.open();
         let sees_pair = names.len() != 1;
-        send(desk, &client, Some(&node), &names, &[]);
+        send(harness, &client, Some(&node), &names, &[]);
         let (held, version, unanswered) = (BTreeMap::new(), None, vec![]);
         Self { client, node, names, held, version, unanswered, sees_pair }
     }
@@ -207,7 +209,7 @@ impl ModelClient {
 /// subscribe, read and answer, and resources change.
 fn play(seed: u64) {
     let mut random = Random(seed);
-    let mut desk = small();
+    let mut harness = small();
     let mut players: Vec<ModelClient> = Vec::new();
     let mut commit = 0;
     for step in 0..600 {
@@ -218,7 +220,7 @@ fn play(seed: u64) {
                 let other = random.pick(&NAMES[2..]);
                 let put: Vec<(&str, &str)> =
                     PAIR.iter().chain([&other]).map(|name| (*name, body.as_str())).collect();
-                desk.state = next_state(&desk, random.pick(&SCOPES), &put);
+                harness.state = next_state(&harness, random.pick(&SCOPES), &put);
             }
             2..=3 if players.len() < 60 => {
                 let names = match random.below(3) {
@@ -226,7 +228,7 @@ fn play(seed: u64) {
                     1 => PAIR.to_vec(),
                     _ => vec![random.pick(&NAMES)],
                 };
-                players.push(ModelClient::start(&mut desk, format!("n{step}"), names));
+                players.push(ModelClient::start(&mut harness, format!("n{step}"), names));
             }
             4 if players.len() > 10 => {
                 let at = usize::try_from(random.below(players.len() as u64)).unwrap();
@@ -235,11 +237,11 @@ fn play(seed: u64) {
             5 if step % 7 == 0 => {
                 let node = format!("n{}*", random.below(10));
                 let scopes = [random.pick(&SCOPES), "default"];
-                desk.assign(&format!("a{}", random.below(3)), &node, &scopes);
+                harness.assign(&format!("a{}", random.below(3)), &node, &scopes);
             }
             what => {
                 for _ in 0..random.below(4) {
-                    desk.turn();
+                    harness.turn();
                 }
                 if players.is_empty() {
                     continue;
@@ -251,39 +253,39 @@ fn play(seed: u64) {
                     14..=17 if !player.unanswered.is_empty() => {
                         let response = player.unanswered.remove(0);
                         let request = super::answer(&response, None);
-                        push(&mut desk, &player.client, None, request);
+                        push(&mut harness, &player.client, None, request);
                     }
                     18 if !player.names.is_empty() => {
                         let name = random.pick(&NAMES);
                         if !player.names.contains(&name) {
                             player.names.push(name);
-                            send(&mut desk, &player.client, None, &[name], &[]);
+                            send(&mut harness, &player.client, None, &[name], &[]);
                         }
                     }
                     _ => {}
                 }
-                desk.ms += random.below(50);
+                harness.ms += random.below(50);
             }
         }
     }
-    settle(seed, &mut desk, &mut players);
+    settle(seed, &mut harness, &mut players);
     for player in &players {
-        assert_eq!(player.held, expected(&desk, player), "seed {seed}: {}", player.node);
+        assert_eq!(player.held, expected(&harness, player), "seed {seed}: {}", player.node);
     }
 }
 
 /// Reads and acknowledges all responses until no client receives another one.
-fn settle(seed: u64, desk: &mut ShardHarness, players: &mut [ModelClient]) {
+fn settle(seed: u64, harness: &mut ShardHarness, players: &mut [ModelClient]) {
     let mut calm = 0;
     for round in 0.. {
         assert!(round < 1000, "seed {seed}: the clients do not become idle");
-        desk.settle();
+        harness.settle();
         let mut quiet = true;
         for player in &mut *players {
             player.take(seed);
             quiet &= player.unanswered.is_empty();
             for response in std::mem::take(&mut player.unanswered) {
-                push(desk, &player.client, None, super::answer(&response, None));
+                push(harness, &player.client, None, super::answer(&response, None));
             }
         }
         calm = if quiet { calm + 1 } else { 0 };
@@ -291,11 +293,11 @@ fn settle(seed: u64, desk: &mut ShardHarness, players: &mut [ModelClient]) {
         if calm == 40 {
             break;
         }
-        desk.ms += 500;
+        harness.ms += 500;
     }
 }
 
-fn next_state(desk: &ShardHarness, in_scope: &str, put: &[(&str, &str)]) -> Arc<State> {
+fn next_state(harness: &ShardHarness, in_scope: &str, put: &[(&str, &str)]) -> Arc<State> {
     let upserts = put.iter().map(|(name, body)| Upsert {
         scope: scope(in_scope),
         draft: ResourceDraft::new(
@@ -304,11 +306,11 @@ fn next_state(desk: &ShardHarness, in_scope: &str, put: &[(&str, &str)]) -> Arc<
         ),
     });
     let transaction = Transaction { upserts: upserts.collect(), ..Transaction::default() };
-    Arc::new(desk.state.apply(&transaction).state)
+    Arc::new(harness.state.apply(&transaction).state)
 }
 
 fn send(
-    desk: &mut ShardHarness,
+    harness: &mut ShardHarness,
     client: &Client,
     node: Option<&str>,
     names: &[&str],
@@ -321,20 +323,20 @@ fn send(
         unsubscribe: list(gone),
         ..DeltaRequest::default()
     };
-    push(desk, client, node, request);
+    push(harness, client, node, request);
 }
 
 /// Puts a request into the inbox, from which a turn handles it.
-fn push(desk: &mut ShardHarness, client: &Client, node: Option<&str>, request: DeltaRequest) {
+fn push(harness: &mut ShardHarness, client: &Client, node: Option<&str>, request: DeltaRequest) {
     let event: Event = ShardHarness::request(client, node, request);
-    desk.post(event);
+    harness.post(event);
 }
 
 /// Returns the resources that the client should have in the end.
-fn expected(desk: &ShardHarness, player: &ModelClient) -> BTreeMap<String, u64> {
+fn expected(harness: &ShardHarness, player: &ModelClient) -> BTreeMap<String, u64> {
     let node = chancery_model::Node { id: player.node.as_str().into(), ..Default::default() };
-    let assignment = desk.state.assignments.for_node(&node).unwrap();
-    let view = View::resolve(&desk.state, &assignment.scopes_for(&node));
+    let assignment = harness.state.assignments.for_node(&node).unwrap();
+    let view = View::resolve(&harness.state, &assignment.scopes_for(&node));
     let clusters = view.of_type(&TypeUrl::from_static(CLUSTER));
     let all = clusters.iter().filter(|resource| {
         player.names.is_empty() || player.names.iter().any(|name| *name == resource.name().as_str())

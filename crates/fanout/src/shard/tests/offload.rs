@@ -15,16 +15,16 @@ fn ask(names: Vec<String>) -> DeltaRequest {
     DeltaRequest { type_url, subscribe, ..DeltaRequest::default() }
 }
 
-pub(super) fn n_away(desk: &ShardHarness) -> usize {
-    desk.shard.sessions.iter().filter(|(_, entry)| entry.away.is_some()).count()
+pub(super) fn n_offloaded(harness: &ShardHarness) -> usize {
+    harness.shard.sessions.iter().filter(|(_, entry)| entry.away.is_some()).count()
 }
 
 /// Takes turns until no session is away.
-pub(super) fn until_back(desk: &mut ShardHarness) {
+pub(super) fn until_none_offloaded(harness: &mut ShardHarness) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        desk.settle();
-        if n_away(desk) == 0 {
+        harness.settle();
+        if n_offloaded(harness) == 0 {
             return;
         }
         assert!(Instant::now() < deadline, "a session does not return");
@@ -33,17 +33,17 @@ pub(super) fn until_back(desk: &mut ShardHarness) {
 }
 
 /// Reads and acknowledges all responses until no session is away.
-fn read_all(desk: &mut ShardHarness, client: &mut Client) -> Vec<String> {
+fn read_all(harness: &mut ShardHarness, client: &mut Client) -> Vec<String> {
     let mut resources = Vec::new();
     loop {
-        until_back(desk);
-        let responses = desk.read(client);
-        if responses.is_empty() && n_away(desk) == 0 {
+        until_none_offloaded(harness);
+        let responses = harness.read(client);
+        if responses.is_empty() && n_offloaded(harness) == 0 {
             return resources;
         }
         for response in responses {
             resources.extend(response.resources.iter().map(|r| r.name.clone()));
-            desk.ack(client, &response);
+            harness.ack(client, &response);
         }
     }
 }
@@ -52,49 +52,49 @@ fn read_all(desk: &mut ShardHarness, client: &mut Client) -> Vec<String> {
 /// meanwhile, and the next requests of the same stream wait.
 #[test]
 fn large_request_is_handled_outside_of_the_shard() {
-    let mut desk = ShardHarness::new();
-    desk.put("default", ENDPOINT, &[("x000007", "1"), ("y", "1")]);
-    let mut hog = desk.open();
-    desk.send(&hog, Some("hog"), ask(many(10_000)));
-    assert_eq!(n_away(&desk), 1, "the session is away");
-    desk.send(&hog, None, ask(vec!["y".to_owned()]));
-    let mut small = desk.subscribe("small", ENDPOINT, &["y"]);
+    let mut harness = ShardHarness::new();
+    harness.put("default", ENDPOINT, &[("x000007", "1"), ("y", "1")]);
+    let mut hog = harness.open();
+    harness.send(&hog, Some("hog"), ask(many(10_000)));
+    assert_eq!(n_offloaded(&harness), 1, "the session is away");
+    harness.send(&hog, None, ask(vec!["y".to_owned()]));
+    let mut small = harness.subscribe("small", ENDPOINT, &["y"]);
     // A full turn could bring the other session back.
-    desk.shard.poll_some(desk.now());
+    harness.shard.poll_some(harness.now());
     let Poll::Ready(Delivery::Message(message)) = small.poll() else { panic!("no response") };
     assert_eq!(text(&[decode(message)]), "y=1");
-    let mut got = read_all(&mut desk, &mut hog);
+    let mut got = read_all(&mut harness, &mut hog);
     got.sort();
     assert_eq!(got, ["x000007", "y"]);
-    let statuses = desk.shard.status_page(0).items;
+    let statuses = harness.shard.status_page(0).items;
     let hog = statuses.iter().find(|status| &*status.node.id == "hog").unwrap();
     assert_eq!(hog.subscriptions[0].n_names, 10_001);
-    assert_eq!(desk.shard.index.size().names, 10_002);
+    assert_eq!(harness.shard.index.size().names, 10_002);
 }
 
 /// L3, L5: a change reaches a session that is away, or whose names are being registered.
 #[test]
 fn change_during_offload_reaches_the_session() {
-    let mut desk = ShardHarness::new();
-    let mut client = desk.open();
-    desk.send(&client, Some("n1"), ask(many(5_000)));
-    assert_eq!(n_away(&desk), 1);
-    desk.put("default", ENDPOINT, &[("x000003", "1")]);
-    let mut got = read_all(&mut desk, &mut client);
+    let mut harness = ShardHarness::new();
+    let mut client = harness.open();
+    harness.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(n_offloaded(&harness), 1);
+    harness.put("default", ENDPOINT, &[("x000003", "1")]);
+    let mut got = read_all(&mut harness, &mut client);
     assert_eq!(got, ["x000003"]);
     // For each further large request, the change follows after a different number of turns.
     for round in 0..40 {
         let before = 5_000 + round * 3_000;
         let names = (before..before + 3_000).map(|n| format!("x{n:06}")).collect();
-        desk.send(&client, None, ask(names));
-        assert_eq!(n_away(&desk), 1, "in round {round}");
+        harness.send(&client, None, ask(names));
+        assert_eq!(n_offloaded(&harness), 1, "in round {round}");
         for _ in 0..round {
-            desk.turn();
+            harness.turn();
             std::thread::sleep(Duration::from_micros(200));
         }
         let name = format!("x{:06}", before + 2_999);
-        desk.put("default", ENDPOINT, &[(&name, "1")]);
-        got = read_all(&mut desk, &mut client);
+        harness.put("default", ENDPOINT, &[(&name, "1")]);
+        got = read_all(&mut harness, &mut client);
         assert_eq!(got, [name], "in round {round}");
     }
 }
@@ -102,19 +102,19 @@ fn change_during_offload_reaches_the_session() {
 /// L3, L5: changes of names that a session subscribed to earlier reach it while it is away.
 #[test]
 fn change_of_earlier_name_reaches_offloaded_session() {
-    let mut desk = ShardHarness::new();
-    let mut client = desk.open();
-    desk.send(&client, Some("n1"), ask(many(5_000)));
-    assert!(read_all(&mut desk, &mut client).is_empty());
+    let mut harness = ShardHarness::new();
+    let mut client = harness.open();
+    harness.send(&client, Some("n1"), ask(many(5_000)));
+    assert!(read_all(&mut harness, &mut client).is_empty());
     // The first change is recorded individually. 300 changes are more than are recorded individually.
     for n in [1, 300] {
-        desk.send(&client, None, ask((5_000..8_000).map(|n| format!("x{n:06}")).collect()));
-        assert_eq!(n_away(&desk), 1);
+        harness.send(&client, None, ask((5_000..8_000).map(|n| format!("x{n:06}")).collect()));
+        assert_eq!(n_offloaded(&harness), 1);
         let names: Vec<String> = (0..n).map(|n| format!("x{n:06}")).collect();
         for name in &names {
-            desk.put("default", ENDPOINT, &[(name, &n.to_string())]);
+            harness.put("default", ENDPOINT, &[(name, &n.to_string())]);
         }
-        let mut got = read_all(&mut desk, &mut client);
+        let mut got = read_all(&mut harness, &mut client);
         got.sort();
         assert_eq!(got, names);
     }
@@ -124,74 +124,74 @@ fn change_of_earlier_name_reaches_offloaded_session() {
 /// request is large, the wait of removals starts when the request has been handled.
 #[test]
 fn removal_wait_starts_after_large_request_is_handled() {
-    let mut desk = ShardHarness::new();
-    desk.put("default", CLUSTER, &[("last", "1")]);
-    let mut client = desk.open();
+    let mut harness = ShardHarness::new();
+    harness.put("default", CLUSTER, &[("last", "1")]);
+    let mut client = harness.open();
     let held = many(3_000).into_iter().map(|name| (name, "1-00000000".to_owned()));
     let request = DeltaRequest {
         type_url: CLUSTER.to_owned(),
         initial_resource_versions: held.collect(),
         ..DeltaRequest::default()
     };
-    desk.send(&client, Some("n1"), request);
-    assert_eq!(n_away(&desk), 1);
-    desk.ms += 5_000;
-    let mut next = |desk: &mut ShardHarness| loop {
-        until_back(desk);
-        if let Some(response) = desk.read(&mut client).pop() {
-            desk.ack(&client, &response);
+    harness.send(&client, Some("n1"), request);
+    assert_eq!(n_offloaded(&harness), 1);
+    harness.ms += 5_000;
+    let mut next = |harness: &mut ShardHarness| loop {
+        until_none_offloaded(harness);
+        if let Some(response) = harness.read(&mut client).pop() {
+            harness.ack(&client, &response);
             return (response.resources.len(), response.removed_resources.len());
         }
     };
-    assert_eq!(next(&mut desk), (1, 0), "the removals wait");
-    desk.ms += 1_001;
-    assert_eq!(next(&mut desk), (0, 3_000));
+    assert_eq!(next(&mut harness), (1, 0), "the removals wait");
+    harness.ms += 1_001;
+    assert_eq!(next(&mut harness), (0, 3_000));
 }
 
 /// SOTW-111: a stream that ends while its session is away leaves nothing after the session has
 /// returned.
 #[test]
 fn stream_that_ends_during_offload_frees_its_state() {
-    let mut desk = ShardHarness::new();
+    let mut harness = ShardHarness::new();
     for turns in 0..20 {
-        let client = desk.open();
-        desk.send(&client, Some("n1"), ask(many(5_000)));
+        let client = harness.open();
+        harness.send(&client, Some("n1"), ask(many(5_000)));
         for _ in 0..turns {
-            desk.turn();
+            harness.turn();
             std::thread::sleep(Duration::from_micros(200));
         }
         drop(client);
         let deadline = Instant::now() + PATIENCE;
-        while !desk.shard.sessions.is_empty() {
-            desk.settle();
+        while !harness.shard.sessions.is_empty() {
+            harness.settle();
             assert!(Instant::now() < deadline, "the session remains, after {turns} turns");
         }
-        assert!(desk.shard.index.is_empty(), "after {turns} turns");
-        assert_eq!(desk.shard.index.size().names, 0);
+        assert!(harness.shard.index.is_empty(), "after {turns} turns");
+        assert_eq!(harness.shard.index.size().names, 0);
     }
 }
 
 /// The thread for large work also moves a session with many names to other scopes.
 #[test]
 fn large_session_is_moved_to_other_scopes_by_offload() {
-    let mut desk = ShardHarness::new();
-    desk.assign("own", "*", &["one"]);
-    desk.put("one", ENDPOINT, &[("x000001", "1")]);
-    desk.put("two", ENDPOINT, &[("x000001", "2")]);
-    let mut client = desk.open();
-    desk.send(&client, Some("n1"), ask(many(5_000)));
-    assert_eq!(read_all(&mut desk, &mut client), ["x000001"]);
-    desk.assign("own", "*", &["two"]);
-    assert_eq!(read_all(&mut desk, &mut client), ["x000001"]);
-    desk.put("two", ENDPOINT, &[("x004999", "1")]);
-    assert_eq!(read_all(&mut desk, &mut client), ["x004999"]);
+    let mut harness = ShardHarness::new();
+    harness.assign("own", "*", &["one"]);
+    harness.put("one", ENDPOINT, &[("x000001", "1")]);
+    harness.put("two", ENDPOINT, &[("x000001", "2")]);
+    let mut client = harness.open();
+    harness.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(read_all(&mut harness, &mut client), ["x000001"]);
+    harness.assign("own", "*", &["two"]);
+    assert_eq!(read_all(&mut harness, &mut client), ["x000001"]);
+    harness.put("two", ENDPOINT, &[("x004999", "1")]);
+    assert_eq!(read_all(&mut harness, &mut client), ["x004999"]);
     drop(client);
     let deadline = Instant::now() + PATIENCE;
-    while !desk.shard.sessions.is_empty() {
-        desk.settle();
+    while !harness.shard.sessions.is_empty() {
+        harness.settle();
         assert!(Instant::now() < deadline, "the session remains");
     }
-    assert!(desk.shard.index.is_empty());
+    assert!(harness.shard.index.is_empty());
 }
 
 /// L11: a stream over its share is rejected when the memory for subscriptions is used up. Only that
@@ -199,21 +199,21 @@ fn large_session_is_moved_to_other_scopes_by_offload() {
 #[test]
 fn stream_over_its_memory_share_is_rejected() {
     let config = Config { subscriptions_bytes_max: 1 << 20, ..Config::default() };
-    let mut desk = ShardHarness::with(config);
-    desk.put("default", ENDPOINT, &[("x000001", "1")]);
-    let mut hog = desk.open();
-    desk.send(&hog, Some("hog"), ask(many(4_000)));
-    assert_eq!(read_all(&mut desk, &mut hog), ["x000001"]);
-    let mut second = desk.open();
-    desk.send(&second, Some("second"), ask(many(4_000)));
-    desk.settle();
+    let mut harness = ShardHarness::with(config);
+    harness.put("default", ENDPOINT, &[("x000001", "1")]);
+    let mut hog = harness.open();
+    harness.send(&hog, Some("hog"), ask(many(4_000)));
+    assert_eq!(read_all(&mut harness, &mut hog), ["x000001"]);
+    let mut second = harness.open();
+    harness.send(&second, Some("second"), ask(many(4_000)));
+    harness.settle();
     let end = second.end();
     assert_eq!(end.code, EndCode::ResourceExhausted);
     assert!(end.message.contains("more than its share of 524288"), "{}", end.message);
     // This stream is within its share, so the largest stream ends.
-    let mut third = desk.open();
-    desk.send(&third, Some("third"), ask(many(2_000)));
-    assert_eq!(read_all(&mut desk, &mut third), ["x000001"]);
+    let mut third = harness.open();
+    harness.send(&third, Some("third"), ask(many(2_000)));
+    assert_eq!(read_all(&mut harness, &mut third), ["x000001"]);
     let end = hog.end();
     assert_eq!(end.code, EndCode::ResourceExhausted);
     assert!(end.message.contains("the most of all streams"), "{}", end.message);
@@ -233,79 +233,84 @@ fn holding(n: usize) -> DeltaRequest {
 /// stream.
 #[test]
 fn pending_removals_do_not_occupy_the_shard() {
-    let mut desk = ShardHarness::new();
-    desk.put("default", CLUSTER, &[("last", "1")]);
-    let mut client = desk.open();
-    desk.send(&client, Some("n1"), holding(5_000));
-    assert_eq!(read_all(&mut desk, &mut client), ["last"]);
-    let bytes = |desk: &ShardHarness| {
-        desk.shard.sessions.iter().map(|(_, entry)| entry.session.retained_bytes()).sum::<usize>()
+    let mut harness = ShardHarness::new();
+    harness.put("default", CLUSTER, &[("last", "1")]);
+    let mut client = harness.open();
+    harness.send(&client, Some("n1"), holding(5_000));
+    assert_eq!(read_all(&mut harness, &mut client), ["last"]);
+    let bytes = |harness: &ShardHarness| {
+        harness
+            .shard
+            .sessions
+            .iter()
+            .map(|(_, entry)| entry.session.retained_bytes())
+            .sum::<usize>()
     };
-    assert!(bytes(&desk) > 5_000 * 300, "{}", bytes(&desk));
-    desk.ms += 1_001;
-    desk.turn();
-    assert_eq!(n_away(&desk), 1, "a poll that announces 5,000 removals is large");
-    until_back(&mut desk);
-    assert_eq!(desk.read(&mut client)[0].removed_resources.len(), 5_000);
-    assert!(bytes(&desk) < 5_000, "{}", bytes(&desk));
+    assert!(bytes(&harness) > 5_000 * 300, "{}", bytes(&harness));
+    harness.ms += 1_001;
+    harness.turn();
+    assert_eq!(n_offloaded(&harness), 1, "a poll that announces 5,000 removals is large");
+    until_none_offloaded(&mut harness);
+    assert_eq!(harness.read(&mut client)[0].removed_resources.len(), 5_000);
+    assert!(bytes(&harness) < 5_000, "{}", bytes(&harness));
     // The second stream ends while its removals wait.
-    let mut second = desk.open();
-    desk.send(&second, Some("n2"), holding(5_000));
-    assert_eq!(read_all(&mut desk, &mut second), ["last"]);
+    let mut second = harness.open();
+    harness.send(&second, Some("n2"), holding(5_000));
+    assert_eq!(read_all(&mut harness, &mut second), ["last"]);
     drop(second);
-    desk.turn();
-    assert_eq!(n_away(&desk), 1, "freeing 5,000 removals is large");
-    until_back(&mut desk);
-    assert_eq!(desk.shard.sessions.len(), 1);
+    harness.turn();
+    assert_eq!(n_offloaded(&harness), 1, "freeing 5,000 removals is large");
+    until_none_offloaded(&mut harness);
+    assert_eq!(harness.shard.sessions.len(), 1);
 }
 
 /// L12: a large session that waits for its client's answer is not polled repeatedly.
 #[test]
 fn large_session_awaiting_answer_is_not_polled() {
-    let mut desk = ShardHarness::new();
-    desk.put("default", ENDPOINT, &[("x000007", "1")]);
-    let mut client = desk.open();
-    desk.send(&client, Some("n1"), ask(many(5_000)));
-    until_back(&mut desk);
-    let first = desk.read(&mut client);
+    let mut harness = ShardHarness::new();
+    harness.put("default", ENDPOINT, &[("x000007", "1")]);
+    let mut client = harness.open();
+    harness.send(&client, Some("n1"), ask(many(5_000)));
+    until_none_offloaded(&mut harness);
+    let first = harness.read(&mut client);
     assert_eq!(first[0].resources[0].name, "x000007");
     // A poll has to check each name, but the response is not answered.
-    let (at, entry) = desk.shard.sessions.iter_mut().next().unwrap();
+    let (at, entry) = harness.shard.sessions.iter_mut().next().unwrap();
     entry.session.on_new_view();
-    let now = desk.now();
-    desk.shard.enqueue(at, now);
-    desk.turn();
-    assert_eq!(n_away(&desk), 1, "the poll is large");
+    let now = harness.now();
+    harness.shard.enqueue(at, now);
+    harness.turn();
+    assert_eq!(n_offloaded(&harness), 1, "the poll is large");
     let deadline = Instant::now() + Duration::from_secs(10);
-    while n_away(&desk) == 1 {
+    while n_offloaded(&harness) == 1 {
         std::thread::sleep(Duration::from_millis(1));
-        desk.turn();
+        harness.turn();
         assert!(Instant::now() < deadline, "the session is polled repeatedly");
     }
-    desk.settle();
-    assert_eq!(n_away(&desk), 0, "the session is not polled again");
+    harness.settle();
+    assert_eq!(n_offloaded(&harness), 0, "the session is not polled again");
     // Changes during the wait are sent after the answer.
-    desk.put("default", ENDPOINT, &[("x000008", "1")]);
-    desk.ack(&client, &first[0]);
-    assert_eq!(read_all(&mut desk, &mut client), ["x000008"]);
+    harness.put("default", ENDPOINT, &[("x000008", "1")]);
+    harness.ack(&client, &first[0]);
+    assert_eq!(read_all(&mut harness, &mut client), ["x000008"]);
 }
 
 /// L12: large requests of ended streams neither delay those of other streams nor keep their memory.
 #[test]
 fn large_request_of_ended_stream_is_not_handled() {
-    let mut desk = ShardHarness::new();
+    let mut harness = ShardHarness::new();
     let (go, gate) = std::sync::mpsc::channel::<()>();
-    desk.shard.large.submit(0, Box::new(move || gate.recv().unwrap_or_default()));
-    let client = desk.open();
-    desk.send(&client, Some("n1"), ask(many(5_000)));
-    assert_eq!(n_away(&desk), 1);
+    harness.shard.large.submit(0, Box::new(move || gate.recv().unwrap_or_default()));
+    let client = harness.open();
+    harness.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(n_offloaded(&harness), 1);
     drop(client);
-    desk.settle();
+    harness.settle();
     go.send(()).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while !desk.shard.sessions.is_empty() {
-        desk.turn();
-        assert_eq!(desk.shard.index.size().names, 0, "names of an ended stream are registered");
+    while !harness.shard.sessions.is_empty() {
+        harness.turn();
+        assert_eq!(harness.shard.index.size().names, 0, "names of an ended stream are registered");
         assert!(Instant::now() < deadline, "the session remains");
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Fails if the server has sent a GOAWAY with an error code.
-    pub(crate) fn expect_no_blame(&self) -> Result<()> {
+    pub(crate) fn expect_no_goaway_error(&self) -> Result<()> {
         if self.goaways.iter().any(|code| *code != 0) {
             bail!("GOAWAY with the codes {:?}", self.goaways);
         }

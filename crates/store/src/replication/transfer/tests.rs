@@ -50,7 +50,7 @@ struct Receiver {
 
 type Answer<T> = Result<Response<T>, Status>;
 
-fn nobody_asks<T>() -> Answer<T> {
+fn unexpected_call<T>() -> Answer<T> {
     Err(Status::unimplemented("the sender of a snapshot makes no other calls"))
 }
 
@@ -95,42 +95,42 @@ impl Replication for Receiver {
     }
 
     async fn append(&self, _: Request<pb::AppendRequest>) -> Answer<pb::AppendResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn vote(&self, _: Request<pb::VoteRequest>) -> Answer<pb::VoteResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn pre_vote(&self, _: Request<pb::VoteRequest>) -> Answer<pb::VoteResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn transfer_leader(
         &self,
         _: Request<pb::TransferLeaderRequest>,
     ) -> Answer<pb::TransferLeaderResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn write(&self, _: Request<pb::WriteRequest>) -> Answer<pb::WriteResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn read_index(&self, _: Request<pb::ReadIndexRequest>) -> Answer<pb::ReadIndexResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn change(&self, _: Request<pb::ChangeRequest>) -> Answer<pb::ChangeResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn digests(&self, _: Request<pb::DigestsRequest>) -> Answer<pb::DigestsResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 
     async fn join(&self, _: Request<pb::JoinRequest>) -> Answer<pb::JoinResponse> {
-        nobody_asks()
+        unexpected_call()
     }
 }
 
