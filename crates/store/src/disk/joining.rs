@@ -17,7 +17,6 @@ use bytes::Bytes;
 use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert,
 };
-use chancery_testing::copy_directory;
 use parking_lot::Mutex;
 
 use crate::{
@@ -119,9 +118,9 @@ impl Copies {
     fn copy(&self) {
         let mut n_copies = self.n_copies.lock();
         let [killed, cut] = self.nth(*n_copies);
-        copy_replica(&self.from, &killed);
+        copy_live(&self.from, &killed);
         // The mark is copied before the length is read, so it never exceeds the synced data.
-        copy_replica(&self.from, &cut);
+        copy_live(&self.from, &cut);
         let synced = self.synced.lock().clone();
         for (path, _) in wal_lengths(&cut) {
             let name = path.file_name().unwrap();
@@ -149,12 +148,19 @@ fn wal_lengths(data_dir: &Path) -> Vec<(PathBuf, u64)> {
     wals.map(|path| (path.clone(), fs::metadata(&path).unwrap().len())).collect()
 }
 
-/// Copies the directory of a replica, which may not exist yet. The high-water mark is copied before
-/// the database that it refers to, because files are copied before directories.
-fn copy_replica(from: &Path, to: &Path) {
-    match from.exists() {
-        true => copy_directory(from, to).unwrap(),
-        false => fs::create_dir_all(to).unwrap(),
+/// Copies the directory of a running replica. Copies files before directories: the high-water mark
+/// before the database that it refers to. A directory that was renamed or removed meanwhile is empty
+/// in the copy.
+fn copy_live(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    let Ok(entries) = fs::read_dir(from) else { return };
+    let (files, directories): (Vec<PathBuf>, Vec<PathBuf>) =
+        entries.map(|entry| entry.unwrap().path()).partition(|path| path.is_file());
+    for file in files {
+        fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+    }
+    for directory in directories {
+        copy_live(&directory, &to.join(directory.file_name().unwrap()));
     }
 }
 
