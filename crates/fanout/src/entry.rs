@@ -11,8 +11,9 @@ use crate::{
     changes::ConvergenceTimes,
     memory::Holding,
     queue::Lane,
-    status::{NackRecord, SessionId, StreamStatus, Unacknowledged, UnacknowledgedState},
+    status::{NackRecord, SessionId, Unacknowledged, UnacknowledgedState},
     stream_slot::StreamSlot,
+    stream_status::{StreamRef, StreamStatus},
 };
 
 /// The scopes that a node sees, in layers. Nodes with equal scopes share one list per shard.
@@ -139,6 +140,8 @@ impl Entry {
     pub(crate) fn status(&self) -> StreamStatus {
         let info = &self.slot.info;
         StreamStatus {
+            stream: StreamRef(Arc::clone(&self.slot)),
+            id: self.id,
             node: Arc::clone(&self.node),
             peer: info.peer,
             protocol: info.kind.protocol,

@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use chancery_model::Node;
-use chancery_protocol::{DeltaRequest, Request, SotwRequest};
+use chancery_model::{Node, ResourceName, TypeUrl};
+use chancery_protocol::{ContentsPage, DeltaRequest, Request, SotwRequest};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::Instant,
@@ -13,8 +13,8 @@ use crate::{
     budget::cost_of,
     concern::{Change, Concerned, Cursor},
     page::Page,
-    status::StreamStatus,
     stream_slot::StreamSlot,
+    stream_status::StreamStatus,
 };
 
 /// An event with the time at which it was sent. Time spent waiting for a full inbox counts.
@@ -49,6 +49,17 @@ pub(crate) enum Event {
         from: usize,
         /// Receives one page.
         reply: oneshot::Sender<Page<StreamStatus>>,
+    },
+    /// A query for the resources of one type of a stream.
+    Contents {
+        /// The stream.
+        slot: Arc<StreamSlot>,
+        /// The type.
+        type_url: TypeUrl,
+        /// The name after which the page begins; `None` for the first page.
+        after: Option<ResourceName>,
+        /// Receives one page, unless the stream has ended or has no such type.
+        reply: oneshot::Sender<ContentsPage>,
     },
     /// A query for the sessions that a change concerns, and their progress.
     Concerned {
@@ -87,7 +98,7 @@ impl Event {
     pub(crate) fn slot(&self) -> Option<&Arc<StreamSlot>> {
         match self {
             Self::Request { slot, .. } | Self::HalfClose { slot } => Some(slot),
-            Self::Status { .. } | Self::Concerned { .. } => None,
+            Self::Status { .. } | Self::Contents { .. } | Self::Concerned { .. } => None,
         }
     }
 
@@ -103,7 +114,7 @@ impl Event {
                 cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
             }
             Self::HalfClose { .. } => 1,
-            Self::Status { .. } | Self::Concerned { .. } => page,
+            Self::Status { .. } | Self::Contents { .. } | Self::Concerned { .. } => page,
         }
     }
 }

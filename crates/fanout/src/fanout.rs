@@ -5,7 +5,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use chancery_model::{Revision, State};
+use chancery_model::{ResourceName, Revision, State, TypeUrl};
+use chancery_protocol::ContentsPage;
 use chancery_view::Differ;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -14,7 +15,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Change, ConcernedSession, Config, Progress, RequestSink, ResponseSource, StreamInfo,
+    Change, ConcernedSession, Config, Progress, RequestSink, ResponseSource, StreamInfo, StreamRef,
     StreamStatus, Unacknowledged,
     arrivals::Arrivals,
     concern::Concerned,
@@ -144,6 +145,24 @@ impl Fanout {
         self.ask(|from, reply| Event::Status { from, reply }, |page| streams.extend(page.items))
             .await;
         streams
+    }
+
+    /// Returns one page of the resources of one type of a stream, after the name `after`. `None` if
+    /// the stream has ended or does not have the type. A page takes a bounded part of a shard's turn.
+    pub async fn contents(
+        &self,
+        stream: &StreamRef,
+        type_url: &TypeUrl,
+        after: Option<ResourceName>,
+    ) -> Option<ContentsPage> {
+        let slot = &stream.0;
+        let is_own = |shard: &&ShardHandle| Arc::ptr_eq(&shard.ready_list, slot.ready_list());
+        let shard = self.shared.shards.iter().find(is_own)?;
+        let (reply, answer) = oneshot::channel();
+        let (slot, type_url) = (Arc::clone(slot), type_url.clone());
+        let event = Event::Contents { slot, type_url, after, reply };
+        shard.inboxes.updates.send(Sent::now(event)).await.ok()?;
+        answer.await.ok()
     }
 
     /// Returns the streams that have not acknowledged `revision`. A shard that has not reached the

@@ -75,6 +75,7 @@ mod shard;
 mod status;
 mod stream;
 mod stream_slot;
+mod stream_status;
 mod timers;
 mod unanswered;
 mod views;
@@ -87,8 +88,9 @@ pub use freshness::Fresh;
 pub use metrics::{METRICS, limit_hit, type_label};
 pub use rejection::SecretFinder;
 pub use status::{
-    ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, StreamStatus, Unacknowledged,
+    ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
     UnacknowledgedState,
 };
 pub use stream::{RequestSink, ResponseSource, Stopped, StreamCloser};
 pub use stream_slot::{Delivery, StreamInfo};
+pub use stream_status::{StreamRef, StreamStatus};

@@ -3,7 +3,6 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,8 +10,7 @@ use std::{
     time::SystemTime,
 };
 
-use chancery_model::{Node, Revision, ScopeName, TypeUrl, TypeVersion};
-use chancery_protocol::{Protocol, SubscriptionStatus};
+use chancery_model::{Node, Revision, TypeUrl, TypeVersion};
 
 /// The reason for the end of a stream, as reported to the client (SOTW-110).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,29 +73,6 @@ pub struct NackRecord {
     pub message: String,
     /// The time at which it arrived.
     pub time: SystemTime,
-}
-
-/// The status of one stream.
-#[derive(Debug, Clone)]
-pub struct StreamStatus {
-    /// The node that the client claims to be.
-    pub node: Arc<Node>,
-    /// The address of the client.
-    pub peer: SocketAddr,
-    /// The protocol variant of the stream.
-    pub protocol: Protocol,
-    /// The type of the stream; `None` if it is aggregated.
-    pub type_url: Option<TypeUrl>,
-    /// The assignment that applies to the node; `None` if no assignment matches.
-    pub assignment: Option<Arc<str>>,
-    /// The scopes that the node sees.
-    pub scopes: Vec<ScopeName>,
-    /// The time at which its first request arrived.
-    pub since: SystemTime,
-    /// The subscriptions by type.
-    pub subscriptions: Vec<SubscriptionStatus>,
-    /// The last rejection of each type.
-    pub nacks: Vec<NackRecord>,
 }
 
 /// The identity of a session. No two sessions of a process have the same.

@@ -22,6 +22,7 @@
 //!   type that may refer to the resource (ADS-09).
 
 mod config;
+mod contents;
 mod error;
 mod list;
 mod plan;
@@ -33,6 +34,7 @@ mod status;
 mod subscription;
 
 pub use config::Config;
+pub use contents::{ContentsPage, ContentsReader, ResourceState, ResourceStatus};
 pub use error::{ErrorKind, ProtocolError};
 pub use list::{NameList, VersionList};
 pub use receipt::{Interest, Receipt, RequestKind, Verdict};

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_model::{
-    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, Version,
+    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, TypeUrl, TypeVersion, Version,
 };
 use chancery_view::{Differ, Resources, TypeView, difference};
 
@@ -150,6 +150,7 @@ impl Subscription {
         let carried = self.carried(context.revision);
         self.work.set_urgency(Urgency::AfterAnswer);
         let mut sent = BTreeSet::new();
+        let version = Arc::new(context.view.version());
         let asked = std::mem::take(&mut self.work.requested);
         let again = match selection {
             Selection::Requested => BTreeSet::new(),
@@ -165,8 +166,8 @@ impl Subscription {
                     if !self.holds(name) {
                         plan.fresh.insert(resource.name().clone());
                     }
-                    self.record(name, ClientVersion::Sent(Arc::clone(resource)));
-                    self.record_other_names(resource, context.view);
+                    self.record(name, ClientVersion::sent_in(resource, &version));
+                    self.record_other_names(resource, context.view, &version);
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
@@ -361,6 +362,7 @@ impl Subscription {
         let mut names = self.names_to_check();
         names.extend(self.work.requested.union(&self.work.resent).cloned());
         let mut sent = BTreeSet::new();
+        let version = Arc::new(view.version());
         for name in names {
             let asked = self.work.requested.contains(&name);
             let again = self.work.resent.contains(&name);
@@ -369,7 +371,8 @@ impl Subscription {
             match (view.get(name.as_str()), held) {
                 (Some(resource), held) if held.version() == Some(resource.version()) && !wanted => {
                     self.removals.remove(&name);
-                    self.record(&name, ClientVersion::Sent(Arc::clone(resource)));
+                    let sent_in = held.sent_version().unwrap_or(&version);
+                    self.record(&name, ClientVersion::sent_in(resource, sent_in));
                 }
                 (Some(resource), held) => {
                     self.removals.remove(&name);
@@ -380,17 +383,17 @@ impl Subscription {
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
-                    self.record(&name, ClientVersion::Sent(Arc::clone(resource)));
+                    self.record(&name, ClientVersion::sent_in(resource, &version));
                 }
                 (None, _) if asked => self.report_absent(&name, &mut plan, context),
-                (None, ClientVersion::Claimed(_) | ClientVersion::Sent(_))
+                (None, ClientVersion::Claimed(_) | ClientVersion::Sent(..))
                     if self.protocol == Protocol::Sotw =>
                 {
                     // SOTW-85: the client gets no message. If the resource reappears, that is a
                     // change (SOTW-86).
                     self.record(&name, ClientVersion::Absent);
                 }
-                (None, ClientVersion::Sent(old)) => {
+                (None, ClientVersion::Sent(old, _)) => {
                     if again {
                         self.work.awaited.insert(name.clone());
                     }
@@ -413,20 +416,25 @@ impl Subscription {
 
     /// Records a sent resource for all other subscribed names (aliases), so that none of them
     /// causes the same resource to be sent again.
-    fn record_other_names(&mut self, resource: &Arc<Resource>, view: &TypeView) {
+    fn record_other_names(
+        &mut self,
+        resource: &Arc<Resource>,
+        view: &TypeView,
+        version: &Arc<TypeVersion>,
+    ) {
         for name in std::iter::once(resource.name()).chain(resource.aliases()) {
             if self.work.changed.contains(name) && view.get(name.as_str()) == Some(resource) {
                 self.work.changed.remove(name);
-                self.record(name, ClientVersion::Sent(Arc::clone(resource)));
+                self.record(name, ClientVersion::sent_in(resource, version));
             }
         }
     }
 
     fn record(&mut self, name: &ResourceName, held: ClientVersion) {
         let Some(entry) = self.names.get_mut(name) else { return };
-        let is_there = matches!(held, ClientVersion::Sent(_));
+        let is_there = matches!(held, ClientVersion::Sent(..));
         match std::mem::replace(entry, held) {
-            ClientVersion::Sent(before) => self.rejections.touch(before.name()),
+            ClientVersion::Sent(before, _) => self.rejections.touch(before.name()),
             ClientVersion::Absent => {
                 self.delivery.returned |= is_there && self.protocol == Protocol::Sotw
             }
@@ -461,7 +469,7 @@ impl Subscription {
     ) {
         let PlanContext { view, revision, now } = context;
         let sent = match self.names.get(name) {
-            Some(ClientVersion::Sent(resource)) => Some(Arc::clone(resource)),
+            Some(ClientVersion::Sent(resource, _)) => Some(Arc::clone(resource)),
             Some(ClientVersion::Claimed(version)) => {
                 Some(gone_resource(&self.type_url, name, Some(*version)))
             }

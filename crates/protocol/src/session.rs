@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use chancery_model::{ResourceName, Revision, TypeUrl};
-use chancery_view::{Resources, View};
+use chancery_view::{Resources, TypeView, View};
 
 use crate::{
-    Acceptance, Config, Interest, Nack, Protocol, ProtocolError, Receipt, Request, RequestKind,
-    ResumeState, StreamKind, SubscriptionStatus, Verdict,
+    Acceptance, Config, ContentsPage, Interest, Nack, Protocol, ProtocolError, Receipt, Request,
+    RequestKind, ResumeState, StreamKind, SubscriptionStatus, Verdict,
     subscription::{RequestContext, Subscription, parse_nonce},
 };
 
@@ -233,6 +233,24 @@ impl Session {
     #[must_use]
     pub fn status(&self) -> Vec<SubscriptionStatus> {
         self.subscriptions.iter().map(Subscription::status).collect()
+    }
+
+    /// Returns one page of the resources of a type: at most `max` names after `after`. `view` is the
+    /// current view of the node. `None` if the session has no such type.
+    ///
+    /// The cost is O(`max` + unanswered responses), whatever the size of the view.
+    #[must_use]
+    pub fn contents(
+        &self,
+        type_url: &TypeUrl,
+        view: Option<&View>,
+        after: Option<&ResourceName>,
+        max: usize,
+        now: u64,
+    ) -> Option<ContentsPage> {
+        let subscription = self.subscriptions.iter().find(|s| s.type_url == *type_url)?;
+        let view = view.map_or_else(TypeView::empty, |view| view.of_type(type_url));
+        Some(subscription.contents(&view, after, max, now))
     }
 
     /// Iterates over the types with what is known about the client's acceptance of `revision`. The

@@ -17,6 +17,7 @@ use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState};
 
 mod acceptance;
 mod answers;
+mod contents;
 mod delivery;
 mod interest;
 mod part;
@@ -115,17 +116,18 @@ impl Subscription {
 
     /// Clears the requests for resources that a response delivers now. The client requested them
     /// after the response was planned.
-    pub(crate) fn on_resources_sent(&mut self, resources: &Resources) {
+    pub(crate) fn on_resources_sent(&mut self, resources: &Resources, version: &TypeVersion) {
         if self.work.requested.is_empty() && self.work.resent.is_empty() {
             return;
         }
+        let version = Arc::new(version.clone());
         for resource in resources.iter() {
             for name in std::iter::once(resource.name()).chain(resource.aliases()) {
                 self.work.resent.remove(name);
                 if self.work.requested.remove(name) && self.names.contains(name.as_str()) {
                     // The resource may have changed since the plan. If the client unsubscribed in
                     // between, the mark of that change was lost.
-                    self.names.insert(name.clone(), ClientVersion::Sent(Arc::clone(resource)));
+                    self.names.insert(name.clone(), ClientVersion::sent_in(resource, &version));
                     self.work.changed.insert(name.clone());
                 }
             }

@@ -23,9 +23,10 @@ impl Piece {
 ///
 /// The list refers to slices that all sessions with the same update share. Only resources that a
 /// session adds individually take memory of the session's own.
+/// A clone is cheap: it shares the list until one of the two changes.
 #[derive(Debug, Clone, Default)]
 pub struct Resources {
-    pieces: Vec<Piece>,
+    pieces: Arc<Vec<Piece>>,
     len: usize,
 }
 
@@ -33,14 +34,15 @@ impl Resources {
     /// Adds one resource.
     pub fn push(&mut self, resource: Arc<Resource>) {
         self.len += 1;
-        self.pieces.push(Piece::One(resource));
+        Arc::make_mut(&mut self.pieces).push(Piece::One(resource));
     }
 
     /// Adds a shared list, without copying it.
     pub fn push_shared(&mut self, all: &Arc<[Arc<Resource>]>) {
         if !all.is_empty() {
             self.len += all.len();
-            self.pieces.push(Piece::Shared(Arc::clone(all), 0..all.len()));
+            let whole = Piece::Shared(Arc::clone(all), 0..all.len());
+            Arc::make_mut(&mut self.pieces).push(whole);
         }
     }
 
@@ -72,9 +74,9 @@ impl Resources {
         if bytes == usize::MAX {
             return std::mem::take(self);
         }
-        let mut front = Self::default();
+        let (mut front, mut rest, mut len) = (Vec::new(), Vec::new(), 0);
         let mut taken = 0;
-        let mut pieces = std::mem::take(&mut self.pieces).into_iter();
+        let mut pieces = Arc::unwrap_or_clone(std::mem::take(&mut self.pieces)).into_iter();
         for piece in pieces.by_ref() {
             let fits = piece.as_slice().iter().take_while(|resource| {
                 let first = taken == 0;
@@ -86,24 +88,25 @@ impl Resources {
                 fits
             });
             let n = fits.count();
-            front.len += n;
+            len += n;
             match piece {
                 Piece::Shared(all, range) if n < range.len() => {
                     let cut = range.start + n;
-                    front.pieces.push(Piece::Shared(Arc::clone(&all), range.start..cut));
-                    self.pieces.push(Piece::Shared(all, cut..range.end));
+                    front.push(Piece::Shared(Arc::clone(&all), range.start..cut));
+                    rest.push(Piece::Shared(all, cut..range.end));
                     break;
                 }
                 Piece::One(_) if n == 0 => {
-                    self.pieces.push(piece);
+                    rest.push(piece);
                     break;
                 }
-                whole => front.pieces.push(whole),
+                whole => front.push(whole),
             }
         }
-        self.pieces.extend(pieces);
-        self.len -= front.len;
-        front
+        rest.extend(pieces);
+        self.pieces = Arc::new(rest);
+        self.len -= len;
+        Self { pieces: Arc::new(front), len }
     }
 
     /// Returns the resource at a cursor (piece, index in the piece) and the next cursor.

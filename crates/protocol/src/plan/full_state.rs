@@ -82,6 +82,7 @@ impl Subscription {
         fresh: &mut BTreeSet<ResourceName>,
     ) -> (Resources, Vec<Arc<Resource>>) {
         let (mut changed, mut removed) = (Resources::default(), Vec::new());
+        let version = Arc::new(view.version());
         for name in self.names_to_check() {
             let Some(held) = self.names.get_mut(&name) else { continue };
             match (view.get(name.as_str()), &*held) {
@@ -91,12 +92,12 @@ impl Subscription {
                         fresh.insert(new.name().clone());
                     }
                     changed.push(Arc::clone(new));
-                    if let ClientVersion::Sent(before) = &*held {
+                    if let ClientVersion::Sent(before, _) = &*held {
                         self.rejections.touch(before.name());
                     }
-                    *held = ClientVersion::Sent(Arc::clone(new));
+                    *held = ClientVersion::sent_in(new, &version);
                 }
-                (None, ClientVersion::Sent(old)) => {
+                (None, ClientVersion::Sent(old, _)) => {
                     removed.push(Arc::clone(old));
                     *held = ClientVersion::Absent;
                 }

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, btree_map},
+    ops::Bound,
     sync::Arc,
 };
 
-use chancery_model::{Resource, ResourceName, Version};
+use chancery_model::{Resource, ResourceName, TypeVersion, Version};
 use chancery_view::TypeView;
 
 /// The client's version of one name, as far as the session knows it.
@@ -17,24 +18,38 @@ pub(crate) enum ClientVersion {
     Absent,
     /// This stream sent nothing, but the client claims to have this version.
     Claimed(Version),
-    /// The client was sent this resource.
-    Sent(Arc<Resource>),
+    /// The client was sent this resource, last in a response with this version.
+    Sent(Arc<Resource>, Arc<TypeVersion>),
 }
 
 impl ClientVersion {
+    /// Records that the client was sent `resource` in a response with `version`. All names of the
+    /// response share the version.
+    pub(crate) fn sent_in(resource: &Arc<Resource>, version: &Arc<TypeVersion>) -> Self {
+        Self::Sent(Arc::clone(resource), Arc::clone(version))
+    }
+
     /// Returns the version that the client has.
     pub(crate) fn version(&self) -> Option<Version> {
         match self {
             Self::Nothing | Self::Absent => None,
             Self::Claimed(version) => Some(*version),
-            Self::Sent(resource) => Some(resource.version()),
+            Self::Sent(resource, _) => Some(resource.version()),
         }
     }
 
     /// Returns the resource that this stream sent.
     pub(crate) fn sent(&self) -> Option<&Arc<Resource>> {
         match self {
-            Self::Sent(resource) => Some(resource),
+            Self::Sent(resource, _) => Some(resource),
+            Self::Nothing | Self::Absent | Self::Claimed(_) => None,
+        }
+    }
+
+    /// Returns the version of the last response of this stream with the resource.
+    pub(crate) fn sent_version(&self) -> Option<&Arc<TypeVersion>> {
+        match self {
+            Self::Sent(_, version) => Some(version),
             Self::Nothing | Self::Absent | Self::Claimed(_) => None,
         }
     }
@@ -90,6 +105,12 @@ impl Names {
 
     pub(crate) fn iter(&self) -> btree_map::Iter<'_, ResourceName, ClientVersion> {
         self.by_name.iter()
+    }
+
+    /// Returns the first name after `after`, or the first name without an `after`.
+    pub(crate) fn next_after(&self, after: Option<&ResourceName>) -> Option<&ResourceName> {
+        let from = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.by_name.range::<ResourceName, _>(from).next().map(|(name, _)| name)
     }
 
     pub(crate) fn iter_mut(&mut self) -> btree_map::IterMut<'_, ResourceName, ClientVersion> {

@@ -26,7 +26,7 @@ impl Subscription {
             true => take_distinct(&mut pending.resources, target, size),
             false => pending.resources.take_front(target, size),
         };
-        self.on_resources_sent(&resources);
+        self.on_resources_sent(&resources, &pending.version);
         let mut part = Part { resources, removed: vec![], absent: vec![] };
         if pending.resources.is_empty() {
             // DELTA-53: additions precede removals. OPS-12: names count towards the size, too.

@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, btree_map},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -57,6 +58,12 @@ impl PendingRemovals {
 
     pub(crate) fn get(&self, name: &ResourceName) -> Option<&PendingRemoval> {
         self.by_name.get(name)
+    }
+
+    /// Returns the first name after `after`, or the first name without an `after`.
+    pub(crate) fn next_after(&self, after: Option<&ResourceName>) -> Option<&ResourceName> {
+        let from = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.by_name.range::<ResourceName, _>(from).next().map(|(name, _)| name)
     }
 
     pub(crate) fn values(&self) -> btree_map::Values<'_, ResourceName, PendingRemoval> {

@@ -347,13 +347,14 @@ impl Subscription {
     fn remember_names(&mut self, wildcard: &Wildcard) {
         self.rejections.touch_all();
         let base = wildcard.base.as_ref();
+        let sent_in = Arc::new(wildcard.base_or_empty().version());
         for (name, version) in self.names.iter_mut() {
             let resource = match wildcard.sent_early.get(name) {
                 Some(sent) => sent.as_ref(),
                 None => base.and_then(|base| base.get(name.as_str())),
             };
             match resource.or_else(|| Some(&self.removals.get(name)?.resource)) {
-                Some(resource) => *version = ClientVersion::Sent(Arc::clone(resource)),
+                Some(resource) => *version = ClientVersion::sent_in(resource, &sent_in),
                 None if base.is_some() => *version = ClientVersion::Absent,
                 None => {}
             }
@@ -382,7 +383,7 @@ impl Subscription {
     /// resource again (SOTW-44, DELTA-27).
     fn forget(&mut self, name: &ResourceName, context: &mut RequestContext<'_>) {
         context.note(Interest::NoName(self.type_url.clone(), name.clone()));
-        if let Some(ClientVersion::Sent(sent)) = self.names.remove(name) {
+        if let Some(ClientVersion::Sent(sent, _)) = self.names.remove(name) {
             self.rejections.touch(sent.name());
         }
         self.work.forget(name);

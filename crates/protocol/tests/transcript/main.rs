@@ -11,6 +11,7 @@
 //! wait 5000                        milliseconds pass
 //! open CDS                         replaces the stream by a new one, for one type or for all
 //! status CDS                       asks the session for the status of a type
+//! contents CDS                     asks the session for the resources of a type
 //! ```
 //!
 //! and, after the event, its outcomes:
@@ -18,6 +19,7 @@
 //! ```text
 //! <- CDS x=1 y=2 -z ~w v=X @A      a response: resources with their bodies, removals, absent aliases
 //! = CDS nacked sent=X acked=W nack=13 text     the status
+//! = CDS x=1:synced@X y:unknown     the resources: name, body, state, and in SotW the version
 //! ! text                           the stream ends with this error
 //! ```
 //!
@@ -32,6 +34,7 @@
 
 mod ads;
 mod children;
+mod contents;
 mod delta;
 mod diagrams;
 mod envoy;

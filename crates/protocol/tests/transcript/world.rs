@@ -12,8 +12,8 @@ use chancery_model::{
     TypeUrl, Upsert, types,
 };
 use chancery_protocol::{
-    Config, DeltaRequest, ErrorDetail, Interest, Protocol, Request, Response, Session, SotwRequest,
-    StreamKind,
+    Config, ContentsReader, DeltaRequest, ErrorDetail, Interest, Protocol, Request, Response,
+    Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View};
 
@@ -185,6 +185,7 @@ impl World {
             "->" => outcomes.extend(self.request(rest)),
             "ack" | "nack" => outcomes.extend(self.answer(rest, verb == "nack")),
             "status" => outcomes.push(self.status(rest)),
+            "contents" => outcomes.push(self.contents(rest)),
             "wait" => {
                 let until = self.now + rest.parse::<u64>().unwrap();
                 // Like a real caller, it sleeps until a session asks for a poll, whether or not
@@ -371,6 +372,39 @@ impl World {
             write!(text, " nack={} {}", nack.code, nack.message).unwrap();
         }
         self.outcome(text)
+    }
+
+    /// Returns the resources that the session reports for a type, read in pages of two names.
+    fn contents(&mut self, text: &str) -> Outcome {
+        let (type_url, now) = (type_url(text), self.now);
+        let view = View::resolve(&self.state, &self.scopes);
+        let (mut reader, mut after) = (ContentsReader::default(), None);
+        let mut text = format!("= {text}");
+        loop {
+            let session = &self.stream().session;
+            let page = session.contents(&type_url, Some(&view), after.as_ref(), 2, now).unwrap();
+            assert!(page.len() <= 2);
+            after = page.next().cloned();
+            for one in reader.read(page) {
+                let state = format!("{:?}", one.state).to_lowercase();
+                write!(text, " {}", one.name).unwrap();
+                if let Some(resource) = &one.resource {
+                    write!(text, "={}", String::from_utf8(resource.body().to_vec()).unwrap())
+                        .unwrap();
+                }
+                write!(text, ":{state}").unwrap();
+                if self.protocol == Protocol::Delta {
+                    let own = one.resource.as_ref().map(|r| r.version().to_string());
+                    assert_eq!(one.version, own.unwrap_or_default(), "CSDS-10");
+                } else if !one.version.is_empty() {
+                    let named = self.named_versions.iter().find(|(_, of)| **of == one.version);
+                    write!(text, "@{}", named.map_or(&one.version, |(name, _)| name)).unwrap();
+                }
+            }
+            if after.is_none() {
+                return self.outcome(text);
+            }
+        }
     }
 
     fn poll(&mut self) -> Vec<Outcome> {

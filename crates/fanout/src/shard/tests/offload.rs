@@ -72,6 +72,42 @@ fn large_request_is_handled_outside_of_the_shard() {
     assert_eq!(harness.shard.index.size().names, 10_002);
 }
 
+/// CSDS-15, CSDS-18: a query for the resources of a session waits while the session is away. Its pages
+/// are bounded, and an ended stream has none.
+#[test]
+fn contents_query_waits_for_offloaded_session() {
+    let mut harness = ShardHarness::new();
+    harness.put("default", ENDPOINT, &[("x000007", "1")]);
+    let mut client = harness.open();
+    harness.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(n_offloaded(&harness), 1);
+    let stream = harness.shard.status_page(0).items.remove(0).stream;
+    let query = |harness: &mut ShardHarness, after| {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let (slot, type_url) = (Arc::clone(&stream.0), TypeUrl::from_static(ENDPOINT));
+        let now = harness.now();
+        harness.shard.handle(Event::Contents { slot, type_url, after, reply }, now);
+        answer
+    };
+    let mut first = query(&mut harness, None);
+    assert!(first.try_recv().is_err(), "the session is away");
+    until_none_offloaded(&mut harness);
+    let mut page = first.try_recv().unwrap();
+    let max = harness.shard.config.turn_work_max;
+    let mut n = 0;
+    loop {
+        assert!(page.len() <= max, "{} names", page.len());
+        n += page.len();
+        let Some(after) = page.next().cloned() else { break };
+        page = query(&mut harness, Some(after)).try_recv().unwrap();
+    }
+    assert_eq!(n, 5_000);
+    assert_eq!(read_all(&mut harness, &mut client), ["x000007"]);
+    drop(client);
+    until_none_offloaded(&mut harness);
+    assert!(query(&mut harness, None).try_recv().is_err(), "the stream has ended");
+}
+
 /// L3, L5: a change reaches a session that is away, or whose names are being registered.
 #[test]
 fn change_during_offload_reaches_the_session() {
