@@ -22,7 +22,7 @@ use http::{HeaderValue, Method, StatusCode, Uri, header};
 use tokio::sync::Semaphore;
 
 use crate::{
-    AdminDeps, AdminError, bounds, guard,
+    AdminDeps, AdminError, bounds, csds, guard,
     json::JsonMessage,
     params::Params,
     resources::{Listing, parse_type},
@@ -64,6 +64,7 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .route("/v1/cluster/snapshot", only(post(take_snapshot)))
         .route("/v1/history", only(get(list_history)))
         .route("/v1/version", only(get(get_version)))
+        .route("/v3/discovery:client_status", only(post(client_status)))
         .route("/metrics", only(get(metrics)))
         .route("/healthz", only(get(healthz)))
         .route("/readyz", only(get(readyz)))
@@ -143,34 +144,32 @@ impl Http {
     /// Reads the body of a request as a manifest.
     async fn manifest(&self, request: Request) -> Result<pb::File, AdminError> {
         let max = self.request_bytes_max;
-        let too_large = || {
-            AdminError::TooLarge(format!(
-                "the request has more than {max} bytes, the maximum (admin.request_bytes_max)"
-            ))
-        };
-        let announced = request.headers().get(header::CONTENT_LENGTH);
-        let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|length| length > max) {
-            return Err(too_large());
-        }
-        let limit = usize::try_from(max).unwrap_or(usize::MAX);
-        let bytes = to_bytes(request.into_body(), limit).await.map_err(|error| {
-            let source = std::error::Error::source(&error);
-            match source.is_some_and(|s| s.to_string().contains("length limit exceeded")) {
-                true => too_large(),
-                false => AdminError::Parameter(format!("the request body ended early: {error}")),
-            }
-        })?;
-        match String::from_utf8(bytes.into()) {
-            Ok(content) => Ok(pb::File { name: "request body".to_owned(), content }),
-            Err(error) => {
-                let at = error.utf8_error().valid_up_to();
-                Err(AdminError::Parameter(format!(
-                    "byte {at} of the request body is not UTF-8 text"
-                )))
-            }
-        }
+        let content = body_text(request, max, " (admin.request_bytes_max)").await?;
+        Ok(pb::File { name: "request body".to_owned(), content })
     }
+}
+
+/// Reads the body of a request as text of at most `max` bytes. `key` names the setting of the limit.
+async fn body_text(request: Request, max: u64, key: &str) -> Result<String, AdminError> {
+    let too_large =
+        || AdminError::TooLarge(format!("the request has more than {max} bytes, the maximum{key}"));
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > max) {
+        return Err(too_large());
+    }
+    let limit = usize::try_from(max).unwrap_or(usize::MAX);
+    let bytes = to_bytes(request.into_body(), limit).await.map_err(|error| {
+        let source = std::error::Error::source(&error);
+        match source.is_some_and(|s| s.to_string().contains("length limit exceeded")) {
+            true => too_large(),
+            false => AdminError::Parameter(format!("the request body ended early: {error}")),
+        }
+    })?;
+    String::from_utf8(bytes.into()).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        AdminError::Parameter(format!("byte {at} of the request body is not UTF-8 text"))
+    })
 }
 
 async fn list_resources(State(http): State<Http>, pairs: Pairs) -> Response {
@@ -409,6 +408,25 @@ async fn list_history(State(http): State<Http>, pairs: Pairs) -> Response {
         http.service.list_history(pb::ListHistoryRequest { limit, stale }).await
     };
     answer(list.await)
+}
+
+/// CSDS-01: `ClientStatusResponse` in proto JSON. A header says what the answer covers (CSDS-13).
+async fn client_status(State(http): State<Http>, pairs: Pairs, request: Request) -> Response {
+    let service = &http.service;
+    let answer = async {
+        params(pairs)?.finish()?;
+        let text = body_text(request, csds::REQUEST_BYTES_MAX as u64, "").await?;
+        let request = csds::from_json(&text)?;
+        service.client_status(request, |config| csds::to_json(&config)).await
+    };
+    match answer.await {
+        Ok(configs) => {
+            let body = format!("{{\"config\":[{}]}}", configs.join(","));
+            let scope = [(csds::SCOPE_HEADER, service.client_status_scope())];
+            (scope, json_body(Body::from(body))).into_response()
+        }
+        Err(error) => error.into_response(),
+    }
 }
 
 async fn get_version(State(http): State<Http>, pairs: Pairs) -> Response {

@@ -13,6 +13,7 @@ mod bounds;
 mod changed_names;
 mod changes;
 mod cluster;
+mod csds;
 mod error;
 mod explain;
 mod grpc;
@@ -72,11 +73,13 @@ pub fn router(deps: &AdminDeps) -> Router {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_file_descriptor_set(csds::descriptors())
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     const READABLE: &str = "the build wrote the descriptors, and a test reads them";
     let routes = Routes::new(admin)
         .add_service(BackupServiceServer::new(backup::GrpcBackup(service.clone())))
+        .add_service(csds::GrpcCsds(service.clone()))
         .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

@@ -5,12 +5,16 @@ use std::{sync::Arc, time::Duration};
 use chancery_fanout::Fanout;
 use chancery_model::State;
 use chancery_store::{ReadError, Replica};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{AdminError, metrics::Metrics, wait::Waits, work::Work};
 
 /// The maximum time for which a read waits for the committed entries.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum number of answers about clients that are collected at a time. Further requests wait.
+const CSDS_ANSWERS_MAX: usize = 2;
 
 /// The required freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +73,8 @@ pub(crate) struct Service {
     pub(crate) work: Work,
     pub(crate) waits: Waits,
     pub(crate) metrics: Metrics,
+    /// Bounds the answers about clients that are collected at a time.
+    pub(crate) csds_answers: Arc<Semaphore>,
 }
 
 impl Service {
@@ -82,6 +88,7 @@ impl Service {
             work: Work::new(),
             waits: Waits::default(),
             metrics: Metrics::new(),
+            csds_answers: Arc::new(Semaphore::new(CSDS_ANSWERS_MAX)),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`admin`], [`raft`] and the other packages under `/proto`: messages, clients and servers. A new
 //!   file in that directory needs no change here.
+//! - [`csds`]: hand-written messages of the client status discovery service.
 //! - [`discovery`] and [`node`]: hand-written transport messages of xDS. They share the bytes of a
 //!   request, and decode `Node` only on demand.
 //! - [`ENVOY_DESCRIPTORS`]: the descriptors of the whole Envoy API, for reading and writing JSON.
@@ -9,6 +10,7 @@
 //! Envoy's messages have no generated types. The store holds bytes (SVC-18), and code that inspects
 //! a message uses descriptors.
 
+pub mod csds;
 pub mod discovery;
 pub mod node;
 

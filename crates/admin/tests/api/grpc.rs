@@ -108,7 +108,7 @@ async fn health_follows_readiness() {
     server.stop().await;
 }
 
-/// SVC-27: reflection is on the admin port.
+/// SVC-27, CSDS-01: reflection is on the admin port, also of the client status service.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reflection_lists_the_services() {
     let server = Server::start().await;
@@ -126,6 +126,15 @@ async fn reflection_lists_the_services() {
     let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&"chancery.admin.v1.Admin"), "{names:?}");
     assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    assert!(names.contains(&chancery_proto::csds::SERVICE), "{names:?}");
+    let symbol = |name: &str| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::FileContainingSymbol(name.to_owned())),
+    };
+    let requests = futures::stream::iter([symbol("envoy.service.status.v3.ClientConfig")]);
+    let mut responses = client.server_reflection_info(requests).await.unwrap().into_inner();
+    let response = responses.message().await.unwrap().unwrap().message_response;
+    assert!(matches!(response, Some(MessageResponse::FileDescriptorResponse(_))), "{response:?}");
     server.stop().await;
 }
 

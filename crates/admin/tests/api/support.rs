@@ -165,6 +165,13 @@ impl Client {
             .await;
     }
 
+    /// Subscribes to named resources of a type.
+    pub(crate) async fn subscribe_to(&mut self, type_url: &str, names: &[&str]) {
+        let subscribe = names.iter().map(|name| (*name).to_owned()).collect();
+        let type_url = type_url.to_owned();
+        self.request(DeltaRequest { type_url, subscribe, ..DeltaRequest::default() }).await;
+    }
+
     /// Returns the next response.
     pub(crate) async fn response(&mut self) -> DeltaDiscoveryResponse {
         let next = poll_fn(|cx| self.outlet.poll_next(cx));

@@ -7,6 +7,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use chancery_proto::{
+    csds::{
+        ClientConfig, ClientStatusRequest, ClientStatusResponse, ConfigStatus, DoubleMatcher,
+        DoublePattern, DoubleRange, GenericXdsConfig, NodeMatcher, OrMatcher, PathSegment,
+        StringMatcher, StringPattern, StructMatcher, UpdateFailureState, ValueMatcher,
+        ValuePattern,
+    },
     discovery::{
         Any, CacheControl, ControlPlane, DeltaDiscoveryRequest, DeltaDiscoveryResponse,
         DiscoveryRequest, DiscoveryResponse, Resource, ResourceError, ResourceLocator,
@@ -221,4 +227,126 @@ fn request_decodes_with_unknown_fields_and_encoded_node() {
     let node = Node::decode(node).unwrap();
     assert_eq!(node.id, "n");
     assert_eq!(node.user_agent_version, Some(UserAgentVersion::Text("1".into())));
+}
+
+/// CSDS-03, CSDS-04: all matchers have the names and numbers of the API, also those that the server
+/// rejects.
+#[test]
+fn client_status_request_matches_descriptors() {
+    let string = |pattern| StringMatcher { pattern: Some(pattern), ignore_case: true };
+    let exact = || string(StringPattern::Exact("e".into()));
+    let value = |pattern| ValueMatcher { pattern: Some(pattern) };
+    let number = |pattern| value(ValuePattern::Double(DoubleMatcher { pattern: Some(pattern) }));
+    let texts = [
+        (StringPattern::Exact("e".into()), json!({"exact": "e", "ignore_case": true})),
+        (StringPattern::Prefix("p".into()), json!({"prefix": "p", "ignore_case": true})),
+        (StringPattern::Suffix("s".into()), json!({"suffix": "s", "ignore_case": true})),
+        (StringPattern::Contains("c".into()), json!({"contains": "c", "ignore_case": true})),
+        (
+            StringPattern::SafeRegex(Bytes::from_static(b"\x12\x01.")),
+            json!({"safe_regex": {"regex": "."}, "ignore_case": true}),
+        ),
+        (
+            StringPattern::Custom(Bytes::from_static(b"\x0a\x01x")),
+            json!({"custom": {"name": "x"}, "ignore_case": true}),
+        ),
+    ];
+    let values = [
+        (value(ValuePattern::Null(Bytes::new())), json!({"null_match": {}})),
+        (number(DoublePattern::Exact(1.5)), json!({"double_match": {"exact": 1.5}})),
+        (
+            number(DoublePattern::Range(DoubleRange { start: 1.5, end: 2.5 })),
+            json!({"double_match": {"range": {"start": 1.5, "end": 2.5}}}),
+        ),
+        (
+            value(ValuePattern::String(exact())),
+            json!({"string_match": {"exact": "e", "ignore_case": true}}),
+        ),
+        (value(ValuePattern::Bool(true)), json!({"bool_match": true})),
+        (value(ValuePattern::Present(true)), json!({"present_match": true})),
+        (value(ValuePattern::List(Bytes::new())), json!({"list_match": {}})),
+        (
+            value(ValuePattern::Or(OrMatcher {
+                value_matchers: vec![value(ValuePattern::Bool(false))],
+            })),
+            json!({"or_match": {"value_matchers": [{"bool_match": false}]}}),
+        ),
+    ];
+    for (pattern, json) in texts {
+        let matcher = NodeMatcher { node_id: Some(string(pattern)), node_metadatas: vec![] };
+        check("envoy.type.matcher.v3.NodeMatcher", &matcher, &json!({"node_id": json}));
+    }
+    for (value, json) in values {
+        let path = vec![PathSegment { key: "k".into() }];
+        let matcher = StructMatcher { path, value: Some(value) };
+        let request = ClientStatusRequest {
+            node_matchers: vec![NodeMatcher { node_id: None, node_metadatas: vec![matcher] }],
+            node: Some(Bytes::from_static(NODE)),
+            exclude_resource_contents: true,
+        };
+        let metadata = json!([{"path": [{"key": "k"}], "value": json}]);
+        check(
+            "envoy.service.status.v3.ClientStatusRequest",
+            &request,
+            &json!({
+                "node_matchers": [{"node_metadatas": metadata}],
+                "node": {"id": "n"},
+                "exclude_resource_contents": true,
+            }),
+        );
+    }
+}
+
+/// CSDS-05, CSDS-06, CSDS-07: the response has the names, numbers and states of the API.
+#[test]
+fn client_status_response_matches_descriptors() {
+    const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+    let time = || Some(prost_types::Timestamp { seconds: 1, nanos: 0 });
+    for (state, name) in [
+        (ConfigStatus::Synced, "SYNCED"),
+        (ConfigStatus::NotSent, "NOT_SENT"),
+        (ConfigStatus::Stale, "STALE"),
+        (ConfigStatus::Error, "ERROR"),
+    ] {
+        let value = Bytes::from_static(b"\x0a\x01a");
+        let config = GenericXdsConfig {
+            type_url: CLUSTER.into(),
+            name: "a".into(),
+            version_info: "v".into(),
+            xds_config: Some(Any { type_url: CLUSTER.into(), value }),
+            last_updated: time(),
+            config_status: state.into(),
+            error_state: Some(UpdateFailureState {
+                last_update_attempt: time(),
+                details: "no".into(),
+                version_info: "w".into(),
+            }),
+        };
+        let client = ClientConfig {
+            node: Some(Node { id: "n".into(), ..Node::default() }),
+            generic_xds_configs: vec![config],
+            client_scope: "s".into(),
+        };
+        check(
+            "envoy.service.status.v3.ClientStatusResponse",
+            &ClientStatusResponse { config: vec![client] },
+            &json!({"config": [{
+                "node": {"id": "n"},
+                "generic_xds_configs": [{
+                    "type_url": CLUSTER,
+                    "name": "a",
+                    "version_info": "v",
+                    "xds_config": {"@type": CLUSTER, "name": "a"},
+                    "last_updated": "1970-01-01T00:00:01Z",
+                    "config_status": name,
+                    "error_state": {
+                        "last_update_attempt": "1970-01-01T00:00:01Z",
+                        "details": "no",
+                        "version_info": "w",
+                    },
+                }],
+                "client_scope": "s",
+            }]}),
+        );
+    }
 }

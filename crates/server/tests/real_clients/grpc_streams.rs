@@ -38,6 +38,23 @@ fn grpc_go_has_a_stream_per_target() -> Result<()> {
     two_targets(Kind::Go, 2)
 }
 
+/// CSDS-05, CSDS-07, CSDS-20: each stream is a client of its own, and has acknowledged all resources
+/// of its targets.
+fn expect_synced(clients: &[Value], n_streams: usize) -> Result<()> {
+    let mut scopes: Vec<&str> = clients.iter().filter_map(|c| c["client_scope"].as_str()).collect();
+    scopes.dedup();
+    let resources = || {
+        let all = clients.iter().filter_map(|client| client["generic_xds_configs"].as_array());
+        all.flatten()
+    };
+    // A listener, a route, a cluster and endpoints of each target.
+    let is_synced = |one: &Value| one["config_status"] == "SYNCED" && one["xds_config"].is_object();
+    if scopes.len() != n_streams || resources().count() != 8 || !resources().all(is_synced) {
+        bail!("{n_streams} clients with 8 acknowledged resources were expected: {clients:?}");
+    }
+    Ok(())
+}
+
 fn two_targets(kind: Kind, n_streams: usize) -> Result<()> {
     grpc_life::with(kind, |dir| {
         let (a, b) = (GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?);
@@ -62,6 +79,7 @@ fn two_targets(kind: Kind, n_streams: usize) -> Result<()> {
         if chancery.n_streams(NODE)? != n_streams {
             bail!("{n_streams} streams were expected: {}", chancery.node(NODE)?);
         }
+        expect_synced(&chancery.client_status()?, n_streams)?;
         // One service moves, then the other.
         chancery.publish(&state(a.port, b.port))?;
         wait_for("answers of both services", STEP, || {

@@ -12,6 +12,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("REST", "REST-JSON and files"),
     ("CLI-E", "Behavior of Envoy"),
     ("CLI-G", "Behavior of gRPC clients"),
+    ("CSDS", "Client status"),
     ("OPS", "Operation of a server"),
 ];
 

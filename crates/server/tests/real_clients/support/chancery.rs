@@ -174,6 +174,15 @@ impl Chancery {
             .collect())
     }
 
+    /// Returns the clients of this replica with the status of each resource (CSDS).
+    pub(crate) fn client_status(&self) -> Result<Vec<Value>> {
+        let request = http::Request::post("/v3/discovery:client_status");
+        let answer = http::ask(self.at.admin, &request)?;
+        let json: Value = serde_json::from_str(&answer.body).context(answer.body)?;
+        let configs = json["config"].as_array().cloned();
+        configs.with_context(|| format!("no clients: {json}"))
+    }
+
     /// Returns the number of open streams of a node.
     pub(crate) fn n_streams(&self, id: &str) -> Result<usize> {
         let nodes = self.cli(&["nodes"], "")?;

@@ -25,6 +25,7 @@ pub(crate) struct Answer {
 /// The parts of a request that decide where Envoy routes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
+    method: &'static str,
     host: String,
     path: String,
     /// Complete header lines.
@@ -33,7 +34,13 @@ pub(crate) struct Request {
 
 impl Request {
     pub(crate) fn new(path: &str) -> Self {
-        Self { host: "localhost".into(), path: path.into(), headers: String::new() }
+        Self { method: "GET", host: "localhost".into(), path: path.into(), headers: String::new() }
+    }
+
+    /// A POST request without a body.
+    pub(crate) fn post(path: &str) -> Self {
+        let headers = "content-length: 0\r\n".into();
+        Self { method: "POST", headers, ..Self::new(path) }
     }
 
     pub(crate) fn to_host(host: &str) -> Self {
@@ -64,8 +71,8 @@ impl Connection {
     /// before the first byte of the answer. Every client retries in that case on a connection that
     /// was used before.
     pub(crate) fn get(&mut self, request: &Request) -> Result<Option<Answer>> {
-        let Request { host, path, headers } = request;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n");
+        let Request { method, host, path, headers } = request;
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n");
         match self.0.get_mut().write_all(request.as_bytes()) {
             Err(error) if is_closed(error.kind()) => return Ok(None),
             sent => sent.context("send a request")?,

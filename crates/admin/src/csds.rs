@@ -1,0 +1,263 @@
+//! The status of clients, resource by resource (CSDS): the clients that a request selects, and what
+//! each has of its resources.
+//!
+//! The answer covers the streams of this replica (CSDS-13). The shards answer in pages, each of which
+//! is a bounded part of a turn, so that an answer never delays delivery (CSDS-15). The pages are
+//! compared, redacted and converted on a thread for large work.
+
+mod grpc;
+mod matcher;
+mod node;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use chancery_fanout::StreamStatus;
+use chancery_model::{Resource, TypeUrl};
+use chancery_proto::{
+    csds::{ClientConfig, ClientStatusRequest, ConfigStatus, GenericXdsConfig, UpdateFailureState},
+    discovery::Any,
+    envoy_pool,
+};
+use chancery_protocol::{ContentsPage, ContentsReader, Protocol, ResourceState, ResourceStatus};
+use prost::Message;
+use prost_reflect::DynamicMessage;
+
+use crate::{AdminError, nodes::INLINE_STREAMS_MAX, redact, service::Service, work::Size};
+
+pub(crate) use grpc::{GrpcCsds, descriptors};
+use matcher::Matchers;
+
+/// The maximum size of a request in bytes.
+pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// The maximum size of an answer in bytes, as estimated while it is collected.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The estimated size of a stream and of a resource, without names and contents.
+const STREAM_BYTES: usize = 256;
+const RESOURCE_BYTES: usize = 128;
+/// The header that names the scope of an answer (CSDS-13).
+pub(crate) const SCOPE_HEADER: &str = "x-chancery-scope";
+
+/// The pages of one stream.
+struct Collected {
+    stream: StreamStatus,
+    types: Vec<(TypeUrl, Vec<ContentsPage>)>,
+}
+
+/// The remaining size of an answer.
+struct Budget(usize);
+
+impl Budget {
+    fn spend(&mut self, bytes: usize) -> Result<(), AdminError> {
+        self.0 = self.0.checked_sub(bytes).ok_or_else(|| {
+            AdminError::TooLarge(format!(
+                "the answer has more than {ANSWER_BYTES_MAX} bytes, the maximum; select fewer clients \
+                 with `node_matchers`, or set `exclude_resource_contents`"
+            ))
+        })?;
+        Ok(())
+    }
+}
+
+impl Service {
+    /// Returns the value of [`SCOPE_HEADER`].
+    pub(crate) fn client_status_scope(&self) -> String {
+        format!("replica={}", self.replica.status().replica_id)
+    }
+
+    /// Returns the clients that a request selects, each converted by `show`.
+    pub(crate) async fn client_status<T: Send + 'static>(
+        &self,
+        request: ClientStatusRequest,
+        show: impl Fn(ClientConfig) -> T + Send + 'static,
+    ) -> Result<Vec<T>, AdminError> {
+        let matchers = Matchers::new(&request.node_matchers)?;
+        let permit = Arc::clone(&self.csds_answers).acquire_owned().await;
+        let _permit = permit.map_err(|error| AdminError::Internal(error.to_string()))?;
+        let streams = self.fanout.nodes().await;
+        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
+        let select = move || {
+            let selected = streams.into_iter().filter(|stream| matchers.select(&stream.node));
+            let mut selected: Vec<StreamStatus> = selected.collect();
+            selected
+                .sort_by(|a, b| (&a.node.id, a.since, a.id.0).cmp(&(&b.node.id, b.since, b.id.0)));
+            selected
+        };
+        let selected = self.work.run(size, select).await?;
+        let with_contents = !request.exclude_resource_contents;
+        let mut budget = Budget(ANSWER_BYTES_MAX);
+        let mut collected = Vec::new();
+        for stream in selected {
+            collected.extend(self.collect(stream, with_contents, &mut budget).await?);
+        }
+        let build = move |stop: &Arc<AtomicBool>| {
+            let mut builder =
+                Builder { now: SystemTime::now(), with_contents, redacted: HashMap::new() };
+            let configs = collected.into_iter().take_while(|_| !stop.load(Ordering::Relaxed));
+            configs.map(|one| show(builder.client(one))).collect()
+        };
+        self.work.run_while_awaited(Size::Large, build).await
+    }
+
+    /// Returns the pages of a stream; `None` if it has ended (CSDS-18).
+    async fn collect(
+        &self,
+        stream: StreamStatus,
+        with_contents: bool,
+        budget: &mut Budget,
+    ) -> Result<Option<Collected>, AdminError> {
+        budget.spend(STREAM_BYTES + node::n_bytes(&stream.node))?;
+        let mut types = Vec::new();
+        for subscription in &stream.subscriptions {
+            let type_url = &subscription.type_url;
+            let (mut pages, mut after) = (Vec::new(), None);
+            loop {
+                let page = self.fanout.contents(&stream.stream, type_url, after).await;
+                let Some(page) = page else { return Ok(None) };
+                let contents = if with_contents { page.n_body_bytes() } else { 0 };
+                budget.spend(page.n_name_bytes() + page.len() * RESOURCE_BYTES + contents)?;
+                after = page.next().cloned();
+                pages.push(page);
+                if after.is_none() {
+                    break;
+                }
+            }
+            types.push((type_url.clone(), pages));
+        }
+        Ok(Some(Collected { stream, types }))
+    }
+}
+
+/// Converts pages to messages.
+struct Builder {
+    now: SystemTime,
+    with_contents: bool,
+    /// The redacted bodies by the address of the resource, which the entry keeps alive.
+    redacted: HashMap<usize, (Arc<Resource>, Bytes)>,
+}
+
+impl Builder {
+    fn client(&mut self, Collected { stream, types }: Collected) -> ClientConfig {
+        let mut configs = Vec::new();
+        for (type_url, pages) in types {
+            let mut reader = ContentsReader::default();
+            for page in pages {
+                let recorded = stream.nacks.iter().find(|nack| nack.type_url == type_url);
+                let nack = page.nack().map(|nack| UpdateFailureState {
+                    last_update_attempt: recorded.map(|nack| nack.time.into()),
+                    details: nack.message.clone(),
+                    version_info: nack.version.to_string(),
+                });
+                let resources = reader.read(page).into_iter();
+                configs.extend(resources.map(|resource| {
+                    self.resource(&type_url, resource, nack.as_ref(), stream.protocol)
+                }));
+            }
+        }
+        ClientConfig {
+            node: Some(node::show(&stream.node)),
+            generic_xds_configs: configs,
+            client_scope: scope(&stream),
+        }
+    }
+
+    fn resource(
+        &mut self,
+        type_url: &TypeUrl,
+        status: ResourceStatus,
+        nack: Option<&UpdateFailureState>,
+        protocol: Protocol,
+    ) -> GenericXdsConfig {
+        let ResourceStatus { name, state, resource, version, sent_ms_ago } = status;
+        let error_state = nack.filter(|_| state == ResourceState::Rejected).cloned();
+        let error_state = error_state.map(|mut error| {
+            if protocol == Protocol::Delta {
+                error.version_info.clone_from(&version);
+            }
+            error
+        });
+        // A resource that only the client has is known by name.
+        let known = resource.filter(|resource| self.with_contents && !resource.body().is_empty());
+        let xds_config = known.map(|resource| Any {
+            type_url: type_url.to_string(),
+            value: self.redacted(type_url, &resource),
+        });
+        let config_status = match state {
+            ResourceState::Unknown => ConfigStatus::Unknown,
+            ResourceState::Synced => ConfigStatus::Synced,
+            ResourceState::NotSent => ConfigStatus::NotSent,
+            ResourceState::Stale => ConfigStatus::Stale,
+            ResourceState::Rejected => ConfigStatus::Error,
+        };
+        GenericXdsConfig {
+            type_url: type_url.to_string(),
+            name: name.to_string(),
+            version_info: version,
+            xds_config,
+            last_updated: sent_ms_ago.map(|ms_ago| self.before(ms_ago)),
+            config_status: config_status.into(),
+            error_state,
+        }
+    }
+
+    /// Returns the body of a resource without secrets (CSDS-14).
+    fn redacted(&mut self, type_url: &TypeUrl, resource: &Arc<Resource>) -> Bytes {
+        let entry = self.redacted.entry(Arc::as_ptr(resource) as usize).or_insert_with(|| {
+            let body = chancery_admission::redacted(type_url, &resource.body());
+            (Arc::clone(resource), body)
+        });
+        entry.1.clone()
+    }
+
+    fn before(&self, ms_ago: u64) -> prost_types::Timestamp {
+        let time = self.now.checked_sub(Duration::from_millis(ms_ago)).unwrap_or(self.now);
+        prost_types::Timestamp::from(time)
+    }
+}
+
+/// Returns the name of a stream, which tells the streams of one client apart (CSDS-20).
+fn scope(stream: &StreamStatus) -> String {
+    let protocol = match stream.protocol {
+        Protocol::Sotw => "sotw",
+        Protocol::Delta => "delta",
+    };
+    let of = stream.type_url.as_ref().map_or("ads", |type_url| type_url.message_name());
+    format!("{of} {protocol} {} {}", stream.peer, stream.id.0)
+}
+
+/// Reads a request in proto JSON. An empty text is a request without fields.
+pub(crate) fn from_json(text: &str) -> Result<ClientStatusRequest, AdminError> {
+    const NAME: &str = "envoy.service.status.v3.ClientStatusRequest";
+    if text.trim().is_empty() {
+        return Ok(ClientStatusRequest::default());
+    }
+    let invalid = |error: &dyn std::fmt::Display| {
+        AdminError::Parameter(format!("the request body is not a ClientStatusRequest: {error}"))
+    };
+    let message = envoy_pool().get_message_by_name(NAME);
+    let message = message.ok_or_else(|| AdminError::Internal(format!("{NAME} is unknown")))?;
+    let mut json = serde_json::Deserializer::from_str(text);
+    let message =
+        DynamicMessage::deserialize(message, &mut json).map_err(|error| invalid(&error))?;
+    json.end().map_err(|error| invalid(&error))?;
+    let bytes = Bytes::from(message.encode_to_vec());
+    ClientStatusRequest::decode(bytes).map_err(|error| invalid(&error))
+}
+
+/// Returns a client as proto JSON with the field names of the .proto.
+pub(crate) fn to_json(config: &ClientConfig) -> String {
+    const URL: &str = "type.googleapis.com/envoy.service.status.v3.ClientConfig";
+    let any = prost_types::Any { type_url: URL.to_owned(), value: config.encode_to_vec() };
+    let mut json = redact::body_to_json(&any);
+    if let Some(fields) = json.as_object_mut() {
+        fields.remove("@type");
+    }
+    json.to_string()
+}

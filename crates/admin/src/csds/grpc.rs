@@ -1,0 +1,125 @@
+//! `envoy.service.status.v3.ClientStatusDiscoveryService` as gRPC methods.
+
+use std::{
+    convert::Infallible,
+    task::{Context, Poll},
+};
+
+use chancery_proto::{
+    csds::{ClientStatusRequest, ClientStatusResponse, SERVICE},
+    envoy_pool,
+};
+use futures::{Stream, StreamExt, stream::BoxStream};
+use prost_reflect::{FileDescriptor, prost_types::FileDescriptorSet};
+use tonic::{
+    Request, Response, Status, Streaming,
+    body::Body,
+    codegen::{BoxFuture, Service as TowerService, StdError},
+    metadata::MetadataValue,
+    server::{Grpc, NamedService, StreamingService, UnaryService},
+};
+use tonic_prost::ProstCodec;
+
+use super::{REQUEST_BYTES_MAX, SCOPE_HEADER};
+use crate::service::Service;
+
+/// The service. Its messages have no generated code.
+#[derive(Clone)]
+pub(crate) struct GrpcCsds(pub(crate) Service);
+
+impl NamedService for GrpcCsds {
+    const NAME: &'static str = SERVICE;
+}
+
+impl GrpcCsds {
+    async fn answer(&self, request: ClientStatusRequest) -> Result<ClientStatusResponse, Status> {
+        let config = self.0.client_status(request, |config| config).await?;
+        Ok(ClientStatusResponse { config })
+    }
+
+    /// Returns a response whose metadata says what it covers (CSDS-13).
+    fn respond<T>(&self, message: T) -> Response<T> {
+        let mut response = Response::new(message);
+        if let Ok(scope) = MetadataValue::try_from(self.0.client_status_scope()) {
+            response.metadata_mut().insert(SCOPE_HEADER, scope);
+        }
+        response
+    }
+}
+
+impl UnaryService<ClientStatusRequest> for GrpcCsds {
+    type Response = ClientStatusResponse;
+    type Future = BoxFuture<Response<Self::Response>, Status>;
+
+    fn call(&mut self, request: Request<ClientStatusRequest>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.respond(service.answer(request.into_inner()).await?)) })
+    }
+}
+
+impl StreamingService<ClientStatusRequest> for GrpcCsds {
+    type Response = ClientStatusResponse;
+    type ResponseStream = BoxStream<'static, Result<ClientStatusResponse, Status>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<ClientStatusRequest>>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            let answers = answers(service.clone(), request.into_inner());
+            Ok(service.respond(answers.boxed()))
+        })
+    }
+}
+
+/// Answers each request with one response (CSDS-02).
+fn answers(
+    service: GrpcCsds,
+    requests: Streaming<ClientStatusRequest>,
+) -> impl Stream<Item = Result<ClientStatusResponse, Status>> {
+    requests.then(move |request| {
+        let service = service.clone();
+        async move { service.answer(request?).await }
+    })
+}
+
+impl<B> TowerService<http::Request<B>> for GrpcCsds
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let service = self.clone();
+        let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+        Box::pin(async move {
+            let mut grpc = Grpc::new(ProstCodec::default())
+                .apply_max_message_size_config(Some(REQUEST_BYTES_MAX), Some(usize::MAX));
+            Ok(match method.as_str() {
+                "FetchClientStatus" => grpc.unary(service, request).await,
+                "StreamClientStatus" => grpc.streaming(service, request).await,
+                _ => Status::unimplemented("").into_http(),
+            })
+        })
+    }
+}
+
+/// Returns the descriptors of the service for reflection: its file and all files that it imports.
+pub(crate) fn descriptors() -> FileDescriptorSet {
+    let mut files: Vec<FileDescriptor> = Vec::new();
+    let mut open: Vec<FileDescriptor> =
+        envoy_pool().get_service_by_name(SERVICE).iter().map(|s| s.parent_file()).collect();
+    while let Some(file) = open.pop() {
+        if !files.contains(&file) {
+            open.extend(file.dependencies());
+            files.push(file);
+        }
+    }
+    FileDescriptorSet { file: files.iter().map(|f| f.file_descriptor_proto().clone()).collect() }
+}
