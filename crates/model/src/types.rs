@@ -4,18 +4,22 @@
 //! [`OPAQUE`].
 
 mod table;
+mod v2;
 
 pub use table::{
     AGGREGATED, CLUSTER, ENDPOINT, EXTENSION, KNOWN, LISTENER, LOCALITY_ENDPOINT, OPAQUE,
     Properties, ROUTE, RUNTIME, SCOPED_ROUTE, SECRET, Service, VIRTUAL_HOST,
 };
 
+pub use v2::{AGGREGATED_V2, V2};
+
 use crate::{TypeUrl, has_private_key};
 
 /// Returns the properties of a type, or [`OPAQUE`] if the type is unknown.
 #[must_use]
 pub fn properties(type_url: &TypeUrl) -> &'static Properties {
-    KNOWN.iter().find(|known| known.url == type_url.as_str()).unwrap_or(&OPAQUE)
+    let mut all = KNOWN.iter().chain(&V2);
+    all.find(|known| known.url == type_url.as_str()).unwrap_or(&OPAQUE)
 }
 
 /// Resolves an alias (`cds`) or a full type URL, with or without `type.googleapis.com/`.
@@ -61,6 +65,34 @@ mod tests {
                 let earlier = properties(&TypeUrl::from_static(earlier));
                 assert!(earlier.order < known.order, "{} waits for a later type", known.url);
             }
+        }
+    }
+
+    /// SVC-04, SVC-15: a type of v2 has the properties of its successor, and refers only to types of v2.
+    #[test]
+    fn v2_types_behave_like_their_successors() {
+        for old in &V2 {
+            let of_service = |known: &&Properties| {
+                let delta = |properties: &Properties| properties.service.as_ref().map(|s| s.delta);
+                delta(known) == delta(old)
+            };
+            let new = KNOWN.iter().find(of_service).unwrap();
+            let rules = |one: &Properties| {
+                (one.full_state, one.wildcard, one.answer_empty, one.order, one.announce_removal)
+            };
+            assert_eq!(rules(old), rules(new), "{}", old.url);
+            assert_eq!(old.absent_as_alias, new.absent_as_alias, "{}", old.url);
+            assert_eq!(old.service.as_ref().unwrap().sotw, new.service.as_ref().unwrap().sotw);
+            let kinds = |one: &Properties| {
+                let without = |types: &[&str]| types.iter().filter(|t| **t != EXTENSION).count();
+                [one.referrers, one.parents, one.after, one.behind].map(without)
+            };
+            assert_eq!(kinds(old), kinds(new), "{}", old.url);
+            let others = old.referrers.iter().chain(old.parents).chain(old.after).chain(old.behind);
+            for other in others {
+                assert!(V2.iter().any(|known| known.url == *other), "{other}");
+            }
+            assert_eq!(properties(&TypeUrl::from_static(old.url)).url, old.url);
         }
     }
 

@@ -9,6 +9,9 @@ use chancery_model::RESOURCE_NAME_BYTES_MAX;
 /// `docs/hostile-clients.md` explains the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Whether the services of v2 are served (SVC-14). They serve the resources that are stored under
+    /// types of v2.
+    pub v2_services: bool,
     /// The maximum number of connections. Further connections are rejected with GOAWAY and an
     /// explanation.
     pub connections_max: usize,
@@ -108,6 +111,7 @@ pub struct ConfigError {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            v2_services: false,
             connections_max: 100_000,
             // One host or NAT address can open 28,232 connections to one port with Linux's default port
             // range.

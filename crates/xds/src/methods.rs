@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use chancery_model::{
     TypeUrl,
-    types::{AGGREGATED, KNOWN, Service},
+    types::{AGGREGATED, AGGREGATED_V2, KNOWN, Properties, Service, V2},
 };
 use chancery_protocol::{Protocol, StreamKind};
 
@@ -13,10 +13,15 @@ use chancery_protocol::{Protocol, StreamKind};
 pub(crate) struct Methods(HashMap<String, StreamKind>);
 
 impl Methods {
-    pub(crate) fn new() -> Self {
+    /// Returns the methods of v3, and those of v2 if they are enabled (SVC-14).
+    pub(crate) fn new(v2_services: bool) -> Self {
         let mut methods = Self(HashMap::new());
         methods.add(&AGGREGATED, None);
-        for known in &KNOWN {
+        if v2_services {
+            methods.add(&AGGREGATED_V2, None);
+        }
+        let v2: &[Properties] = if v2_services { &V2 } else { &[] };
+        for known in KNOWN.iter().chain(v2) {
             if let Some(service) = &known.service {
                 methods.add(service, Some(TypeUrl::from_static(known.url)));
             }
@@ -45,7 +50,7 @@ mod tests {
     /// only as delta.
     #[test]
     fn method_paths_match_the_protocol() {
-        let mut paths: Vec<String> = Methods::new().0.into_keys().collect();
+        let mut paths: Vec<String> = Methods::new(false).0.into_keys().collect();
         paths.sort();
         let expected = "\
 /envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters
@@ -68,6 +73,33 @@ mod tests {
 /envoy.service.runtime.v3.RuntimeDiscoveryService/StreamRuntime
 /envoy.service.secret.v3.SecretDiscoveryService/DeltaSecrets
 /envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets";
+        assert_eq!(paths.join("\n"), expected);
+    }
+
+    /// SVC-04, SVC-14: the paths of v2 are exactly those of Table 2.
+    #[test]
+    fn v2_paths_are_those_of_the_protocol() {
+        let mut paths: Vec<String> = Methods::new(true).0.into_keys().collect();
+        paths.retain(|path| Methods::new(false).get(path).is_none());
+        paths.sort();
+        let expected = "\
+/envoy.api.v2.ClusterDiscoveryService/DeltaClusters
+/envoy.api.v2.ClusterDiscoveryService/StreamClusters
+/envoy.api.v2.EndpointDiscoveryService/DeltaEndpoints
+/envoy.api.v2.EndpointDiscoveryService/StreamEndpoints
+/envoy.api.v2.ListenerDiscoveryService/DeltaListeners
+/envoy.api.v2.ListenerDiscoveryService/StreamListeners
+/envoy.api.v2.RouteDiscoveryService/DeltaRoutes
+/envoy.api.v2.RouteDiscoveryService/StreamRoutes
+/envoy.api.v2.ScopedRoutesDiscoveryService/DeltaScopedRoutes
+/envoy.api.v2.ScopedRoutesDiscoveryService/StreamScopedRoutes
+/envoy.api.v2.VirtualHostDiscoveryService/DeltaVirtualHosts
+/envoy.service.discovery.v2.AggregatedDiscoveryService/DeltaAggregatedResources
+/envoy.service.discovery.v2.AggregatedDiscoveryService/StreamAggregatedResources
+/envoy.service.discovery.v2.RuntimeDiscoveryService/DeltaRuntime
+/envoy.service.discovery.v2.RuntimeDiscoveryService/StreamRuntime
+/envoy.service.discovery.v2.SecretDiscoveryService/DeltaSecrets
+/envoy.service.discovery.v2.SecretDiscoveryService/StreamSecrets";
         assert_eq!(paths.join("\n"), expected);
     }
 }

@@ -53,11 +53,12 @@ pub async fn serve(
         budget: MemoryBudget::new(config.large_requests_bytes_max, config.request_bytes_max),
         timeout: config.large_request_timeout,
     };
+    let methods = Methods::new(config.v2_services);
     let shared = Arc::new(Shared {
         config,
         bounds,
         fanout,
-        methods: Methods::new(),
+        methods,
         request_bytes: metrics.request_bytes.clone(),
     });
     let limits = Limits {

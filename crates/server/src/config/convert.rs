@@ -74,6 +74,7 @@ impl Config {
         let xds = &self.xds;
         let age = xds.connection_age_max.duration();
         chancery_xds::Config {
+            v2_services: xds.v2_services,
             connections_max: xds.connections_max,
             connections_per_peer_max: xds.connections_per_peer_max,
             streams_per_connection_max: xds.streams_per_connection_max,

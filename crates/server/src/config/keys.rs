@@ -140,6 +140,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 "Whether an unencrypted port may listen on addresses other than loopback.",
             ),
             (
+                "v2_services",
+                FREE,
+                "Whether the services of xDS v2 are served. They serve only resources that are stored under types of v2.",
+            ),
+            (
                 "shards",
                 count(0, 1024),
                 "The number of tasks that the streams are divided among. 0 means one per core.",

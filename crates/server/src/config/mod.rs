@@ -59,6 +59,7 @@ pub(crate) struct Store {
 pub(crate) struct Xds {
     pub(crate) address: SocketAddr,
     pub(crate) allow_plaintext: bool,
+    pub(crate) v2_services: bool,
     pub(crate) shards: usize,
     pub(crate) catch_up_timeout: Span,
     pub(crate) ack_timeout: Span,
@@ -164,6 +165,7 @@ impl Default for Xds {
         Self {
             address: loopback(18000),
             allow_plaintext: false,
+            v2_services: xds.v2_services,
             shards: fanout.shards,
             catch_up_timeout: Span::seconds(1),
             ack_timeout: Span::new(Duration::from_millis(session.ack_timeout_ms)),

@@ -92,6 +92,45 @@ async fn a_v2_type_is_answered_in_v3() {
     assert!(response.resources.iter().all(|any| any.type_url == V2_CLUSTER));
 }
 
+/// SVC-04, SVC-07, SVC-14, SVC-15, SVC-17: each method of v2 serves its own type if v2 is enabled, only
+/// from the resources stored under it, and under its own type URL.
+#[tokio::test]
+async fn v2_services_serve_only_v2_resources() {
+    let config = chancery_xds::Config { v2_services: true, ..chancery_xds::Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    for known in &types::KNOWN {
+        server.put(known.url, &[("a", "three")]);
+    }
+    for known in &types::V2 {
+        server.put(known.url, &[("a", "two")]);
+    }
+    for known in &types::V2 {
+        let service = known.service.as_ref().unwrap();
+        // There are few paths, and each lives as long as the test process.
+        let path = |method: &str| -> &'static str {
+            Box::leak(format!("/{}/{method}", service.name).into_boxed_str())
+        };
+        let mut delta = server.delta(path(service.delta)).await;
+        delta.subscribe("", &["a"]).await;
+        let response = delta.next().await;
+        assert_eq!((response.type_url.as_str(), names(&response)), (known.url, vec!["a"]));
+        let Some(method) = service.sotw else { continue };
+        let mut sotw = server.sotw(path(method)).await;
+        let asked: &[&str] = if known.wildcard { &[] } else { &["a"] };
+        sotw.subscribe(known.url, asked).await;
+        let response = sotw.next().await;
+        assert_eq!((response.type_url.as_str(), bodies(&response)), (known.url, vec!["two"]));
+        assert!(response.resources.iter().all(|any| any.type_url == known.url));
+    }
+    // SVC-14: the type in the request selects the version, not the transport.
+    const V2_ADS: &str =
+        "/envoy.service.discovery.v2.AggregatedDiscoveryService/StreamAggregatedResources";
+    let mut client = server.sotw(V2_ADS).await;
+    client.subscribe(CDS, &[]).await;
+    let response = client.next().await;
+    assert_eq!((response.type_url.as_str(), bodies(&response)), (CDS, vec!["three"]));
+}
+
 /// DELTA-74, SVC-05: delta is not served by REST, and delta-only types are not served by REST.
 #[tokio::test]
 async fn rest_does_not_serve_delta() {

@@ -1,0 +1,136 @@
+//! The table of the resource types of v2 (`spec/requirements.md` Table 2), which are served only from
+//! resources that authors store under these types (SVC-15).
+//!
+//! The Envoy API no longer has their messages, so that their bodies are opaque and their names are
+//! those that the author gives.
+
+use super::table::{OPAQUE, Properties, Service};
+
+const LISTENER: &str = "type.googleapis.com/envoy.api.v2.Listener";
+const ROUTE: &str = "type.googleapis.com/envoy.api.v2.RouteConfiguration";
+const SCOPED_ROUTE: &str = "type.googleapis.com/envoy.api.v2.ScopedRouteConfiguration";
+const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.api.v2.route.VirtualHost";
+const CLUSTER: &str = "type.googleapis.com/envoy.api.v2.Cluster";
+const ENDPOINT: &str = "type.googleapis.com/envoy.api.v2.ClusterLoadAssignment";
+const SECRET: &str = "type.googleapis.com/envoy.api.v2.auth.Secret";
+const RUNTIME: &str = "type.googleapis.com/envoy.service.discovery.v2.Runtime";
+
+/// The types of v2, in the sending order of ADS-04. Each has the properties of the type of v3 that
+/// replaced it.
+pub static V2: [Properties; 8] = [
+    Properties {
+        url: CLUSTER,
+        full_state: true,
+        wildcard: true,
+        answer_empty: true,
+        order: 0,
+        referrers: &[LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST],
+        service: Some(Service {
+            name: "envoy.api.v2.ClusterDiscoveryService",
+            sotw: Some("StreamClusters"),
+            delta: "DeltaClusters",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: ENDPOINT,
+        order: 1,
+        referrers: &[CLUSTER, LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST],
+        parents: &[CLUSTER],
+        behind: &[CLUSTER],
+        service: Some(Service {
+            name: "envoy.api.v2.EndpointDiscoveryService",
+            sotw: Some("StreamEndpoints"),
+            delta: "DeltaEndpoints",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: LISTENER,
+        full_state: true,
+        wildcard: true,
+        answer_empty: true,
+        order: 3,
+        after: &[CLUSTER, ENDPOINT],
+        service: Some(Service {
+            name: "envoy.api.v2.ListenerDiscoveryService",
+            sotw: Some("StreamListeners"),
+            delta: "DeltaListeners",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: ROUTE,
+        order: 4,
+        referrers: &[LISTENER, SCOPED_ROUTE],
+        parents: &[LISTENER, SCOPED_ROUTE],
+        after: &[CLUSTER, ENDPOINT],
+        behind: &[LISTENER],
+        service: Some(Service {
+            name: "envoy.api.v2.RouteDiscoveryService",
+            sotw: Some("StreamRoutes"),
+            delta: "DeltaRoutes",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: SCOPED_ROUTE,
+        full_state: true,
+        wildcard: true,
+        answer_empty: true,
+        order: 5,
+        referrers: &[LISTENER],
+        after: &[CLUSTER, ENDPOINT],
+        service: Some(Service {
+            name: "envoy.api.v2.ScopedRoutesDiscoveryService",
+            sotw: Some("StreamScopedRoutes"),
+            delta: "DeltaScopedRoutes",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: VIRTUAL_HOST,
+        wildcard: true,
+        order: 6,
+        referrers: &[ROUTE],
+        after: &[CLUSTER, ENDPOINT],
+        answer_empty: true,
+        absent_as_alias: true,
+        service: Some(Service {
+            name: "envoy.api.v2.VirtualHostDiscoveryService",
+            sotw: None,
+            delta: "DeltaVirtualHosts",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: SECRET,
+        order: 7,
+        referrers: &[CLUSTER, LISTENER],
+        parents: &[CLUSTER, ENDPOINT, LISTENER],
+        service: Some(Service {
+            name: "envoy.service.discovery.v2.SecretDiscoveryService",
+            sotw: Some("StreamSecrets"),
+            delta: "DeltaSecrets",
+        }),
+        ..OPAQUE
+    },
+    Properties {
+        url: RUNTIME,
+        order: 8,
+        announce_removal: false,
+        service: Some(Service {
+            name: "envoy.service.discovery.v2.RuntimeDiscoveryService",
+            sotw: Some("StreamRuntime"),
+            delta: "DeltaRuntime",
+        }),
+        ..OPAQUE
+    },
+];
+
+/// The aggregated discovery service of v2.
+pub static AGGREGATED_V2: Service = Service {
+    name: "envoy.service.discovery.v2.AggregatedDiscoveryService",
+    sotw: Some("StreamAggregatedResources"),
+    delta: "DeltaAggregatedResources",
+};
