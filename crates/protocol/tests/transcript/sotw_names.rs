@@ -280,6 +280,7 @@ fn type_url_with_different_spelling_is_another_type() {
         "
         commit CDS/a=1
         -> envoy.api.v2.Cluster a
+        <- envoy.api.v2.Cluster
         -> envoy.config.cluster.v3.cluster a
         commit CDS/a=2
         ",
