@@ -25,6 +25,7 @@ use crate::{
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     page::Page,
+    poll::{HeldPolls, Poll},
     resume_cache::ResumeCache,
     shard::{Inputs, Shard, Streams},
     stream::Inboxes,
@@ -43,6 +44,8 @@ struct Shared {
     shards: Vec<ShardHandle>,
     streams: Streams,
     streams_max: usize,
+    held_polls: Arc<HeldPolls>,
+    control_plane: String,
 }
 
 #[derive(Debug)]
@@ -81,6 +84,10 @@ impl Fanout {
         let large = LargeWork::default();
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
+        let held_polls = HeldPolls::new();
+        let follow =
+            Arc::clone(&held_polls).follow(state.clone(), Arc::clone(&differ), cancel.clone());
+        tracker.spawn(follow);
         let shards = (0..config.n_shards()).map(|n| {
             let (updates, inbox) = mpsc::channel(config.inbox_events);
             let (bulk, bulk_inbox) = mpsc::channel(config.inbox_events);
@@ -102,7 +109,9 @@ impl Fanout {
         });
         let shards = shards.collect();
         let streams = Streams::default();
-        let shared = Arc::new(Shared { shards, streams, streams_max: config.streams_max });
+        let streams_max = config.streams_max;
+        let control_plane = config.control_plane.clone();
+        let shared = Arc::new(Shared { shards, streams, streams_max, held_polls, control_plane });
         Self { shared, freshness: ReadFreshness::new(Arc::new(AlwaysFresh), state) }
     }
 
@@ -118,12 +127,8 @@ impl Fanout {
     /// # Errors
     /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
     pub fn open(&self, info: StreamInfo) -> Result<(RequestSink, ResponseSource), OpenError> {
-        let Shared { shards, streams, streams_max } = &*self.shared;
-        if streams.fetch_add(1, Ordering::Relaxed) >= *streams_max {
-            streams.fetch_sub(1, Ordering::Relaxed);
-            limit_hit("streams");
-            return Err(OpenError::TooMany { max: *streams_max });
-        }
+        self.admit()?;
+        let Shared { shards, streams, .. } = &*self.shared;
         let shard = shards
             .iter()
             .min_by_key(|shard| shard.ready_list.load.load(Ordering::Relaxed))
@@ -133,7 +138,34 @@ impl Fanout {
         Ok((RequestSink::new(slot, shard.inboxes.clone(), self.freshness.clone()), responses))
     }
 
-    /// Returns the number of open streams, including those without a request.
+    /// Opens a poll, which counts as a stream while it runs.
+    ///
+    /// # Errors
+    /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
+    pub fn open_poll(&self) -> Result<Poll, OpenError> {
+        self.admit()?;
+        let Shared { streams, held_polls, .. } = &*self.shared;
+        Ok(Poll::new(Arc::clone(streams), self.freshness.clone(), Arc::clone(held_polls)))
+    }
+
+    /// Returns the identifier of this replica in responses.
+    #[must_use]
+    pub fn control_plane(&self) -> &str {
+        &self.shared.control_plane
+    }
+
+    /// Counts a further stream, if there may be one.
+    fn admit(&self) -> Result<(), OpenError> {
+        let Shared { streams, streams_max, .. } = &*self.shared;
+        if streams.fetch_add(1, Ordering::Relaxed) >= *streams_max {
+            streams.fetch_sub(1, Ordering::Relaxed);
+            limit_hit("streams");
+            return Err(OpenError::TooMany { max: *streams_max });
+        }
+        Ok(())
+    }
+
+    /// Returns the number of open streams and running polls, including streams without a request.
     #[must_use]
     pub fn n_streams(&self) -> usize {
         self.shared.streams.load(Ordering::Relaxed)

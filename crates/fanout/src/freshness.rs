@@ -5,7 +5,7 @@
 //! leader had committed when it asked. If the leader cannot be asked, the stream receives the local
 //! state, unless its client has demonstrably seen a newer one.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use chancery_model::{Revision, State};
 use chancery_protocol::Request;
@@ -34,7 +34,7 @@ impl Fresh for AlwaysFresh {
     "this replica is at revision {own} and cannot reach the leader, but the client has seen revision \
      {seen}; connect to another replica"
 )]
-pub(crate) struct Behind {
+pub struct Behind {
     own: Revision,
     seen: Revision,
 }
@@ -67,13 +67,28 @@ impl ReadFreshness {
         Self { fresh, ..self }
     }
 
+    /// Returns a receiver of the state.
+    pub(crate) fn state(&self) -> watch::Receiver<Arc<State>> {
+        self.state.clone()
+    }
+
     /// Waits, before the first request, until the state is confirmed. Returns an error if the client
     /// has seen a newer state than the replica can confirm.
     pub(crate) async fn check(&mut self, request: &Request) -> Result<(), Behind> {
+        self.check_within(Duration::MAX, request).await
+    }
+
+    /// Does the same, and waits at most for `limit`.
+    pub(crate) async fn check_within(
+        &mut self,
+        limit: Duration,
+        request: &Request,
+    ) -> Result<(), Behind> {
         if self.known == Known::No {
-            self.known = match self.fresh.confirm().await {
-                true => Known::Current,
-                false => Known::Unknown,
+            let confirmed = tokio::time::timeout(limit, self.fresh.confirm()).await;
+            self.known = match confirmed {
+                Ok(true) => Known::Current,
+                Ok(false) | Err(_) => Known::Unknown,
             };
         }
         if self.known == Known::Current {

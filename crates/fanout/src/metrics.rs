@@ -167,6 +167,11 @@ pub const METRICS: &[Metric] = &[
          core that the shard uses.",
     ),
     Metric::new(
+        "chancery_xds_held_polls",
+        MetricKind::Gauge,
+        "REST polls that wait for a change (`poll_hold`).",
+    ),
+    Metric::new(
         "chancery_xds_limits_hit_total",
         MetricKind::Counter,
         "Requests, streams and connections that were rejected, truncated, delayed or closed because \
@@ -190,6 +195,7 @@ const LIMITS: &[&str] = &[
     "names_per_request",
     "node_bytes",
     "node_metadata",
+    "poll_bytes",
     "request_bytes",
     "requests_per_second",
     "streams",

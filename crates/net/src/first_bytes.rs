@@ -1,4 +1,4 @@
-//! The first bytes of a connection, which tell whether the client uses HTTP/2.
+//! The first bytes of a connection, which tell whether the client uses HTTP/1, HTTP/2 or TLS.
 
 use std::io;
 
@@ -41,6 +41,12 @@ impl FirstBytes {
         self.bytes() == PREFACE
     }
 
+    /// Returns whether the client may use HTTP/1: the first byte is that of a method.
+    #[must_use]
+    pub fn is_http1(&self) -> bool {
+        !self.is_http2() && self.bytes().first().is_some_and(u8::is_ascii_uppercase)
+    }
+
     /// Returns whether the client begins a TLS handshake.
     #[must_use]
     pub fn is_tls(&self) -> bool {
@@ -65,6 +71,9 @@ mod tests {
             io::Result::Ok((first.is_http2(), first.is_tls()))
         };
         let whole = [PREFACE.as_slice(), b"more"].concat();
+        let http1 = async |mut bytes: &[u8]| FirstBytes::read(&mut bytes).await.unwrap().is_http1();
+        assert!(http1(b"GET / HTTP/1.1\r\n").await && http1(b"PRIM").await);
+        assert!(!http1(&whole).await && !http1(b"\x16\x03\x01").await && !http1(b"get").await);
         assert_eq!(read(&whole).await.unwrap(), (true, false));
         assert_eq!(read(b"GET / HTTP/1.1\r\n").await.unwrap(), (false, false));
         assert_eq!(read(b"PRIM").await.unwrap(), (false, false));

@@ -133,6 +133,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for GuardedIo<I> {
         let rest = &first_bytes.bytes()[*n_delivered..];
         if !rest.is_empty() {
             let n = rest.len().min(buf.remaining());
+            if let Some(limit) = &mut this.frame_limit {
+                // They are the preface, or not HTTP/2, so no frame begins in them.
+                limit.allows(&rest[..n]);
+            }
             buf.put_slice(&rest[..n]);
             *n_delivered += n;
             return Poll::Ready(Ok(()));

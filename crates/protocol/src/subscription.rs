@@ -51,7 +51,7 @@ pub(crate) const NAME_COST_BYTES: usize = 192;
 pub(crate) const REMOVAL_COST_BYTES: usize = 2 * NAME_COST_BYTES;
 
 /// The name that subscribes to the whole view (SOTW-60, DELTA-30).
-const WILDCARD: &str = "*";
+pub(crate) const WILDCARD: &str = "*";
 
 /// The state of one type of a stream.
 #[derive(Debug)]

@@ -94,6 +94,11 @@ impl TypeView {
         }
     }
 
+    /// Iterates over the collections of the view, the one that shadows all others first.
+    pub fn layers(&self) -> impl Iterator<Item = &Collection> {
+        self.layers.iter().map(|layer| &**layer)
+    }
+
     /// Iterates over all visible resources, layer by layer and by name within each layer. The cost
     /// is O(M · layers · log M).
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {

@@ -32,6 +32,8 @@ pub struct Service {
     pub sotw: Option<&'static str>,
     /// The name of the delta method.
     pub delta: &'static str,
+    /// The path of REST-JSON polling; ADS, VHDS and LEDS have none (REST-09).
+    pub rest: Option<&'static str>,
 }
 
 /// The properties of a resource type.
@@ -108,6 +110,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.cluster.v3.ClusterDiscoveryService",
             sotw: Some("StreamClusters"),
             delta: "DeltaClusters",
+            rest: Some("/v3/discovery:clusters"),
         }),
         ..OPAQUE
     },
@@ -123,6 +126,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.endpoint.v3.EndpointDiscoveryService",
             sotw: Some("StreamEndpoints"),
             delta: "DeltaEndpoints",
+            rest: Some("/v3/discovery:endpoints"),
         }),
         ..OPAQUE
     },
@@ -135,6 +139,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.endpoint.v3.LocalityEndpointDiscoveryService",
             sotw: None,
             delta: "DeltaLocalityEndpoints",
+            rest: None,
         }),
         ..OPAQUE
     },
@@ -151,6 +156,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.listener.v3.ListenerDiscoveryService",
             sotw: Some("StreamListeners"),
             delta: "DeltaListeners",
+            rest: Some("/v3/discovery:listeners"),
         }),
         ..OPAQUE
     },
@@ -167,6 +173,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.route.v3.RouteDiscoveryService",
             sotw: Some("StreamRoutes"),
             delta: "DeltaRoutes",
+            rest: Some("/v3/discovery:routes"),
         }),
         ..OPAQUE
     },
@@ -185,6 +192,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.route.v3.ScopedRoutesDiscoveryService",
             sotw: Some("StreamScopedRoutes"),
             delta: "DeltaScopedRoutes",
+            rest: Some("/v3/discovery:scoped-routes"),
         }),
         ..OPAQUE
     },
@@ -203,6 +211,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.route.v3.VirtualHostDiscoveryService",
             sotw: None,
             delta: "DeltaVirtualHosts",
+            rest: None,
         }),
         ..OPAQUE
     },
@@ -217,6 +226,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.secret.v3.SecretDiscoveryService",
             sotw: Some("StreamSecrets"),
             delta: "DeltaSecrets",
+            rest: Some("/v3/discovery:secrets"),
         }),
         ..OPAQUE
     },
@@ -230,6 +240,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.runtime.v3.RuntimeDiscoveryService",
             sotw: Some("StreamRuntime"),
             delta: "DeltaRuntime",
+            rest: Some("/v3/discovery:runtime"),
         }),
         ..OPAQUE
     },
@@ -245,6 +256,7 @@ pub static KNOWN: [Properties; 10] = [
             name: "envoy.service.extension.v3.ExtensionConfigDiscoveryService",
             sotw: Some("StreamExtensionConfigs"),
             delta: "DeltaExtensionConfigs",
+            rest: Some("/v3/discovery:extension_configs"),
         }),
         ..OPAQUE
     },
@@ -255,4 +267,5 @@ pub static AGGREGATED: Service = Service {
     name: "envoy.service.discovery.v3.AggregatedDiscoveryService",
     sotw: Some("StreamAggregatedResources"),
     delta: "DeltaAggregatedResources",
+    rest: None,
 };

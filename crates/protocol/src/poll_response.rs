@@ -1,0 +1,307 @@
+//! The response to a poll (REST-JSON): a request without a stream, and so without a memory of what
+//! the client has.
+//!
+//! The version that the client sends back is the only way to detect a change (REST-11). It therefore
+//! contains a hash of what the client asked for and of what it received (REST-12).
+
+use std::{collections::BTreeSet, fmt::Write, iter, sync::Arc};
+
+use chancery_model::{Resource, ResourceName, TypeVersion, types::Properties};
+use chancery_view::TypeView;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{NameList, subscription::WILDCARD};
+
+/// The response to a poll.
+#[derive(Debug, Clone)]
+pub enum PollResponse {
+    /// The client has everything that it asks for, or there is nothing to send.
+    Unchanged,
+    /// The client receives the content, which replaces what it has.
+    Changed {
+        /// The version of the content for this request.
+        version: String,
+        /// The resources.
+        content: PollContent,
+    },
+}
+
+/// The resources of a response to a poll.
+#[derive(Debug, Clone)]
+pub enum PollContent {
+    /// All resources of a view.
+    All(TypeView),
+    /// The resources that the client named, each once, in the order of their names.
+    Named(Vec<Arc<Resource>>),
+}
+
+impl PollContent {
+    /// Returns the resource after `previous`, or the first one without a `previous`. `index` is the
+    /// number of resources before it. The cost is O(layers · log M).
+    #[must_use]
+    pub fn next_after(
+        &self,
+        previous: Option<&ResourceName>,
+        index: usize,
+    ) -> Option<&Arc<Resource>> {
+        match self {
+            Self::All(view) => view.next_after(previous),
+            Self::Named(resources) => resources.get(index),
+        }
+    }
+}
+
+impl PollResponse {
+    /// Decides the response to a poll for `names` from a client that has `version_info`.
+    ///
+    /// A type with a wildcard costs O(layers), and O(names) if the client names resources. Other
+    /// types cost O(names).
+    #[must_use]
+    pub fn decide(
+        view: &TypeView,
+        properties: &Properties,
+        names: &NameList,
+        version_info: &str,
+    ) -> Self {
+        // REST-18: there is no history, so an empty list always means the wildcard.
+        let is_wildcard = names.is_empty() || names.iter().any(|name| name == WILDCARD);
+        if properties.wildcard && is_wildcard {
+            let layers = view
+                .layers()
+                .flat_map(|layer| [layer.scope.as_str().to_owned(), layer.changed.to_string()]);
+            let digest = digest(iter::once("*".to_owned()).chain(layers));
+            return Self::of(view, digest, version_info, || PollContent::All(view.clone()));
+        }
+        let asked: BTreeSet<&str> =
+            names.iter().filter(|name| !name.is_empty() && *name != WILDCARD).collect();
+        let found = |name: &&str| view.get(name);
+        let is_empty = !asked.iter().any(|name| view.get(name).is_some());
+        // SOTW-79: an empty response has a meaning only for types whose responses are full states.
+        if is_empty && !(properties.full_state && properties.answer_empty) {
+            return Self::Unchanged;
+        }
+        let fields = asked.iter().flat_map(|name| {
+            let version = found(name).map(|resource| resource.version().to_string());
+            [(*name).to_owned(), version.unwrap_or_default()]
+        });
+        let digest = digest(iter::once("names".to_owned()).chain(fields));
+        Self::of(view, digest, version_info, || {
+            // Two names may refer to one resource, which the response contains once.
+            let mut sent = BTreeSet::new();
+            let resources =
+                asked.iter().filter_map(found).filter(|r| sent.insert(r.name().clone()));
+            PollContent::Named(resources.cloned().collect())
+        })
+    }
+
+    fn of(
+        view: &TypeView,
+        digest: u64,
+        version_info: &str,
+        content: impl FnOnce() -> PollContent,
+    ) -> Self {
+        let version = view.version();
+        if has_digest(version_info, &version, digest) {
+            return Self::Unchanged;
+        }
+        let mut version = version.to_string();
+        // Writing to a string cannot fail.
+        let _infallible = write!(version, "-{digest:016x}");
+        Self::Changed { version, content: content() }
+    }
+}
+
+/// Returns whether the client's version comes from this cluster and has this hash. The revision in it
+/// is the one at which the client received the content, and the content may be older.
+fn has_digest(version_info: &str, current: &TypeVersion, digest: u64) -> bool {
+    TypeVersion::revision_of(version_info, current.incarnation).is_some()
+        && version_info.rsplit('-').next() == Some(format!("{digest:016x}").as_str())
+}
+
+/// Hashes a list of fields. The length before each field makes the hashed input unambiguous.
+fn digest(fields: impl Iterator<Item = String>) -> u64 {
+    let mut hash = Xxh3::default();
+    for field in fields {
+        hash.update(&(field.len() as u64).to_le_bytes());
+        hash.update(field.as_bytes());
+    }
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use chancery_model::{
+        AssignmentOp, Incarnation, Node, Outcome, ResourceDraft, ResourceKey, ScopeName, State,
+        Transaction, TypeUrl, Upsert, default_assignment,
+        types::{CLUSTER, ENDPOINT, properties},
+    };
+    use chancery_view::View;
+
+    use super::*;
+
+    struct Author(State);
+
+    impl Author {
+        fn new() -> Self {
+            Self(State::new(Incarnation(7)))
+        }
+
+        fn apply(&mut self, transaction: &Transaction) {
+            let applied = self.0.apply(transaction);
+            assert!(matches!(applied.outcome, Outcome::Committed(_)), "{:?}", applied.outcome);
+            self.0 = applied.state;
+        }
+
+        fn put(&mut self, type_url: &'static str, names: &[&str], body: &str) {
+            let upsert = |name: &&str| Upsert {
+                scope: ScopeName::new("default").unwrap(),
+                draft: ResourceDraft::new(key(type_url, name), Bytes::from(body.to_owned())),
+            };
+            let upserts = names.iter().map(upsert).collect();
+            self.apply(&Transaction { upserts, ..Transaction::default() });
+        }
+
+        fn delete(&mut self, type_url: &'static str, name: &str) {
+            let deletes = vec![(ScopeName::new("default").unwrap(), key(type_url, name))];
+            self.apply(&Transaction { deletes, ..Transaction::default() });
+        }
+
+        fn poll(&self, type_url: &'static str, names: &[&str], version: &str) -> PollResponse {
+            let node = Node { id: "n".into(), ..Node::default() };
+            let scopes = self.0.assignments.for_node(&node).unwrap().scopes_for(&node);
+            let type_url = TypeUrl::from_static(type_url);
+            let view = View::resolve(&self.0, &scopes).of_type(&type_url);
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            PollResponse::decide(&view, properties(&type_url), &names.into(), version)
+        }
+
+        /// Returns the version and the names of a response that must have changed.
+        fn changed(
+            &self,
+            type_url: &'static str,
+            names: &[&str],
+            version: &str,
+        ) -> (String, String) {
+            let response = self.poll(type_url, names, version);
+            let PollResponse::Changed { version, content } = response else { panic!("unchanged") };
+            let (mut out, mut previous) = (Vec::<ResourceName>::new(), None);
+            while let Some(next) = content.next_after(previous.as_ref(), out.len()) {
+                previous = Some(next.name().clone());
+                out.push(next.name().clone());
+            }
+            (version, out.iter().map(ResourceName::as_str).collect::<Vec<_>>().join(" "))
+        }
+
+        fn is_unchanged(&self, type_url: &'static str, names: &[&str], version: &str) -> bool {
+            matches!(self.poll(type_url, names, version), PollResponse::Unchanged)
+        }
+    }
+
+    fn key(type_url: &'static str, name: &str) -> ResourceKey {
+        ResourceKey {
+            type_url: TypeUrl::from_static(type_url),
+            name: ResourceName::new(name).unwrap(),
+        }
+    }
+
+    /// REST-10, REST-18: an empty list and `*` mean the full state. Only a change of it is sent.
+    #[test]
+    fn wildcard_poll_receives_full_state_once_per_change() {
+        let mut author = Author::new();
+        author.put(CLUSTER, &["a", "b"], "1");
+        let (first, names) = author.changed(CLUSTER, &[], "");
+        assert_eq!(names, "a b");
+        assert!(author.is_unchanged(CLUSTER, &[], &first));
+        assert!(author.is_unchanged(CLUSTER, &["*", "a"], &first));
+        author.put(ENDPOINT, &["a"], "1");
+        assert!(author.is_unchanged(CLUSTER, &[], &first), "another type changed");
+        author.delete(CLUSTER, "a");
+        let (second, names) = author.changed(CLUSTER, &[], &first);
+        assert_eq!(names, "b");
+        assert_ne!(first, second);
+        author.delete(CLUSTER, "b");
+        let (last, names) = author.changed(CLUSTER, &[], &second);
+        assert_eq!(names, "");
+        assert!(author.is_unchanged(CLUSTER, &[], &last));
+    }
+
+    /// REST-10, REST-13: a change of the assignments that leaves the node's scopes as they are changes
+    /// nothing for its pollers.
+    #[test]
+    fn unrelated_assignment_leaves_poll_unchanged() {
+        let mut author = Author::new();
+        author.put(CLUSTER, &["a"], "1");
+        let (version, _) = author.changed(CLUSTER, &[], "");
+        let mut rule = default_assignment();
+        rule.name = "other".into();
+        rule.matcher.id = Some(chancery_model::Glob::new("other-*"));
+        author.apply(&Transaction {
+            assignments: vec![AssignmentOp::Put(rule)],
+            ..Transaction::default()
+        });
+        assert!(author.is_unchanged(CLUSTER, &[], &version));
+    }
+
+    /// REST-12: a client that asks for another name receives it, although no resource has changed.
+    #[test]
+    fn version_encodes_asked_names() {
+        let mut author = Author::new();
+        author.put(ENDPOINT, &["a", "b"], "1");
+        let (version, names) = author.changed(ENDPOINT, &["a"], "");
+        assert_eq!(names, "a");
+        assert!(author.is_unchanged(ENDPOINT, &["a", "a"], &version));
+        assert_eq!(author.changed(ENDPOINT, &["b"], &version).1, "b");
+        let (both, names) = author.changed(ENDPOINT, &["b", "a"], &version);
+        assert_eq!(names, "a b");
+        assert!(author.is_unchanged(ENDPOINT, &["a", "b"], &both), "the order has no meaning");
+        let (clusters, _) = {
+            author.put(CLUSTER, &["a", "b"], "1");
+            author.changed(CLUSTER, &[], "")
+        };
+        assert_eq!(author.changed(CLUSTER, &["a"], &clusters).1, "a");
+    }
+
+    /// REST-10, REST-17: exactly the named resources count, whatever else changes.
+    #[test]
+    fn change_of_other_names_leaves_poll_unchanged() {
+        let mut author = Author::new();
+        author.put(ENDPOINT, &["a", "b"], "1");
+        let (version, _) = author.changed(ENDPOINT, &["a"], "");
+        author.put(ENDPOINT, &["b"], "2");
+        assert!(author.is_unchanged(ENDPOINT, &["a"], &version));
+        author.put(ENDPOINT, &["a"], "2");
+        assert_eq!(author.changed(ENDPOINT, &["a"], &version).1, "a");
+    }
+
+    /// REST-19, SOTW-79: types without a full state never receive an empty response.
+    #[test]
+    fn empty_response_exists_only_for_full_states() {
+        let mut author = Author::new();
+        author.put(ENDPOINT, &["a"], "1");
+        assert!(author.is_unchanged(ENDPOINT, &[], ""));
+        assert!(author.is_unchanged(ENDPOINT, &["missing"], ""));
+        assert!(author.is_unchanged(ENDPOINT, &["*"], ""));
+        let (version, _) = author.changed(ENDPOINT, &["a"], "");
+        author.delete(ENDPOINT, "a");
+        assert!(author.is_unchanged(ENDPOINT, &["a"], &version), "the client keeps it");
+        author.put(ENDPOINT, &["a"], "1");
+        assert_eq!(author.changed(ENDPOINT, &["a"], &version).1, "a");
+        assert_eq!(author.changed(CLUSTER, &[], "").1, "");
+        assert_eq!(author.changed(CLUSTER, &["missing"], "").1, "");
+    }
+
+    /// REST-11: a version of another cluster or server is no version of this one.
+    #[test]
+    fn foreign_version_counts_as_none() {
+        let mut author = Author::new();
+        author.put(CLUSTER, &["a"], "1");
+        let (version, _) = author.changed(CLUSTER, &[], "");
+        let mut parts: Vec<&str> = version.split('-').collect();
+        let digest = parts[2].to_owned();
+        parts[1] = "8";
+        for foreign in [parts.join("-"), digest.clone(), format!("x-{digest}"), "-".repeat(300)] {
+            assert_eq!(author.changed(CLUSTER, &[], &foreign).1, "a", "{foreign}");
+        }
+    }
+}
