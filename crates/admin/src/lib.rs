@@ -41,7 +41,7 @@ use chancery_proto::{
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
-pub use chancery_admission::secret_values;
+pub use chancery_admission::{canonical_json, secret_values};
 pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use metrics::METRICS;
 pub use service::AdminDeps;

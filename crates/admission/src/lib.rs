@@ -52,5 +52,5 @@ pub use bootstrap::import_bootstrap;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use manifest::{Manifest, Options, Prune, admit, admit_unless};
 pub use problem::Problem;
-pub use render::body_to_json;
+pub use render::{body_to_json, canonical_json};
 pub use sensitive::{KEY_MARK, MARK, has_mark, redacted, secret_values};

@@ -1,6 +1,6 @@
 //! Descriptor pools, decoded once per process on first use.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use prost_reflect::DescriptorPool;
 
@@ -10,12 +10,27 @@ fn decode(bytes: &[u8]) -> DescriptorPool {
     DescriptorPool::decode(bytes).expect("the build script wrote valid descriptors")
 }
 
-/// Returns the descriptors of the whole Envoy API. The first call takes tens of milliseconds and
-/// 17 MB of memory.
+static ENVOY_POOL: OnceLock<DescriptorPool> = OnceLock::new();
+
+/// Returns the descriptors of the whole Envoy API, and those of [`add_descriptor_sets`]. The first call
+/// takes tens of milliseconds and 17 MB of memory.
 #[must_use]
 pub fn envoy_pool() -> &'static DescriptorPool {
-    static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| decode(ENVOY_DESCRIPTORS));
-    &POOL
+    ENVOY_POOL.get_or_init(|| decode(ENVOY_DESCRIPTORS))
+}
+
+/// Adds encoded `FileDescriptorSet`s to [`envoy_pool`] (REST-05). Each set needs the files that it
+/// imports, unless Envoy's API or an earlier set has them.
+///
+/// # Errors
+/// Returns the index of the invalid set and the reason, or 0 if the pool is already in use.
+pub fn add_descriptor_sets(sets: &[Vec<u8>]) -> Result<(), (usize, String)> {
+    let mut pool = decode(ENVOY_DESCRIPTORS);
+    for (index, set) in sets.iter().enumerate() {
+        pool.decode_file_descriptor_set(set.as_slice())
+            .map_err(|error| (index, error.to_string()))?;
+    }
+    ENVOY_POOL.set(pool).map_err(|_| (0, "the descriptors are already in use".to_owned()))
 }
 
 /// Returns the descriptors of our own APIs.

@@ -16,7 +16,7 @@ pub mod node;
 
 mod descriptors;
 
-pub use descriptors::{envoy_pool, own_pool};
+pub use descriptors::{add_descriptor_sets, envoy_pool, own_pool};
 
 /// The output of the build script.
 #[expect(
