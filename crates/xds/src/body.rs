@@ -6,16 +6,22 @@
 use std::{
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use chancery_fanout::{Delivery, End, EndCode, ResponseSource};
+use chancery_fanout::{Delivery, End, EndCode, Poll as RunningPoll, ResponseSource};
 use chancery_protocol::Message;
 use futures::future::AbortHandle;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{connection::StreamRegistration, framing::PREFIX_BYTES, grpc};
+use crate::{
+    connection::{PollRegistration, StreamRegistration},
+    framing::PREFIX_BYTES,
+    grpc,
+    rest::json::Encoded,
+};
 
 /// The length above which the last byte of a last chunk becomes a separate chunk.
 ///
@@ -33,6 +39,41 @@ pub(crate) enum ResponseBody {
     Empty,
     /// The messages of a stream, then its status.
     Stream(Box<StreamBody>),
+    /// The response to a poll.
+    Json(Box<JsonBody>),
+    /// A short text.
+    Text(Option<Bytes>),
+}
+
+/// The response to a poll. All polls with the same response share its bytes.
+#[derive(Debug)]
+pub(crate) struct JsonBody {
+    encoded: Arc<Encoded>,
+    /// The index of the next chunk.
+    next: usize,
+    /// The number of remaining bytes.
+    left: u64,
+    /// The poll runs until the response has been sent.
+    _poll: RunningPoll,
+    _registration: PollRegistration,
+}
+
+impl JsonBody {
+    pub(crate) fn new(
+        encoded: Arc<Encoded>,
+        poll: RunningPoll,
+        registration: PollRegistration,
+    ) -> Self {
+        let left = encoded.len;
+        Self { encoded, next: 0, left, _poll: poll, _registration: registration }
+    }
+
+    fn next_chunk(&mut self) -> Option<Bytes> {
+        let chunk = self.encoded.chunks.get(self.next)?.clone();
+        self.next += 1;
+        self.left = self.left.saturating_sub(chunk.len() as u64);
+        Some(chunk)
+    }
 }
 
 /// The messages of a stream. A reset or a lost connection drops it, which frees the stream.
@@ -152,6 +193,8 @@ impl Body for ResponseBody {
         match &mut *self {
             Self::Empty => Poll::Ready(None),
             Self::Stream(stream) => stream.poll_frame(cx).map(|frame| frame.map(Ok)),
+            Self::Json(json) => Poll::Ready(json.next_chunk().map(|chunk| Ok(Frame::data(chunk)))),
+            Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
         }
     }
 
@@ -159,6 +202,8 @@ impl Body for ResponseBody {
         match self {
             Self::Empty => true,
             Self::Stream(stream) => stream.state == State::Ended,
+            Self::Json(json) => json.next >= json.encoded.chunks.len(),
+            Self::Text(text) => text.is_none(),
         }
     }
 
@@ -166,6 +211,10 @@ impl Body for ResponseBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Stream(_) => SizeHint::default(),
+            Self::Json(json) => SizeHint::with_exact(json.left),
+            Self::Text(text) => {
+                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            }
         }
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use chancery_model::RESOURCE_NAME_BYTES_MAX;
 
+use crate::BodyEncoder;
+
 /// The settings of the discovery services' transport.
 ///
 /// `docs/hostile-clients.md` explains the defaults.
@@ -94,6 +96,14 @@ pub struct Config {
     pub drain_spread_max: Duration,
     /// The maximum time for a client to close its connection after all its streams have ended.
     pub close_timeout: Duration,
+    /// The maximum time that a REST poll waits for a change (REST-13). It has to be less than the
+    /// clients' timeout for a request. 0 answers at once.
+    pub poll_hold: Duration,
+    /// The maximum number of bytes for the encoded responses to REST polls, of all clients together.
+    /// Polls that need more are rejected with 503.
+    pub poll_bytes_max: usize,
+    /// Writes resources as JSON for REST polls.
+    pub json: BodyEncoder,
 }
 
 /// A setting with an invalid value.
@@ -144,6 +154,9 @@ impl Default for Config {
             drain_connections_per_second: 2000,
             drain_spread_max: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
+            poll_hold: Duration::ZERO,
+            poll_bytes_max: 512 << 20,
+            json: BodyEncoder::none(),
         }
     }
 }
@@ -218,7 +231,8 @@ impl Config {
         time("idle_timeout", self.idle_timeout)?;
         time("connection_age_max", self.connection_age_max.unwrap_or(Duration::MAX))?;
         count("drain_connections_per_second", self.drain_connections_per_second)?;
-        time("close_timeout", self.close_timeout)
+        time("close_timeout", self.close_timeout)?;
+        size("poll_bytes_max", self.poll_bytes_max)
     }
 }
 

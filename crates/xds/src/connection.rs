@@ -17,6 +17,7 @@ use futures::FutureExt;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 use slab::Slab;
+use tokio_util::sync::CancellationToken;
 
 /// The state that the streams of a connection share.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Connection {
     pub(crate) activity: Arc<Activity>,
     pub(crate) tasks: Tasks,
     streams: Mutex<Streams>,
+    /// Cancelled when the connection is ending: polls no longer wait for a change.
+    over: CancellationToken,
     /// The client of one of the streams has answered the responses to its first requests.
     established: AtomicBool,
 }
@@ -31,6 +34,8 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct Streams {
     open: Slab<StreamCloser>,
+    /// The number of running polls.
+    polls: usize,
     /// The end for streams that are opened later. Set when the connection is ending.
     over: Option<End>,
 }
@@ -40,6 +45,13 @@ struct Streams {
 pub(crate) struct StreamRegistration {
     connection: Arc<Connection>,
     at: usize,
+    _request: RequestGuard,
+}
+
+/// The registration of a running poll in its connection. Dropping it removes the poll.
+#[derive(Debug)]
+pub(crate) struct PollRegistration {
+    connection: Arc<Connection>,
     _request: RequestGuard,
 }
 
@@ -54,8 +66,8 @@ pub(crate) struct Task(BoxedTask);
 
 impl Connection {
     pub(crate) fn new(activity: Arc<Activity>) -> Arc<Self> {
-        let (tasks, streams, established) = Default::default();
-        Arc::new(Self { activity, tasks, streams, established })
+        let (tasks, streams, over, established) = Default::default();
+        Arc::new(Self { activity, tasks, streams, over, established })
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -73,8 +85,16 @@ impl Connection {
         self.established.store(true, Ordering::Relaxed);
     }
 
+    /// Returns the number of streams and running polls.
     pub(crate) fn n_streams(&self) -> usize {
-        self.streams.lock().open.len()
+        let streams = self.streams.lock();
+        streams.open.len() + streams.polls
+    }
+
+    /// Registers a poll.
+    pub(crate) fn begin_poll(self: &Arc<Self>) -> PollRegistration {
+        self.streams.lock().polls += 1;
+        PollRegistration { connection: Arc::clone(self), _request: self.activity.begin() }
     }
 
     /// Registers a stream.
@@ -88,8 +108,9 @@ impl Connection {
         StreamRegistration { connection: Arc::clone(self), at, _request: self.activity.begin() }
     }
 
-    /// Ends all streams, and all streams that are opened later.
+    /// Ends all streams, all streams that are opened later, and the waits of all polls.
     pub(crate) fn end_all(&self, end: &End) {
+        self.over.cancel();
         let mut streams = self.streams.lock();
         streams.over.get_or_insert_with(|| end.clone());
         for (_, stream) in &streams.open {
@@ -109,6 +130,30 @@ impl StreamRegistration {
 impl Drop for StreamRegistration {
     fn drop(&mut self) {
         self.connection.streams.lock().open.try_remove(self.at);
+    }
+}
+
+impl PollRegistration {
+    /// Marks the connection as established: the client has accepted a response.
+    pub(crate) fn establish(&self) {
+        self.connection.establish();
+    }
+
+    /// Returns whether the connection is ending.
+    pub(crate) fn is_over(&self) -> bool {
+        self.connection.over.is_cancelled()
+    }
+
+    /// Waits until the connection is ending.
+    pub(crate) async fn over(&self) {
+        self.connection.over.cancelled().await;
+    }
+}
+
+impl Drop for PollRegistration {
+    fn drop(&mut self) {
+        let mut streams = self.connection.streams.lock();
+        streams.polls = streams.polls.saturating_sub(1);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The task of a connection.
 //!
-//! One task runs HTTP/2, the streams' writers and their readers. A push wakes that task once, and the
+//! One task runs HTTP/2 or HTTP/1.1, the streams' writers and their readers. A push wakes that task once, and the
 //! task writes. With a task per stream, a push would wake the connection through another task.
 //! Everything that runs on the connection is dropped with it.
 
@@ -15,7 +15,7 @@ use std::{
 use chancery_fanout::{End, EndCode};
 use chancery_net::{FirstBytes, GuardedIo, Guards, Timeouts, Unused};
 use futures::{Stream, stream::FuturesUnordered};
-use hyper::server::conn::http2;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -27,11 +27,36 @@ use crate::{
     service::Service,
 };
 
-type Http<I> = http2::Connection<TokioIo<GuardedIo<I>>, Service, Tasks>;
+/// The minimum size of the read buffer of HTTP/1.1.
+const HTTP1_BUFFER_BYTES_MIN: usize = 8 << 10;
 
-/// Runs HTTP/2 and the tasks of the streams in one task.
+/// The two versions of HTTP. Only polls use HTTP/1.1 (REST-23).
+enum Http<I: AsyncRead + AsyncWrite + Unpin> {
+    One(Pin<Box<http1::Connection<TokioIo<GuardedIo<I>>, Service>>>),
+    Two(Pin<Box<http2::Connection<TokioIo<GuardedIo<I>>, Service, Tasks>>>),
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Http<I> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        match self {
+            Self::One(http) => http.as_mut().poll(cx),
+            Self::Two(http) => http.as_mut().poll(cx),
+        }
+    }
+
+    /// Asks the client to open no more streams and to send no more requests. Open ones continue.
+    fn graceful_shutdown(&mut self) {
+        match self {
+            Self::One(http) => http.as_mut().graceful_shutdown(),
+            // GOAWAY.
+            Self::Two(http) => http.as_mut().graceful_shutdown(),
+        }
+    }
+}
+
+/// Runs HTTP and the tasks of the streams in one task.
 struct Driver<I: AsyncRead + AsyncWrite + Unpin> {
-    http: Pin<Box<Http<I>>>,
+    http: Http<I>,
     running: FuturesUnordered<Task>,
     added: Tasks,
 }
@@ -44,7 +69,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Future for Driver<I> {
         loop {
             // The streams run first, so that their output is written in the same pass.
             while let Poll::Ready(Some(())) = Pin::new(&mut this.running).poll_next(cx) {}
-            if let Poll::Ready(ended) = this.http.as_mut().poll(cx) {
+            if let Poll::Ready(ended) = this.http.poll(cx) {
                 return Poll::Ready(ended);
             }
             let added = this.added.take_added();
@@ -66,26 +91,39 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Drop for Driver<I> {
 
 /// Serves a connection until the client or the replica closes it. Returns the reason.
 pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    io: I,
+    mut io: I,
     service: Service,
     connection: Arc<Connection>,
     config: &Config,
     drain: &Drain,
 ) -> Reason {
     let activity = Arc::clone(&connection.activity);
+    let timeouts = Timeouts { first: config.first_stream_timeout, idle: config.idle_timeout };
+    let first_bytes = tokio::select! {
+        first_bytes = FirstBytes::read(&mut io) => match first_bytes {
+            Ok(first_bytes) => first_bytes,
+            Err(_) => return Reason::Client,
+        },
+        () = drain.begun() => return Reason::Drain,
+        _ = activity.unused(timeouts) => return Reason::FirstStream,
+    };
+    let is_http1 = first_bytes.is_http1();
+    let frames = (config.control_frames_per_second_max, config.control_frames_burst_max);
     let guards = Guards {
         write_timeout: Some(config.keepalive_interval.saturating_add(config.keepalive_timeout)),
-        frames_per_second_and_burst: Some((
-            config.control_frames_per_second_max,
-            config.control_frames_burst_max,
-        )),
+        frames_per_second_and_burst: (!is_http1).then_some(frames),
         delays_end: true,
     };
-    let io = GuardedIo::new(io, FirstBytes::default(), Arc::clone(&activity), guards);
-    let http = builder(config, &connection.tasks).serve_connection(TokioIo::new(io), service);
+    let io = TokioIo::new(GuardedIo::new(io, first_bytes, Arc::clone(&activity), guards));
+    let http = match is_http1 {
+        true => Http::One(Box::pin(http1_builder(config).serve_connection(io, service))),
+        false => {
+            let builder = http2_builder(config, &connection.tasks);
+            Http::Two(Box::pin(builder.serve_connection(io, service)))
+        }
+    };
     let added = connection.tasks.clone();
-    let mut driver = Driver { http: Box::pin(http), running: FuturesUnordered::new(), added };
-    let timeouts = Timeouts { first: config.first_stream_timeout, idle: config.idle_timeout };
+    let mut driver = Driver { http, running: FuturesUnordered::new(), added };
     let reason = tokio::select! {
         ended = &mut driver => return Reason::of(&ended),
         () = drain.begun() => Reason::Drain,
@@ -95,8 +133,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             Unused::Idle => Reason::Idle,
         },
     };
-    // GOAWAY: no new streams are accepted, and open streams continue.
-    driver.http.as_mut().graceful_shutdown();
+    driver.http.graceful_shutdown();
     if reason == Reason::Age {
         tokio::select! {
             _ended = &mut driver => return reason,
@@ -123,7 +160,18 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     reason
 }
 
-fn builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
+fn http1_builder(config: &Config) -> http1::Builder {
+    let header_bytes = usize::try_from(config.header_list_bytes_max).unwrap_or(usize::MAX);
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        // [`Timeouts`] limit the time for a header.
+        .header_read_timeout(None)
+        .max_buf_size(header_bytes.saturating_mul(2).max(HTTP1_BUFFER_BYTES_MIN));
+    builder
+}
+
+fn http2_builder(config: &Config, tasks: &Tasks) -> http2::Builder<Tasks> {
     let mut builder = http2::Builder::new(tasks.clone());
     builder
         .timer(TokioTimer::new())

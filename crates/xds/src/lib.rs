@@ -1,6 +1,6 @@
-//! The gRPC discovery services.
+//! The discovery services: gRPC streams and REST-JSON polls.
 //!
-//! The crate runs hyper's HTTP/2 itself, without generated services. A path is a row of the type table.
+//! The crate runs hyper's HTTP/2 and HTTP/1.1 itself, without generated services. A path is a row of the type table.
 //! A request is decoded from the bytes that the connection read. A response refers to the bytes of the
 //! resources, which all streams share, and HTTP/2 writes them without a copy.
 //!
@@ -24,10 +24,13 @@ mod node;
 mod opening;
 mod reader;
 mod reason;
+mod rest;
 mod scan;
 mod serve;
 mod service;
+mod shared;
 
 pub use config::{Config, ConfigError};
 pub use metrics::METRICS;
+pub use rest::BodyEncoder;
 pub use serve::{register_metrics, serve};

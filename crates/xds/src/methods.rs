@@ -8,14 +8,19 @@ use chancery_model::{
 };
 use chancery_protocol::{Protocol, StreamKind};
 
-/// Methods by path, `/<package>.<service>/<method>` (SVC-01, SVC-02).
+/// The served paths.
 #[derive(Debug)]
-pub(crate) struct Methods(HashMap<String, StreamKind>);
+pub(crate) struct Methods {
+    /// Methods by path, `/<package>.<service>/<method>` (SVC-01, SVC-02).
+    streams: HashMap<String, StreamKind>,
+    /// Types by the path of REST-JSON polling (REST-01).
+    polls: HashMap<&'static str, TypeUrl>,
+}
 
 impl Methods {
     /// Returns the methods of v3, and those of v2 if they are enabled (SVC-14).
     pub(crate) fn new(v2_services: bool) -> Self {
-        let mut methods = Self(HashMap::new());
+        let mut methods = Self { streams: HashMap::new(), polls: HashMap::new() };
         methods.add(&AGGREGATED, None);
         if v2_services {
             methods.add(&AGGREGATED_V2, None);
@@ -24,20 +29,27 @@ impl Methods {
         for known in KNOWN.iter().chain(v2) {
             if let Some(service) = &known.service {
                 methods.add(service, Some(TypeUrl::from_static(known.url)));
+                let poll = service.rest.map(|path| (path, TypeUrl::from_static(known.url)));
+                methods.polls.extend(poll);
             }
         }
         methods
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<&StreamKind> {
-        self.0.get(path)
+        self.streams.get(path)
+    }
+
+    /// Returns the type that a path of REST-JSON polling serves.
+    pub(crate) fn poll(&self, path: &str) -> Option<&TypeUrl> {
+        self.polls.get(path)
     }
 
     fn add(&mut self, service: &Service, type_url: Option<TypeUrl>) {
         let sotw = service.sotw.map(|method| (method, Protocol::Sotw));
         for (method, protocol) in sotw.into_iter().chain([(service.delta, Protocol::Delta)]) {
             let kind = StreamKind { protocol, type_url: type_url.clone() };
-            self.0.insert(format!("/{}/{method}", service.name), kind);
+            self.streams.insert(format!("/{}/{method}", service.name), kind);
         }
     }
 }
@@ -50,7 +62,7 @@ mod tests {
     /// only as delta.
     #[test]
     fn method_paths_match_the_protocol() {
-        let mut paths: Vec<String> = Methods::new(false).0.into_keys().collect();
+        let mut paths: Vec<String> = Methods::new(false).streams.into_keys().collect();
         paths.sort();
         let expected = "\
 /envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters
@@ -79,7 +91,7 @@ mod tests {
     /// SVC-04, SVC-14: the paths of v2 are exactly those of Table 2.
     #[test]
     fn v2_paths_are_those_of_the_protocol() {
-        let mut paths: Vec<String> = Methods::new(true).0.into_keys().collect();
+        let mut paths: Vec<String> = Methods::new(true).streams.into_keys().collect();
         paths.retain(|path| Methods::new(false).get(path).is_none());
         paths.sort();
         let expected = "\
@@ -100,6 +112,30 @@ mod tests {
 /envoy.service.discovery.v2.RuntimeDiscoveryService/StreamRuntime
 /envoy.service.discovery.v2.SecretDiscoveryService/DeltaSecrets
 /envoy.service.discovery.v2.SecretDiscoveryService/StreamSecrets";
+        assert_eq!(paths.join("\n"), expected);
+    }
+
+    /// REST-01, REST-09: the paths of polling are those of Tables 1 and 2; ADS, VHDS and LEDS have none.
+    #[test]
+    fn rest_paths_match_the_protocol() {
+        let mut paths: Vec<&str> = Methods::new(true).polls.into_keys().collect();
+        paths.sort_unstable();
+        let expected = "\
+/v2/discovery:clusters
+/v2/discovery:endpoints
+/v2/discovery:listeners
+/v2/discovery:routes
+/v2/discovery:runtime
+/v2/discovery:scoped-routes
+/v2/discovery:secrets
+/v3/discovery:clusters
+/v3/discovery:endpoints
+/v3/discovery:extension_configs
+/v3/discovery:listeners
+/v3/discovery:routes
+/v3/discovery:runtime
+/v3/discovery:scoped-routes
+/v3/discovery:secrets";
         assert_eq!(paths.join("\n"), expected);
     }
 }

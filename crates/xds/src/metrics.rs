@@ -1,9 +1,11 @@
 //! The metrics of the transport, in addition to those of the fan-out.
 
+use chancery_fanout::type_label;
 use chancery_metrics::{Metric, MetricKind};
+use chancery_model::{TypeUrl, types};
 use metrics::{Counter, Gauge, counter, gauge};
 
-use crate::reason::Reason;
+use crate::{reason::Reason, rest::RESULTS};
 
 /// All metrics of this crate.
 pub const METRICS: &[Metric] = &[
@@ -20,7 +22,21 @@ pub const METRICS: &[Metric] = &[
          connection. age and drain: it was asked to reconnect. idle: no stream for too \
          long. first_stream: never a stream. keepalive: the client did not answer a \
          probe, or accepted no data. limit: it exceeded a limit. protocol_error: it sent \
-         bytes that are not valid HTTP/2.",
+         bytes that are not valid HTTP.",
+    ),
+    Metric::new(
+        "chancery_xds_polls_total",
+        MetricKind::Counter,
+        "REST polls, by type and result. changed: a response was sent (200). unchanged: there was \
+         nothing to send (304). rejected: the request is invalid or exceeds a limit (4xx). \
+         unavailable: the replica is overloaded or behind (503). failed: a resource has no JSON form \
+         (500).",
+    ),
+    Metric::new(
+        "chancery_xds_poll_nacks_total",
+        MetricKind::Counter,
+        "REST polls whose client reports that it rejected a response, by type. Envoy does not report \
+         this.",
     ),
     Metric::new(
         "chancery_xds_accept_errors_total",
@@ -46,6 +62,13 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
+        let polled = types::KNOWN
+            .iter()
+            .filter(|known| known.service.as_ref().is_some_and(|service| service.rest.is_some()));
+        for (known, result) in polled.flat_map(|known| RESULTS.map(|result| (known, result))) {
+            let label = type_label(&TypeUrl::from_static(known.url));
+            counter!("chancery_xds_polls_total", "type" => label, "result" => result).increment(0);
+        }
         Self {
             connections: gauge!("chancery_xds_connections"),
             connections_total: counter!("chancery_xds_connections_total"),

@@ -105,6 +105,19 @@ impl NodeReader {
     }
 }
 
+/// Converts the node of a poll, within the same limits (REST-07).
+pub(crate) fn of_poll(
+    node: proto::Node,
+    bytes_max: usize,
+    metadata_max: usize,
+) -> Result<Node, NodeError> {
+    let node = to_model(node, &mut Metadata::new(metadata_max, bytes_max))?;
+    match node.id.is_empty() {
+        true => Err(NodeError::NoId),
+        false => Ok(node),
+    }
+}
+
 /// Counts the values of metadata and features that decoding would build, before it builds any. Bytes
 /// that are not a valid node are left to the decoder.
 fn check_values(node: &[u8], max: usize) -> Result<(), NodeError> {

@@ -21,7 +21,7 @@ pub(crate) enum Reason {
     Keepalive,
     /// The connection exceeded a limit.
     Limit,
-    /// The client sent bytes that are not valid HTTP/2.
+    /// The client sent bytes that are not valid HTTP.
     ProtocolError,
 }
 
@@ -52,11 +52,14 @@ impl Reason {
         }
     }
 
-    /// Returns the reason for the end of HTTP/2. Counts the limit if one was exceeded.
+    /// Returns the reason for the end of HTTP. Counts the limit if one was exceeded.
     pub(crate) fn of(ended: &hyper::Result<()>) -> Self {
         let Err(error) = ended else { return Self::Client };
         if error.is_timeout() {
             return Self::Keepalive;
+        }
+        if error.is_parse() {
+            return Self::ProtocolError;
         }
         let Some(source) = error.source() else { return Self::Client };
         if let Some(error) = source.downcast_ref::<io::Error>() {

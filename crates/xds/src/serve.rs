@@ -22,7 +22,9 @@ use crate::{
     methods::Methods,
     metrics::{METRICS, Metrics},
     opening::NewConnections,
-    service::{Service, Shared},
+    rest::polls::Polls,
+    service::Service,
+    shared::Shared,
 };
 
 /// Describes the metrics, and shows those with a fixed set of labels as zero before [`serve`] starts.
@@ -55,6 +57,7 @@ pub async fn serve(
     };
     let methods = Methods::new(config.v2_services);
     let shared = Arc::new(Shared {
+        polls: Polls::new(&config, fanout.control_plane()),
         config,
         bounds,
         fanout,

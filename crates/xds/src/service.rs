@@ -1,54 +1,63 @@
-//! The handling of HTTP requests: opens a stream, or rejects the request.
+//! The handling of HTTP requests: opens a stream, answers a poll, or rejects the request.
 
-use std::{convert::Infallible, future::Ready, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
-use chancery_fanout::{End, EndCode, Fanout, StreamCloser, StreamInfo, limit_hit};
-use futures::{FutureExt, future::abortable};
-use http::{Method, Request, Response, StatusCode};
+use chancery_fanout::{End, EndCode, StreamCloser, StreamInfo, limit_hit};
+use chancery_net::Bucket;
+use futures::{
+    FutureExt,
+    future::{Either, Ready, abortable, ready},
+};
+use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use metrics::Counter;
+use parking_lot::Mutex;
 
 use crate::{
-    Config,
     body::{ResponseBody, StreamBody},
     connection::Connection,
-    framing::{Bounds, Frames},
+    framing::Frames,
     grpc,
-    methods::Methods,
     reader::Reader,
+    rest,
+    shared::Shared,
 };
-
-/// The state that all connections share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) fanout: Fanout,
-    pub(crate) methods: Methods,
-    pub(crate) request_bytes: Counter,
-    /// The bounds for the requests of every stream.
-    pub(crate) bounds: Bounds,
-}
 
 /// The service of one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
+    /// The limit for the polls of the connection.
+    poll_rate: Arc<Mutex<Bucket>>,
 }
 
 impl Service {
     pub(crate) fn new(shared: Arc<Shared>, connection: Arc<Connection>) -> Self {
-        Self { shared, connection }
+        let config = &shared.config;
+        let rate = Bucket::new(config.requests_per_second_max, config.requests_burst_max);
+        Self { poll_rate: Arc::new(Mutex::new(rate)), shared, connection }
     }
 
     fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let kind = self.shared.methods.get(request.uri().path());
         if !grpc::is_grpc(request.headers()) {
             // SVC-26: a discovery method with the wrong content type gets a distinct status.
-            return grpc::not_grpc(match kind {
-                Some(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                None => StatusCode::NOT_FOUND,
-            });
+            let path = request.uri().path();
+            return match kind {
+                Some(_) => rest::refuse(
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "a gRPC method needs the content type application/grpc",
+                ),
+                None => rest::refuse(
+                    StatusCode::NOT_FOUND,
+                    &format!(
+                        "{path:?} is not served here; REST paths look like /v3/discovery:clusters"
+                    ),
+                ),
+            };
+        }
+        if request.version() != Version::HTTP_2 {
+            return rest::refuse(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC needs HTTP/2");
         }
         if request.method() != Method::POST {
             return grpc::not_grpc(StatusCode::METHOD_NOT_ALLOWED);
@@ -111,6 +120,8 @@ impl Service {
     }
 }
 
+type Answer = Result<Response<ResponseBody>, Infallible>;
+
 /// Runs the reader of a stream. Ends the stream when the client's timeout has expired.
 async fn in_time(
     reader: impl Future<Output = ()>,
@@ -127,9 +138,17 @@ async fn in_time(
 impl hyper::service::Service<Request<Incoming>> for Service {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
+    type Future = Either<Ready<Answer>, Pin<Box<dyn Future<Output = Answer> + Send>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        std::future::ready(Ok(self.answer(request)))
+        match self.shared.methods.poll(request.uri().path()) {
+            Some(type_url) if !grpc::is_grpc(request.headers()) => {
+                let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
+                let (rate, type_url) = (Arc::clone(&self.poll_rate), type_url.clone());
+                let answer = rest::answer(shared, connection, rate, type_url, request);
+                Either::Right(Box::pin(answer.map(Ok)))
+            }
+            _ => Either::Left(ready(Ok(self.answer(request)))),
+        }
     }
 }

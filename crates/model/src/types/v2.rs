@@ -29,6 +29,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.api.v2.ClusterDiscoveryService",
             sotw: Some("StreamClusters"),
             delta: "DeltaClusters",
+            rest: Some("/v2/discovery:clusters"),
         }),
         ..OPAQUE
     },
@@ -42,6 +43,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.api.v2.EndpointDiscoveryService",
             sotw: Some("StreamEndpoints"),
             delta: "DeltaEndpoints",
+            rest: Some("/v2/discovery:endpoints"),
         }),
         ..OPAQUE
     },
@@ -56,6 +58,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.api.v2.ListenerDiscoveryService",
             sotw: Some("StreamListeners"),
             delta: "DeltaListeners",
+            rest: Some("/v2/discovery:listeners"),
         }),
         ..OPAQUE
     },
@@ -70,6 +73,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.api.v2.RouteDiscoveryService",
             sotw: Some("StreamRoutes"),
             delta: "DeltaRoutes",
+            rest: Some("/v2/discovery:routes"),
         }),
         ..OPAQUE
     },
@@ -85,6 +89,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.api.v2.ScopedRoutesDiscoveryService",
             sotw: Some("StreamScopedRoutes"),
             delta: "DeltaScopedRoutes",
+            rest: Some("/v2/discovery:scoped-routes"),
         }),
         ..OPAQUE
     },
@@ -100,6 +105,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.api.v2.VirtualHostDiscoveryService",
             sotw: None,
             delta: "DeltaVirtualHosts",
+            rest: None,
         }),
         ..OPAQUE
     },
@@ -112,6 +118,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.service.discovery.v2.SecretDiscoveryService",
             sotw: Some("StreamSecrets"),
             delta: "DeltaSecrets",
+            rest: Some("/v2/discovery:secrets"),
         }),
         ..OPAQUE
     },
@@ -123,6 +130,7 @@ pub static V2: [Properties; 8] = [
             name: "envoy.service.discovery.v2.RuntimeDiscoveryService",
             sotw: Some("StreamRuntime"),
             delta: "DeltaRuntime",
+            rest: Some("/v2/discovery:runtime"),
         }),
         ..OPAQUE
     },
@@ -133,4 +141,5 @@ pub static AGGREGATED_V2: Service = Service {
     name: "envoy.service.discovery.v2.AggregatedDiscoveryService",
     sotw: Some("StreamAggregatedResources"),
     delta: "DeltaAggregatedResources",
+    rest: None,
 };

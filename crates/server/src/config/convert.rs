@@ -106,6 +106,11 @@ impl Config {
             // The other half is for clients to close, and for the shutdown of the other components.
             drain_spread_max: self.shutdown.timeout.duration() / 2,
             close_timeout: xds.close_timeout.duration(),
+            poll_hold: xds.poll_hold.duration(),
+            poll_bytes_max: xds.poll_bytes_max.size(),
+            json: chancery_xds::BodyEncoder::new(|type_url, body| {
+                chancery_admin::canonical_json(type_url, body).map(|json| json.to_string())
+            }),
         }
     }
 }

@@ -334,6 +334,21 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 time(100, 10 * MINUTE),
                 "The maximum time for a client to close its connection after its streams have ended.",
             ),
+            (
+                "poll_hold",
+                time(0, 10 * MINUTE),
+                "The maximum time that a REST poll waits for a change (long polling). It must be less than the request_timeout of the clients, which is 1s for Envoy by default. 0s answers at once.",
+            ),
+            (
+                "poll_bytes_max",
+                bytes(MIB, 1024 * GIB),
+                "The maximum size of the JSON responses to all REST polls together, including those that slow clients still read. Further responses are rejected with 503.",
+            ),
+            (
+                "descriptor_sets",
+                FREE,
+                "Files with the descriptors of types that are not in Envoy's API (protoc --include_imports --descriptor_set_out). Manifests and REST polls can then use these types. All replicas need the same files.",
+            ),
         ],
     ),
     (

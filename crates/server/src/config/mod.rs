@@ -98,6 +98,9 @@ pub(crate) struct Xds {
     pub(crate) connection_age_grace: Span,
     pub(crate) drain_connections_per_second: u32,
     pub(crate) close_timeout: Span,
+    pub(crate) poll_hold: Span,
+    pub(crate) poll_bytes_max: ByteSize,
+    pub(crate) descriptor_sets: Vec<String>,
 }
 
 /// The section `[admin]`: the port for authors and operators.
@@ -206,6 +209,9 @@ impl Default for Xds {
             connection_age_grace: Span::new(xds.connection_age_grace),
             drain_connections_per_second: xds.drain_connections_per_second,
             close_timeout: Span::new(xds.close_timeout),
+            poll_hold: Span::new(xds.poll_hold),
+            poll_bytes_max: ByteSize::new(xds.poll_bytes_max as u64),
+            descriptor_sets: Vec::new(),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! streams of clients, admin requests, shards, store. Each step of the end has a time limit.
 
 mod body;
+mod descriptors;
 mod files;
 mod listen;
 mod log;
@@ -152,6 +153,7 @@ async fn serve(
     let connections = [config.xds.connections_max, config.admin.connections_max];
     let raft = config.raft.connections_max;
     files::raise_limit(connections.into_iter().fold(raft, usize::saturating_add));
+    descriptors::load(&config.xds.descriptor_sets)?;
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
     let opened = store::open(loaded, &mut signals).await?;

@@ -15,5 +15,7 @@ mod limits;
 mod lost;
 mod never_ack;
 mod requests;
+mod rest;
+mod rest_connections;
 mod silent;
 mod support;

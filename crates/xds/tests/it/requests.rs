@@ -22,7 +22,7 @@ async fn unserved_request_is_rejected_in_its_own_protocol() {
     assert!(message.contains("FetchEverything"), "{message}");
     for (path, status) in [
         (SOTW_ADS, StatusCode::UNSUPPORTED_MEDIA_TYPE),
-        ("/v3/discovery:clusters", StatusCode::NOT_FOUND),
+        ("/v3/discovery:virtual_hosts", StatusCode::NOT_FOUND),
         ("/", StatusCode::NOT_FOUND),
     ] {
         let request = Request::post(format!("http://chancery{path}"))

@@ -4,12 +4,14 @@ mod child;
 mod frames;
 mod good;
 mod meter;
+mod polls;
 mod raw;
 
 pub(crate) use child::*;
 pub(crate) use frames::*;
 pub(crate) use good::Good;
 pub(crate) use meter::Meter;
+pub(crate) use polls::*;
 pub(crate) use raw::*;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
