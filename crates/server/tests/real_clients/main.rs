@@ -11,6 +11,7 @@ mod envoy_life;
 mod envoy_nack;
 mod envoy_on_demand;
 mod envoy_references;
+mod envoy_rest;
 mod envoy_restart;
 mod envoy_routes;
 mod envoy_secret_nack;

@@ -9,7 +9,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("SOTW", "State of the world"),
     ("DELTA", "Incremental"),
     ("ADS", "Aggregated streams: order and warming"),
-    ("REST", "REST-JSON and files"),
+    ("REST", "REST-JSON polling"),
     ("CLI-E", "Behavior of Envoy"),
     ("CLI-G", "Behavior of gRPC clients"),
     ("CSDS", "Client status"),

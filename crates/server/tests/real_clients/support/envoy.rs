@@ -26,6 +26,9 @@ pub(crate) enum Mode {
     /// With Envoy's unified implementation of both variants, which sends fewer requests on its own.
     SotwAdsUnified,
     DeltaAdsUnified,
+    /// REST-JSON polling over HTTP/1.1.
+    Rest,
+    RestHttp2,
 }
 
 impl Mode {
@@ -34,7 +37,11 @@ impl Mode {
     }
 
     pub(crate) fn is_aggregated(self) -> bool {
-        !matches!(self, Self::SotwPerType | Self::DeltaPerType)
+        !matches!(self, Self::SotwPerType | Self::DeltaPerType) && !self.is_rest()
+    }
+
+    fn is_rest(self) -> bool {
+        matches!(self, Self::Rest | Self::RestHttp2)
     }
 
     fn is_unified(self) -> bool {
@@ -50,6 +57,15 @@ impl Mode {
     }
 
     fn api_config_source(self) -> Value {
+        if self.is_rest() {
+            return json!({
+                "api_type": "REST",
+                "transport_api_version": "V3",
+                "cluster_names": ["chancery"],
+                "refresh_delay": "0.1s",
+                "request_timeout": "1s",
+            });
+        }
         json!({
             "api_type": if self.is_delta() { "DELTA_GRPC" } else { "GRPC" },
             "transport_api_version": "V3",
@@ -65,6 +81,10 @@ impl Mode {
         if self.is_aggregated() {
             dynamic["ads_config"] = self.api_config_source();
         }
+        let http = match self {
+            Self::Rest => json!({"http_protocol_options": {}}),
+            _ => json!({"http2_protocol_options": {}}),
+        };
         json!({
             "node": {"id": node, "cluster": "e2e"},
             "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
@@ -86,7 +106,7 @@ impl Mode {
                 "typed_extension_protocol_options": {
                     "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                        "explicit_http_config": {"http2_protocol_options": {}},
+                        "explicit_http_config": http,
                     },
                 },
             }]},
