@@ -78,7 +78,7 @@ impl Renderer {
         }
         let message = chancery_proto::envoy_pool().get_message_by_name(name)?;
         let decoded = DynamicMessage::decode(message, body).ok()?;
-        let shown = self.to_json(&decoded, depth);
+        let shown = self.message(&decoded, depth);
         match shown {
             Json::Object(mut fields) if !has_own_form(name) => {
                 fields.insert("@type".to_owned(), type_url.into());
@@ -88,7 +88,7 @@ impl Renderer {
         }
     }
 
-    fn to_json(&mut self, message: &DynamicMessage, depth: usize) -> Json {
+    fn message(&mut self, message: &DynamicMessage, depth: usize) -> Json {
         let descriptor = message.descriptor();
         let own = descriptor
             .full_name()
@@ -148,7 +148,7 @@ impl Renderer {
                 },
                 _ => (*number).into(),
             },
-            Value::Message(message) => self.to_json(message, depth + 1),
+            Value::Message(message) => self.message(message, depth + 1),
             Value::List(items) => {
                 Json::Array(items.iter().map(|item| self.field_value(kind, item, depth)).collect())
             }

@@ -30,10 +30,12 @@ use crate::{
 /// The minimum size of the read buffer of HTTP/1.1.
 const HTTP1_BUFFER_BYTES_MIN: usize = 8 << 10;
 
+type Io<I> = TokioIo<GuardedIo<I>>;
+
 /// The two versions of HTTP. Only polls use HTTP/1.1 (REST-23).
 enum Http<I: AsyncRead + AsyncWrite + Unpin> {
-    One(Pin<Box<http1::Connection<TokioIo<GuardedIo<I>>, Service>>>),
-    Two(Pin<Box<http2::Connection<TokioIo<GuardedIo<I>>, Service, Tasks>>>),
+    One(Pin<Box<http1::Connection<Io<I>, Service>>>),
+    Two(Pin<Box<http2::Connection<Io<I>, Service, Tasks>>>),
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Http<I> {

@@ -1,7 +1,5 @@
 //! Descriptors that operators add. The pool is global, so this is the only test of its process.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
-
 use chancery_proto::{add_descriptor_sets, envoy_pool};
 use prost::Message;
 use prost_types::{
