@@ -12,6 +12,7 @@
 
 mod assignment;
 mod hash;
+mod lifetimes;
 mod name;
 mod node;
 mod private_key;
@@ -26,6 +27,7 @@ pub mod wire;
 pub use assignment::{
     Assignment, Glob, NodeMatcher, ScopeTemplate, TemplateError, default_assignment,
 };
+pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{
     NameError, RESOURCE_NAME_BYTES_MAX, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl,
 };

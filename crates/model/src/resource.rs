@@ -183,6 +183,14 @@ impl Resource {
         self.frame.clone()
     }
 
+    /// Returns the content of [`Resource::delta_field`]: an encoded
+    /// `envoy.service.discovery.v3.Resource` without its lifetime. A caller that adds further fields
+    /// writes key and length itself.
+    #[must_use]
+    pub fn delta_content(&self) -> Bytes {
+        self.frame.slice(self.any.start as usize..)
+    }
+
     /// Returns the `resources` field of a `DiscoveryResponse` with this resource, including key and
     /// length.
     #[must_use]
@@ -243,6 +251,11 @@ impl Resource {
     }
 
     /// Compares this resource with a draft that would replace it.
+    ///
+    /// A change of the lifetime alone makes a new version, so the resource is sent in full. TTL-09
+    /// would also allow a heartbeat with the new lifetime. However, a heartbeat has the version that
+    /// the client holds (TTL-03), and versions are how sessions and replicas detect a change. A
+    /// lifetime that ends needs the full resource in any case.
     pub(crate) fn compare(&self, draft: &ResourceDraft) -> Difference {
         let default = Extra::default();
         let extra = self.extra.as_deref().unwrap_or(&default);
@@ -329,6 +342,7 @@ mod tests {
         .concat();
         let delta = [&[0x12, u8::try_from(inner.len()).unwrap()], inner.as_slice()].concat();
         assert_eq!(resource.delta_field(), delta);
+        assert_eq!(resource.delta_content(), inner);
         assert_eq!((resource.sotw_len(), resource.delta_len()), (sotw.len(), delta.len()));
         assert_eq!(resource.body(), "body");
         assert_eq!(resource.to_draft(&draft.key.type_url), draft);

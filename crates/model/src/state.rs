@@ -8,9 +8,9 @@ use std::{
 use imbl::OrdMap;
 
 use crate::{
-    Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Node, Outcome,
-    Precondition, Refusal, Resource, ResourceKey, ResourceName, Revision, ScopeName, Summary,
-    Transaction, TypeUrl, default_assignment,
+    Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Lifetimes, Node,
+    Outcome, Precondition, Refusal, Resource, ResourceKey, ResourceName, Revision, ScopeName,
+    Summary, Transaction, TypeUrl, default_assignment,
     resource::{Difference, Shared},
 };
 
@@ -34,6 +34,8 @@ pub struct Collection {
     /// The names of resources by alias. If two resources have the same alias, the alias refers to
     /// the one that was published last.
     pub aliases: OrdMap<ResourceName, ResourceName>,
+    /// The names of the resources with a lifetime.
+    pub lifetimes: Lifetimes,
 }
 
 impl Collection {
@@ -47,6 +49,7 @@ impl Collection {
             label: None,
             resources: OrdMap::new(),
             aliases: OrdMap::new(),
+            lifetimes: Lifetimes::default(),
         }
     }
 
@@ -65,12 +68,14 @@ impl Collection {
         for alias in resource.aliases() {
             self.aliases.insert(alias.clone(), resource.name().clone());
         }
+        self.lifetimes.add(resource.ttl(), resource.name());
         self.resources.insert(resource.name().clone(), resource);
     }
 
     /// Removes a resource and its aliases, if it exists.
     pub fn remove(&mut self, name: &ResourceName) {
         let Some(old) = self.resources.remove(name) else { return };
+        self.lifetimes.remove(old.ttl(), name);
         for alias in old.aliases() {
             if self.aliases.get(alias) == Some(name) {
                 self.aliases.remove(alias);

@@ -10,6 +10,8 @@
 //! counts as a change (SOTW-23, -24, DELTA-16 to -18). A wildcard subscription keeps a pointer to
 //! the view that it last sent. A named subscription keeps a small entry per name.
 //!
+//! Resources may have a lifetime, which the session renews by heartbeats ([`Session::renew`]).
+//!
 //! Invariants:
 //! - A session never sends an older state after a newer one.
 //! - While a response is unacknowledged, changes only mark the subscription. The next response is
@@ -23,7 +25,9 @@
 
 mod config;
 mod contents;
+mod encoding;
 mod error;
+mod lifetime;
 mod list;
 mod plan;
 mod poll_response;
@@ -37,6 +41,7 @@ mod subscription;
 pub use config::Config;
 pub use contents::{ContentsPage, ContentsReader, ResourceState, ResourceStatus};
 pub use error::{ErrorKind, ProtocolError};
+pub use lifetime::LifetimeSupport;
 pub use list::{NameList, VersionList};
 pub use poll_response::{PollContent, PollResponse};
 pub use receipt::{Interest, Receipt, RequestKind, Verdict};

@@ -218,6 +218,7 @@ impl Subscription {
             let names_bytes = PendingResponse::bytes_of(removed.iter().chain(&absent));
             self.delivery.pending = Some(PendingResponse {
                 resources,
+                heartbeats: Resources::default(),
                 removed: removed.into(),
                 absent: absent.into(),
                 names_bytes,
@@ -227,6 +228,7 @@ impl Subscription {
                 carried,
                 unsubscribed: BTreeSet::new(),
                 first_state,
+                is_renewal: false,
                 pace: Pace::FirstAtOnce,
             });
         } else if self.delivery.unanswered.is_empty() {
@@ -271,7 +273,11 @@ impl Subscription {
         match base {
             None if !claimed.is_empty() => {
                 for resource in view.iter() {
-                    if claimed.get(resource.name()) != Some(&Some(resource.version())) {
+                    // TTL-12: the lifetime runs since the client's earlier stream, and a heartbeat is
+                    // only for a resource that this stream sent (TTL-04).
+                    let is_claimed =
+                        claimed.get(resource.name()) == Some(&Some(resource.version()));
+                    if !is_claimed || self.sends_lifetime(resource) {
                         plan.resources.push(Arc::clone(resource));
                     }
                 }
@@ -369,7 +375,12 @@ impl Subscription {
             let wanted = asked || again || self.work.awaited.contains(&name);
             let held = self.names.get(&name).cloned().unwrap_or(ClientVersion::Nothing);
             match (view.get(name.as_str()), held) {
-                (Some(resource), held) if held.version() == Some(resource.version()) && !wanted => {
+                (Some(resource), held)
+                    if held.version() == Some(resource.version())
+                        && !wanted
+                        // TTL-12: see `plan_wildcard`.
+                        && (held.sent().is_some() || !self.sends_lifetime(resource)) =>
+                {
                     self.removals.remove(&name);
                     let sent_in = held.sent_version().unwrap_or(&version);
                     self.record(&name, ClientVersion::sent_in(resource, sent_in));
@@ -431,9 +442,9 @@ impl Subscription {
     }
 
     fn record(&mut self, name: &ResourceName, held: ClientVersion) {
-        let Some(entry) = self.names.get_mut(name) else { return };
         let is_there = matches!(held, ClientVersion::Sent(..));
-        match std::mem::replace(entry, held) {
+        let Some(before) = self.names.set(name, held) else { return };
+        match before {
             ClientVersion::Sent(before, _) => self.rejections.touch(before.name()),
             ClientVersion::Absent => {
                 self.delivery.returned |= is_there && self.protocol == Protocol::Sotw

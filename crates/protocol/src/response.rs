@@ -1,5 +1,7 @@
 //! Responses and their encoding.
 
+use std::sync::Arc;
+
 use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use chancery_model::{
     Resource, ResourceName, Revision, TypeUrl, TypeVersion,
@@ -7,7 +9,10 @@ use chancery_model::{
 };
 use chancery_view::Resources;
 
-use crate::Protocol;
+use crate::{
+    Protocol,
+    encoding::{EncodedResource, Encoding, LifetimeForm},
+};
 
 /// The minimum size of a resource that a message passes on by reference. Smaller resources are
 /// copied together, because each piece for the socket costs more than the copy.
@@ -26,8 +31,13 @@ pub struct Response {
     pub(crate) type_url: TypeUrl,
     pub(crate) version: TypeVersion,
     pub(crate) nonce: u64,
+    pub(crate) lifetimes: LifetimeForm,
     pub(crate) resources: Resources,
+    /// Resources whose lifetime is renewed without their content (TTL-03).
+    pub(crate) heartbeats: Resources,
     pub(crate) removed: Vec<ResourceName>,
+    /// Whether the response renews lifetimes and carries no change.
+    pub(crate) is_renewal: bool,
     /// Names that do not exist, reported as a resource with an alias (DELTA-63).
     pub(crate) absent: Vec<ResourceName>,
     pub(crate) revision: Revision,
@@ -63,10 +73,35 @@ impl Response {
         self.resources.iter().map(|resource| &**resource)
     }
 
-    /// Returns the number of resources, including those that report an absent name.
+    /// Returns all resources, with and without their content. The lists are shared.
+    pub(crate) fn contents(&self) -> Resources {
+        let mut all = self.resources.clone();
+        self.heartbeats.iter().for_each(|resource| all.push(Arc::clone(resource)));
+        all
+    }
+
+    /// Iterates over the resources whose lifetime the response renews without their content
+    /// (TTL-03).
+    pub fn heartbeats(&self) -> impl Iterator<Item = &Resource> {
+        self.heartbeats.iter().map(|resource| &**resource)
+    }
+
+    /// Returns whether the response renews lifetimes and carries no change.
+    #[must_use]
+    pub fn is_renewal(&self) -> bool {
+        self.is_renewal
+    }
+
+    /// Returns whether the client is sent the lifetimes of the resources.
+    #[must_use]
+    pub fn has_lifetimes(&self) -> bool {
+        self.lifetimes != LifetimeForm::None
+    }
+
+    /// Returns the number of resources, including heartbeats and those that report an absent name.
     #[must_use]
     pub fn n_resources(&self) -> usize {
-        self.resources.len() + self.absent.len()
+        self.resources.len() + self.heartbeats.len() + self.absent.len()
     }
 
     /// Returns the names of removed resources.
@@ -91,16 +126,17 @@ impl Response {
     /// becomes `control_plane.identifier` (SVC-20).
     #[must_use]
     pub fn into_message(self, control_plane: &str) -> Message {
-        let size = size_of(self.protocol);
+        let version = self.version.to_string();
+        let encoding = Encoding::new(self.protocol, self.lifetimes, &version);
         let head = self.head(control_plane);
-        let tail = self.tail();
-        let resources = self.resources.iter().map(|r| size(r)).sum::<usize>();
+        let tail = self.tail(&encoding);
+        let resources = self.resources.iter().map(|r| encoding.len(r)).sum::<usize>();
         let len = head.len() + resources + tail.len();
         let mut chunk = BytesMut::with_capacity(CHUNK_BYTES.min(PREFIX_BYTES_MAX + len));
         chunk.put_bytes(0, PREFIX_BYTES_MAX);
         chunk.put_slice(&head);
         Message {
-            protocol: self.protocol,
+            encoding,
             resources: self.resources,
             cursor: (0, 0),
             headroom: PREFIX_BYTES_MAX,
@@ -130,8 +166,9 @@ impl Response {
     }
 
     /// Encodes the fields after the resources.
-    fn tail(&self) -> Bytes {
+    fn tail(&self, encoding: &Encoding) -> Bytes {
         let mut tail = BytesMut::new();
+        self.heartbeats.iter().for_each(|resource| encoding.put_heartbeat(&mut tail, resource));
         for name in &self.absent {
             // A resource with a name, the same name as an alias, and no body (DELTA-63).
             let name = name.as_str().as_bytes();
@@ -143,14 +180,6 @@ impl Response {
             put_len_field(&mut tail, 6, name.as_str().as_bytes());
         }
         tail.freeze()
-    }
-}
-
-/// Returns the function that measures a resource in a response, in bytes.
-pub(crate) fn size_of(protocol: Protocol) -> fn(&Resource) -> usize {
-    match protocol {
-        Protocol::Sotw => Resource::sotw_len,
-        Protocol::Delta => Resource::delta_len,
     }
 }
 
@@ -169,7 +198,7 @@ pub(crate) fn absent_len(name: &ResourceName) -> usize {
 /// resources are shared with the state and with other messages.
 #[derive(Debug)]
 pub struct Message {
-    protocol: Protocol,
+    encoding: Encoding,
     resources: Resources,
     cursor: (usize, usize),
     /// The unused bytes at the start of `chunk`, until the first piece is taken.
@@ -213,19 +242,20 @@ impl Iterator for Message {
             return Some(shared);
         }
         while let Some((resource, next)) = self.resources.at(self.cursor) {
-            let field = match self.protocol {
-                Protocol::Sotw => resource.sotw_field(),
-                Protocol::Delta => resource.delta_field(),
-            };
+            let EncodedResource { head, shared, tail } = self.encoding.resource(resource);
             self.cursor = next;
-            if field.len() >= SHARED_BYTES_MIN {
-                if self.chunk.is_empty() {
-                    return Some(field);
+            self.chunk.put_slice(&head);
+            if shared.len() >= SHARED_BYTES_MIN {
+                let before = self.chunk.split().freeze();
+                self.chunk.put_slice(&tail);
+                if before.is_empty() {
+                    return Some(shared);
                 }
-                self.next = Some(field);
-                return Some(self.chunk.split().freeze());
+                self.next = Some(shared);
+                return Some(before);
             }
-            self.chunk.put_slice(&field);
+            self.chunk.put_slice(&shared);
+            self.chunk.put_slice(&tail);
             if self.chunk.len() + SHARED_BYTES_MIN > CHUNK_BYTES {
                 let full = std::mem::replace(&mut self.chunk, BytesMut::with_capacity(CHUNK_BYTES));
                 return Some(full.freeze());

@@ -6,8 +6,8 @@ use chancery_model::{ResourceName, Revision, TypeUrl};
 use chancery_view::{Resources, TypeView, View};
 
 use crate::{
-    Acceptance, Config, ContentsPage, Interest, Nack, Protocol, ProtocolError, Receipt, Request,
-    RequestKind, ResumeState, StreamKind, SubscriptionStatus, Verdict,
+    Acceptance, Config, ContentsPage, Interest, LifetimeSupport, Nack, Protocol, ProtocolError,
+    Receipt, Request, RequestKind, ResumeState, StreamKind, SubscriptionStatus, Verdict,
     subscription::{RequestContext, Subscription, parse_nonce},
 };
 
@@ -34,6 +34,7 @@ pub use watch::Overdue;
 /// | after the first request of a type | [`needs_resume_state`](Self::needs_resume_state) | if `true`, call [`resume_from`](Self::resume_from) before the next poll |
 /// | a commit changed watched names | [`on_change`](Self::on_change), [`on_changes`](Self::on_changes) | poll |
 /// | the node sees other scopes | [`on_new_view`](Self::on_new_view) | poll with the new view |
+/// | the transport can take a response, and [`renewal_at`](Self::renewal_at) has passed | [`renew`](Self::renew) | `Some`: send it. `None`: poll |
 /// | the transport can take a response | [`poll`](Self::poll) | `Some`: send it, and poll again when the transport can take the next. `None`: wait for an event, or for the time in the next row |
 /// | after each poll that returned `None` | [`wake_at`](Self::wake_at) | poll at that time; `None`: no deadline is pending |
 /// | a timer of the driver | [`overdue_at`](Self::overdue_at), [`overdue`](Self::overdue) | `overdue_at`: set a timer for that time. `overdue`: `Some`: close the stream |
@@ -46,6 +47,7 @@ pub use watch::Overdue;
 pub struct Session {
     kind: StreamKind,
     config: Arc<Config>,
+    lifetimes: LifetimeSupport,
     /// The subscriptions in the order of sending (ADS-04).
     subscriptions: Vec<Subscription>,
     interest: Vec<Interest>,
@@ -60,11 +62,18 @@ impl Session {
         Self {
             kind,
             config,
+            lifetimes: LifetimeSupport::default(),
             subscriptions: Vec::new(),
             interest: Vec::new(),
             children: Children::default(),
             last_nonce: 0,
         }
+    }
+
+    /// Sets the support of the client for lifetimes. Without a call, no lifetimes are sent (TTL-02).
+    pub fn support_lifetimes(&mut self, support: LifetimeSupport) {
+        self.lifetimes = support;
+        self.subscriptions.iter_mut().for_each(|s| s.support_lifetimes(support));
     }
 
     fn order(&self) -> TypeOrder<'_> {
@@ -175,7 +184,8 @@ impl Session {
         if self.subscriptions.len() >= self.config.types_max {
             return Err(ProtocolError::TypesTooMany { max: self.config.types_max });
         }
-        let new = Subscription::new(type_url.clone(), self.kind.protocol, &self.config, now);
+        let mut new = Subscription::new(type_url.clone(), self.kind.protocol, &self.config, now);
+        new.support_lifetimes(self.lifetimes);
         let place = (new.properties.order, &new.type_url);
         let at = self.subscriptions.partition_point(|s| (s.properties.order, &s.type_url) < place);
         self.subscriptions.insert(at, new);

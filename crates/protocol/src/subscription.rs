@@ -23,6 +23,7 @@ mod interest;
 mod part;
 mod rejections;
 mod removals;
+mod renewals;
 mod requests;
 mod resumption;
 mod work;
@@ -36,6 +37,7 @@ use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard};
 use rejections::Rejections;
 pub(crate) use removals::{PendingRemoval, PendingRemovals};
+use renewals::Renewals;
 pub(crate) use requests::{RequestContext, parse_nonce};
 pub use resumption::ResumeState;
 use resumption::{KeptResponse, Resumption};
@@ -73,6 +75,7 @@ pub(crate) struct Subscription {
     /// The revisions whose changes the client has rejected, even if it was sent a replacement.
     rejected_revisions: RejectedRevisions,
     pub(crate) resumption: Resumption,
+    pub(crate) renewals: Renewals,
 }
 
 impl Subscription {
@@ -91,6 +94,7 @@ impl Subscription {
             rejections: Rejections::new(config.first_state_listed_max),
             rejected_revisions: RejectedRevisions::default(),
             resumption: Resumption::default(),
+            renewals: Renewals::new(now),
         }
     }
 
@@ -160,6 +164,10 @@ impl Subscription {
         let covered = pending.resources.iter().filter(|resource| self.covers(resource));
         covered.for_each(|resource| rest.push(Arc::clone(resource)));
         pending.resources = rest;
+        let mut rest = Resources::default();
+        let covered = pending.heartbeats.iter().filter(|resource| self.covers(resource));
+        covered.for_each(|resource| rest.push(Arc::clone(resource)));
+        pending.heartbeats = rest;
         let unsubscribed = std::mem::take(&mut pending.unsubscribed);
         pending.removed.retain(|name| !unsubscribed.contains(name));
         pending.absent.retain(|name| !unsubscribed.contains(name));
@@ -294,9 +302,10 @@ impl Subscription {
         let names = if all && self.work.has_changes() { self.names.len() } else { 0 };
         let sent_early = self.wildcard.as_ref().map_or(0, |wildcard| wildcard.sent_early.len());
         let pending = self.delivery.pending.as_ref();
-        let unsubscribed = pending
-            .filter(|pending| !pending.unsubscribed.is_empty())
-            .map_or(0, |pending| pending.resources.len() + pending.n_names());
+        let unsubscribed =
+            pending.filter(|pending| !pending.unsubscribed.is_empty()).map_or(0, |pending| {
+                pending.resources.len() + pending.heartbeats.len() + pending.n_names()
+            });
         let marked = self.work.n_names() + sent_early + self.resumption.claimed.len();
         names + marked + self.removals.len() + unsubscribed
     }

@@ -3,8 +3,8 @@
 use std::{ops::Bound, sync::Arc};
 
 use chancery_model::{
-    Collection, Incarnation, Resource, ResourceName, Revision, Scope, ScopeName, State, TypeUrl,
-    TypeVersion,
+    Collection, Incarnation, LifetimeClass, Resource, ResourceName, Revision, Scope, ScopeName,
+    State, TypeUrl, TypeVersion,
 };
 use smallvec::SmallVec;
 
@@ -126,6 +126,32 @@ impl TypeView {
             }
         }
         smallest.map(|(_, resource)| resource)
+    }
+
+    /// Iterates over the classes of lifetimes. A class of several layers occurs several times, and a
+    /// class may have no visible resource. The cost is O(layers + classes).
+    pub fn lifetimes(&self) -> impl Iterator<Item = LifetimeClass> {
+        self.layers.iter().flat_map(|layer| layer.lifetimes.classes())
+    }
+
+    /// Iterates over the visible resources whose lifetime is of this class. The cost is
+    /// O(resources of the class · layers · log M).
+    pub fn with_lifetime(&self, class: LifetimeClass) -> impl Iterator<Item = &Arc<Resource>> {
+        self.layers.iter().enumerate().flat_map(move |(at, layer)| {
+            let above = &self.layers[..at];
+            layer
+                .lifetimes
+                .names(class)
+                .filter(move |name| !above.iter().any(|l| l.resources.contains_key(*name)))
+                .filter_map(|name| layer.resources.get(name))
+        })
+    }
+
+    /// Returns the number of resources whose lifetime is of this class, in O(layers). It includes
+    /// resources that another layer shadows.
+    #[must_use]
+    pub fn n_with_lifetime(&self, class: LifetimeClass) -> usize {
+        self.layers.iter().map(|layer| layer.lifetimes.n_names(class)).sum()
     }
 
     /// Returns whether both views have identical layers, which implies an empty difference. The

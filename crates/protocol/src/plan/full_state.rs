@@ -49,9 +49,7 @@ impl Subscription {
             let stays = !release.allows(removal);
             if !stays {
                 rejections.touch(name);
-                if let Some(entry) = names.get_mut(name) {
-                    *entry = ClientVersion::Absent;
-                }
+                drop(names.set(name, ClientVersion::Absent));
             }
             stays
         });
@@ -84,22 +82,22 @@ impl Subscription {
         let (mut changed, mut removed) = (Resources::default(), Vec::new());
         let version = Arc::new(view.version());
         for name in self.names_to_check() {
-            let Some(held) = self.names.get_mut(&name) else { continue };
-            match (view.get(name.as_str()), &*held) {
-                (Some(new), _) if held.version() == Some(new.version()) => {}
-                (Some(new), _) => {
+            let Some(held) = self.names.get(&name).cloned() else { continue };
+            match (view.get(name.as_str()), held) {
+                (Some(new), held) if held.version() == Some(new.version()) => {}
+                (Some(new), held) => {
                     if held.version().is_none() {
                         fresh.insert(new.name().clone());
                     }
                     changed.push(Arc::clone(new));
-                    if let ClientVersion::Sent(before, _) = &*held {
+                    if let ClientVersion::Sent(before, _) = held {
                         self.rejections.touch(before.name());
                     }
-                    *held = ClientVersion::sent_in(new, &version);
+                    self.names.set(&name, ClientVersion::sent_in(new, &version));
                 }
                 (None, ClientVersion::Sent(old, _)) => {
-                    removed.push(Arc::clone(old));
-                    *held = ClientVersion::Absent;
+                    removed.push(old);
+                    self.names.set(&name, ClientVersion::Absent);
                 }
                 (None, _) => {}
             }

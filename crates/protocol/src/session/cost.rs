@@ -56,6 +56,14 @@ impl Session {
         self.subscriptions.iter().map(Subscription::cost_of_plan).sum()
     }
 
+    /// Returns the maximum number of resources that [`Session::renew`] visits at this time.
+    #[must_use]
+    pub fn cost_of_renewal(&self, now: u64) -> usize {
+        let timeout = self.config.ack_timeout_ms;
+        let is_due = |s: &&Subscription| s.renewal_at(timeout, now).is_some_and(|due| due <= now);
+        self.subscriptions.iter().filter(is_due).map(Subscription::cost_of_renewal).sum()
+    }
+
     /// Returns the number of names and removals that are freed with the session.
     #[must_use]
     pub fn cost_of_end(&self) -> usize {

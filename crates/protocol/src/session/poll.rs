@@ -125,6 +125,35 @@ impl Session {
         }
     }
 
+    /// Returns the next response that renews the lifetimes of resources, or `None` if none is due
+    /// (TTL-03, TTL-08). Such a response carries no change.
+    ///
+    /// The caller calls it when the stream can take a response, before [`Session::poll`]. Otherwise,
+    /// constant changes would delay renewals until lifetimes end. A caller that must not renew lifetimes, because its state may be outdated, does not
+    /// call it (TTL-11). Resources whose lifetime may have ended meanwhile are then sent in full.
+    pub fn renew(&mut self, differ: &Differ, now: u64) -> Option<Response> {
+        for at in 0..self.subscriptions.len() {
+            let timeout = self.config.ack_timeout_ms;
+            let subscription = &mut self.subscriptions[at];
+            if subscription.renewal_at(timeout, now).is_none_or(|due| due > now) {
+                continue;
+            }
+            subscription.plan_renewal(differ, now);
+            if let Step::Send(response) = self.send_part(at, now) {
+                return Some(response);
+            }
+        }
+        None
+    }
+
+    /// Returns the time at which the next lifetime is to be renewed with [`Session::renew`]; `None`
+    /// if the client has no resource with a lifetime. It may be in the past.
+    #[must_use]
+    pub fn renewal_at(&self, now: u64) -> Option<u64> {
+        let timeout = self.config.ack_timeout_ms;
+        self.subscriptions.iter().filter_map(|s| s.renewal_at(timeout, now)).min()
+    }
+
     /// Ends the wait of a type that has nothing to send. Later changes start a new wait.
     fn end_wait(&mut self, at: usize) -> Step {
         self.subscriptions[at].work.gated_since = None;
@@ -214,7 +243,10 @@ impl Session {
             type_url: subscription.type_url.clone(),
             version: pending.version.clone(),
             nonce: self.last_nonce,
+            lifetimes: subscription.renewals.form,
             resources: part.resources,
+            heartbeats: part.heartbeats,
+            is_renewal: pending.is_renewal,
             removed: part.removed,
             absent: part.absent,
             revision: pending.revision,
@@ -226,8 +258,9 @@ impl Session {
             revision: pending.covers,
             carried: pending.carried,
             first_state: pending.first_state.then_some(pending.revision),
-            resources: Some(response.resources.clone()),
+            resources: Some(response.contents()),
         });
+        subscription.on_lifetimes_sent(&response.resources, &pending, now);
         if !pending.is_empty() {
             subscription.delivery.pending = Some(pending);
         }

@@ -39,6 +39,8 @@ impl CarriedRevisions {
 #[derive(Debug)]
 pub(crate) struct PendingResponse {
     pub(crate) resources: Resources,
+    /// Resources whose lifetime is renewed without their content.
+    pub(crate) heartbeats: Resources,
     pub(crate) removed: VecDeque<ResourceName>,
     pub(crate) absent: VecDeque<ResourceName>,
     /// The bytes of `removed` and `absent` at the time of the plan.
@@ -56,6 +58,8 @@ pub(crate) struct PendingResponse {
     /// Whether the response has the whole view of a wildcard, not the difference to an earlier
     /// view.
     pub(crate) first_state: bool,
+    /// Whether the response renews lifetimes and carries no change.
+    pub(crate) is_renewal: bool,
     pub(crate) pace: Pace,
 }
 
@@ -66,7 +70,10 @@ impl PendingResponse {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.resources.is_empty() && self.removed.is_empty() && self.absent.is_empty()
+        self.resources.is_empty()
+            && self.heartbeats.is_empty()
+            && self.removed.is_empty()
+            && self.absent.is_empty()
     }
 
     /// Returns the number of names in it.

@@ -4,9 +4,10 @@ use std::{
     collections::{BTreeMap, btree_map},
     ops::Bound,
     sync::Arc,
+    time::Duration,
 };
 
-use chancery_model::{Resource, ResourceName, TypeVersion, Version};
+use chancery_model::{Lifetimes, Resource, ResourceName, TypeVersion, Version};
 use chancery_view::TypeView;
 
 /// The client's version of one name, as far as the session knows it.
@@ -53,15 +54,22 @@ impl ClientVersion {
             Self::Nothing | Self::Absent | Self::Claimed(_) => None,
         }
     }
+
+    /// Returns the lifetime of the resource that this stream sent.
+    fn ttl(&self) -> Option<Duration> {
+        self.sent().and_then(|resource| resource.ttl())
+    }
 }
 
 /// The names that a client subscribes to.
 ///
-/// Invariant: `text_bytes` is the total length of the names.
+/// Invariant: `text_bytes` is the total length of the names. `lifetimes` has the names of the sent
+/// resources with a lifetime.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: BTreeMap<ResourceName, ClientVersion>,
     text_bytes: usize,
+    lifetimes: Lifetimes,
 }
 
 impl Names {
@@ -91,8 +99,28 @@ impl Names {
         self.by_name.get(name)
     }
 
-    pub(crate) fn get_mut(&mut self, name: &ResourceName) -> Option<&mut ClientVersion> {
-        self.by_name.get_mut(name)
+    /// Returns the names of the sent resources with a lifetime.
+    pub(crate) fn lifetimes(&self) -> &Lifetimes {
+        &self.lifetimes
+    }
+
+    /// Replaces the client's version of a subscribed name, and returns the previous one.
+    pub(crate) fn set(
+        &mut self,
+        name: &ResourceName,
+        version: ClientVersion,
+    ) -> Option<ClientVersion> {
+        let entry = self.by_name.get_mut(name)?;
+        Some(replace(entry, version, name, &mut self.lifetimes))
+    }
+
+    /// Replaces the version of each name for which `new` returns one.
+    pub(crate) fn update(&mut self, mut new: impl FnMut(&ResourceName) -> Option<ClientVersion>) {
+        for (name, entry) in &mut self.by_name {
+            if let Some(version) = new(name) {
+                replace(entry, version, name, &mut self.lifetimes);
+            }
+        }
     }
 
     pub(crate) fn keys(&self) -> btree_map::Keys<'_, ResourceName, ClientVersion> {
@@ -113,23 +141,42 @@ impl Names {
         self.by_name.range::<ResourceName, _>(from).next().map(|(name, _)| name)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> btree_map::IterMut<'_, ResourceName, ClientVersion> {
-        self.by_name.iter_mut()
-    }
-
     /// Adds a name, or replaces the client's version of it.
     pub(crate) fn insert(&mut self, name: ResourceName, version: ClientVersion) {
-        let len = name.as_str().len();
-        if self.by_name.insert(name, version).is_none() {
-            self.text_bytes += len;
+        match self.by_name.entry(name) {
+            btree_map::Entry::Vacant(place) => {
+                self.text_bytes += place.key().as_str().len();
+                self.lifetimes.add(version.ttl(), place.key());
+                place.insert(version);
+            }
+            btree_map::Entry::Occupied(mut place) => {
+                let name = place.key().clone();
+                replace(place.get_mut(), version, &name, &mut self.lifetimes);
+            }
         }
     }
 
     pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<ClientVersion> {
         let version = self.by_name.remove(name)?;
         self.text_bytes -= name.as_str().len();
+        self.lifetimes.remove(version.ttl(), name);
         Some(version)
     }
+}
+
+/// Replaces the version of a name, and updates the names with a lifetime.
+fn replace(
+    entry: &mut ClientVersion,
+    version: ClientVersion,
+    name: &ResourceName,
+    lifetimes: &mut Lifetimes,
+) -> ClientVersion {
+    let before = std::mem::replace(entry, version);
+    if before.ttl() != entry.ttl() {
+        lifetimes.remove(before.ttl(), name);
+        lifetimes.add(entry.ttl(), name);
+    }
+    before
 }
 
 /// The state of a subscription to the whole view.

@@ -6,12 +6,16 @@ use chancery_model::{Resource, ResourceName};
 use chancery_view::Resources;
 
 use super::{Pace, PendingResponse, Subscription};
-use crate::response::{absent_len, removed_len, size_of};
+use crate::{
+    encoding::Encoding,
+    response::{absent_len, removed_len},
+};
 
 /// The contents of one response.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) resources: Resources,
+    pub(crate) heartbeats: Resources,
     pub(crate) removed: Vec<ResourceName>,
     pub(crate) absent: Vec<ResourceName>,
 }
@@ -21,16 +25,24 @@ impl Subscription {
     /// (SOTW-70).
     pub(crate) fn take_part(&mut self, pending: &mut PendingResponse, target: usize) -> Part {
         let target = if self.is_full_state() { usize::MAX } else { target };
-        let size = size_of(self.protocol);
+        let version = pending.version.to_string();
+        let encoding = Encoding::new(self.protocol, self.renewals.form, &version);
+        let size = |resource: &Resource| encoding.len(resource);
         let resources = match self.properties.absent_as_alias {
             true => take_distinct(&mut pending.resources, target, size),
             false => pending.resources.take_front(target, size),
         };
         self.on_resources_sent(&resources, &pending.version);
-        let mut part = Part { resources, removed: vec![], absent: vec![] };
+        let mut part =
+            Part { resources, heartbeats: Resources::default(), removed: vec![], absent: vec![] };
         if pending.resources.is_empty() {
+            let mut used = part.resources.iter().map(|resource| size(resource)).sum();
+            // OPS-12: if the content fills the part, one heartbeat may exceed it.
+            let heartbeat_len = |resource: &Resource| encoding.heartbeat_len(resource);
+            let left = target.saturating_sub(used);
+            part.heartbeats = pending.heartbeats.take_front(left, heartbeat_len);
+            used += part.heartbeats.iter().map(|resource| heartbeat_len(resource)).sum::<usize>();
             // DELTA-53: additions precede removals. OPS-12: names count towards the size, too.
-            let used = part.resources.iter().map(|resource| size(resource)).sum();
             let mut left = target.saturating_sub(used);
             let alone = part.resources.is_empty();
             part.removed = take_names(&mut pending.removed, &mut left, alone, removed_len);

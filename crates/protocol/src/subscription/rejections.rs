@@ -124,6 +124,13 @@ impl Rejections {
             || (self.rejects_state && self.nack.as_ref().is_some_and(is_old_state))
     }
 
+    /// Returns whether the client rejects this resource as it was sent. A rejected response whose
+    /// contents are unknown or do not matter does not count: it may have only removed resources.
+    pub(crate) fn is_rejected(&self, resource: &Resource) -> bool {
+        self.standing.get(resource.name()).is_some_and(|one| **one == *resource)
+            || self.first.as_ref().is_some_and(|first| first.has(resource))
+    }
+
     /// Records a rejection.
     pub(crate) fn set_nack(&mut self, nack: Nack) {
         self.nack = Some(nack);

@@ -4,7 +4,7 @@
 //! each response, a shard needs the time of the oldest removal and the memory of all. This module
 //! therefore keeps both figures up to date.
 //!
-//! Invariant: `by_time` and `text_bytes` describe exactly the removals of `by_name`.
+//! Invariant: `by_time`, `text_bytes` and `lifetimes` describe exactly the removals of `by_name`.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use chancery_model::{Resource, ResourceName, Revision};
+use chancery_model::{Lifetimes, Resource, ResourceName, Revision};
 
 /// A resource that no longer exists, until its removal is announced.
 #[derive(Debug, Clone)]
@@ -36,6 +36,8 @@ pub(crate) struct PendingRemovals {
     by_time: BTreeMap<u64, usize>,
     /// The total length of the names, in bytes.
     text_bytes: usize,
+    /// The names of the removals whose resource has a lifetime.
+    lifetimes: Lifetimes,
 }
 
 impl PendingRemovals {
@@ -49,6 +51,11 @@ impl PendingRemovals {
 
     pub(crate) fn text_bytes(&self) -> usize {
         self.text_bytes
+    }
+
+    /// Returns the names of the removals whose resource has a lifetime.
+    pub(crate) fn lifetimes(&self) -> &Lifetimes {
+        &self.lifetimes
     }
 
     /// Returns the time at which the oldest removal was detected.
@@ -74,6 +81,7 @@ impl PendingRemovals {
     pub(crate) fn add(&mut self, name: ResourceName, removal: PendingRemoval) {
         if let btree_map::Entry::Vacant(place) = self.by_name.entry(name) {
             self.text_bytes += place.key().as_str().len();
+            self.lifetimes.add(removal.resource.ttl(), place.key());
             *self.by_time.entry(removal.since).or_default() += 1;
             place.insert(removal);
         }
@@ -82,6 +90,7 @@ impl PendingRemovals {
     pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<PendingRemoval> {
         let removal = self.by_name.remove(name)?;
         self.text_bytes -= name.as_str().len();
+        self.lifetimes.remove(removal.resource.ttl(), name);
         if let Some(n) = self.by_time.get_mut(&removal.since) {
             *n -= 1;
             if *n == 0 {

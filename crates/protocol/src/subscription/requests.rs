@@ -348,17 +348,17 @@ impl Subscription {
         self.rejections.touch_all();
         let base = wildcard.base.as_ref();
         let sent_in = Arc::new(wildcard.base_or_empty().version());
-        for (name, version) in self.names.iter_mut() {
+        let removals = &self.removals;
+        self.names.update(|name| {
             let resource = match wildcard.sent_early.get(name) {
                 Some(sent) => sent.as_ref(),
                 None => base.and_then(|base| base.get(name.as_str())),
             };
-            match resource.or_else(|| Some(&self.removals.get(name)?.resource)) {
-                Some(resource) => *version = ClientVersion::sent_in(resource, &sent_in),
-                None if base.is_some() => *version = ClientVersion::Absent,
-                None => {}
+            match resource.or_else(|| Some(&removals.get(name)?.resource)) {
+                Some(resource) => Some(ClientVersion::sent_in(resource, &sent_in)),
+                None => base.map(|_| ClientVersion::Absent),
             }
-        }
+        });
         let is_full_state = self.is_full_state();
         let left = self.names.values().filter_map(ClientVersion::sent);
         self.rejections.list_first(left.clone());

@@ -19,6 +19,7 @@ mod cover;
 mod habits;
 mod laws;
 mod ledger;
+mod lifetimes;
 mod naive;
 mod order;
 mod rest;

@@ -4,6 +4,9 @@
 //!
 //! ```text
 //! commit a:CDS/x=1>EDS/x -CDS/y    publishes x in scope a (default `default`), with a child; deletes y
+//! commit CDS/x=1;ttl=3000          publishes x with a lifetime in milliseconds
+//! features a b / agent envoy       the client reports these features, or this user agent
+//! renewals off                     no lifetimes are renewed from now on, until `renewals on`
 //! scopes default,a                 the node sees these scopes from now on
 //! -> CDS *,x @3 v=… nack           SotW request: names, nonce, version, rejection
 //! -> CDS +x,y -z @3 irv=x@held,y@old nack      delta request; `irv` names what the client holds
@@ -18,6 +21,7 @@
 //!
 //! ```text
 //! <- CDS x=1 y=2 -z ~w v=X @A      a response: resources with their bodies, removals, absent aliases
+//! <- CDS x=1;ttl=3000 y;ttl=3000   a resource with its lifetime, and a heartbeat without a body
 //! = CDS nacked sent=X acked=W nack=13 text     the status
 //! = CDS x=1:synced@X y:unknown     the resources: name, body, state, and in SotW the version
 //! ! text                           the stream ends with this error
@@ -40,6 +44,7 @@ mod diagrams;
 mod envoy;
 mod first_state;
 mod grpc;
+mod lifetimes;
 mod on_demand;
 mod references;
 mod regressions;

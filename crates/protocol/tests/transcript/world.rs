@@ -4,16 +4,17 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use chancery_model::{
-    Incarnation, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, State, Transaction,
-    TypeUrl, Upsert, types,
+    Incarnation, Node, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, State,
+    Transaction, TypeUrl, Upsert, Version, types,
 };
 use chancery_protocol::{
-    Config, ContentsReader, DeltaRequest, ErrorDetail, Interest, Protocol, Request, Response,
-    Session, SotwRequest, StreamKind,
+    Config, ContentsReader, DeltaRequest, ErrorDetail, Interest, LifetimeSupport, Protocol,
+    Request, Response, Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View};
 
@@ -55,6 +56,8 @@ struct Stream {
     session: Session,
     clients: BTreeMap<TypeUrl, Client>,
     nonces: BTreeSet<String>,
+    /// The versions of the resources that were sent with their content.
+    sent: BTreeMap<(TypeUrl, ResourceName), Version>,
     /// The nonces by their names in the script.
     named_nonces: BTreeMap<String, String>,
     /// Whether a request has ended the stream with an error.
@@ -72,6 +75,10 @@ struct World {
     at: String,
     differ: Differ,
     now: u64,
+    /// The node of the clients.
+    node: Node,
+    /// Whether the lifetimes of resources are renewed.
+    renews: bool,
     /// The versions by their names in the script.
     named_versions: BTreeMap<String, String>,
 }
@@ -94,6 +101,8 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
         differ: Differ::new(),
         // Not 0. The stream is as old as its first request.
         now: 1_000_000,
+        node: Node::default(),
+        renews: true,
         named_versions: BTreeMap::new(),
     };
     world.open(only);
@@ -156,10 +165,13 @@ impl World {
     fn open(&mut self, only: &str) {
         let type_url = (!only.is_empty()).then(|| type_url(only));
         let kind = StreamKind { protocol: self.protocol, type_url };
+        let mut session = Session::new(kind, Arc::clone(&self.config));
+        session.support_lifetimes(LifetimeSupport::of(&self.node, 0));
         let stream = Stream {
-            session: Session::new(kind, Arc::clone(&self.config)),
+            session,
             clients: BTreeMap::new(),
             nonces: BTreeSet::new(),
+            sent: BTreeMap::new(),
             named_nonces: BTreeMap::new(),
             ended: false,
         };
@@ -184,6 +196,17 @@ impl World {
             }
             "->" => outcomes.extend(self.request(rest)),
             "ack" | "nack" => outcomes.extend(self.answer(rest, verb == "nack")),
+            "features" => {
+                self.node.client_features = rest.split(' ').map(str::to_owned).collect();
+                let support = LifetimeSupport::of(&self.node, 0);
+                self.stream().session.support_lifetimes(support);
+            }
+            "agent" => {
+                rest.clone_into(&mut self.node.user_agent);
+                let support = LifetimeSupport::of(&self.node, 0);
+                self.stream().session.support_lifetimes(support);
+            }
+            "renewals" => self.renews = rest == "on",
             "status" => outcomes.push(self.status(rest)),
             "contents" => outcomes.push(self.contents(rest)),
             "wait" => {
@@ -191,7 +214,10 @@ impl World {
                 // Like a real caller, it sleeps until a session asks for a poll, whether or not
                 // that poll has a response.
                 let now = self.now;
-                let wakes = self.streams.values().filter_map(|s| s.session.wake_at(now));
+                let renewal = |s: &Stream| s.session.renewal_at(now).filter(|_| self.renews);
+                let wakes =
+                    |s: &Stream| [s.session.wake_at(now), renewal(s).map(|at| at.max(now + 1))];
+                let wakes = self.streams.values().flat_map(wakes).flatten();
                 if let Some(wake) = wakes.filter(|wake| *wake <= until).min() {
                     self.now = wake;
                     let first = self.poll();
@@ -239,9 +265,11 @@ impl World {
             let mut children = rest.split('>');
             let (name, body) = children.next().unwrap().split_once('=').unwrap();
             let (body, aliases) = body.split_once('|').unwrap_or((body, ""));
+            let (body, ttl) = body.split_once(";ttl=").unwrap_or((body, ""));
             let mut draft = ResourceDraft::new(key(name), Bytes::copy_from_slice(body.as_bytes()));
             let aliases = aliases.split('|').filter(|alias| !alias.is_empty());
             draft.aliases = aliases.map(|alias| ResourceName::new(alias).unwrap()).collect();
+            draft.ttl = ttl.parse().ok().map(Duration::from_millis);
             draft.children = children.map(key).collect();
             transaction.upserts.push(Upsert { scope, draft });
         }
@@ -413,11 +441,11 @@ impl World {
         for at in self.streams.keys().cloned().collect::<Vec<_>>() {
             self.at.clone_from(&at);
             while !self.streams[&at].ended
-                && let Some(response) = self.streams.get_mut(&at).unwrap().session.poll(
-                    Some(&view),
-                    &self.differ,
-                    self.now,
-                )
+                && let Stream { session, .. } = self.streams.get_mut(&at).unwrap()
+                && let renewal = session.renewal_at(self.now).filter(|_| self.renews)
+                && let Some(response) = renewal
+                    .and_then(|_| session.renew(&self.differ, self.now))
+                    .or_else(|| session.poll(Some(&view), &self.differ, self.now))
             {
                 let text = self.show(&response);
                 let mut outcome = self.outcome(format!("<- {text}"));
@@ -445,6 +473,21 @@ impl World {
                 assert!(names.insert(alias.clone()), "{alias} twice");
             }
             write!(text, " {}={body}", resource.name()).unwrap();
+            if let Some(ttl) = resource.ttl().filter(|_| response.has_lifetimes()) {
+                write!(text, ";ttl={}", ttl.as_millis()).unwrap();
+            }
+        }
+        for resource in response.heartbeats() {
+            assert!(names.insert(resource.name().clone()), "{} twice", resource.name());
+            // TTL-04.
+            let known = stream.sent.get(&(response.type_url().clone(), resource.name().clone()));
+            assert_eq!(known, Some(&resource.version()), "a heartbeat for {}", resource.name());
+            write!(text, " {};ttl={}", resource.name(), resource.ttl().unwrap().as_millis())
+                .unwrap();
+        }
+        for resource in response.resources() {
+            let key = (response.type_url().clone(), resource.name().clone());
+            stream.sent.insert(key, resource.version());
         }
         for name in response.removed() {
             assert!(names.insert(name.clone()), "{name} twice");

@@ -1,16 +1,17 @@
 //! Encoded responses, decoded according to the protobuf specification.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test reports a failure")]
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use chancery_model::{
-    Incarnation, ResourceDraft, ResourceKey, ResourceName, ScopeName, State, Transaction, TypeUrl,
-    Upsert, types,
+    Incarnation, Node, ResourceDraft, ResourceKey, ResourceName, ScopeName, State, Transaction,
+    TypeUrl, Upsert, types,
 };
-use chancery_proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
+use chancery_proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse, Resource};
 use chancery_protocol::{
-    Config, DeltaRequest, Protocol, Request, Response, Session, SotwRequest, StreamKind,
+    Config, DeltaRequest, LifetimeSupport, Protocol, Request, Response, Session, SotwRequest,
+    StreamKind,
 };
 use chancery_view::{Differ, View};
 use prost::Message as _;
@@ -79,6 +80,92 @@ fn sotw_response_decodes_as_discovery_response() {
     let resources: Vec<_> =
         read.resources.iter().map(|any| (any.type_url.as_str(), &any.value[..])).collect();
     assert_eq!(resources, [(types::CLUSTER, &b"one"[..]), (types::CLUSTER, &b"two"[..])]);
+}
+
+/// Returns the responses to a client with both features, and its first renewal.
+fn renewed(protocol: Protocol, body: &Bytes) -> [(Bytes, Vec<Bytes>); 2] {
+    let state = state(&[body.clone(), Bytes::from_static(b"bare")]);
+    let key = ResourceKey {
+        type_url: TypeUrl::from_static(types::CLUSTER),
+        name: ResourceName::new("c0000").unwrap(),
+    };
+    let mut draft = ResourceDraft::new(key, body.clone());
+    draft.ttl = Some(Duration::from_millis(90_500));
+    let upserts = vec![Upsert { scope: scope(), draft }];
+    let state = state.apply(&Transaction { upserts, ..Transaction::default() }).state;
+    let kind = StreamKind { protocol, type_url: None };
+    let mut session = Session::new(kind, Arc::new(Config::DEFAULTS));
+    let features = ["xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"];
+    let client_features = features.map(str::to_owned).to_vec();
+    let node = Node { client_features, ..Node::default() };
+    session.support_lifetimes(LifetimeSupport::of(&node, 7));
+    let type_url = types::CLUSTER.to_owned();
+    let request = match protocol {
+        Protocol::Sotw => Request::Sotw(SotwRequest { type_url, ..SotwRequest::default() }),
+        Protocol::Delta => Request::Delta(DeltaRequest { type_url, ..DeltaRequest::default() }),
+    };
+    let (view, differ) = (View::resolve(&state, &[scope()]), Differ::new());
+    session.on_request(request, Some(&view), 1).unwrap();
+    let first = session.poll(Some(&view), &differ, 1).unwrap();
+    assert!(session.poll(Some(&view), &differ, 1).is_none());
+    let at = session.renewal_at(1).unwrap();
+    assert!(session.renew(&differ, at - 1).is_none());
+    [encode(first), encode(session.renew(&differ, at).unwrap())]
+}
+
+/// TTL-01, TTL-03: in delta, the lifetime is a field of the resource. A heartbeat has the name, the
+/// version and the lifetime. The bytes of a large resource are shared.
+#[test]
+fn delta_lifetime_reads_as_one() {
+    for size in [3, 100_000] {
+        let body = Bytes::from(vec![b'x'; size]);
+        let [first, renewal] = renewed(Protocol::Delta, &body);
+        let read = DeltaDiscoveryResponse::decode(first.0).unwrap();
+        let with_ttl = read.resources.iter().find(|one| one.name == "c0000").unwrap();
+        let ttl = with_ttl.ttl.unwrap();
+        assert_eq!((ttl.seconds, ttl.nanos), (90, 500_000_000));
+        assert!(with_ttl.version.starts_with("2-"));
+        assert_eq!(with_ttl.resource.as_ref().unwrap().value, body);
+        let bare = read.resources.iter().find(|one| one.name == "c0001").unwrap();
+        assert_eq!((bare.ttl, bare.version.starts_with("1-")), (None, true));
+        let heartbeats = DeltaDiscoveryResponse::decode(renewal.0).unwrap();
+        assert_eq!(heartbeats.system_version_info, read.system_version_info);
+        let expected = Resource { resource: None, ..with_ttl.clone() };
+        assert_eq!(heartbeats.resources, [expected]);
+        assert_eq!(first.1.len(), if size > 4096 { 3 } else { 1 });
+        assert_eq!(renewal.1.len(), 1);
+    }
+}
+
+/// TTL-05, TTL-06, SOTW-113, CLI-E-45: in SotW, a resource with a lifetime is wrapped, and the others are bare.
+/// The wrapper has the version of the response.
+#[test]
+fn sotw_lifetime_reads_as_a_wrapper() {
+    for size in [3, 100_000] {
+        let body = Bytes::from(vec![b'x'; size]);
+        let responses = renewed(Protocol::Sotw, &body);
+        let [first, second] = responses.map(|(bytes, _)| DiscoveryResponse::decode(bytes).unwrap());
+        assert_eq!(
+            (&first.version_info, &first.type_url),
+            (&second.version_info, &second.type_url)
+        );
+        assert_ne!(first.nonce, second.nonce);
+        for (read, content) in [(&first, Some(&body)), (&second, None)] {
+            let wrapper = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+            let (wrapped, bare): (Vec<_>, Vec<_>) =
+                read.resources.iter().partition(|any| any.type_url == wrapper);
+            assert_eq!((wrapped.len(), bare.len()), (1, 1));
+            assert_eq!(
+                (bare[0].type_url.as_str(), &bare[0].value[..]),
+                (types::CLUSTER, &b"bare"[..])
+            );
+            let resource = Resource::decode(&wrapped[0].value[..]).unwrap();
+            assert_eq!((resource.name.as_str(), &resource.version), ("c0000", &read.version_info));
+            let ttl = resource.ttl.unwrap();
+            assert_eq!((ttl.seconds, ttl.nanos), (90, 500_000_000));
+            assert_eq!(resource.resource.map(|any| any.value), content.cloned());
+        }
+    }
 }
 
 /// SVC-16, SVC-18, SVC-22, DELTA-51, DELTA-54: the name, the version and exactly the published

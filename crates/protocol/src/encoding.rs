@@ -1,0 +1,174 @@
+//! The encoding of resources in a response, with or without their lifetimes.
+//!
+//! The bytes of a resource are shared by all clients, and have no lifetime. For a client that
+//! supports lifetimes, a response puts a few bytes of its own around them:
+//!
+//! - In delta, the lifetime is a field of the resource (`Resource.ttl`).
+//! - In SotW, a resource with a lifetime is wrapped in an `Any` with a `Resource` (TTL-05). Resources
+//!   without a lifetime stay bare (SOTW-113).
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use chancery_model::{
+    Resource,
+    wire::{len_field_len, put_len_field, put_len_header, put_varint, varint_len},
+};
+
+use crate::Protocol;
+
+/// The type of the wrapper in SotW.
+const WRAPPER_URL: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+
+/// The form of lifetimes in the responses of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum LifetimeForm {
+    /// Lifetimes are not sent.
+    #[default]
+    None,
+    /// Delta: a field of the resource.
+    Field,
+    /// SotW: a field of the wrapper around the resource.
+    Wrapper,
+}
+
+/// The encoding of the resources of one response.
+#[derive(Debug)]
+pub(crate) struct Encoding {
+    protocol: Protocol,
+    form: LifetimeForm,
+    /// The version in wrappers: that of the response, with which Envoy compares (CLI-E-45).
+    version: Box<str>,
+}
+
+/// One encoded `resources` field, in three pieces.
+#[derive(Debug)]
+pub(crate) struct EncodedResource {
+    pub(crate) head: BytesMut,
+    /// The bytes that all clients share.
+    pub(crate) shared: Bytes,
+    pub(crate) tail: BytesMut,
+}
+
+impl Encoding {
+    /// Creates the encoding of a response with this version of the type.
+    pub(crate) fn new(protocol: Protocol, form: LifetimeForm, version: &str) -> Self {
+        let version = if form == LifetimeForm::Wrapper { version } else { "" };
+        Self { protocol, form, version: version.into() }
+    }
+
+    /// Returns the length of a resource in the response.
+    pub(crate) fn len(&self, resource: &Resource) -> usize {
+        match (self.form, resource.ttl(), self.protocol) {
+            (LifetimeForm::None, ..) | (_, None, _) => match self.protocol {
+                Protocol::Sotw => resource.sotw_len(),
+                Protocol::Delta => resource.delta_len(),
+            },
+            (LifetimeForm::Field, Some(ttl), _) => {
+                len_field_len(resource.delta_content().len() + ttl_field_len(ttl))
+            }
+            (LifetimeForm::Wrapper, Some(ttl), _) => {
+                let aliases = resource.aliases().iter().map(|a| len_field_len(a.as_str().len()));
+                let content = resource.sotw_len() + aliases.sum::<usize>();
+                wrapped_len(content + self.suffix_len(resource, ttl))
+            }
+        }
+    }
+
+    /// Encodes a resource.
+    pub(crate) fn resource(&self, resource: &Resource) -> EncodedResource {
+        let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
+        let shared = match (self.form, resource.ttl(), self.protocol) {
+            (LifetimeForm::None, ..) | (_, None, _) => match self.protocol {
+                Protocol::Sotw => resource.sotw_field(),
+                Protocol::Delta => resource.delta_field(),
+            },
+            (LifetimeForm::Field, Some(ttl), _) => {
+                let content = resource.delta_content();
+                put_ttl(&mut tail, ttl);
+                put_len_header(&mut head, 2, content.len() + tail.len());
+                content
+            }
+            (LifetimeForm::Wrapper, Some(ttl), _) => {
+                let any = resource.sotw_field();
+                for alias in resource.aliases() {
+                    put_len_field(&mut tail, 4, alias.as_str().as_bytes());
+                }
+                self.put_suffix(&mut tail, resource, ttl);
+                put_wrapper_header(&mut head, any.len() + tail.len());
+                any
+            }
+        };
+        EncodedResource { head, shared, tail }
+    }
+
+    /// Returns the length of a heartbeat in the response.
+    pub(crate) fn heartbeat_len(&self, resource: &Resource) -> usize {
+        let content = self.suffix_len(resource, resource.ttl().unwrap_or_default());
+        match self.form {
+            LifetimeForm::Wrapper => wrapped_len(content),
+            LifetimeForm::Field | LifetimeForm::None => len_field_len(content),
+        }
+    }
+
+    /// Encodes a heartbeat: the name, the version and the lifetime, without the content (TTL-03).
+    pub(crate) fn put_heartbeat(&self, out: &mut BytesMut, resource: &Resource) {
+        let ttl = resource.ttl().unwrap_or_default();
+        let len = self.suffix_len(resource, ttl);
+        match self.form {
+            LifetimeForm::Wrapper => put_wrapper_header(out, len),
+            LifetimeForm::Field | LifetimeForm::None => put_len_header(out, 2, len),
+        }
+        self.put_suffix(out, resource, ttl);
+    }
+
+    fn suffix_len(&self, resource: &Resource, ttl: Duration) -> usize {
+        len_field_len(self.version_of(resource).len())
+            + len_field_len(resource.name().as_str().len())
+            + ttl_field_len(ttl)
+    }
+
+    fn put_suffix(&self, out: &mut BytesMut, resource: &Resource, ttl: Duration) {
+        put_len_field(out, 1, self.version_of(resource).as_bytes());
+        put_len_field(out, 3, resource.name().as_str().as_bytes());
+        put_ttl(out, ttl);
+    }
+
+    fn version_of(&self, resource: &Resource) -> Box<str> {
+        match self.form {
+            LifetimeForm::Wrapper => self.version.clone(),
+            LifetimeForm::Field | LifetimeForm::None => resource.version().to_string().into(),
+        }
+    }
+}
+
+/// Returns the length of a SotW `resources` field with a wrapper of `content` bytes.
+fn wrapped_len(content: usize) -> usize {
+    len_field_len(len_field_len(WRAPPER_URL.len()) + len_field_len(content))
+}
+
+fn put_wrapper_header(out: &mut BytesMut, content: usize) {
+    put_len_header(out, 2, len_field_len(WRAPPER_URL.len()) + len_field_len(content));
+    put_len_field(out, 1, WRAPPER_URL.as_bytes());
+    put_len_header(out, 2, content);
+}
+
+/// Returns the length of a `google.protobuf.Duration` message.
+fn ttl_len(ttl: Duration) -> usize {
+    let field_len = |value: u64| if value == 0 { 0 } else { 1 + varint_len(value) };
+    field_len(ttl.as_secs()) + field_len(u64::from(ttl.subsec_nanos()))
+}
+
+fn ttl_field_len(ttl: Duration) -> usize {
+    len_field_len(ttl_len(ttl))
+}
+
+fn put_ttl(out: &mut BytesMut, ttl: Duration) {
+    put_len_header(out, 6, ttl_len(ttl));
+    for (field, value) in [(1, ttl.as_secs()), (2, u64::from(ttl.subsec_nanos()))] {
+        if value > 0 {
+            out.put_u8(field << 3);
+            put_varint(out, value);
+        }
+    }
+}
