@@ -1,6 +1,6 @@
 //! The settings of the fan-out, with defaults and validation.
 
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, time::Duration};
 
 use crate::SecretFinder;
 
@@ -23,6 +23,9 @@ pub struct Config {
     /// rejected with `RESOURCE_EXHAUSTED`. For a stream within its share, the replica ends the stream
     /// that holds most instead.
     pub subscriptions_bytes_max: usize,
+    /// The time without contact to the majority of the replicas after which lifetimes are no longer
+    /// renewed (TTL-11).
+    pub renewals_stop_after: Duration,
     /// The value of `ControlPlane.identifier` in every response. It names this replica (SVC-20).
     pub control_plane: String,
     /// The settings of the protocol.
@@ -51,6 +54,7 @@ impl Default for Config {
             turn_work_max: 128,
             streams_max: 200_000,
             subscriptions_bytes_max: 1 << 30,
+            renewals_stop_after: Duration::from_secs(30),
             control_plane: "chancery".to_owned(),
             session: chancery_protocol::Config::default(),
             secrets: SecretFinder::none(),

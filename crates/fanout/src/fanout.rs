@@ -19,6 +19,7 @@ use crate::{
     StreamStatus, Unacknowledged,
     arrivals::Arrivals,
     concern::Concerned,
+    contact::Contact,
     event::{Event, Sent},
     freshness::{AlwaysFresh, Fresh, ReadFreshness},
     large::LargeWork,
@@ -36,6 +37,11 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Fanout {
     shared: Arc<Shared>,
+    contact: Arc<Contact>,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
+    /// The time at which the protocol's clock is 0.
+    start: Instant,
     freshness: ReadFreshness,
 }
 
@@ -83,6 +89,7 @@ impl Fanout {
         let resume_cache = Arc::new(ResumeCache::default());
         let large = LargeWork::default();
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
+        let contact = Arc::new(Contact::new(config.renewals_stop_after));
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let held_polls = HeldPolls::new();
         let follow =
@@ -103,7 +110,7 @@ impl Fanout {
             let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
             let resume_cache = Arc::clone(&resume_cache);
             let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, resume_cache, n)
-                .sharing(large.clone(), Arc::clone(&memory));
+                .sharing(large.clone(), Arc::clone(&memory), Arc::clone(&contact));
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inboxes: Inboxes { updates, bulk }, ready_list }
         });
@@ -112,13 +119,17 @@ impl Fanout {
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
         let shared = Arc::new(Shared { shards, streams, streams_max, held_polls, control_plane });
-        Self { shared, freshness: ReadFreshness::new(Arc::new(AlwaysFresh), state) }
+        let freshness = ReadFreshness::new(Arc::new(AlwaysFresh), state);
+        Self { shared, contact, tasks: tracker.clone(), cancel, start, freshness }
     }
 
     /// Returns the same shards with a check for a replicated state. New streams wait until `fresh`
-    /// confirms that the local copy is current.
+    /// confirms that the local copy is current. Lifetimes are renewed only while it does (TTL-11).
     #[must_use]
     pub fn with_fresh(self, fresh: Arc<dyn Fresh>) -> Self {
+        let contact = Arc::clone(&self.contact);
+        let watch = contact.watch(Arc::clone(&fresh), self.start, self.cancel.clone());
+        self.tasks.spawn(watch);
         Self { freshness: self.freshness.of(fresh), ..self }
     }
 

@@ -55,6 +55,7 @@ mod changes;
 mod clock;
 mod concern;
 mod config;
+mod contact;
 mod entry;
 mod event;
 mod fanout;

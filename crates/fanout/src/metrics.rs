@@ -39,6 +39,17 @@ pub const METRICS: &[Metric] = &[
         "Discovery responses sent, by type.",
     ),
     Metric::new(
+        "chancery_xds_renewed_resources_total",
+        MetricKind::Counter,
+        "Resources in discovery responses that renew a lifetime (`ttl`), by type.",
+    ),
+    Metric::new(
+        "chancery_xds_renewals_paused",
+        MetricKind::Gauge,
+        "1 while the replica renews no lifetimes, because it has had no contact to the majority of \
+         the replicas for longer than renewals_stop_after; otherwise 0.",
+    ),
+    Metric::new(
         "chancery_xds_pushed_resources_total",
         MetricKind::Counter,
         "Resources in discovery responses, removed ones included, by type.",
@@ -232,6 +243,7 @@ pub(crate) fn register() {
     chancery_metrics::describe(METRICS);
     set_subscription_bytes(0);
     large_work().set(0.0);
+    set_renewals_paused(false);
     for limit in LIMITS {
         counter!("chancery_xds_limits_hit_total", "limit" => *limit).increment(0);
     }
@@ -240,6 +252,11 @@ pub(crate) fn register() {
 /// Sets the number of bytes that subscriptions hold.
 pub(crate) fn set_subscription_bytes(bytes: usize) {
     gauge!("chancery_xds_subscription_bytes").set(gauge_value(bytes));
+}
+
+/// Sets whether lifetimes are not renewed.
+pub(crate) fn set_renewals_paused(is_paused: bool) {
+    gauge!("chancery_xds_renewals_paused").set(f64::from(u8::from(is_paused)));
 }
 
 /// Returns the gauge of the streams that the thread for large work handles.

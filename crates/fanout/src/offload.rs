@@ -77,7 +77,8 @@ impl Shard {
                 // The work may have waited in the queue.
                 let ms = now.ms_at(Instant::now());
                 // A stream that has ended needs no response.
-                let is_in_vain = slot.is_closed() && matches!(work, Work::Take(..) | Work::Poll);
+                let is_in_vain =
+                    slot.is_closed() && matches!(work, Work::Take(..) | Work::Poll { .. });
                 let done = match is_in_vain {
                     true => (Some(session), Done::Polled(None, ms)),
                     false => work.run(session, view.as_ref(), &differ, ms),

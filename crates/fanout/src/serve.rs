@@ -7,7 +7,8 @@ use std::{
 
 use chancery_model::{Node, Revision, ScopeName, TypeUrl};
 use chancery_protocol::{
-    ErrorKind, Overdue, ProtocolError, Receipt, Request, Response, ResumeState, Session, Verdict,
+    ErrorKind, LifetimeSupport, Overdue, ProtocolError, Receipt, Request, Response, ResumeState,
+    Session, Verdict,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
@@ -28,8 +29,11 @@ use crate::{
     shard::Shard,
     status::{End, EndCode, NackRecord, SessionId},
     stream_slot::{StreamSlot, Then},
-    work::Work,
+    work::{Work, next_response},
 };
+
+/// The interval at which a session checks whether lifetimes may be renewed again, in milliseconds.
+const RENEWAL_RETRY_MS: u64 = 1_000;
 
 impl Shard {
     pub(crate) fn on_request(
@@ -177,14 +181,17 @@ impl Shard {
             let Entry { session, assigned, changes, .. } = entry;
             marking.apply_all(session, scopes_of(assigned), changes);
         }
-        let cost = entry.session.cost_of_poll();
+        let renews = self.contact.is_recent(now);
+        let cost_of_renewal = if renews { entry.session.cost_of_renewal(now.ms) } else { 0 };
+        let cost = entry.session.cost_of_poll() + cost_of_renewal;
         if cost > INLINE_NAMES_MAX {
-            self.offload(at, Work::Poll, cost, now);
+            self.offload(at, Work::Poll { renews }, cost, now);
             return 1;
         }
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return 1 };
-        let response = entry.session.poll(view.as_ref(), &self.differ, now.ms);
+        let session = &mut entry.session;
+        let response = next_response(session, view.as_ref(), &self.differ, renews, now.ms);
         let cost = self.on_polled(at, response, now);
         self.settle_memory(at);
         cost
@@ -199,11 +206,15 @@ impl Shard {
                 cost = cost_of(response.n_resources() + response.removed().len());
                 entry.since_sent = SinceSent::Nothing;
                 let type_place = type_place(response.type_url());
-                entry.changes.on_sent(type_place);
+                if !response.is_renewal() {
+                    entry.changes.on_sent(type_place);
+                }
                 let message =
                     self.metrics.on_push(type_place, response, &self.config.control_plane);
                 // No deadline implies no pending work.
-                let more = entry.half_closed || entry.session.wake_at(now.ms).is_some();
+                let more = entry.half_closed
+                    || entry.session.wake_at(now.ms).is_some()
+                    || entry.session.renewal_at(now.ms).is_some();
                 let then = if more { Then::CallBack } else { Then::Rest };
                 entry.slot.put(message, then);
                 self.count_standing(at);
@@ -378,12 +389,15 @@ impl Shard {
 
     fn open(&mut self, slot: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> usize {
         let assigned = self.assign(&node);
+        let id = SessionId::next();
+        let mut session = Session::new(slot.info.kind.clone(), Arc::clone(&self.protocol));
+        session.support_lifetimes(LifetimeSupport::of(&node, id.0));
         let entry = Entry {
-            id: SessionId::next(),
+            id,
             slot: Arc::clone(slot),
             away: None,
             holding: self.memory.holding(),
-            session: Session::new(slot.info.kind.clone(), Arc::clone(&self.protocol)),
+            session,
             node,
             assigned,
             assigned_at: self.views.state().assignments.changed,
@@ -417,6 +431,7 @@ impl Shard {
     /// Replaces the node of the session (SOTW-03).
     fn adopt(&mut self, at: usize, node: Arc<Node>, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
+        entry.session.support_lifetimes(LifetimeSupport::of(&node, entry.id.0));
         entry.node = node;
         // This value differs from every revision, so `reassign` computes the scopes again.
         entry.assigned_at = Revision(u64::MAX);
@@ -494,7 +509,12 @@ impl Shard {
     /// Sets a timer for the session's next deadline. An earlier timer stays.
     fn set_timer(&mut self, at: usize, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        if let Some(wake_at) = entry.session.wake_at(now.ms)
+        let renewal = entry.session.renewal_at(now.ms).map(|due| match due <= now.ms {
+            true => now.ms + RENEWAL_RETRY_MS,
+            false => due,
+        });
+        let wake_at = entry.session.wake_at(now.ms);
+        if let Some(wake_at) = wake_at.into_iter().chain(renewal).min()
             && entry.wake_at.is_none_or(|known| wake_at < known)
         {
             entry.wake_at = Some(wake_at);

@@ -37,6 +37,7 @@ use crate::{
     arrivals::Arrivals,
     budget::{Budget, cost_of},
     clock::Now,
+    contact::Contact,
     entry::{Entry, SinceSent},
     event::{Event, Events, Sent},
     index::{Index, Key, key, place},
@@ -123,6 +124,7 @@ pub(crate) struct Shard {
     pub(crate) indexing: VecDeque<Key>,
     pub(crate) large: LargeWork,
     pub(crate) memory: Arc<SubscriptionMemory>,
+    pub(crate) contact: Arc<Contact>,
     /// Streams whose sessions are to be removed, each with its call.
     leaving: VecDeque<(Arc<StreamSlot>, Call)>,
     /// The kind of bulk work of this turn; `None` if no bulk work waited when it started.
@@ -161,6 +163,7 @@ impl Shard {
         Self {
             protocol: Arc::new(config.session.clone()),
             memory: SubscriptionMemory::new(config.subscriptions_bytes_max),
+            contact: Arc::new(Contact::new(config.renewals_stop_after)),
             config,
             differ,
             views: Views::new(state),
@@ -189,8 +192,13 @@ impl Shard {
     }
 
     /// Sets the parts that all shards of a replica share.
-    pub(crate) fn sharing(mut self, large: LargeWork, memory: Arc<SubscriptionMemory>) -> Self {
-        (self.large, self.memory) = (large, memory);
+    pub(crate) fn sharing(
+        mut self,
+        large: LargeWork,
+        memory: Arc<SubscriptionMemory>,
+        contact: Arc<Contact>,
+    ) -> Self {
+        (self.large, self.memory, self.contact) = (large, memory, contact);
         self
     }
 

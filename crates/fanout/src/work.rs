@@ -14,8 +14,8 @@ use crate::index::Key;
 pub(crate) enum Work {
     /// Handles a request. The permit is held as long as the request's bytes.
     Take(Request, Option<OwnedSemaphorePermit>),
-    /// Plans the next response.
-    Poll,
+    /// Plans the next response. `renews` allows one that renews lifetimes.
+    Poll { renews: bool },
     /// Lists the subscriptions, to move the session from some scopes to others.
     Move { gone: Vec<ScopeName>, come: Vec<ScopeName> },
     /// Frees the session.
@@ -58,7 +58,9 @@ impl Work {
                 let interests = session.drain_interest();
                 Done::Taken(result, interests)
             }
-            Self::Poll => Done::Polled(session.poll(view, differ, now), now),
+            Self::Poll { renews } => {
+                Done::Polled(next_response(&mut session, view, differ, renews, now), now)
+            }
             Self::Move { gone, come } => Done::Moved { interests: session.interest(), gone, come },
             Self::End => {
                 let interests = session.interest();
@@ -67,4 +69,16 @@ impl Work {
         };
         (Some(session), done)
     }
+}
+
+/// Returns the next response of a session. `renews` allows the renewal of lifetimes.
+pub(crate) fn next_response(
+    session: &mut Session,
+    view: Option<&View>,
+    differ: &Differ,
+    renews: bool,
+    now: u64,
+) -> Option<Response> {
+    let renewal = if renews { session.renew(differ, now) } else { None };
+    renewal.or_else(|| session.poll(view, differ, now))
 }

@@ -44,6 +44,7 @@ pub(crate) struct ShardMetrics {
 pub(crate) struct TypeMetrics {
     pub(crate) requests: Counter,
     pub(crate) pushes: Counter,
+    pub(crate) renewed_resources: Counter,
     pub(crate) pushed_resources: Counter,
     pub(crate) pushed_bytes: Counter,
     pub(crate) acks: Counter,
@@ -147,6 +148,11 @@ impl ShardMetrics {
         of_type.pushes.increment(1);
         let n_resources = response.n_resources() + response.removed().len();
         of_type.pushed_resources.increment(n_resources as u64);
+        if response.is_renewal() {
+            let with_ttl = response.resources().filter(|resource| resource.ttl().is_some());
+            let n_renewed = with_ttl.count() + response.heartbeats().count();
+            of_type.renewed_resources.increment(n_renewed as u64);
+        }
         let message = response.into_message(control_plane);
         of_type.pushed_bytes.increment(message.len() as u64);
         of_protocol.record(gauge_value(message.len()));
@@ -199,6 +205,7 @@ impl TypeMetrics {
         Self {
             requests: of("chancery_xds_requests_total"),
             pushes: of("chancery_xds_pushes_total"),
+            renewed_resources: of("chancery_xds_renewed_resources_total"),
             pushed_resources: of("chancery_xds_pushed_resources_total"),
             pushed_bytes: of("chancery_xds_pushed_bytes_total"),
             acks: of("chancery_xds_acks_total"),

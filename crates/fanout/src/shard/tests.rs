@@ -16,6 +16,7 @@ mod concern;
 mod counting;
 mod fairness;
 mod harness;
+mod lifetimes;
 mod marking;
 mod offload;
 mod silence;

@@ -110,11 +110,13 @@ impl Subscription {
         self.renewals.form != LifetimeForm::None && resource.ttl().is_some()
     }
 
-    /// Returns the time of the next renewal, unless a response is on its way that is sent first.
+    /// Returns the time of the next renewal, unless a response is on its way that is sent first. A
+    /// renewal that is due waits for the answer to the last response (SOTW-36).
     pub(crate) fn renewal_at(&self, ack_timeout_ms: u64, now: u64) -> Option<u64> {
         let due = self.renewals.next.filter(|_| self.delivery.pending.is_none())?;
-        let answer_at = self.delivery.unanswered.back().map(|sent| sent.sent_at + ack_timeout_ms);
-        Some(due.max(answer_at.filter(|at| *at > now).unwrap_or(0)))
+        let last = self.delivery.unanswered.back().filter(|_| due <= now);
+        let answer_at = last.map_or(0, |sent| sent.sent_at + ack_timeout_ms);
+        Some(if answer_at > now { answer_at } else { due })
     }
 
     /// Returns the maximum number of resources that a renewal visits.

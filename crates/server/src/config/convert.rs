@@ -37,6 +37,7 @@ impl Config {
             shards: self.xds.shards,
             streams_max: self.xds.streams_max,
             subscriptions_bytes_max: self.xds.subscriptions_bytes_max.size(),
+            renewals_stop_after: self.xds.renewals_stop_after.duration(),
             control_plane: format!("chancery/{}", self.raft.replica_id),
             session: chancery_protocol::Config {
                 ack_timeout_ms: self.xds.ack_timeout.millis(),

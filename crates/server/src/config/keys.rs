@@ -165,6 +165,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 "If a client leaves a response unanswered for this time, its stream is closed. The time must be longer than the slowest client takes to receive and apply a full state. 0s disables this; Envoy may then wait indefinitely for a correction.",
             ),
             (
+                "renewals_stop_after",
+                time(SECOND, 24 * HOUR),
+                "If this replica has had no contact to the majority of the replicas for this time, it no longer renews the ttl of resources. Clients then drop these resources.",
+            ),
+            (
                 "response_bytes_target",
                 bytes(64 * KIB, GIB),
                 "Responses are split at this size where the protocol allows it. gRPC clients accept 4 MiB by default.",

@@ -64,6 +64,7 @@ pub(crate) struct Xds {
     pub(crate) catch_up_timeout: Span,
     pub(crate) ack_timeout: Span,
     pub(crate) ack_close_after: Span,
+    pub(crate) renewals_stop_after: Span,
     pub(crate) response_bytes_target: ByteSize,
     pub(crate) streams_max: usize,
     pub(crate) subscriptions_bytes_max: ByteSize,
@@ -175,6 +176,7 @@ impl Default for Xds {
             ack_close_after: Span::new(Duration::from_millis(
                 session.ack_close_after_ms.unwrap_or_default(),
             )),
+            renewals_stop_after: Span::new(fanout.renewals_stop_after),
             response_bytes_target: ByteSize::new(session.response_bytes_target as u64),
             streams_max: fanout.streams_max,
             subscriptions_bytes_max: ByteSize::new(fanout.subscriptions_bytes_max as u64),

@@ -8,6 +8,7 @@
 mod connection_life;
 mod envoy_churn;
 mod envoy_life;
+mod envoy_lifetimes;
 mod envoy_nack;
 mod envoy_on_demand;
 mod envoy_references;
