@@ -21,6 +21,7 @@ use crate::{
     node::{Node, STOPPED, Spare, named},
     problem::{Fault, Place, Problem, Report},
     resource::{self, Entry},
+    response_keys,
     source::{self, Document, Stack},
 };
 
@@ -162,8 +163,9 @@ impl<'a> Admission<'a> {
             let rule = "this is a resource, not a manifest: put it into the list \"resources\"";
             return self.report.add(place.problem("", rule));
         }
-        let mut faults = Vec::new();
-        unknown_keys(root, &KEYS, &mut faults);
+        let mut faults = response_keys::faults(root);
+        let known = if response_keys::is_response(root) { &response_keys::KEYS[..] } else { &KEYS };
+        unknown_keys(root, known, &mut faults);
         self.report.add_faults(&place, faults);
         let scope = match root.get("scope") {
             None => Some(self.options.scope.clone()),
@@ -191,7 +193,10 @@ impl<'a> Admission<'a> {
                 return;
             }
             let origin = Origin { file, document: document.index, list: "resources", index };
-            self.resource(origin, scope.as_ref(), node);
+            match response_keys::type_fault(root, node) {
+                None => self.resource(origin, scope.as_ref(), node),
+                Some(fault) => self.refuse(origin, &resource::label(node), vec![fault]),
+            }
         }
         for (index, node) in
             self.list(&place, root, "assignments").into_iter().flatten().enumerate()

@@ -211,8 +211,8 @@ pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result
             .spawn_scoped(scope, work);
         match thread.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(_)) => Err("the YAML reader failed; please report it".to_owned()),
-            Err(error) => Err(format!("cannot start a thread to read YAML: {error}")),
+            Ok(Err(_)) => Err("the reader failed; please report it".to_owned()),
+            Err(error) => Err(format!("cannot start a thread to read the input: {error}")),
         }
     });
     done.map_err(|rule| Problem { rule, ..Problem::default() })

@@ -4,6 +4,7 @@
 
 mod admit;
 mod canonical;
+mod discovery;
 mod limits;
 mod refuse;
 mod support;

@@ -1,0 +1,45 @@
+//! The keys of a document that is a `DiscoveryResponse`, beside those of a manifest.
+
+use crate::{node::Node, problem::Fault};
+
+/// The keys of a `DiscoveryResponse`, in both spellings of JSON. A manifest has only the first one.
+pub(crate) const KEYS: [&str; 11] = [
+    "resources",
+    "version_info",
+    "versionInfo",
+    "type_url",
+    "typeUrl",
+    "nonce",
+    "canary",
+    "control_plane",
+    "controlPlane",
+    "resource_errors",
+    "resourceErrors",
+];
+
+/// Returns whether a document is a `DiscoveryResponse`. With `resources` alone, it is a manifest of the same form.
+pub(crate) fn is_response(root: &Node) -> bool {
+    KEYS[1..].iter().any(|key| root.get(key).is_some())
+}
+
+/// Returns the faults of the values that are checked: the texts.
+pub(crate) fn faults(root: &Node) -> Vec<Fault> {
+    let texts = ["version_info", "versionInfo", "type_url", "typeUrl", "nonce"];
+    texts
+        .into_iter()
+        .filter_map(|key| match root.get(key) {
+            None | Some(Node::Null | Node::Text(_)) => None,
+            Some(other) => Some(Fault::new(format!("expected text, found {other}")).within(key)),
+        })
+        .collect()
+}
+
+/// Returns the fault of a resource whose type is not the type of the response. Envoy rejects such a file.
+pub(crate) fn type_fault(root: &Node, resource: &Node) -> Option<Fault> {
+    let expected = root.get("type_url").or_else(|| root.get("typeUrl"))?.text()?;
+    let found = resource.get("@type")?.text()?;
+    (!expected.is_empty() && found != expected).then(|| {
+        Fault::new(format!("is {found:?}, but the type_url of the file is {expected:?}"))
+            .within("@type")
+    })
+}

@@ -1,0 +1,256 @@
+//! Files with one `DiscoveryResponse` each, in all four encodings.
+
+use bytes::Bytes;
+use chancery_admission::{
+    FileEncoding, Manifest, Options, admit, body_to_json, manifest_of_file,
+    write_discovery_response,
+};
+use chancery_model::{ScopeName, Transaction, TypeUrl, types};
+use chancery_proto::{
+    discovery::{Any, DiscoveryResponse},
+    envoy_pool,
+};
+use proptest::prelude::*;
+use prost_reflect::{DynamicMessage, prost::Message};
+
+use crate::support::{Rng, message};
+
+const ENCODINGS: [FileEncoding; 4] =
+    [FileEncoding::Json, FileEncoding::Yaml, FileEncoding::Binary, FileEncoding::Text];
+
+fn file(encoding: FileEncoding) -> String {
+    format!("f.{}", encoding.extension())
+}
+
+fn read(encoding: FileEncoding, content: &[u8]) -> Result<Transaction, String> {
+    let manifest = manifest_of_file(&file(encoding), encoding, content.to_vec());
+    admit_one(manifest.map_err(|problem| problem.to_string())?)
+}
+
+fn admit_one(manifest: Manifest) -> Result<Transaction, String> {
+    let options = Options::new(ScopeName::new("default").unwrap());
+    admit(&[manifest], &options)
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+}
+
+fn bodies(transaction: Transaction) -> Vec<(String, Bytes)> {
+    let upserts = transaction.upserts.into_iter();
+    upserts.map(|it| (it.draft.key.name.as_str().to_owned(), it.draft.body)).collect()
+}
+
+/// A cluster with maps, nested `Any`s, and texts that need quotes.
+const CLUSTER: &str = r#"{resources: [{
+    "@type": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: "wéb \"1\"",
+    alt_stat_name: "a\nb", connect_timeout: 0.25s,
+    metadata: {filter_metadata: {z: {b: 1, a: [true, null, "\\x"]}, a: {k: v}, m: {}}},
+    lb_policy: LEAST_REQUEST, circuit_breakers: {thresholds: [{max_requests: 7, track_remaining: true}]},
+    typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions,
+        explicit_http_config: {http2_protocol_options: {}}}},
+    outlier_detection: {enforcing_success_rate: 1}, common_lb_config: {healthy_panic_threshold: {value: 12.5}}}]}"#;
+
+/// FS-01, FS-02, FS-10, FS-15: each encoding holds the resource itself, with its type.
+#[test]
+fn resource_is_the_same_through_all_four_encodings() {
+    let manifest = Manifest { file: "-".to_owned(), content: CLUSTER.to_owned() };
+    let expected = bodies(admit_one(manifest).unwrap());
+    let type_url = TypeUrl::from_static(types::CLUSTER);
+    let resources = [(expected[0].0.as_str(), expected[0].1.clone())];
+    for encoding in ENCODINGS {
+        let write = || write_discovery_response(encoding, "7-ab", &type_url, &resources).unwrap();
+        let written = write();
+        for _ in 0..20 {
+            assert_eq!(write(), written, "{encoding:?} is not deterministic");
+        }
+        let again = read(encoding, &written);
+        let again =
+            again.unwrap_or_else(|it| panic!("{it}\n{}", String::from_utf8_lossy(&written)));
+        assert_eq!(bodies(again), expected, "{encoding:?}");
+        if encoding != FileEncoding::Binary {
+            let text = String::from_utf8(written).unwrap();
+            assert!(text.contains("version_info") && text.contains("7-ab"), "{text}");
+            assert!(text.contains("type.googleapis.com/envoy.config.cluster.v3.Cluster"), "{text}");
+        }
+    }
+}
+
+/// SVC-18: bytes that another program encoded stay unchanged, with fields that this release does not know.
+#[test]
+fn wire_format_keeps_the_bytes_of_a_resource() {
+    let type_url = TypeUrl::from_static(types::CLUSTER);
+    // The name, and the unknown field 3000.
+    let body = Bytes::from_static(b"\x0a\x01w\xc2\xbb\x01\x02hi");
+    let resources = [("w", body.clone())];
+    let write = |encoding| write_discovery_response(encoding, "1", &type_url, &resources);
+    for encoding in [FileEncoding::Binary, FileEncoding::Text] {
+        let read_again = read(encoding, &write(encoding).unwrap());
+        match encoding {
+            FileEncoding::Binary => assert_eq!(bodies(read_again.unwrap())[0].1, body),
+            // The reader of the text format cannot keep the order of fields.
+            _ => assert!(read_again.unwrap_err().contains("@unknown_fields")),
+        }
+    }
+    assert_eq!(
+        write(FileEncoding::Json).unwrap_err(),
+        "json cannot express \"w\": it has fields that this release does not know; use the encoding pb"
+    );
+    let thing = TypeUrl::new("type.googleapis.com/acme.Thing").unwrap();
+    let resources = [("t", Bytes::from_static(b"\x01"))];
+    let write = |encoding| write_discovery_response(encoding, "1", &thing, &resources);
+    assert!(
+        write(FileEncoding::Yaml).unwrap_err().contains("of a type that this release does not")
+    );
+    assert!(
+        String::from_utf8(write(FileEncoding::Text).unwrap()).unwrap().contains(r#"value: "\001""#)
+    );
+}
+
+/// FS-17: an error names the file, the place in it, and the resource.
+#[test]
+#[expect(clippy::too_many_lines, reason = "one table of mistakes")]
+fn broken_file_is_refused_with_its_place() {
+    let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+    let any = |type_url: &str, value: &'static [u8]| Any {
+        type_url: type_url.to_owned(),
+        value: Bytes::from_static(value),
+    };
+    let response = |resources| DiscoveryResponse { resources, ..DiscoveryResponse::default() };
+    let binary = |resources| response(resources).encode_to_vec();
+    let text = |text: &str| (FileEncoding::Text, text.as_bytes().to_vec());
+    let yaml = |text: &str| (FileEncoding::Yaml, text.as_bytes().to_vec());
+    for ((encoding, content), expected) in [
+        (
+            (FileEncoding::Binary, vec![]),
+            "f.pb: the file is empty; a DiscoveryResponse is expected",
+        ),
+        (
+            (FileEncoding::Binary, vec![0xff; 3]),
+            "f.pb: not a DiscoveryResponse in the wire format: ",
+        ),
+        (
+            (
+                FileEncoding::Binary,
+                binary(vec![any(cluster, b"\x0a\x01a"), any(cluster, b"\x0a\xff")]),
+            ),
+            "f.pb: document 1: resources[1] Cluster: value: not an encoded Cluster: ",
+        ),
+        ((FileEncoding::Binary, binary(vec![any("", b"")])), "f.pb: resources[0]: type_url: "),
+        (
+            (
+                FileEncoding::Binary,
+                DiscoveryResponse {
+                    type_url: types::LISTENER.to_owned(),
+                    ..response(vec![any(cluster, b"\x0a\x01a")])
+                }
+                .encode_to_vec(),
+            ),
+            "f.pb: document 1: resources[0] Cluster: @type: is \
+             \"type.googleapis.com/envoy.config.cluster.v3.Cluster\", but the type_url of the file is \
+             \"type.googleapis.com/envoy.config.listener.v3.Listener\"",
+        ),
+        (text(""), "f.pb_text: the file is empty; a DiscoveryResponse is expected"),
+        ((FileEncoding::Text, b"ab\xff".to_vec()), "f.pb_text: byte 2 is not UTF-8 text"),
+        (
+            text(
+                "version_info: \"}\" # {\nresources {\n  [type.googleapis.com/envoy.config.cluster.v3.Cluster] {\n    \
+                 name: \"a\"\n  }\n}\n\nresources {\n  [type.googleapis.com/envoy.config.cluster.v3.Cluster] { nam: \
+                 \"b\" }\n}\n",
+            ),
+            "f.pb_text:8:1: resources[1]: not the protobuf text format: field 'nam' not found for message \
+             'envoy.config.cluster.v3.Cluster'",
+        ),
+        (
+            text(
+                "resources { [type.googleapis.com/envoy.config.cluster.v3.Cluster] { name: 's3cret' 7 } }",
+            ),
+            "f.pb_text:1:1: resources[0]: not the protobuf text format: expected '}' or a field name",
+        ),
+        (
+            text(&"resources {".repeat(200_000)),
+            "f.pb_text:1:1: resources[0]: nested deeper than 100 messages",
+        ),
+        (text(&"a <".repeat(200)), "f.pb_text:1:1: nested deeper than 100 messages"),
+        (
+            yaml("version_info: 1\nresources: []"),
+            "f.yaml: document 1: version_info: expected text, found",
+        ),
+        (
+            yaml("versionInfo: a\nresource: []"),
+            "f.yaml: document 1: resource: unknown key; did you mean",
+        ),
+        (
+            yaml(
+                "typeUrl: type.googleapis.com/envoy.config.listener.v3.Listener\nresources: [{'@type': \
+                  type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}]",
+            ),
+            "f.yaml: document 1: resources[0] Cluster \"a\": @type: is ",
+        ),
+    ] {
+        let problem = read(encoding, &content).unwrap_err();
+        assert!(problem.starts_with(expected), "{problem}\nexpected {expected}");
+        assert!(!problem.contains("s3cret"), "{problem}");
+    }
+}
+
+/// A list, separators, comments and both kinds of quotes and brackets.
+#[test]
+fn text_format_is_read_in_all_its_forms() {
+    let text = "# a file\nresources: [\n  <[type.googleapis.com/envoy.config.cluster.v3.Cluster] {name: 'a\\'}\"'}>,\n  \
+                {[type.googleapis.com/envoy.config.cluster.v3.Cluster]: {name: \"b\" \"c\"}}\n];\nversion_info: '1', \
+                resources {[type.googleapis.com/envoy.config.cluster.v3.Cluster] {name: 'd'},};";
+    let names: Vec<String> = bodies(read(FileEncoding::Text, text.as_bytes()).unwrap())
+        .into_iter()
+        .map(|it| it.0)
+        .collect();
+    assert_eq!(names, ["a'}\"", "bc", "d"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn what_is_written_is_read_again(seed in 1..u64::MAX) {
+        let mut rng = Rng(seed);
+        for known in types::KNOWN.iter().filter(|known| known.name_field.is_some()) {
+            let type_url = TypeUrl::from_static(known.url);
+            let of = envoy_pool().get_message_by_name(type_url.message_name()).unwrap();
+            let body = Bytes::from(message(&of, &mut rng, &mut 30).encode_to_vec());
+            let resources = [("x", body.clone())];
+            let write = |encoding| write_discovery_response(encoding, "1", &type_url, &resources);
+            // A random resource may have an invalid name.
+            if read(FileEncoding::Binary, &write(FileEncoding::Binary).unwrap()).is_err() {
+                continue;
+            }
+            for encoding in ENCODINGS {
+                let transaction = read(encoding, &write(encoding).unwrap());
+                prop_assert!(transaction.is_ok(), "{encoding:?}: {transaction:?}");
+                let transaction = transaction.unwrap();
+                let again = &transaction.upserts[0].draft.body;
+                prop_assert_eq!(body_to_json(&type_url, again), body_to_json(&type_url, &body));
+                prop_assert!(DynamicMessage::decode(of.clone(), again.clone()).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn no_file_makes_the_reader_panic(
+        seed in 1..u64::MAX,
+        edits in prop::collection::vec((any::<usize>(), any::<u8>()), 0..6),
+        noise in prop::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let mut rng = Rng(seed);
+        let type_url = TypeUrl::from_static(types::CLUSTER);
+        let of = envoy_pool().get_message_by_name(type_url.message_name()).unwrap();
+        let body = Bytes::from(message(&of, &mut rng, &mut 30).encode_to_vec());
+        for encoding in ENCODINGS {
+            let _ = read(encoding, &noise);
+            let resources = [("x", body.clone())];
+            let Ok(mut written) = write_discovery_response(encoding, "1", &type_url, &resources) else { continue };
+            for (at, byte) in &edits {
+                let at = at % written.len();
+                written[at] = b"{}[]<>:,;\"'#\\0.-xX\n"[usize::from(*byte) % 19];
+            }
+            let _ = read(encoding, &written);
+        }
+    }
+}
