@@ -9,6 +9,7 @@ mod diverged;
 mod leaderless;
 mod lifecycle;
 mod metrics;
+mod mirror;
 mod recovery;
 mod retries;
 mod screens;

@@ -7,6 +7,7 @@
 
 mod connection_life;
 mod envoy_churn;
+mod envoy_files;
 mod envoy_life;
 mod envoy_lifetimes;
 mod envoy_nack;

@@ -10,6 +10,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("DELTA", "Incremental"),
     ("ADS", "Aggregated streams: order and warming"),
     ("REST", "REST-JSON polling"),
+    ("FS", "Files"),
     ("TTL", "Lifetimes of resources"),
     ("CLI-E", "Behavior of Envoy"),
     ("CLI-G", "Behavior of gRPC clients"),

@@ -1,15 +1,19 @@
 //! The command `apply`.
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use chancery_admission::{Manifest, Options, admit};
 use chancery_model::ScopeName;
 use chancery_proto::admin::v1::{self as pb, File};
 use clap::Args;
+use tokio::time::Instant;
 
 use super::{
     client::Servers,
-    input::{self, Input},
+    input::{self, Input, Snapshot},
     write::{Body, Request, Write},
 };
 use crate::cli::{answer::Answer, failure::Failure};
@@ -19,13 +23,30 @@ use crate::cli::{answer::Answer, failure::Failure};
 pub(crate) struct Apply {
     /// Read manifests (YAML or JSON) from a file, a directory, or standard input (-); repeatable
     ///
-    /// A directory is searched with its subdirectories for *.yaml, *.yml and *.json. The files are
-    /// read in the order of their paths. Hidden names and links to directories are skipped. Anything
-    /// else that is not a regular file is an error.
+    /// A directory is searched with its subdirectories for *.yaml, *.yml, *.json, *.pb and *.pb_text.
+    /// The files are read in the order of their paths. Hidden names and links to directories are
+    /// skipped. Anything else that is not a regular file is an error.
+    ///
+    /// A file may also be a DiscoveryResponse for Envoy's path_config_source: JSON, YAML, the wire
+    /// format (*.pb) or the protobuf text format (*.pb_text).
     ///
     /// All files together are one transaction.
-    #[arg(short, long = "file", value_name = "FILE|DIR|-", required = true)]
+    #[arg(short, long = "file", value_name = "FILE|DIR|-", required_unless_present = "watch")]
     files: Vec<PathBuf>,
+    /// Follow a directory: apply its files now and after each change, until the process ends
+    ///
+    /// All files together are one transaction, as with -f. If a file or the transaction has a problem, the
+    /// command reports it, changes nothing, and tries again. Changes are found by polling, and applied
+    /// when the directory is the same for half a second.
+    ///
+    /// With --prune, a resource is deleted when its file is deleted or no longer contains it, while
+    /// another file still names its scope. Otherwise, resources of deleted files are kept.
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["files", "dry_run", "wait", "if_revision", "request_id"]
+    )]
+    watch: Option<PathBuf>,
     /// Use this scope for documents that do not name one
     #[arg(long, default_value = "default")]
     scope: String,
@@ -45,21 +66,76 @@ pub(super) async fn run(
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let files = manifests(&apply)?;
-    let Apply { scope, prune, write, .. } = apply;
+    match &apply.watch {
+        None => publish(&apply, &apply.files, servers, answer).await,
+        Some(directory) => watch(&apply, directory, servers, answer).await,
+    }
+}
+
+async fn publish(
+    apply: &Apply,
+    paths: &[PathBuf],
+    servers: &Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let files = manifests(paths, &apply.scope)?;
+    let (scope, prune) = (apply.scope.clone(), apply.prune);
     let body = |options| Body::Apply(pb::ApplyRequest { files, scope, prune, options });
-    Request::new(&write, body)?.run(servers, answer).await
+    Request::new(&apply.write, body)?.run(servers, answer).await
+}
+
+/// The time between two looks at a directory. A change is applied when two looks show the same.
+const POLL: Duration = Duration::from_millis(500);
+/// The pause after a failure, before the same files are applied again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Publishes the files of a directory after each change. Ends only if the output cannot be written.
+async fn watch(
+    apply: &Apply,
+    directory: &Path,
+    servers: &Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let paths = [directory.to_owned()];
+    let (mut last, mut applied) = (None, None);
+    // The files that could not be applied, the failure, and the time of the next attempt.
+    let mut failed: Option<(Snapshot, Failure, Instant)> = None;
+    loop {
+        let now = Some(input::snapshot(directory));
+        let is_due = match &failed {
+            Some((files, _, retry)) if now.as_ref() == Some(files) => Instant::now() >= *retry,
+            _ => now != applied,
+        };
+        if is_due && now == last {
+            let done = publish(apply, &paths, servers, answer).await;
+            answer.out.flush()?;
+            match done {
+                Ok(()) => (applied, failed) = (now.clone(), None),
+                Err(failure) => {
+                    let failure = servers.named(failure);
+                    if failed.as_ref().is_none_or(|(files, before, _)| {
+                        *before != failure || now.as_ref() != Some(files)
+                    }) {
+                        failure.report();
+                    }
+                    failed = now.clone().map(|files| (files, failure, Instant::now() + RETRY));
+                }
+            }
+        }
+        last = now;
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Reads the manifests. If a file cannot be read, reports the problems of the others too.
-fn manifests(apply: &Apply) -> Result<Vec<pb::File>, Failure> {
-    let Input { files, mut problems } = input::read_all(&apply.files);
+fn manifests(paths: &[PathBuf], scope: &str) -> Result<Vec<pb::File>, Failure> {
+    let Input { files, mut problems } = input::read_all(paths);
     if problems.is_empty() {
         return Ok(files);
     }
     let manifests: Vec<Manifest> =
         files.into_iter().map(|File { name, content }| Manifest { file: name, content }).collect();
-    if let Ok(scope) = ScopeName::new(&apply.scope)
+    if let Ok(scope) = ScopeName::new(scope)
         && !manifests.is_empty()
         && let Err(others) = admit(&manifests, &Options::new(scope))
     {

@@ -4,12 +4,12 @@ use clap::Subcommand;
 
 use super::{
     apply, assignments, backup, client::Servers, cluster, delete, describe, explain, get, history,
-    import, node, nodes, version,
+    import, mirror, node, nodes, version,
 };
 use crate::cli::{
     answer::Answer,
     failure::Failure,
-    help::{examples, write_help},
+    help::{examples, no_output, no_server, write_help},
 };
 
 /// The commands that connect to a replica.
@@ -43,6 +43,16 @@ pub(crate) enum Command {
     /// keys and values of the wrong type. Ignores the other content of the bootstrap.
     #[command(after_help = write_help(&["import envoy.yaml --scope edge"]))]
     Import(import::Import),
+    /// Keep files for Envoy's path_config_source up to date with the view of a node
+    ///
+    /// Follows the view over a stream of an xDS port, through restarts of both sides. Each file is replaced
+    /// by a rename, and only if its content changes. Prints one line for each change. A printed file is
+    /// written; whether Envoy accepts it is shown only by Envoy.
+    #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
+        "mirror --node edge-1 --dir /etc/envoy/xds --xds 10.0.0.1:18000,10.0.0.2:18000",
+        "mirror --node edge-1 --dir xds --encoding yaml --once",
+    ]))]
+    Mirror(mirror::Mirror),
     /// List or delete the rules that assign scopes to nodes
     ///
     /// `chancery apply` creates and changes assignments.
@@ -89,6 +99,7 @@ impl Command {
             Self::Node(node) => node::run(node, connect.await?, answer).await,
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
             Self::Import(import) => import::run(import, servers, answer).await,
+            Self::Mirror(mirror) => mirror::run(mirror, answer).await,
             Self::Assignments(command) => assignments::run(command, servers, answer).await,
             Self::History(history) => history::run(history, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,

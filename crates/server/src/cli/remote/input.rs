@@ -2,15 +2,18 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
+use chancery_admission::{FileEncoding, manifest_of_file};
 use chancery_proto::admin::v1::File;
 
-use crate::{cli::failure::Failure, read_text::read_text};
+use crate::{
+    cli::failure::Failure,
+    read_text::{read_bytes, read_text},
+};
 
-/// The suffixes of the files that are read from a directory.
-const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
 /// The maximum depth of nested directories.
 const DEPTH_MAX: usize = 64;
 
@@ -36,13 +39,15 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Input {
             walk(path, DEPTH_MAX, &mut found, &mut input.problems);
             if found.is_empty() && input.problems.len() == problems {
                 let path = path.display();
-                let problem = format!("{path}: the directory has no *.yaml, *.yml or *.json file");
+                let problem = format!(
+                    "{path}: the directory has no *.yaml, *.yml, *.json, *.pb or *.pb_text file"
+                );
                 input.problems.push(problem);
             }
             found.sort();
         }
         for path in found {
-            match text_of(&path) {
+            match manifest_of(&path) {
                 Ok(file) => input.files.push(file),
                 Err(problem) => input.problems.push(problem),
             }
@@ -51,9 +56,40 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Input {
     input
 }
 
+/// The files of a directory, each with its identity: device, inode, size, and time of change.
+pub(crate) type Snapshot = Vec<(PathBuf, Option<[i128; 5]>)>;
+
+/// Returns the files that [`read_all`] would read from a directory. Two equal snapshots have the same content.
+pub(crate) fn snapshot(directory: &Path) -> Snapshot {
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    walk(directory, DEPTH_MAX, &mut found, &mut problems);
+    found.sort();
+    let identity = |path: &PathBuf| {
+        let file = fs::metadata(path).ok()?;
+        let (seconds, nanos) = (file.mtime().into(), file.mtime_nsec().into());
+        Some([file.dev().into(), file.ino().into(), file.size().into(), seconds, nanos])
+    };
+    let problems = problems.into_iter().map(|problem| (PathBuf::from(problem), None));
+    let files = found.into_iter().map(|path| (identity(&path), path));
+    files.map(|(identity, path)| (path, identity)).chain(problems).collect()
+}
+
 /// Reads one file, or standard input if the path is `-`.
 pub(crate) fn read(path: &Path) -> Result<File, Failure> {
     text_of(path).map_err(Failure::new)
+}
+
+/// Reads a manifest, or a file with a `DiscoveryResponse` in any of its encodings (FS-02).
+fn manifest_of(path: &Path) -> Result<File, String> {
+    let encoding = encoding(path);
+    let Some(encoding @ (FileEncoding::Binary | FileEncoding::Text)) = encoding else {
+        return text_of(path);
+    };
+    let name = path.display().to_string();
+    let content = fs::File::open(path).and_then(|file| read_bytes(file, BYTES_MAX));
+    let content = content.map_err(|error| format!("{name}: {error}"))?;
+    let manifest = manifest_of_file(&name, encoding, content);
+    manifest.map(|it| File { name: it.file, content: it.content }).map_err(|it| it.to_string())
 }
 
 fn text_of(path: &Path) -> Result<File, String> {
@@ -98,7 +134,7 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>, problems: &mut
         }
         if kind.is_dir() {
             walk(&path, depth - 1, found, problems);
-        } else if is_manifest(&path) {
+        } else if encoding(&path).is_some() {
             match fs::metadata(&path) {
                 Ok(target) if target.is_dir() => {}
                 Ok(target) if target.is_file() => found.push(path),
@@ -112,8 +148,8 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>, problems: &mut
     }
 }
 
-fn is_manifest(path: &Path) -> bool {
-    path.extension().is_some_and(|suffix| SUFFIXES.iter().any(|known| suffix == *known))
+fn encoding(path: &Path) -> Option<FileEncoding> {
+    FileEncoding::of_extension(path.extension()?.to_str()?)
 }
 
 #[cfg(test)]
@@ -177,7 +213,7 @@ mod tests {
         let input = read_all(&[empty, path, binary, directory.path().join("good.yaml")]);
         assert_eq!(input.files.len(), 1);
         let ends = [
-            "has no *.yaml, *.yml or *.json file",
+            "has no *.yaml, *.yml, *.json, *.pb or *.pb_text file",
             "none.yaml: No such file or directory (os error 2)",
             "binary.yaml: byte 2 is not UTF-8 text",
         ];

@@ -14,6 +14,7 @@ mod history;
 mod import;
 mod input;
 mod manifest;
+mod mirror;
 mod node;
 mod nodes;
 mod read;

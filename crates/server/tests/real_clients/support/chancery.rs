@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{http, process::Process, wait_for};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
 /// The maximum duration of a start, in a debug build on a busy machine.
 const START: Duration = Duration::from_secs(30);
 const COMMAND: Duration = Duration::from_secs(60);

@@ -1,0 +1,102 @@
+//! A delta stream of the aggregated discovery service, as a client.
+
+use std::time::Duration;
+
+use chancery_model::types;
+use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Request, Status, Streaming,
+    client::Grpc,
+    codegen::http::uri::PathAndQuery,
+    transport::{Channel, Endpoint},
+};
+use tonic_prost::ProstCodec;
+
+/// The maximum time to open a connection, and to open the stream on it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// These times bound how long a server that vanishes goes unnoticed.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The maximum size of a response: a resource of the greatest size, and the rest of the response.
+const RESPONSE_BYTES_MAX: usize = chancery_admission::BODY_BYTES_MAX + (16 << 20);
+/// The number of requests that wait for the transport. More requests wait in [`Stream::send`].
+const REQUESTS_MAX: usize = 64;
+
+/// An open stream.
+pub(super) struct Stream {
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+}
+
+impl Stream {
+    /// Connects to an xDS port, and opens a stream with its first request.
+    pub(super) async fn open(address: &str, first: DeltaDiscoveryRequest) -> Result<Self, String> {
+        let opening = Self::open_here(address, first);
+        match tokio::time::timeout(CONNECT_TIMEOUT * 2, opening).await {
+            Ok(opened) => opened,
+            Err(_) => Err("it accepts connections, but does not answer".to_owned()),
+        }
+    }
+
+    async fn open_here(address: &str, first: DeltaDiscoveryRequest) -> Result<Self, String> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| error.to_string())?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+        let channel: Channel = endpoint.connect().await.map_err(|error| innermost(&error))?;
+        let mut client = Grpc::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
+        client.ready().await.map_err(|error| innermost(&error))?;
+        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let service = &types::AGGREGATED;
+        let path = format!("/{}/{}", service.name, service.delta);
+        let path: PathAndQuery = path.parse().map_err(|_| "the path is invalid".to_owned())?;
+        // The server answers a stream after its first request.
+        let stream = Self::sent(&requests, first).await;
+        stream.map_err(|status| status.message().to_owned())?;
+        let queue = Request::new(ReceiverStream::new(queue));
+        let codec: ProstCodec<DeltaDiscoveryRequest, DeltaDiscoveryResponse> =
+            ProstCodec::default();
+        let opened = client.streaming(queue, path, codec).await;
+        let responses = opened.map_err(|status| in_words(&status))?.into_inner();
+        Ok(Self { requests, responses })
+    }
+
+    async fn sent(
+        requests: &mpsc::Sender<DeltaDiscoveryRequest>,
+        request: DeltaDiscoveryRequest,
+    ) -> Result<(), Status> {
+        requests.send(request).await.map_err(|_| Status::unavailable("the stream has ended"))
+    }
+
+    /// Sends a request.
+    pub(super) async fn send(&self, request: DeltaDiscoveryRequest) -> Result<(), String> {
+        Self::sent(&self.requests, request).await.map_err(|status| in_words(&status))
+    }
+
+    /// Waits for the next response.
+    pub(super) async fn next(&mut self) -> Result<DeltaDiscoveryResponse, String> {
+        match self.responses.message().await {
+            Ok(Some(response)) => Ok(response),
+            Ok(None) => Err("the server ended the stream".to_owned()),
+            Err(status) => Err(in_words(&status)),
+        }
+    }
+}
+
+fn in_words(status: &Status) -> String {
+    match status.message() {
+        "" => innermost(status),
+        message => message.to_owned(),
+    }
+}
+
+/// Returns the text of the innermost error, which explains the failure.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let last = std::iter::successors(Some(error), |&error| error.source()).last();
+    let text = last.map(ToString::to_string).unwrap_or_default();
+    // The error number in `Connection refused (os error 111)` has no use for the reader.
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}

@@ -1,0 +1,450 @@
+//! Files with a `DiscoveryResponse`: `mirror` writes them, and `apply` reads them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use chancery_model::types;
+use chancery_proto::discovery::{Any, DiscoveryResponse};
+use prost::Message;
+use serde_json::{Value, json};
+
+use crate::support::{DEADLINE, Done, Server, chancery, run};
+
+fn source() -> Value {
+    json!({"path_config_source": {"path": "unused"}})
+}
+
+fn cluster(name: &str, timeout: &str) -> Value {
+    json!({"@type": types::CLUSTER, "name": name, "type": "EDS", "connect_timeout": timeout,
+        "eds_cluster_config": {"eds_config": source()}})
+}
+
+fn endpoints(cluster: &str, port: u16) -> Value {
+    json!({"@type": types::ENDPOINT, "cluster_name": cluster, "endpoints": [{"lb_endpoints": [{"endpoint":
+        {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}}]}]})
+}
+
+/// A listener with a route by RDS and a certificate by SDS.
+fn listener(route: &str, secret: &str) -> Value {
+    let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
+                   HttpConnectionManager";
+    let tls = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
+    json!({"@type": types::LISTENER, "name": "main", "filter_chains": [{
+        "filters": [{"name": "hcm", "typed_config": {"@type": manager, "stat_prefix": "x",
+            "rds": {"route_config_name": route, "config_source": source()}}}],
+        "transport_socket": {"name": "tls", "typed_config": {"@type": tls, "common_tls_context":
+            {"tls_certificate_sds_secret_configs": [{"name": secret, "sds_config": source()}]}}}}]})
+}
+
+fn route(name: &str) -> Value {
+    json!({"@type": types::ROUTE, "name": name, "virtual_hosts": []})
+}
+
+fn secret(name: &str) -> Value {
+    json!({"@type": types::SECRET, "name": name, "generic_secret": {"secret": {"inline_string": "hush"}}})
+}
+
+fn view(timeout: &str) -> Vec<Value> {
+    vec![
+        cluster("web", timeout),
+        endpoints("web", 1),
+        cluster("a/b", "1s"),
+        listener("../main", "cert"),
+        route("../main"),
+        secret("cert"),
+        json!({"@type": types::RUNTIME, "name": "layer", "layer": {"x": 1}}),
+    ]
+}
+
+fn publish(server: &Server, resources: &[Value]) -> Value {
+    server.json(&["apply", "-f", "-", "--prune"], &json!({"resources": resources}).to_string())
+}
+
+fn mirror_once(server: &Server, dir: &Path, more: &[&str]) -> Done {
+    let mut command = chancery();
+    let args = ["mirror", "--node", "n", "--once", "--xds", &server.xds, "--pause", "1ms", "--dir"];
+    run(
+        {
+            command.args(args).arg(dir).args(more);
+            command
+        },
+        "",
+    )
+}
+
+/// Returns the files of a directory, without the listing: the content by path.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { walk(&path, found) } else { found.push(path) }
+        }
+    }
+    let mut found = Vec::new();
+    walk(dir, &mut found);
+    let name = |path: &PathBuf| path.strip_prefix(dir).unwrap().display().to_string();
+    found
+        .iter()
+        .map(|path| (name(path), fs::read(path).unwrap()))
+        .filter(|(name, _)| name != "listing.txt")
+        .collect()
+}
+
+fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// FS-01, FS-02, FS-03, FS-08, FS-09, FS-10, FS-16, FS-17: the view of a node is written in each encoding, and a
+/// second store that reads the directory has the same resources.
+#[test]
+fn mirrored_directory_seeds_another_store_in_every_encoding() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    publish(&server, &view("1s"));
+    let expected = server.json(&["get"], "")["resources"].clone();
+    for encoding in ["json", "yaml", "pb", "pb_text"] {
+        let dir = directory.path().join(encoding);
+        let done = mirror_once(&server, &dir, &["--encoding", encoding, "--include", "rtds/layer"]);
+        assert_eq!((done.code, done.err.as_str()), (0, ""), "{done:?}");
+        let found = files(&dir);
+        let names =
+            ["cds", "eds/a%2Fb", "eds/web", "lds", "rds/%2E.%2Fmain", "rtds/layer", "sds/cert"];
+        let expected_names: Vec<String> =
+            names.iter().map(|name| format!("{name}.{encoding}")).collect();
+        assert_eq!(found.keys().cloned().collect::<Vec<_>>(), expected_names, "{done:?}");
+        for line in done.out.lines() {
+            assert!(line.starts_with("written "), "{line}");
+        }
+        assert!(!done.out.contains("accepted"), "{}", done.out);
+        let absent = format!("written eds/a%2Fb.{encoding}: the resource does not exist");
+        assert!(done.out.lines().any(|line| line == absent), "{}", done.out);
+        let mode = |name: &str| dir.join(name).metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode(&format!("sds/cert.{encoding}")), 0o600);
+        assert_eq!(mode(&format!("cds.{encoding}")), 0o644);
+        if encoding == "pb" {
+            let response = DiscoveryResponse::decode(found["eds/web.pb"].as_slice()).unwrap();
+            assert_eq!(response.resources.len(), 1);
+            assert!(!response.version_info.is_empty() && response.nonce.is_empty());
+            let all = DiscoveryResponse::decode(found["cds.pb"].as_slice()).unwrap();
+            assert_eq!(all.resources.len(), 2);
+        }
+        let listing = fs::read_to_string(dir.join("listing.txt")).unwrap();
+        assert!(
+            listing.contains(&format!("rds/%2E.%2Fmain.{encoding}\trds\t../main\n")),
+            "{listing}"
+        );
+
+        let other = Server::start(&directory.path().join(format!("data-{encoding}")));
+        let seeded = other.json(&["apply", "-f", dir.to_str().unwrap()], "");
+        assert_eq!(seeded["revision"], 1);
+        let got = other.json(&["get"], "")["resources"].clone();
+        let bodies = |list: &Value| -> Vec<Value> {
+            list.as_array().unwrap().iter().map(|it| it["body"].clone()).collect()
+        };
+        assert_eq!(bodies(&got), bodies(&expected), "{encoding}");
+    }
+}
+
+/// FS-14: a second run changes only the files whose content changes. Files of others stay.
+#[test]
+fn later_run_rewrites_only_changes_and_removes_only_its_own_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let dir = directory.path().join("files");
+    publish(&server, &view("1s"));
+    assert_eq!(mirror_once(&server, &dir, &[]).code, 0);
+    fs::write(dir.join("eds/mine.json"), "{}").unwrap();
+    let inodes = || -> BTreeMap<String, u64> {
+        let inode = |name: &String| dir.join(name).metadata().unwrap().ino();
+        files(&dir).keys().map(|name| (name.clone(), inode(name))).collect()
+    };
+    let before = inodes();
+    let again = mirror_once(&server, &dir, &[]);
+    assert_eq!((again.code, again.out.as_str()), (0, ""), "{again:?}");
+    assert_eq!(inodes(), before);
+
+    let mut changed = view("2s");
+    changed.retain(|it| it["name"] != "a/b");
+    publish(&server, &changed);
+    let third = mirror_once(&server, &dir, &[]);
+    let lines: Vec<&str> = third.out.lines().collect();
+    assert_eq!(lines.len(), 2, "{third:?}");
+    assert!(
+        lines[0].starts_with("written cds.json: version ") && lines[0].ends_with(", 1 resources")
+    );
+    assert_eq!(lines[1], "removed eds/a%2Fb.json");
+    let after = inodes();
+    let kept = |name: &&String| *name != "cds.json" && *name != "eds/a%2Fb.json";
+    for name in before.keys().filter(kept) {
+        assert_eq!(after.get(name), before.get(name), "{name}");
+    }
+}
+
+/// A view that cannot be fetched is a failure, and leaves the files of an earlier run as they are.
+#[test]
+fn unreachable_view_is_an_error_that_names_what_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("files");
+    let mut command = chancery();
+    command.args(["mirror", "--node", "edge 1", "--once", "--timeout", "700ms"]);
+    command.args(["--xds", "127.0.0.1:1,127.0.0.1:2", "--dir"]).arg(&dir);
+    let done = run(command, "");
+    assert_eq!((done.code, done.out.as_str()), (1, ""));
+    let lines: Vec<&str> = done.err.lines().collect();
+    assert_eq!(lines.len(), 3, "{done:?}");
+    assert!(lines[0].starts_with("error: no stream from the server at 127.0.0.1:1: "), "{done:?}");
+    assert_eq!(
+        lines[2],
+        "error: the view of node \"edge 1\" could not be fetched completely within 700ms: no answer for cds, lds, srds; \
+         nothing was written"
+    );
+    assert!(files(&dir).is_empty());
+    for (args, text) in [
+        (["--include", "cds/x"], "is not a type that is requested by name: eds"),
+        (["--include", "rtds"], "expected TYPE/NAME"),
+        (["--secret-mode", "999"], "expected an octal mode"),
+        (["--metadata", "[]"], "expected a JSON object"),
+        (["--timeout", "1s"], "--once"),
+    ] {
+        let mut command = chancery();
+        command.args(["mirror", "--node", "n", "--dir", "x"]).args(args);
+        let done = run(command, "");
+        assert!(done.code == 2 && done.err.contains(text), "{done:?}");
+    }
+}
+
+/// A running `mirror`, and the lines of its output.
+struct Running {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Running {
+    fn start(args: &[&str], dir: &Path) -> Self {
+        let mut command = chancery();
+        command.args(args).arg(dir).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            out.lines().map_while(Result::ok).try_for_each(|it| sender.send(it))
+        });
+        Self { child, lines }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(DEADLINE).unwrap()
+    }
+
+    /// Returns the lines up to one with this start.
+    fn until(&self, start: &str) -> Vec<String> {
+        let mut lines = vec![self.line()];
+        while !lines.last().is_some_and(|line| line.starts_with(start)) {
+            lines.push(self.line());
+        }
+        lines
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// FS-04, FS-13, FS-14: changes arrive as they are published, through a restart of the server, at another server of
+/// the list, and after a kill of the mirror.
+#[test]
+fn mirror_follows_changes_through_restarts_of_both_sides() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let dir = directory.path().join("files");
+    let server = Server::start(&data);
+    let (xds, admin) = (server.xds.clone(), server.admin.clone());
+    publish(&server, &view("1s"));
+    let servers = format!("127.0.0.1:1,{xds}");
+    let args = ["mirror", "--node", "n", "--pause", "20ms", "--xds", &servers, "--dir"];
+    let mut mirror = Running::start(&args, &dir);
+    let lines = mirror.until("written lds.json");
+    assert!(lines.iter().any(|line| line.starts_with("written cds.json: version ")), "{lines:?}");
+    assert!(!lines.last().unwrap().contains("cds"), "{lines:?}");
+
+    // One endpoint changes, and one file.
+    let mut changed = view("1s");
+    changed[1] = endpoints("web", 2);
+    publish(&server, &changed);
+    assert!(mirror.line().starts_with("written eds/web.json: version "));
+    // A new cluster comes with its endpoints: their file exists before the clusters refer to it.
+    changed.extend([cluster("new", "1s"), endpoints("new", 3)]);
+    publish(&server, &changed);
+    let lines = mirror.until("written cds.json");
+    assert!(lines[0].starts_with("written eds/new.json"), "{lines:?}");
+
+    // The server is killed and returns on the same ports.
+    drop(server);
+    let mut again = chancery();
+    again.args(["serve", "--raft", "127.0.0.1:0", "--xds", &xds, "--admin", &admin, "--data-dir"]);
+    again.arg(&data).env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB").stderr(Stdio::null());
+    let server = Server::spawn(again);
+    changed[1] = endpoints("web", 4);
+    publish(&server, &changed);
+    assert!(
+        mirror.line().starts_with("written eds/web.json: version "),
+        "only the change is written"
+    );
+
+    // The mirror is killed and returns.
+    mirror.kill();
+    changed[1] = endpoints("web", 5);
+    changed.retain(|it| it["name"] != "new" && it["cluster_name"] != "new");
+    publish(&server, &changed);
+    let mirror = Running::start(&args, &dir);
+    let lines = mirror.until("removed ");
+    assert!(
+        lines[0].starts_with("written eds/web.json") || lines[0].starts_with("written cds.json")
+    );
+    assert_eq!(lines.last().unwrap(), "removed eds/new.json");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("written lds")).count(), 0, "{lines:?}");
+    let cds: Value = serde_json::from_slice(&fs::read(dir.join("cds.json")).unwrap()).unwrap();
+    assert_eq!(cds["resources"].as_array().unwrap().len(), 2);
+}
+
+/// DELTA-53: a first state that arrives in several responses is written as a whole. A part of it would remove
+/// clusters that are in use.
+#[test]
+fn large_first_state_is_written_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let dir = directory.path().join("files");
+    let text = "x".repeat(1 << 16);
+    // Three times as much as the server puts into one response.
+    let clusters: Vec<Value> = (0..160)
+        .map(|n| {
+            json!({"@type": types::CLUSTER, "name": format!("c{n}"), "metadata":
+                {"filter_metadata": {"x": {"text": text}}}})
+        })
+        .collect();
+    let publish_part = |clusters: &[Value]| {
+        server.json(&["apply", "-f", "-"], &json!({"resources": clusters}).to_string())
+    };
+    clusters.chunks(20).for_each(|part| drop(publish_part(part)));
+    let args = ["mirror", "--node", "n", "--encoding", "pb", "--xds", &server.xds, "--dir"];
+    let mirror = Running::start(&args, &dir);
+    let lines = mirror.until("written cds.pb");
+    assert!(lines.last().unwrap().ends_with(", 160 resources"), "{lines:?}");
+}
+
+/// FS-17: a broken file changes nothing, and its problem names the file and the resource.
+#[test]
+fn broken_response_file_changes_nothing_and_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let dir = directory.path().join("files");
+    fs::create_dir(&dir).unwrap();
+    let any =
+        |value: &'static [u8]| Any { type_url: types::CLUSTER.to_owned(), value: value.into() };
+    let response = |resources| DiscoveryResponse { resources, ..DiscoveryResponse::default() };
+    fs::write(dir.join("good.pb"), response(vec![any(b"\x0a\x01a")]).encode_to_vec()).unwrap();
+    fs::write(
+        dir.join("bad.pb"),
+        response(vec![any(b"\x0a\x01b"), any(b"\x0a\xff")]).encode_to_vec(),
+    )
+    .unwrap();
+    fs::write(
+        dir.join("bad.pb_text"),
+        "version_info: '1'\nresources { [type.googleapis.com/envoy.config.cluster.v3.Cluster] { nam: 'c' } }\n",
+    )
+    .unwrap();
+    let path = dir.display().to_string();
+    let refused = server.run(&["apply", "-f", &path]);
+    assert_eq!((refused.code, refused.out.as_str()), (1, ""));
+    let lines: Vec<&str> = refused.err.lines().collect();
+    assert_eq!(lines.len(), 2, "{refused:?}");
+    assert!(
+        lines[0].starts_with(&format!("error: {path}/bad.pb_text:1:1: resources[0]: ")),
+        "{refused:?}"
+    );
+    assert!(
+        lines[1].starts_with(&format!(
+            "error: {path}/bad.pb: document 1: resources[1] Cluster: value: "
+        )),
+        "{refused:?}"
+    );
+    assert_eq!(server.json(&["get"], "")["revision"], 0);
+    fs::remove_file(dir.join("bad.pb")).unwrap();
+    fs::remove_file(dir.join("bad.pb_text")).unwrap();
+    assert_eq!(server.json(&["apply", "-f", &path], "")["changed"], 1);
+    let single = server.json(&["apply", "-f", &format!("{path}/good.pb")], "");
+    assert_eq!((&single["changed"], &single["unchanged"]), (&json!(0), &json!(1)));
+}
+
+/// FS-17: a directory is followed. A problem is reported and changes nothing, and the next correct state is applied.
+#[test]
+fn watched_directory_is_applied_after_each_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let dir = directory.path().join("files");
+    fs::create_dir(&dir).unwrap();
+    let write = |name: &str, resources: &[Value]| {
+        fs::write(dir.join(name), json!({"resources": resources}).to_string()).unwrap();
+    };
+    write("a.json", &[cluster("a", "1s")]);
+    let errors = directory.path().join("errors");
+    let mut command = chancery();
+    command.env("CHANCERY_SERVER", &server.admin).args(["apply", "--prune", "--watch"]).arg(&dir);
+    command.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
+    let mut watching = Running { child: command.spawn().unwrap(), lines: mpsc::channel().1 };
+    let names = || -> Vec<String> {
+        let list = server.json(&["get"], "");
+        let list = list["resources"].as_array().unwrap();
+        list.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let wait_for =
+        |expected: &[&str]| eventually("the resources", || (names() == expected).then_some(()));
+    wait_for(&["a"]);
+    write("b.json", &[cluster("b", "1s")]);
+    wait_for(&["a", "b"]);
+    // A broken file beside a deleted one: nothing changes.
+    fs::write(dir.join("c.yaml"), "resources: [{}]").unwrap();
+    fs::remove_file(dir.join("b.json")).unwrap();
+    let error = eventually("the error", || {
+        let text = fs::read_to_string(&errors).unwrap();
+        text.contains('\n').then_some(text)
+    });
+    assert!(
+        error.starts_with(&format!("error: {}/c.yaml: document 1: resources[0]: ", dir.display())),
+        "{error}"
+    );
+    assert_eq!(names(), ["a", "b"]);
+    fs::remove_file(dir.join("c.yaml")).unwrap();
+    wait_for(&["a"]);
+    // An empty directory is a problem. It deletes nothing.
+    fs::remove_file(dir.join("a.json")).unwrap();
+    eventually("the error", || {
+        fs::read_to_string(&errors).unwrap().contains("has no *.yaml").then_some(())
+    });
+    assert_eq!(names(), ["a"]);
+    assert!(watching.child.try_wait().unwrap().is_none(), "it keeps running");
+    watching.kill();
+}
