@@ -216,32 +216,34 @@ impl HeldPolls {
         self.gauge.decrement(1.0);
     }
 
-    /// Follows the state until `cancel`, and wakes the polls that each change concerns.
-    pub(crate) async fn follow(
+    /// Follows the state until `cancel`, and wakes the polls that each change after the call concerns.
+    pub(crate) fn follow(
         self: Arc<Self>,
         mut state: watch::Receiver<Arc<State>>,
         differ: Arc<Differ>,
         cancel: CancellationToken,
-    ) {
+    ) -> impl Future<Output = ()> + Send {
         let mut last = Arc::clone(&state.borrow_and_update());
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                changed = state.changed() => if changed.is_err() { return },
-            }
-            let newest = Arc::clone(&state.borrow_and_update());
-            let old = std::mem::replace(&mut last, Arc::clone(&newest));
-            if self.index.lock().polls.is_empty() {
-                continue;
-            }
-            let is_another =
-                old.incarnation != newest.incarnation || old.revision > newest.revision;
-            if is_another || old.assignments.changed != newest.assignments.changed {
-                self.wake_all().await;
-                continue;
-            }
-            for delta in changed_collections(&differ, &old, &newest) {
-                self.wake_concerned(&delta).await;
+        async move {
+            loop {
+                tokio::select! {
+                    () = cancel.cancelled() => return,
+                    changed = state.changed() => if changed.is_err() { return },
+                }
+                let newest = Arc::clone(&state.borrow_and_update());
+                let old = std::mem::replace(&mut last, Arc::clone(&newest));
+                if self.index.lock().polls.is_empty() {
+                    continue;
+                }
+                let is_another =
+                    old.incarnation != newest.incarnation || old.revision > newest.revision;
+                if is_another || old.assignments.changed != newest.assignments.changed {
+                    self.wake_all().await;
+                    continue;
+                }
+                for delta in changed_collections(&differ, &old, &newest) {
+                    self.wake_concerned(&delta).await;
+                }
             }
         }
     }
