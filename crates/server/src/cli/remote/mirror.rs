@@ -157,11 +157,19 @@ pub(super) async fn run(mirror: Mirror, answer: &mut Answer<'_>) -> Result<(), F
         Ok(done) => done,
         Err(_) => {
             let lines = std::mem::take(&mut state.problems);
-            let failure = format!(
-                "the view of node {:?} could not be fetched completely within {timeout:?}: {}; nothing was written",
-                mirror.node.node,
-                state.missing()
-            );
+            let node = &mirror.node.node;
+            let failure = match state.view.is_complete() {
+                true => {
+                    format!(
+                        "the files of node {node:?} could not be written completely within {timeout:?}"
+                    )
+                }
+                false => format!(
+                    "the view of node {node:?} could not be fetched completely within {timeout:?}: {}; nothing was \
+                     written",
+                    state.missing()
+                ),
+            };
             Err(Failure::lines(lines.into_iter().chain([failure])))
         }
     }

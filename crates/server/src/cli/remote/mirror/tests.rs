@@ -144,6 +144,18 @@ fn view_is_complete_when_every_reference_is_answered() {
     assert!(view.is_complete() && !view.has_changes(), "the same content is no change");
 }
 
+/// DELTA-53: the first state may arrive in several responses. A part of it would remove what is in use.
+#[test]
+fn first_state_is_complete_only_at_its_end() {
+    let mut view = View::new([]);
+    settle(&mut view, "1", &[]);
+    drop(view.first_requests());
+    FULL.into_iter().for_each(|url| view.on_response(removed(url, &[])));
+    assert_eq!(view.missing().count(), FULL.len());
+    FULL.into_iter().for_each(|url| view.on_response(removed(url, &[""])));
+    assert!(view.is_complete());
+}
+
 /// FS-13: traffic moves from one cluster to another. Additions precede the reference to them, and removals follow
 /// the end of the last reference.
 #[test]
