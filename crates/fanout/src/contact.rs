@@ -1,6 +1,6 @@
 //! The contact of the replica with its cluster, on which the renewal of lifetimes depends.
 //!
-//! Authors give a resource a lifetime so that it ends when nobody can change it any more. A replica
+//! Authors give a resource a lifetime so that it ends when nobody can change it. A replica
 //! that has lost its cluster receives no changes. It continues to serve its last state, but it stops
 //! to renew lifetimes after a while (TTL-11, OPS-06).
 

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod full_state;
+mod renewal;
 
 /// The result of planning.
 #[derive(Debug, Default)]

@@ -134,7 +134,7 @@ impl Subscription {
     }
 
     /// Returns the resource that the client was last sent in place of `resource`.
-    pub(super) fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
+    pub(crate) fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
         let mut names = std::iter::once(resource.name()).chain(resource.aliases());
         let base = self.base();
         let shown = match base {

@@ -320,8 +320,8 @@ fn resource_that_was_sent_again_is_renewed_later() {
     );
 }
 
-/// TTL-12, TTL-04: on a new stream, the lifetime of a resource that the client holds is renewed at
-/// once, with the content: this stream has not sent it yet.
+/// TTL-12, TTL-04: on a new stream, a resource with a lifetime that the client holds is sent again
+/// at once. A heartbeat is not enough, because this stream has not sent it yet.
 #[test]
 fn lifetime_is_renewed_at_once_after_a_reconnect() {
     check(
@@ -353,8 +353,8 @@ fn lifetime_is_renewed_at_once_after_a_reconnect() {
     );
 }
 
-/// TTL-11: renewals may stop. After a pause in which a lifetime may have ended, the resource is sent
-/// with its content, because clients accept no heartbeat for a resource that they dropped.
+/// TTL-11: renewals may stop. A resource whose lifetime may have ended meanwhile is sent with its
+/// content. Clients accept no heartbeat for a resource that they dropped.
 #[test]
 fn renewal_after_a_long_pause_has_the_content() {
     check(
