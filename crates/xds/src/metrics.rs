@@ -65,9 +65,13 @@ impl Metrics {
         let polled = types::KNOWN
             .iter()
             .filter(|known| known.service.as_ref().is_some_and(|service| service.rest.is_some()));
-        for (known, result) in polled.flat_map(|known| RESULTS.map(|result| (known, result))) {
+        for known in polled {
             let label = type_label(&TypeUrl::from_static(known.url));
-            counter!("chancery_xds_polls_total", "type" => label, "result" => result).increment(0);
+            counter!("chancery_xds_poll_nacks_total", "type" => label).increment(0);
+            for result in RESULTS {
+                counter!("chancery_xds_polls_total", "type" => label, "result" => result)
+                    .increment(0);
+            }
         }
         Self {
             connections: gauge!("chancery_xds_connections"),
