@@ -285,7 +285,7 @@ fn virtual_host_has_no_lifetime() {
         "VHDS",
         "
         features xds.config.supports-resource-ttl
-        commit VHDS/r/v=1|r/a.test;ttl=3000
+        commit VHDS/r/v=1;ttl=3000|r/a.test
         -> VHDS
         <- VHDS r/v=1
         ack VHDS
