@@ -1,9 +1,9 @@
 //! The status of clients, resource by resource (CSDS): the clients that a request selects, and what
 //! each has of its resources.
 //!
-//! The answer covers the streams of this replica (CSDS-13). The shards answer in pages, each of which
-//! is a bounded part of a turn, so that an answer never delays delivery (CSDS-15). The pages are
-//! compared, redacted and converted on a thread for large work.
+//! The answer covers the streams of this replica (CSDS-13). The shards return small pages, so that
+//! an answer never delays delivery (CSDS-15). A large job of [`crate::work`] then compares,
+//! redacts and converts the pages.
 
 mod grpc;
 mod matcher;
@@ -183,7 +183,7 @@ impl Builder {
             }
             error
         });
-        // A resource that only the client has is known by name.
+        // The server has no body of a resource that was removed since an earlier stream.
         let known = resource.filter(|resource| self.with_contents && !resource.body().is_empty());
         let xds_config = known.map(|resource| Any {
             type_url: type_url.to_string(),

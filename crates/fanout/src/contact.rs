@@ -1,8 +1,8 @@
 //! The contact of the replica with its cluster, on which the renewal of lifetimes depends.
 //!
-//! Authors give a resource a lifetime so that it ends when nobody can change it. A replica
-//! that has lost its cluster receives no changes. It continues to serve its last state, but it stops
-//! to renew lifetimes after a while (TTL-11, OPS-06).
+//! Authors give a resource a lifetime so that clients drop it when nobody can change it. A replica
+//! without contact to the majority receives no changes. It continues to serve its last state, but
+//! stops renewing lifetimes after `renewals_stop_after` (TTL-11, OPS-06).
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ const ALWAYS: u64 = u64::MAX;
 /// The maximum interval between two checks.
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// The last time at which the replica had everything that its cluster had committed.
+/// The last time at which the replica had applied all commits of its cluster.
 #[derive(Debug)]
 pub(crate) struct Contact {
     stop_after: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    /// Creates the contact of a replica without others, which is never lost.
+    /// Creates the contact of a single replica, which is never lost.
     pub(crate) fn new(stop_after: Duration) -> Self {
         Self { stop_after, confirmed_at: AtomicU64::new(ALWAYS) }
     }
@@ -44,12 +44,12 @@ impl Contact {
         confirmed_at == ALWAYS || passed <= self.stop_after
     }
 
-    /// Records that the replica had everything at this time.
+    /// Records that the replica had applied all commits at this time.
     pub(crate) fn confirm(&self, at: Now) {
         self.confirmed_at.store(at.ms, Ordering::Relaxed);
     }
 
-    /// Checks the contact again and again. `start` is the time at which the protocol's clock is 0.
+    /// Checks the contact periodically. `start` is the time at which the protocol's clock is 0.
     pub(crate) async fn watch(
         self: Arc<Self>,
         fresh: Arc<dyn Fresh>,
@@ -60,7 +60,7 @@ impl Contact {
         let interval = (self.stop_after / 6).min(CHECK_INTERVAL_MAX);
         self.confirm(now());
         loop {
-            // What is committed after the question need not be confirmed.
+            // The confirmation covers only the commits before this time.
             let asked_at = now();
             let check = async {
                 if fresh.confirm().await {

@@ -1,7 +1,7 @@
 //! Polls: requests without a stream (REST-JSON).
 //!
-//! A poll has no session and no shard. It reads the newest state in the task of its connection, so it
-//! delays only itself. It counts as a stream while it runs.
+//! A poll has no session and no shard. It reads the newest state in the task of its connection, so
+//! it delays no other connection. It counts as a stream while it runs.
 //!
 //! A poll may wait for a change (long polling, REST-13). [`HeldPolls`] is the index of the waiting polls
 //! by what they ask for. A commit wakes only the polls that it concerns: the cost is
@@ -27,8 +27,9 @@ use crate::{
     shard::Streams,
 };
 
-/// The maximum time that a poll waits for the confirmation that the state is current. Envoy gives up a
-/// poll after a second by default. A poll without a confirmation is handled like a stream without one.
+/// The maximum time that a poll waits for the confirmation that the state is current. Envoy gives
+/// up a poll after a second by default. Without a confirmation, the poll receives the local state,
+/// unless its client has seen a newer one.
 const FRESHNESS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The maximum number of names by which a waiting poll is registered. A poll with more names wakes at
@@ -115,8 +116,9 @@ impl Poll {
         PollView { view, scopes: scopes.unwrap_or_default() }
     }
 
-    /// Registers the poll, so that it wakes at changes of what it asks for. `names` is `None` for all
-    /// resources of the type. A change before the call does not wake it: resolve the view again.
+    /// Registers the poll, so that changes of the named resources wake it. `names` is `None` for
+    /// all resources of the type. A change before the call does not wake the poll, so the caller
+    /// must resolve the view again.
     #[must_use]
     pub fn hold<'n>(
         &self,

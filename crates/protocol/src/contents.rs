@@ -1,8 +1,8 @@
 //! The resources of one type of a session with the state of each, for introspection (CSDS-07).
 //!
-//! A session stores nothing for this. A page lists names in order, with what the client was sent and
-//! what the view shows. The caller compares them with the responses on their way, outside of the
-//! thread that owns the session.
+//! A session stores nothing extra for this. A page lists names in order, each with the resource
+//! that the client was sent and the resource in the view. The caller compares them with the
+//! unanswered responses, outside of the thread that owns the session.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,7 +18,7 @@ pub enum ResourceState {
     Unknown,
     /// The client has acknowledged the resource.
     Synced,
-    /// The resource exists for the client, but was not sent in this version.
+    /// The client's view contains the resource, but its current version was not sent yet.
     NotSent,
     /// The resource was sent, and the client has not answered.
     Stale,
@@ -35,9 +35,9 @@ pub struct ResourceStatus {
     pub state: ResourceState,
     /// The resource that the state is about. `None` for [`ResourceState::Unknown`].
     pub resource: Option<Arc<Resource>>,
-    /// The version under which the client knows the resource (CSDS-10). In SotW, this is the version
-    /// of the last response with the resource, and empty without one. In delta, this is the
-    /// version of the resource.
+    /// The version to show (CSDS-10). In SotW, this is the version of the last response with the
+    /// resource, and empty without one. In delta, this is the version of `resource`, even if it was
+    /// not sent.
     pub version: String,
     /// The time since the last response with the resource, in milliseconds, if known.
     pub sent_ms_ago: Option<u64>,

@@ -1,7 +1,7 @@
 //! The encoding of resources in a response, with or without their lifetimes.
 //!
-//! The bytes of a resource are shared by all clients, and have no lifetime. For a client that
-//! supports lifetimes, a response puts a few bytes of its own around them:
+//! All clients share the encoded bytes of a resource, which do not contain its lifetime. For a
+//! client that supports lifetimes, each response adds bytes before and after them:
 //!
 //! - In delta, the lifetime is a field of the resource (`Resource.ttl`).
 //! - In SotW, a resource with a lifetime is wrapped in an `Any` with a `Resource` (TTL-05). Resources
@@ -37,7 +37,8 @@ pub(crate) enum LifetimeForm {
 pub(crate) struct Encoding {
     protocol: Protocol,
     form: LifetimeForm,
-    /// The version in wrappers: that of the response, with which Envoy compares (CLI-E-45).
+    /// The version in wrappers. It is the version of the response, because Envoy compares the two
+    /// (CLI-E-45).
     version: Box<str>,
 }
 

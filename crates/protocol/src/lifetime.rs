@@ -16,9 +16,9 @@ pub struct LifetimeSupport {
     wrappers: bool,
     /// Whether a SotW client renews a lifetime only when it receives the content again.
     ///
-    /// The SotW client of Envoy ignores the lifetime in a heartbeat. It also takes the resource of
-    /// a heartbeat for missing, so that a heartbeat of clusters or listeners removes them
-    /// (`clients.md` rule 18).
+    /// The SotW client of Envoy ignores the lifetime in a heartbeat. It also treats a resource
+    /// without content as missing, so a heartbeat would remove clusters and listeners (`clients.md`
+    /// rule 18).
     sotw_content: bool,
     /// A number that differs between streams, from which their intervals are derived.
     seed: u64,

@@ -1,8 +1,9 @@
-//! The response to a poll (REST-JSON): a request without a stream, and so without a memory of what
-//! the client has.
+//! The response to a poll (REST-JSON). A poll has no stream, so the server does not record which
+//! resources the client has.
 //!
-//! The version that the client sends back is the only way to detect a change (REST-11). It therefore
-//! contains a hash of what the client asked for and of what it received (REST-12).
+//! The version that the client sends back is the only way to detect a change (REST-11). It
+//! therefore contains a hash of the requested names, and of the versions of the resources or of
+//! their scopes (REST-12).
 
 use std::{collections::BTreeSet, fmt::Write, iter, sync::Arc};
 
@@ -111,8 +112,8 @@ impl PollResponse {
     }
 }
 
-/// Returns whether the client's version comes from this cluster and has this hash. The revision in it
-/// is the one at which the client received the content, and the content may be older.
+/// Returns whether the client's version comes from this cluster and has this hash. The revisions
+/// may differ, because a change of other names raises the revision but keeps the hash.
 fn has_digest(version_info: &str, current: &TypeVersion, digest: u64) -> bool {
     TypeVersion::revision_of(version_info, current.incarnation).is_some()
         && version_info.rsplit('-').next() == Some(format!("{digest:016x}").as_str())

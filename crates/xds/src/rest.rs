@@ -4,8 +4,8 @@
 //! response is the JSON form of `DiscoveryResponse`, or 304 if nothing has changed.
 //!
 //! Invariants:
-//! - A poll runs in the task of its connection. It delays only itself.
-//! - A poll whose client is current costs no more than the comparison of its version.
+//! - A poll runs in the task of its connection. It delays no other connection.
+//! - A poll that receives 304 costs the check for a current state and the lookup of its names.
 
 mod body;
 pub(crate) mod json;
@@ -50,7 +50,7 @@ const LARGE_REQUEST_BYTES: usize = 256 << 10;
 /// The number of names from which a response is decided on a blocking thread.
 const LARGE_NAMES: usize = 2048;
 
-/// The results of polls: the values of the label.
+/// The values of the label `result` of `chancery_xds_polls_total`.
 pub(crate) const RESULTS: [&str; 5] = ["changed", "unchanged", "rejected", "unavailable", "failed"];
 
 /// The reason why a poll gets no response.
@@ -96,7 +96,7 @@ struct Admitted {
     registration: PollRegistration,
 }
 
-/// A request that is read, with all that its response depends on.
+/// The parsed request: the inputs of the response.
 struct Question<'a> {
     type_url: &'a TypeUrl,
     node: Node,
@@ -283,7 +283,8 @@ async fn parse(bytes: Bytes, config: &Config) -> Result<PollRequest, RequestErro
     parsed.unwrap_or_else(|_| Err(RequestError::Malformed("reading it has failed".to_owned())))
 }
 
-/// Returns the content that the client does not have, or waits for it until `until` (REST-13).
+/// Waits for content that the client does not have (REST-13). Returns `None` if no such content
+/// appears before `until`.
 async fn change(
     shared: &Shared,
     admitted: &Admitted,

@@ -7,7 +7,8 @@
 //! time. A poller that asks for a newer version meanwhile waits, and then gets the newest one.
 //!
 //! Invariants:
-//! - The memory of all responses is bounded, including those that slow clients still read.
+//! - The memory of full states and of responses above [`SMALL_BYTES`] is bounded, including those
+//!   that slow clients still read. The limit for streams bounds the number of small responses.
 //! - A response is complete before its first byte is sent, so every failure has its own status.
 
 use std::{
@@ -196,9 +197,9 @@ impl JsonResponses {
         }
     }
 
-    /// Returns the result of the same full state, which is kept, being encoded, or started now. The result
-    /// may have another version that was started after the request arrived. If that one was started
-    /// before, returns `true`.
+    /// Returns the pending or finished encoding of a full state, and starts a missing one. A
+    /// running encoding of another version is shared too. The flag is `true` if that encoding
+    /// started before the request arrived, so that its result may be too old.
     fn share(
         self: &Arc<Self>,
         job: Job,

@@ -1,7 +1,7 @@
 //! The JSON form of `DiscoveryRequest` (REST-02, REST-03).
 //!
-//! The reader never builds a tree of the input. Names go into one buffer, as protobuf would encode
-//! them. Values are counted before they are stored. Unknown fields are skipped (REST-06).
+//! The reader builds a tree only for the values of the node, and counts each value before it stores
+//! it. Resource names go into one buffer, in the wire format. Unknown fields are skipped (REST-06).
 
 use std::{cell::Cell, fmt};
 
@@ -11,7 +11,7 @@ use chancery_protocol::{ErrorDetail, NameList};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The maximum number of bytes of a type URL, a version and a nonce.
+/// The maximum size of `type_url` and of `version_info` in bytes.
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
 /// The number of the field in which a list of names is encoded.

@@ -110,10 +110,10 @@ fn shard_renews_lifetimes_of_all_streams() {
     assert!(first_beats.len() > 3, "all streams are renewed at {first_beats:?}");
 }
 
-/// TTL-11, TTL-14, OPS-06: a replica without contact to the majority stops to renew. The lifetime does
-/// not delete the resource: when the contact returns, the client receives it again.
+/// TTL-11, TTL-14, OPS-06: a replica without contact to the majority stops renewing. The lifetime
+/// does not delete the resource: when the contact returns, the client receives it again.
 #[test]
-fn shard_without_contact_stops_to_renew() {
+fn shard_without_contact_stops_renewing() {
     let mut harness = ShardHarness::new();
     put(&mut harness, &["a"], "1");
     let mut clients = [subscribe(&mut harness, "n1")];

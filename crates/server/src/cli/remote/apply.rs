@@ -36,8 +36,8 @@ pub(crate) struct Apply {
     /// Follow a directory: apply its files now and after each change, until the process ends
     ///
     /// All files together are one transaction, as with -f. If a file or the transaction has a problem, the
-    /// command reports it, changes nothing, and tries again. Changes are found by polling, and applied
-    /// when the directory is the same for half a second.
+    /// command reports it, changes nothing, and tries again. It polls the directory, and applies
+    /// changes when no file has changed for half a second.
     ///
     /// With --prune, a resource is deleted when its file is deleted or no longer contains it, while
     /// another file still names its scope. Otherwise, resources of deleted files are kept.
@@ -52,8 +52,8 @@ pub(crate) struct Apply {
     scope: String,
     /// Delete resources that are missing from the input, in the scopes of the input
     ///
-    /// These are the scopes that documents name, and --scope if a document with `resources` names no
-    /// scope. Resources of other scopes, and assignments, are kept.
+    /// The scopes of the input are those that documents name. A document with `resources` but no
+    /// scope adds the scope of --scope. Resources of other scopes, and assignments, are kept.
     #[arg(long)]
     prune: bool,
     #[command(flatten)]

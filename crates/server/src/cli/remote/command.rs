@@ -45,9 +45,9 @@ pub(crate) enum Command {
     Import(import::Import),
     /// Keep files for Envoy's path_config_source up to date with the view of a node
     ///
-    /// Follows the view over a stream of an xDS port, through restarts of both sides. Each file is replaced
-    /// by a rename, and only if its content changes. Prints one line for each change. A printed file is
-    /// written; whether Envoy accepts it is shown only by Envoy.
+    /// Follows the view over an xDS stream, and reconnects when the stream ends. Replaces a file by
+    /// a rename, and only if its content changes. Prints one line for each change. `written` means
+    /// that the file is in place; only Envoy's statistics show whether Envoy accepts it.
     #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
         "mirror --node edge-1 --dir /etc/envoy/xds --xds 10.0.0.1:18000,10.0.0.2:18000",
         "mirror --node edge-1 --dir xds --encoding yaml --once",

@@ -66,10 +66,10 @@ pub(crate) struct Mirror {
     /// Wait at most TIME for the complete view; requires --once
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "once")]
     timeout: Span,
-    /// Wait TIME after the files of one type before those of another type are changed
+    /// Wait TIME between changes to files of different types
     ///
-    /// Envoy does not order its files. It needs this time to apply, for example, new clusters before the
-    /// routes to them.
+    /// Envoy loads its files in no defined order. The pause lets it apply, for example, new
+    /// clusters before the routes to them.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     pause: Span,
     /// Mode of files with secrets, in octal; the mode of other files is 644

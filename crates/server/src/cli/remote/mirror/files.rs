@@ -91,7 +91,8 @@ impl Directory {
             return Ok(false);
         }
         let parent = target.parent().unwrap_or(&self.root);
-        // The file has its mode before it has content and before it has its name (FS-16).
+        // The mode is set before the content is written, so that secrets are never readable
+        // (FS-16).
         let mut file = tempfile::Builder::new()
             .prefix(TEMPORARY)
             .permissions(Permissions::from_mode(mode))

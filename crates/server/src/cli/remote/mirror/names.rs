@@ -11,15 +11,15 @@ const BYTES_MAX: usize = 200;
 /// The length of the readable part of a name that would be too long.
 const HEAD_BYTES: usize = 160;
 
-/// Returns the short name of a type by which Envoy calls its subscription: `cds`, `eds`.
+/// Returns the short name of a type after its discovery service, such as `cds` or `eds`.
 pub(super) fn short(type_url: &str) -> Option<&'static str> {
     let known = types::KNOWN.iter().find(|known| known.url == type_url)?;
     known.aliases.get(1).copied()
 }
 
-/// Returns the file name of a resource, without its extension. Letters, digits, `_`, `-` and `.` stay, except
-/// a `.` at the start. All other bytes are percent-encoded, so that a name has no directory. A long name ends
-/// in `~` and a hash.
+/// Returns the file name of a resource, without its extension. Percent-encodes all bytes except
+/// letters, digits, `_`, `-`, and `.` after the start, so that the name cannot contain a directory.
+/// A long name ends in `~` and a hash.
 pub(super) fn file_name(resource: &str) -> String {
     let mut name = String::with_capacity(resource.len());
     for (index, byte) in resource.bytes().enumerate() {

@@ -16,7 +16,7 @@ use tonic_prost::ProstCodec;
 
 /// The maximum time to open a connection, and to open the stream on it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// These times bound how long a server that vanishes goes unnoticed.
+/// The keepalive times, which bound the time to detect a server that has vanished.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum size of a response: a resource of the greatest size, and the rest of the response.
@@ -53,7 +53,7 @@ impl Stream {
         let service = &types::AGGREGATED;
         let path = format!("/{}/{}", service.name, service.delta);
         let path: PathAndQuery = path.parse().map_err(|_| "the path is invalid".to_owned())?;
-        // The server answers a stream after its first request.
+        // The server sends its response headers only after the first request, so queue it first.
         let stream = Self::sent(&requests, first).await;
         stream.map_err(|status| status.message().to_owned())?;
         let queue = Request::new(ReceiverStream::new(queue));

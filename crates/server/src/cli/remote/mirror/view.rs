@@ -214,7 +214,7 @@ impl View {
             return;
         }
         let draft = chancery_admission::draft_from_body(type_url, Some(&name), body.value.clone());
-        // A body of a later release may not parse here. Its file is written anyway.
+        // A body of a later release may not parse here. It then has no known references.
         let children = draft.map(|draft| draft.children).unwrap_or_default();
         let full = self.full.entry(url).or_default();
         let held = Held { version, body: body.value, children: children.clone() };
