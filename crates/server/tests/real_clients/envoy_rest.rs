@@ -71,22 +71,7 @@ fn life(mode: Mode, settings: &[(&str, &str)]) -> Result<()> {
             Ok(envoy.active_cluster("one")?.is_none().then_some(()))
         })?;
 
-        // Envoy rejects a listener whose port is in use. It repeats its old version, and the other
-        // resources continue to change.
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
-        let second = |port| listener(mode, "second", port, "main", "second");
-        let with = |second_port, upstream| {
-            [proxied(mode, port, "two", upstream).as_slice(), &[second(second_port)]].concat()
-        };
-        chancery.publish(&with(taken.local_addr()?.port(), a))?;
-        wait_for("the rejection", STEP, || {
-            Ok((envoy.stat("listener_manager.lds.update_rejected")? > 0).then_some(()))
-        })?;
-        chancery.publish(&with(taken.local_addr()?.port(), b))?;
-        load.wait_for_only("b")?;
-        let free = reserve_port();
-        chancery.publish(&with(free, b))?;
-        wait_for("the corrected listener", STEP, || http::get(free, "/").map(Some))?;
+        reject_and_correct(mode, port, [a, b], &chancery, &envoy, &load)?;
         let rejected = envoy.stat("listener_manager.lds.update_rejected")?;
 
         // The replica is gone for a while. Then Envoy has everything, and receives the next change.
@@ -119,4 +104,31 @@ fn life(mode: Mode, settings: &[(&str, &str)]) -> Result<()> {
         load.finish_without_failure(500)?;
         Ok(())
     })
+}
+
+/// Envoy rejects a listener whose port is in use. It repeats its old version, and the other resources
+/// continue to change.
+fn reject_and_correct(
+    mode: Mode,
+    port: u16,
+    [a, b]: [u16; 2],
+    chancery: &Chancery,
+    envoy: &Envoy,
+    load: &Load,
+) -> Result<()> {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, reserve_port()))?;
+    let second = |port| listener(mode, "second", port, "main", "second");
+    let with = |second_port, upstream| {
+        [proxied(mode, port, "two", upstream).as_slice(), &[second(second_port)]].concat()
+    };
+    chancery.publish(&with(taken.local_addr()?.port(), a))?;
+    wait_for("the rejection", STEP, || {
+        Ok((envoy.stat("listener_manager.lds.update_rejected")? > 0).then_some(()))
+    })?;
+    chancery.publish(&with(taken.local_addr()?.port(), b))?;
+    load.wait_for_only("b")?;
+    let free = reserve_port();
+    chancery.publish(&with(free, b))?;
+    wait_for("the corrected listener", STEP, || http::get(free, "/").map(Some))?;
+    Ok(())
 }
