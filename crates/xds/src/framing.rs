@@ -31,10 +31,10 @@ const FREE_BYTES: usize = 16 << 10;
 const COPY_BYTES: usize = 8 << 20;
 
 /// The number of bytes of a large message that must arrive in each [`PROGRESS_PART`] of its time.
-const PROGRESS_BYTES: usize = 64 << 10;
+pub(crate) const PROGRESS_BYTES: usize = 64 << 10;
 
 /// See [`PROGRESS_BYTES`].
-const PROGRESS_PART: u32 = 10;
+pub(crate) const PROGRESS_PART: u32 = 10;
 
 /// The reason why a message could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

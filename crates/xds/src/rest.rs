@@ -47,6 +47,8 @@ const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// The size from which a request is read on a blocking thread.
 const LARGE_REQUEST_BYTES: usize = 256 << 10;
+/// The maximum size of a request whose poll is held. The names of a held poll stay in memory.
+const HELD_REQUEST_BYTES_MAX: usize = 16 << 10;
 /// The number of names from which a response is decided on a blocking thread.
 const LARGE_NAMES: usize = 2048;
 
@@ -226,8 +228,10 @@ async fn decide(
     let path = request.uri().path().to_owned();
     let read = body::read(request.into_body(), &shared.bounds).await?;
     shared.request_bytes.increment(read.bytes.len() as u64);
+    let is_held = read.bytes.len() <= HELD_REQUEST_BYTES_MAX;
     let request = parse(read.bytes, &shared.config).await?;
-    drop(read.memory);
+    // A large request keeps its memory until its response, because its names stay until then.
+    let _memory = read.memory;
     // REST-08: the path decides the type.
     if !request.type_url.is_empty() && request.type_url != type_url.as_str() {
         let (expected, given) = (type_url.clone(), request.type_url);
@@ -246,7 +250,8 @@ async fn decide(
     let key = repeats::key(&node.id, &path, &request.version_info);
     let PollRequest { names, version_info, .. } = request;
     let question = Question { type_url, node, names, version_info, key };
-    let until = Instant::now() + config.poll_hold;
+    let hold = if is_held { config.poll_hold } else { Duration::ZERO };
+    let until = Instant::now() + hold;
     loop {
         let Some((version, content)) = change(shared, admitted, &question, until).await else {
             admitted.on_answered(&question);
@@ -257,7 +262,7 @@ async fn decide(
             Outcome::Again => {}
             Outcome::Encoded(encoded) => {
                 let encoded = encoded?;
-                if question.is_remembered(config.poll_hold) {
+                if question.is_remembered(hold) {
                     shared.polls.repeats.record(key, &encoded.version);
                 }
                 admitted.on_answered(&question);
@@ -370,7 +375,9 @@ impl PollError {
             Self::Headers { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Compressed => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Body(body::BodyError::Slow { .. }) => StatusCode::REQUEST_TIMEOUT,
+            Self::Body(body::BodyError::Slow { .. } | body::BodyError::Stalled { .. }) => {
+                StatusCode::REQUEST_TIMEOUT
+            }
             Self::Body(body::BodyError::TooLong { .. })
             | Self::Request(
                 RequestError::Names { .. }
@@ -404,7 +411,9 @@ impl PollError {
             Self::Streams { .. } => Some("streams_per_connection"),
             Self::Rate { .. } => Some("requests_per_second"),
             Self::Body(body::BodyError::TooLong { .. }) => Some("request_bytes"),
-            Self::Body(body::BodyError::Slow { .. }) => Some("large_request_timeout"),
+            Self::Body(body::BodyError::Slow { .. } | body::BodyError::Stalled { .. }) => {
+                Some("large_request_timeout")
+            }
             Self::Request(RequestError::Names { .. }) => Some("names_per_request"),
             Self::Request(RequestError::NameLong { .. }) => Some("name_bytes"),
             Self::Request(RequestError::NodeLong { .. }) | Self::Node(NodeError::Paths { .. }) => {

@@ -439,6 +439,12 @@ fn watched_directory_is_applied_after_each_change() {
     assert_eq!(names(), ["a", "b"]);
     fs::remove_file(dir.join("c.yaml")).unwrap();
     wait_for(&["a"]);
+    // A file that is empty, because it is being written, is a problem too.
+    fs::write(dir.join("a.json"), "").unwrap();
+    eventually("the error", || {
+        fs::read_to_string(&errors).unwrap().contains("a.json: the file is empty").then_some(())
+    });
+    assert_eq!(names(), ["a"]);
     // An empty directory is a problem. It deletes nothing.
     fs::remove_file(dir.join("a.json")).unwrap();
     eventually("the error", || {

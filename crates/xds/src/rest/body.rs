@@ -8,7 +8,10 @@ use futures::poll;
 use http_body::Body;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use crate::{framing::Bounds, memory_budget::BudgetShare};
+use crate::{
+    framing::{Bounds, PROGRESS_BYTES, PROGRESS_PART},
+    memory_budget::BudgetShare,
+};
 
 /// The size above which a body needs memory of the budget.
 const LARGE_BYTES: usize = 256 << 10;
@@ -25,6 +28,13 @@ pub(crate) enum BodyError {
     /// The body takes too long.
     #[error("the request did not arrive within {} s (large_request_timeout)", limit.as_secs_f64())]
     Slow { limit: Duration },
+    /// The body holds memory for which others wait, and makes too little progress.
+    #[error(
+        "less than {PROGRESS_BYTES} bytes of a large request arrived within {} s (a tenth of \
+         large_request_timeout)",
+        limit.as_secs_f64()
+    )]
+    Stalled { limit: Duration },
 }
 
 /// A body with its part of the memory budget.
@@ -44,13 +54,20 @@ pub(crate) async fn read(
         return Err(BodyError::TooLong { max });
     }
     let mut until = Instant::now() + bounds.timeout;
+    let stall_limit = bounds.timeout / PROGRESS_PART;
+    // The length after which a body that holds memory makes progress, and the time until which it must.
+    let mut progress: Option<(usize, Instant)> = None;
     let mut held: Option<BudgetShare> = None;
     let mut covered = LARGE_BYTES;
     let mut buffer = BytesMut::new();
     loop {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
-        let frame = tokio::time::timeout_at(until, frame).await;
-        let frame = frame.map_err(|_elapsed| BodyError::Slow { limit: bounds.timeout })?;
+        let due = progress.map_or(until, |(_, due)| until.min(due));
+        let frame = tokio::time::timeout_at(due, frame).await;
+        let frame = frame.map_err(|_elapsed| match due < until {
+            true => BodyError::Stalled { limit: stall_limit },
+            false => BodyError::Slow { limit: bounds.timeout },
+        })?;
         let data = match frame {
             None => break,
             // Trailers are ignored.
@@ -74,6 +91,10 @@ pub(crate) async fn read(
             }
             // The wait does not count, because the body could not progress.
             until += since.elapsed();
+            progress = progress.map(|(next, due)| (next, due + since.elapsed()));
+        }
+        if len > LARGE_BYTES && progress.is_none_or(|(next, _)| len >= next) {
+            progress = Some((len + PROGRESS_BYTES, Instant::now() + stall_limit));
         }
         if buffer.capacity() < len {
             let capacity = covered.min(len.saturating_mul(2));

@@ -93,6 +93,35 @@ async fn unfinished_body_ends_its_request() {
     server.until_left(0, 0).await;
 }
 
+/// T1: a large body that stalls gives its memory back after a tenth of its time.
+#[tokio::test]
+async fn stalled_large_body_ends_its_request_early() {
+    let config = Config { large_request_timeout: Duration::from_secs(10), ..rest_config() };
+    let server = Server::with(config, fanout_config()).await;
+    let mut client = Http1::connect(&server).await;
+    let head = format!("POST {REST_CDS} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n");
+    client.0.write_all(head.as_bytes()).await.unwrap();
+    client.0.write_all(&vec![b' '; 600_000]).await.unwrap();
+    let reply = client.reply().await;
+    assert_eq!(reply.status, 408);
+    assert!(String::from_utf8_lossy(&reply.body).contains("65536 bytes"), "{:?}", reply.body);
+}
+
+/// T6, REST-13: a poll with many names is not held, so that their memory is free at once.
+#[tokio::test]
+async fn large_unchanged_poll_is_answered_at_once() {
+    let config = Config { poll_hold: 10 * PATIENCE, ..rest_config() };
+    let server = Server::with(config, fanout_config()).await;
+    server.put(EDS, &[("a", "1")]);
+    let names: Vec<String> = (0..2000).map(|n| format!("missing-{n:05}")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.push("a");
+    let mut client = Http1::connect(&server).await;
+    let (version, texts) = client.post(REST_EDS, &poll("", &names)).await.content();
+    assert_eq!(texts, "1");
+    client.post(REST_EDS, &poll(&version, &names)).await.expect_not_modified();
+}
+
 /// OPS-11: streams and polls of a connection have one limit together.
 #[tokio::test]
 async fn polls_of_a_connection_are_limited() {

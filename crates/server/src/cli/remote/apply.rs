@@ -79,6 +79,17 @@ async fn publish(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let files = manifests(paths, &apply.scope)?;
+    if apply.watch.is_some() {
+        let empty = files.iter().filter(|file| file.content.trim().is_empty());
+        let problems: Vec<String> = empty
+            .map(|file| {
+                format!("{}: the file is empty; remove it to remove its resources", file.name)
+            })
+            .collect();
+        if !problems.is_empty() {
+            return Err(Failure::lines(problems));
+        }
+    }
     let (scope, prune) = (apply.scope.clone(), apply.prune);
     let body = |options| Body::Apply(pb::ApplyRequest { files, scope, prune, options });
     Request::new(&apply.write, body)?.run(servers, answer).await

@@ -108,7 +108,10 @@ fn mode(text: &str) -> Result<u32, String> {
 }
 
 fn included(text: &str) -> Result<ResourceKey, String> {
-    let named = || types::KNOWN.iter().filter(|known| !FULL.contains(&known.url));
+    // Virtual hosts and endpoints of localities have no form as files.
+    let unsupported = [types::VIRTUAL_HOST, types::LOCALITY_ENDPOINT];
+    let is_named = |url: &str| !FULL.contains(&url) && !unsupported.contains(&url);
+    let named = || types::KNOWN.iter().filter(|known| is_named(known.url));
     let Some((alias, name)) = text.split_once('/') else {
         return Err("expected TYPE/NAME, such as rtds/layer".to_owned());
     };

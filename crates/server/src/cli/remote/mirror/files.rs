@@ -13,6 +13,8 @@ use std::{
 
 /// The file that lists what is mirrored: path, type and name, separated by tabs.
 pub(super) const LISTING: &str = "listing.txt";
+/// The first line of a listing. A file of this name without it belongs to somebody else.
+pub(super) const LISTING_HEADER: &str = "# chancery mirror: path, type, name";
 /// The start of the names of temporary files.
 const TEMPORARY: &str = ".chancery-mirror-";
 /// The mode of files without secrets.
@@ -30,6 +32,12 @@ impl Directory {
     /// was killed.
     pub(super) fn open(root: &Path, subdirectories: &[&str]) -> io::Result<Self> {
         fs::create_dir_all(root)?;
+        let listing = root.join(LISTING);
+        if listing.symlink_metadata().is_ok() && !is_listing(&listing)? {
+            return Err(io::Error::other(format!(
+                "its {LISTING} is not that of a mirror; choose another directory"
+            )));
+        }
         for directory in std::iter::once(root.to_owned())
             .chain(subdirectories.iter().map(|name| root.join(name)))
         {
@@ -132,6 +140,16 @@ impl Directory {
     }
 }
 
+/// Returns whether a file is a listing of a mirror.
+fn is_listing(path: &Path) -> io::Result<bool> {
+    if !path.symlink_metadata()?.is_file() {
+        return Ok(false);
+    }
+    let mut start = Vec::new();
+    File::open(path)?.take(LISTING_HEADER.len() as u64).read_to_end(&mut start)?;
+    Ok(start == LISTING_HEADER.as_bytes())
+}
+
 /// Returns whether a path has the form of the paths that the mirror writes.
 fn is_own(path: &str) -> bool {
     let is_name = |name: &str| {
@@ -191,10 +209,19 @@ mod tests {
     }
 
     #[test]
+    fn directory_with_a_foreign_listing_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(LISTING), "index.html\t12K\n").unwrap();
+        let error = Directory::open(root.path(), &["eds"]).map(drop).unwrap_err().to_string();
+        assert!(error.contains("listing.txt is not that of a mirror"), "{error}");
+        assert!(!root.path().join("eds").exists(), "nothing is changed");
+    }
+
+    #[test]
     fn listing_never_names_a_file_elsewhere() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::open(root.path(), &[]).unwrap();
-        let listing = "cds.json\tcds\t*\neds/a%2F.json\teds\ta/\n../x\tcds\t*\n/etc/passwd\tcds\t*\neds/../x\teds\tx\n\
+        let listing = "# chancery mirror: path, type, name\ncds.json\tcds\t*\neds/a%2F.json\teds\ta/\n../x\tcds\t*\n/etc/passwd\tcds\t*\neds/../x\teds\tx\n\
                        eds/..\teds\tx\na/b/c\teds\tx\nnothing\n\tx\n";
         fs::write(root.path().join(LISTING), listing).unwrap();
         let paths: Vec<String> = directory.listing().into_keys().collect();

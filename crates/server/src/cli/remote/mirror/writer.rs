@@ -1,6 +1,6 @@
 //! Writes the files of a view, step by step.
 
-use std::{collections::BTreeMap, io, path::Path, time::Duration};
+use std::{collections::BTreeMap, io, iter, path::Path, time::Duration};
 
 use bytes::Bytes;
 use chancery_admission::{
@@ -10,7 +10,7 @@ use chancery_model::{ScopeName, TypeUrl, types};
 use tokio::time::Instant;
 
 use super::{
-    files::{Directory, LISTING, USUAL_MODE},
+    files::{Directory, LISTING, LISTING_HEADER, USUAL_MODE},
     names::short,
     plan::{self, File, Step, steps},
     view::{Changes, FULL, View},
@@ -124,7 +124,8 @@ impl Writer {
         }
         if self.listing != before || !self.directory.exists(LISTING) {
             let line = |(path, what): (&String, &String)| format!("{path}\t{what}\n");
-            let listing: String = self.listing.iter().map(line).collect();
+            let header = format!("{LISTING_HEADER}\n");
+            let listing: String = iter::once(header).chain(self.listing.iter().map(line)).collect();
             self.directory.write(LISTING, listing.as_bytes(), USUAL_MODE)?;
         }
         Ok(())
