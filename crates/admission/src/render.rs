@@ -211,7 +211,8 @@ impl Renderer {
     }
 }
 
-fn key_text(key: &MapKey) -> String {
+/// Returns a key of a map as text, without quotes.
+pub(crate) fn key_text(key: &MapKey) -> String {
     match key {
         MapKey::Bool(value) => value.to_string(),
         MapKey::I32(value) => value.to_string(),

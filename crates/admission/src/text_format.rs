@@ -14,6 +14,7 @@ use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, ReflectMess
 use crate::{
     inspect::DEPTH_MAX,
     problem::{Place, Problem},
+    render,
     source::on_large_stack,
 };
 
@@ -258,12 +259,8 @@ fn has_only_known_fields(message: &DynamicMessage) -> bool {
 
 fn key_text(key: &MapKey) -> String {
     match key {
-        MapKey::Bool(value) => value.to_string(),
-        MapKey::I32(value) => value.to_string(),
-        MapKey::I64(value) => value.to_string(),
-        MapKey::U32(value) => value.to_string(),
-        MapKey::U64(value) => value.to_string(),
         MapKey::String(value) => quoted(value.as_bytes()),
+        other => render::key_text(other),
     }
 }
 

@@ -14,7 +14,8 @@ use crate::AdminError;
 /// The maximum number of matchers in a request, counted at all levels.
 const MATCHERS_MAX: usize = 100;
 
-/// The matchers of a request. A node is selected if one matches, or if there are none.
+/// The matchers of a request. They select a node if at least one of them matches it. An empty list
+/// selects every node.
 #[derive(Debug)]
 pub(crate) struct Matchers(Vec<OfNode>);
 

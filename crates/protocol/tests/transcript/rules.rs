@@ -1,9 +1,14 @@
 //! Events that end a stream, events that do not, and matters outside the server's responsibility.
 
+use std::sync::Arc;
+
+use chancery_model::{Incarnation, State, types::CLUSTER};
 use chancery_protocol::{
-    Config,
+    Config, ErrorDetail,
     Protocol::{Delta, Sotw},
+    Request, Session, SotwRequest, StreamKind,
 };
+use chancery_view::View;
 
 use crate::{check, world::check_with};
 
@@ -195,22 +200,21 @@ fn an_error_with_code_zero_is_a_rejection() {
     }
 }
 
+/// Returns a session that has requested all clusters of an empty view, with the view and the request.
+fn cluster_session(config: Config) -> (Session, View, SotwRequest) {
+    let kind = StreamKind { protocol: Sotw, type_url: None };
+    let mut session = Session::new(kind, Arc::new(config));
+    let view = View::resolve(&State::new(Incarnation(1)), &[]);
+    let request = SotwRequest { type_url: CLUSTER.to_owned(), ..SotwRequest::default() };
+    session.on_request(Request::Sotw(request.clone()), Some(&view), 1).unwrap();
+    (session, view, request)
+}
+
 /// SOTW-28: the text of a rejection is truncated to the limit, at a character boundary.
 #[test]
 fn a_long_rejection_is_cut() {
-    use chancery_protocol::{ErrorDetail, Request, Session, SotwRequest, StreamKind};
     let config = Config { nack_message_bytes_max: 10, ..Config::DEFAULTS };
-    let kind = StreamKind { protocol: Sotw, type_url: None };
-    let mut session = Session::new(kind, std::sync::Arc::new(config));
-    let view = chancery_view::View::resolve(
-        &chancery_model::State::new(chancery_model::Incarnation(1)),
-        &[],
-    );
-    let mut request = SotwRequest {
-        type_url: chancery_model::types::CLUSTER.to_owned(),
-        ..SotwRequest::default()
-    };
-    session.on_request(Request::Sotw(request.clone()), Some(&view), 1).unwrap();
+    let (mut session, view, mut request) = cluster_session(config);
     let sent = session.poll(Some(&view), &chancery_view::Differ::new(), 1).unwrap();
     request.response_nonce = sent.nonce();
     request.error_detail = Some(ErrorDetail { code: 13, message: "123456789ééé".to_owned() });
@@ -224,20 +228,9 @@ fn a_long_rejection_is_cut() {
 /// bounded, because only the last rejections are kept.
 #[test]
 fn rejection_messages_count_as_retained_bytes() {
-    use chancery_protocol::{ErrorDetail, Request, Session, SotwRequest, StreamKind};
     const MESSAGE_BYTES: usize = 100;
     let config = Config { nack_message_bytes_max: MESSAGE_BYTES, ..Config::DEFAULTS };
-    let kind = StreamKind { protocol: Sotw, type_url: None };
-    let mut session = Session::new(kind, std::sync::Arc::new(config));
-    let view = chancery_view::View::resolve(
-        &chancery_model::State::new(chancery_model::Incarnation(1)),
-        &[],
-    );
-    let mut request = SotwRequest {
-        type_url: chancery_model::types::CLUSTER.to_owned(),
-        ..SotwRequest::default()
-    };
-    session.on_request(Request::Sotw(request.clone()), Some(&view), 1).unwrap();
+    let (mut session, view, mut request) = cluster_session(config);
     let before = session.retained_bytes();
     let mut kept = Vec::new();
     for n in 0..8 {

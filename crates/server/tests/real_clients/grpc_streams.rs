@@ -38,8 +38,8 @@ fn grpc_go_has_a_stream_per_target() -> Result<()> {
     two_targets(Kind::Go, 2)
 }
 
-/// CSDS-05, CSDS-07, CSDS-20: each stream is a client of its own, and has acknowledged all resources
-/// of its targets.
+/// CSDS-05, CSDS-07, CSDS-20: the server lists each stream as a separate client, which has acknowledged
+/// all resources of its targets.
 fn expect_synced(clients: &[Value], n_streams: usize) -> Result<()> {
     let mut scopes: Vec<&str> = clients.iter().filter_map(|c| c["client_scope"].as_str()).collect();
     scopes.dedup();

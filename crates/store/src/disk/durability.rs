@@ -324,8 +324,8 @@ async fn state_that_cannot_be_stored_is_not_published() {
     store.close();
 }
 
-/// Whatever part of the write-ahead log a power cut leaves, a start finds the state at one position
-/// of the log. Together with the rest of the log, it becomes the state at the end of the log.
+/// A power cut may leave any part of the write-ahead log. A restarted replica then loads a state that
+/// existed at one index of the Raft log, and applies the later entries to it.
 #[tokio::test]
 async fn power_cut_leaves_an_earlier_state() {
     let dir = tempfile::tempdir().unwrap();

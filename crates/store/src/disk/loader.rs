@@ -220,8 +220,8 @@ impl Loader {
             }
             before = Some(at);
         }
-        // The history drops old revisions only when it is full; a shorter history must contain all
-        // of them.
+        // The replica drops old revisions only from a full history. A shorter history must contain all
+        // revisions.
         let begins = history.front().map_or(Revision(0), |entry| entry.previous());
         let ends = history.back().map_or(Revision(0), |entry| entry.revision);
         let whole = begins == Revision(0) || history.len() == HISTORY_MAX;
